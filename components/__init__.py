@@ -1,0 +1,1 @@
+"""Reusable Kubeflow Pipelines components, laid out as in kubeflow/pipelines-components."""
