@@ -1,0 +1,8 @@
+"""What members and the coordinator say to each other, and how: messages, their proof of origin, and a light client."""
+
+from __future__ import annotations
+
+from elastic_launcher.control.auth import PROTOCOL_VERSION
+from elastic_launcher.control.client import ControlClient, ControlRefused, ControlUnreachable
+
+__all__ = ["PROTOCOL_VERSION", "ControlClient", "ControlRefused", "ControlUnreachable"]

@@ -1,0 +1,80 @@
+"""How a control request proves that it comes from the job: an HMAC over its content, its sender and a growing counter."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+
+PROTOCOL_VERSION = 1
+"""What both sides must speak; a request of another version is refused with both numbers named."""
+
+SENDER_HEADER = "X-Elastic-Sender"
+COUNTER_HEADER = "X-Elastic-Counter"
+SIGNATURE_HEADER = "X-Elastic-Signature"
+VERSION_HEADER = "X-Elastic-Version"
+
+_LONGEST_COUNTER = 20  # digits; nanoseconds since the epoch have 19
+
+
+class Refusal(ValueError):
+    """A request that is not let in.
+
+    Attributes:
+        status: The HTTP status that says why.
+        replayed: Whether only its counter is too old: a sender that holds the key may sign it again.
+    """
+
+    def __init__(self, status: int, message: str, *, replayed: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.replayed = replayed
+
+
+def sign(key: bytes, method: str, path_with_query: str, body: bytes, sender: str, counter: int) -> str:
+    """Returns the signature of one request, as hexadecimal digits of an HMAC-SHA256."""
+    head = "\n".join((method, path_with_query, sender, str(counter))).encode()
+    return hmac.new(key, head + b"\n" + body, hashlib.sha256).hexdigest()
+
+
+def channel_of(path_with_query: str) -> str:
+    """Returns the path without its query: what counters are kept apart by."""
+    return path_with_query.partition("?")[0]
+
+
+class Verifier:
+    """Lets signed requests in, each once.
+
+    Args:
+        key: The job's key.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._counters: dict[tuple[str, str], int] = {}
+
+    def verify(self, method: str, path_with_query: str, headers: Mapping[str, str], body: bytes) -> str:
+        """Returns the sender of a request.
+
+        Raises:
+            Refusal: If the version, the signature or the counter is not right.
+        """
+        version = headers.get(VERSION_HEADER, "none")
+        if version != str(PROTOCOL_VERSION):
+            raise Refusal(
+                409,
+                f"the request speaks control protocol {version}, the coordinator speaks {PROTOCOL_VERSION}: "
+                "install the same version of elastic-launcher on both sides",
+            )
+        sender = headers.get(SENDER_HEADER, "")
+        counter = headers.get(COUNTER_HEADER, "")
+        if not (counter.isascii() and counter.isdigit() and len(counter) <= _LONGEST_COUNTER):
+            raise Refusal(401, f"{COUNTER_HEADER} must be a whole number")
+        expected = sign(self._key, method, path_with_query, body, sender, int(counter))
+        if not hmac.compare_digest(expected.encode(), headers.get(SIGNATURE_HEADER, "").encode()):
+            raise Refusal(401, "the signature is not this job's")
+        channel = (sender, channel_of(path_with_query))
+        if int(counter) <= self._counters.get(channel, -1):
+            raise Refusal(401, f"counter {counter} of {sender} was used before", replayed=True)
+        self._counters[channel] = int(counter)
+        return sender

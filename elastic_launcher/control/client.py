@@ -1,0 +1,230 @@
+"""One side of the control API: what members, node agents and the command line ask the coordinator with.
+
+It is light to import, since every rank and agent carries it. All requests are harmless to repeat (reports carry a number by
+which the coordinator drops what it has seen), so each is retried, a bounded number of times within its time-out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from elastic_launcher.control.auth import (
+    COUNTER_HEADER,
+    PROTOCOL_VERSION,
+    SENDER_HEADER,
+    SIGNATURE_HEADER,
+    VERSION_HEADER,
+    channel_of,
+    sign,
+)
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
+
+RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
+"""Seconds before each retry, jittered: the first comes at once, since a kept connection may have been closed meanwhile."""
+
+_report_numbers: dict[str, itertools.count[int]] = {}
+_report_numbers_lock = threading.Lock()
+
+
+class ControlUnreachable(OSError):
+    """The coordinator could not be reached, or did not answer in time."""
+
+
+class ControlRefused(RuntimeError):
+    """The coordinator refused a request.
+
+    Attributes:
+        status: The HTTP status of its answer.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class _Channel:
+    """One kept connection: a long poll on one never holds up a report on another."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.connection: HTTPConnection | None = None
+        self.key = b""
+        self.last_counter = 0
+
+    def next_counter(self) -> int:
+        """Returns a number above all that this sender, in this process or one before, has used on the channel."""
+        self.last_counter = max(self.last_counter + 1, time.time_ns())
+        return self.last_counter
+
+    def drop(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+
+class ControlClient:
+    """Asks the coordinator, signed by the job's key.
+
+    Safe to use from several threads; requests to the same path wait for each other, all others don't.
+
+    Args:
+        control: Path of the job's ``control.json``, read anew at each reconnect, or the coordinator's URL.
+        sender: Who asks: ``m2`` is member 2, ``n1`` the agent of node 1, ``cli`` the command line.
+        key: The job's key in hexadecimal digits; needed with a URL, read from the file otherwise.
+    """
+
+    def __init__(self, control: str, sender: str, key: str | None = None) -> None:
+        if control.startswith("http://") and not key:
+            raise ValueError("a coordinator's URL needs the job's key beside it")
+        self._control = control
+        self._sender = sender
+        self._key = key
+        self._channels: dict[str, _Channel] = {}
+        self._channels_lock = threading.Lock()
+        self._closed = False
+
+    def __enter__(self) -> ControlClient:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def get(self, path: str, timeout: float = 5.0) -> dict[str, Any]:
+        """Returns the answer to a GET of ``path`` (with its query).
+
+        Args:
+            path: For example ``/v1/members/2/orders?after=0&wait=2``.
+            timeout: Seconds that the whole call may take, retries included: above ``wait`` for a long poll.
+
+        Raises:
+            ControlUnreachable: If no answer came in time.
+            ControlRefused: If the coordinator refused.
+        """
+        return self._ask("GET", path, b"", timeout)
+
+    def post(self, path: str, payload: dict[str, Any], timeout: float = 5.0) -> dict[str, Any]:
+        """Returns the answer to a POST of ``payload``.
+
+        A report gets its number ``n`` here, written into the very dict: to post it again after an error is safe.
+
+        Raises:
+            ControlUnreachable: If no answer came in time.
+            ControlRefused: If the coordinator refused.
+        """
+        for report in payload.get("reports", ()):
+            if "n" not in report:
+                report["n"] = _next_report_number(self._sender)
+        return self._ask("POST", path, json.dumps(payload, separators=(",", ":")).encode(), timeout)
+
+    def close(self) -> None:
+        """Closes all connections; a request under way in another thread ends with ``ControlUnreachable``."""
+        self._closed = True
+        with self._channels_lock:
+            channels = list(self._channels.values())
+        for channel in channels:
+            connection = channel.connection
+            if connection is not None and connection.sock is not None:
+                with contextlib.suppress(OSError):
+                    connection.sock.shutdown(2)  # both ways: wakes a thread that reads
+            if channel.lock.acquire(blocking=False):
+                channel.drop()
+                channel.lock.release()
+
+    def _ask(self, method: str, path: str, body: bytes, timeout: float) -> dict[str, Any]:
+        with self._channels_lock:
+            channel = self._channels.setdefault(channel_of(path), _Channel())
+        deadline = time.monotonic() + timeout
+        with channel.lock:
+            problem: Exception = ControlUnreachable("closed")
+            for pause in (None, *RETRY_PAUSES):
+                if self._closed:
+                    raise ControlUnreachable("this client is closed")
+                if pause and not _rest(pause, deadline):
+                    break
+                try:
+                    status, answer = self._attempt(channel, method, path, body, deadline)
+                except _network_errors() as error:
+                    channel.drop()
+                    problem = error
+                    if time.monotonic() >= deadline:
+                        break
+                    continue
+                if status < 400:
+                    return answer
+                message = str(answer.get("error", f"HTTP status {status}"))
+                if status >= 500:
+                    problem = ControlUnreachable(message)
+                elif answer.get("replayed"):
+                    problem = ControlRefused(status, message)
+                else:
+                    raise ControlRefused(status, message)
+        if isinstance(problem, ControlRefused):
+            raise problem
+        raise ControlUnreachable(f"{method} {path}: the coordinator ({self._control}) gave no answer: {problem}")
+
+    def _attempt(
+        self, channel: _Channel, method: str, path: str, body: bytes, deadline: float
+    ) -> tuple[int, dict[str, Any]]:
+        remaining = max(deadline - time.monotonic(), 0.001)
+        connection = channel.connection
+        if connection is None:
+            connection = channel.connection = self._connect(channel, remaining)
+        elif connection.sock is not None:
+            connection.sock.settimeout(remaining)
+        counter = channel.next_counter()
+        headers = {
+            "Content-Type": "application/json",
+            VERSION_HEADER: str(PROTOCOL_VERSION),
+            SENDER_HEADER: self._sender,
+            COUNTER_HEADER: str(counter),
+            SIGNATURE_HEADER: sign(channel.key, method, path, body, self._sender, counter),
+        }
+        connection.request(method, path, body or None, headers)
+        response = connection.getresponse()
+        text = response.read()
+        answer = json.loads(text) if text else {}
+        if not isinstance(answer, dict):
+            raise ValueError("the answer is not a JSON object")
+        return response.status, answer
+
+    def _connect(self, channel: _Channel, timeout: float) -> HTTPConnection:
+        from http.client import HTTPConnection  # 15 ms, paid where the first request is
+
+        url, key = self._control, self._key
+        if not url.startswith("http://"):
+            with open(self._control, encoding="utf-8") as file:
+                control = json.load(file)
+            url, key = control["url"], control["key"]
+        channel.key = bytes.fromhex(key or "")
+        connection = HTTPConnection(url.removeprefix("http://").rstrip("/"), timeout=timeout)
+        connection.connect()  # sets TCP_NODELAY
+        return connection
+
+
+def _next_report_number(sender: str) -> int:
+    with _report_numbers_lock:
+        return next(_report_numbers.setdefault(sender, itertools.count(1)))
+
+
+def _rest(pause: float, deadline: float) -> bool:
+    """Waits a jittered pause; returns false, at once, where it does not fit before the deadline."""
+    import random
+
+    pause *= random.uniform(0.5, 1.5)
+    if time.monotonic() + pause >= deadline:
+        return False
+    time.sleep(pause)
+    return True
+
+
+def _network_errors() -> tuple[type[Exception], ...]:
+    from http.client import HTTPException
+
+    return (OSError, HTTPException, ValueError, KeyError)  # the last two: control.json or an answer cut short

@@ -1,0 +1,277 @@
+"""The orders that the coordinator gives to members, and the reports that they send back, as plain JSON objects.
+
+Each message is a frozen dataclass whose ``KIND`` is the object's ``kind``. Fields that a newer side adds are left out when read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What all orders and reports share: their form on the wire."""
+
+    KIND: ClassVar[str] = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the message as a JSON object."""
+        content = {one.name: _to_json(getattr(self, one.name)) for one in fields(self)}
+        return {"kind": self.KIND, **content}
+
+
+@dataclass(frozen=True, slots=True)
+class Form(Message):
+    """Order: build the group of a formation in the background and swap to it at the next boundary.
+
+    Attributes:
+        formation: Number of this attempt; names the store prefix ``formation/F``.
+        generation: What the formation becomes when it is complete.
+        mode: ``start``, ``grow``, ``shrink`` or ``recover``.
+        members: All members of the new group, in rank order.
+        joiners: Those of them that get their state from another.
+        leavers: Members that leave at the boundary; the order is sent to them too.
+        sources: Receiver -> the member that sends it its state.
+        store: ``host:port`` of the TCPStore in which the group meets.
+        timeout: Seconds within which the group must stand.
+        cause: ``start``, ``hint``, ``notice`` or ``loss``.
+    """
+
+    KIND: ClassVar[str] = "form"
+    formation: int
+    generation: int
+    mode: str
+    members: tuple[int, ...]
+    joiners: tuple[int, ...]
+    leavers: tuple[int, ...]
+    sources: Mapping[int, int]
+    store: str
+    timeout: float
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon(Message):
+    """Order: drop the pending group of a formation; if it is the current group already, cut it and go to recovery."""
+
+    KIND: ClassVar[str] = "abandon"
+    formation: int
+
+
+@dataclass(frozen=True, slots=True)
+class End(Message):
+    """Order: leave with ``SystemExit(0)``; the job is over, or this member is not wanted any more."""
+
+    KIND: ClassVar[str] = "end"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail(Message):
+    """Order: the job failed, leave at once."""
+
+    KIND: ClassVar[str] = "fail"
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warm(Message):
+    """Report: rehearsed, and waiting for admission. The fingerprint must be equal among all members."""
+
+    KIND: ClassVar[str] = "warm"
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Formed(Message):
+    """Report: the formation's group stands at this member."""
+
+    KIND: ClassVar[str] = "formed"
+    formation: int
+
+
+@dataclass(frozen=True, slots=True)
+class FormFailed(Message):
+    """Report: the formation's group could not be built at this member."""
+
+    KIND: ClassVar[str] = "form_failed"
+    formation: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Active(Message):
+    """Report: the first step on the formation's group was completed.
+
+    Attributes:
+        formation: Its number.
+        first_step: First step whose samples are divided among all its members.
+        step: Optimizer steps done over the whole training.
+        epoch: The epoch of the next step.
+        pause_seconds: How long training stood still at this member.
+    """
+
+    KIND: ClassVar[str] = "active"
+    formation: int
+    first_step: int
+    step: int = 0
+    epoch: int = 0
+    pause_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Left(Message):
+    """Report: a leaver leaves now, after this many steps."""
+
+    KIND: ClassVar[str] = "left"
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress(Message):
+    """Report: where training stands, from rank 0, at most once a second and at each epoch's end."""
+
+    KIND: ClassVar[str] = "progress"
+    step: int
+    epoch: int
+    loss: float | str | None = None
+    samples_per_second: float | None = None
+    steps_per_epoch: int | None = None
+    epochs: int | None = None
+    total_steps: int | None = None
+    samples: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Log(Message):
+    """Report: the values that the script gave to ``job.log``."""
+
+    KIND: ClassVar[str] = "log"
+    step: int
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed(Message):
+    """Report: a step broke off on this formation's group; the member has done ``step`` steps and waits to recover."""
+
+    KIND: ClassVar[str] = "step_failed"
+    formation: int
+    step: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRedone(Message):
+    """Report: a step that broke off has been done again."""
+
+    KIND: ClassVar[str] = "step_redone"
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Message):
+    """Report: an exception ended the script, or the library found an error that the user must see."""
+
+    KIND: ClassVar[str] = "failed"
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Message):
+    """Report: the training loop is over on this member; the script may go on (to save the model, say)."""
+
+    KIND: ClassVar[str] = "done"
+    step: int
+    samples: int | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Message):
+    """Report: the script ends. ``done`` is false where that is before the last step."""
+
+    KIND: ClassVar[str] = "ended"
+    step: int
+    done: bool
+
+
+ORDERS: Mapping[str, type[Message]] = {one.KIND: one for one in (Form, Abandon, End, Fail)}
+REPORTS: Mapping[str, type[Message]] = {
+    one.KIND: one
+    for one in (
+        *(Warm, Formed, FormFailed, Active, Left, Progress, Log),
+        *(StepFailed, StepRedone, Failed, Done, Ended),
+    )
+}
+
+_INT, _FLOAT = (int,), (int, float)
+_TYPES: Mapping[str, tuple[type, ...]] = {  # by the annotation, as it is written above
+    "int": _INT,
+    "float": _FLOAT,
+    "str": (str,),
+    "bool": (bool,),
+    "int | None": (*_INT, type(None)),
+    "float | None": (*_FLOAT, type(None)),
+    "float | str | None": (*_FLOAT, str, type(None)),
+    "str | None": (str, type(None)),
+    "tuple[int, ...]": (list, tuple),
+    "Mapping[str, Any]": (dict,),
+    "Mapping[int, int]": (dict,),
+}
+
+
+def order_from_dict(content: Mapping[str, Any]) -> Message:
+    """Returns the order that a JSON object stands for.
+
+    Raises:
+        ValueError: If it is none; the message names the field.
+    """
+    return _from_dict(ORDERS, "order", content)
+
+
+def report_from_dict(content: Mapping[str, Any]) -> Message:
+    """Returns the report that a JSON object stands for.
+
+    Raises:
+        ValueError: If it is none; the message names the field.
+    """
+    return _from_dict(REPORTS, "report", content)
+
+
+def _from_dict(known: Mapping[str, type[Message]], what: str, content: Mapping[str, Any]) -> Message:
+    kind = content.get("kind")
+    if kind not in known:
+        raise ValueError(f"{what} of unknown kind {kind!r}; known are {', '.join(known)}")
+    values: dict[str, Any] = {}
+    for one in fields(known[kind]):
+        if one.name in content:
+            values[one.name] = _from_json(f"{what} {kind}: {one.name}", str(one.type), content[one.name])
+        elif one.default is MISSING and one.default_factory is MISSING:
+            raise ValueError(f"{what} {kind}: {one.name} is missing")
+    return known[kind](**values)
+
+
+def _from_json(name: str, annotation: str, value: Any) -> Any:
+    allowed = _TYPES[annotation]
+    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+        raise ValueError(f"{name} must be {annotation}, not {value!r}")
+    try:
+        if annotation == "tuple[int, ...]":
+            return tuple(int(one) for one in value)
+        if annotation == "Mapping[int, int]":
+            return {int(one): int(other) for one, other in value.items()}
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be {annotation}, not {value!r}") from error
+    return value
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, Mapping):
+        return {str(key): one for key, one in value.items()}
+    return value
