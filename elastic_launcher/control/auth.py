@@ -1,4 +1,4 @@
-"""How a control request proves that it comes from the job: an HMAC over its content, its sender and a growing counter."""
+"""How a control request proves that it comes from the job: an HMAC over its content, sender and growing counter."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One side of the control API: what members, node agents and the command line ask the coordinator with.
 
-It is light to import, since every rank and agent carries it. All requests are harmless to repeat (reports carry a number by
-which the coordinator drops what it has seen), so each is retried, a bounded number of times within its time-out.
+It is light to import, since every rank and agent carries it. All requests are harmless to repeat (reports carry a
+number by which the coordinator drops what it has seen): each is retried, a bounded number of times within its time-out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from http.client import HTTPConnection
 
 RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
-"""Seconds before each retry, jittered: the first comes at once, since a kept connection may have been closed meanwhile."""
+"""Seconds before each retry, jittered: the first comes at once, since the server may have closed a kept connection."""
 
 _report_numbers: dict[str, itertools.count[int]] = {}
 _report_numbers_lock = threading.Lock()

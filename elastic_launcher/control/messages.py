@@ -1,6 +1,6 @@
 """The orders that the coordinator gives to members, and the reports that they send back, as plain JSON objects.
 
-Each message is a frozen dataclass whose ``KIND`` is the object's ``kind``. Fields that a newer side adds are left out when read.
+Each is a frozen dataclass whose ``KIND`` is the object's ``kind``. Fields that are not known are left out when read.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def report_from_dict(content: Mapping[str, Any]) -> Message:
 
 def _from_dict(known: Mapping[str, type[Message]], what: str, content: Mapping[str, Any]) -> Message:
     kind = content.get("kind")
-    if kind not in known:
+    if not isinstance(kind, str) or kind not in known:
         raise ValueError(f"{what} of unknown kind {kind!r}; known are {', '.join(known)}")
     values: dict[str, Any] = {}
     for one in fields(known[kind]):
@@ -260,9 +260,9 @@ def _from_json(name: str, annotation: str, value: Any) -> Any:
     if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
         raise ValueError(f"{name} must be {annotation}, not {value!r}")
     try:
-        if annotation == "tuple[int, ...]":
+        if isinstance(value, (list, tuple)):
             return tuple(int(one) for one in value)
-        if annotation == "Mapping[int, int]":
+        if annotation == "Mapping[int, int]" and isinstance(value, dict):
             return {int(one): int(other) for one, other in value.items()}
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} must be {annotation}, not {value!r}") from error
