@@ -1,0 +1,52 @@
+# `make` lists the targets. PYTHON is the interpreter that the virtual environment is made with (3.11 or newer).
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PURE   := elastic_launcher/batch.py elastic_launcher/sampling.py elastic_launcher/config.py elastic_launcher/events.py elastic_launcher/hints
+CODE   := elastic_launcher components pipelines tests benchmarks
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-local lint format bench soak golden clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; say which with PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	@touch $@
+
+run: $(STAMP) ## a real Kubeflow pipeline on this machine: 1 -> 3 -> 2 nodes while it trains
+	$(BIN)/python -m pipelines.digits_elastic.run
+
+test: $(STAMP) ## unit tests, one local case a law, one kfp.local run
+	$(BIN)/python -m pytest -q tests/unit components
+	$(BIN)/python -m pytest -q -m quick tests/local
+
+test-local: $(STAMP) ## the other local tests: several processes each
+	$(BIN)/python -m pytest -q -m 'not quick' tests/local
+
+lint: $(STAMP) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict $(PURE)
+	$(BIN)/mypy elastic_launcher
+
+format: $(STAMP) ## let ruff format and sort
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP) ## every benchmark, one after another
+	@set -e; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
+
+soak: $(STAMP) ## 100 launches that end well and badly, none of which may leave anything (resumable: ARGS="--from 40")
+	$(BIN)/python -m tests.soak $(ARGS)
+
+golden: $(STAMP) ## write tests/golden anew from the pipelines
+	$(BIN)/python -m pipelines.digits_elastic.pipeline tests/golden/digits_elastic.yaml
+
+clean: ## remove what was built and run here, the virtual environment too
+	rm -rf $(VENV) build dist elastic-jobs *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
