@@ -1,0 +1,59 @@
+"""What creates and ends a job's nodes: one small interface, so that the coordinator does not know where nodes live."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Engine", "NodeExit", "NodeSpec"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A node to start.
+
+    Attributes:
+        node: Its number, never used again.
+        first_member: Number of its first rank's member; the others follow.
+        nproc_per_node: How many ranks it runs.
+    """
+
+    node: int
+    first_member: int
+    nproc_per_node: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExit:
+    """A node that is gone, with everything it had started.
+
+    Attributes:
+        node: Its number.
+        exit_code: Its agent's exit code; minus the signal's number when a signal ended it.
+    """
+
+    node: int
+    exit_code: int
+
+
+class Engine(Protocol):
+    """Creates and ends nodes. No call waits for a node but ``close``."""
+
+    def start(self, spec: NodeSpec) -> None:
+        """Starts a node.
+
+        Raises:
+            OSError: If it can't be started.
+        """
+
+    def notice(self, node: int) -> None:
+        """Tells a node that it will go: SIGTERM to its agent."""
+
+    def kill(self, node: int) -> None:
+        """Ends a node at once, with everything it started."""
+
+    def poll(self) -> list[NodeExit]:
+        """Returns the nodes that are gone since the last call, each once."""
+
+    def close(self) -> None:
+        """Ends all nodes and waits until they are gone."""

@@ -1,0 +1,199 @@
+"""One configuration, whatever way it comes in; what is wrong is said with its name and the fix."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_launcher.config import MATCH_KEYS, OPTIONS, ConfigError, ExitCode, JobConfig
+
+SCRIPT = ("train.py",)
+
+
+def test_the_defaults_of_the_table_are_those_of_the_configuration() -> None:
+    assert JobConfig.from_texts({}, SCRIPT) == JobConfig(script="train.py")
+
+
+def test_each_option_fills_its_fields_and_no_others() -> None:
+    texts = {
+        "nodes": "2:5",
+        "nproc_per_node": "4",
+        "hints": "hints.json",
+        "match": ["queue=team-a", "job=bert"],
+        "share": "2/3",
+        "require_hints": True,
+        "wait_for_quota": "12.5",
+        "work_dir": "out",
+        "start_timeout": "30",
+        "orphan_timeout": "5",
+        "global_batch_size": "256",
+        "max_batch_per_gpu": "64",
+        "data": "/data",
+        "output": "/model",
+        "name": "digits",
+    }
+    assert set(texts) == {option.key for option in OPTIONS}
+    assert JobConfig.from_texts(texts, ("-m", "pkg.train", "--lr", "0.1")) == JobConfig(
+        module="pkg.train",
+        arguments=("--lr", "0.1"),
+        name="digits",
+        min_nodes=2,
+        max_nodes=5,
+        nproc_per_node=4,
+        hints="hints.json",
+        match={"queue": "team-a", "job": "bert"},
+        share=(2, 3),
+        require_hints=True,
+        wait_for_quota=12.5,
+        work_dir="out",
+        start_timeout=30.0,
+        orphan_timeout=5.0,
+        global_batch_size=256,
+        max_batch_per_gpu=64,
+        data="/data",
+        output="/model",
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "said"),
+    [
+        ("nodes", "3", "--nodes is '3': it must be MIN:MAX with whole numbers, 1 <= MIN <= MAX"),
+        ("nodes", "3", "write --nodes 3:3"),
+        ("nodes", "0:2", "--nodes is '0:2'"),
+        ("nodes", "3:2", "--nodes is '3:2'"),
+        ("nodes", "1:2:3", "--nodes is '1:2:3'"),
+        ("nodes", "a:b", "--nodes is 'a:b'"),
+        ("nodes", "1:", "--nodes is '1:'"),
+        ("nodes", "-1:2", "--nodes is '-1:2'"),
+        ("nodes", "1.0:2", "--nodes is '1.0:2'"),
+        ("nodes", "١:٢", "1 <= MIN <= MAX"),
+        ("nproc_per_node", "0", "--nproc-per-node is '0': it must be a whole number, 1 or more"),
+        ("global_batch_size", "0", "--global-batch-size is '0': it must be a whole number, 1 or more"),
+        ("global_batch_size", "-8", "--global-batch-size is '-8'"),
+        ("global_batch_size", "2.5", "--global-batch-size is '2.5'"),
+        ("global_batch_size", "1e3", "--global-batch-size is '1e3'"),
+        ("global_batch_size", "many", "--global-batch-size is 'many'"),
+        ("max_batch_per_gpu", "0", "--max-batch-per-gpu is '0': it must be a whole number, 1 or more"),
+        ("max_batch_per_gpu", "0.5", "--max-batch-per-gpu is '0.5'"),
+        ("match", ["colour=red"], "unknown key 'colour'; known are namespace, queue, pipeline, job"),
+        ("match", ["queue"], "--match is 'queue': it must be KEY=VALUE"),
+        ("match", ["=x"], "it must be KEY=VALUE"),
+        ("match", ["queue=a", "queue=b"], "--match gives queue twice: 'a' and 'b'"),
+        ("share", "0/2", "--share is '0/2': it must be I/N"),
+        ("share", "3/2", "--share is '3/2'"),
+        ("share", "half", "--share is 'half'"),
+        ("wait_for_quota", "-1", "--wait-for-quota is -1.0: it must be a number of seconds, 0 or more"),
+        ("wait_for_quota", "soon", "--wait-for-quota is 'soon': it must be a number of seconds"),
+        ("wait_for_quota", "inf", "--wait-for-quota is inf"),
+        ("start_timeout", "0", "--start-timeout is 0.0"),
+        ("orphan_timeout", "nan", "--orphan-timeout is nan"),
+        ("require_hints", True, "--require-hints needs --hints FILE"),
+        ("checkpoint_every", "5", "unknown option 'checkpoint_every'"),
+    ],
+)
+def test_bad_options_are_refused_by_name_with_the_fix(key: str, text: object, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        JobConfig.from_texts({key: text}, SCRIPT)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ((), "the script is missing"),
+        (("",), "the script is missing"),
+        (("-m",), "-m needs the name of a module"),
+        (("--lr", "1"), "expected a script after --, or -m and a module, but found '--lr'"),
+    ],
+)
+def test_a_command_without_script_is_refused(command: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        JobConfig.from_texts({}, command)
+
+
+def test_a_configuration_made_in_python_passes_the_same_checks() -> None:
+    with pytest.raises(ConfigError, match="--nodes"):
+        JobConfig(script="train.py", min_nodes=3, max_nodes=2)
+    with pytest.raises(ConfigError, match="--global-batch-size"):
+        JobConfig(script="train.py", global_batch_size=0)
+    with pytest.raises(ConfigError, match="one script"):
+        JobConfig(script="train.py", module="train")
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (("train.py",), "train"),
+        (("scripts/digits.train.py",), "digits.train"),
+        (("-m", "pkg.bert"), "bert"),
+        (("./run",), "run"),
+    ],
+)
+def test_the_job_is_named_after_its_script_and_matched_by_that(command: tuple[str, ...], name: str) -> None:
+    config = JobConfig.from_texts({}, command)
+    assert (config.name, config.match["job"]) == (name, name)
+
+
+def test_ranks_find_what_was_given_in_their_environment() -> None:
+    config = JobConfig(script="train.py", global_batch_size=256, data="/data")
+    assert config.environment() == {"ELASTIC_GLOBAL_BATCH_SIZE": "256", "ELASTIC_DATA": "/data"}
+
+
+def test_the_command_is_what_was_typed() -> None:
+    typed = ("-m", "pkg.train", "--", "-m", "x", "")
+    assert JobConfig.from_texts({}, typed).command == typed
+
+
+@given(
+    minimum=st.integers(1, 1000),
+    more=st.integers(0, 1000),
+    match=st.dictionaries(st.sampled_from(MATCH_KEYS), st.text(min_size=1)),
+    arguments=st.lists(st.text()),
+    batch=st.none() | st.integers(1, 10**9),
+    share=st.none() | st.integers(1, 9).flatmap(lambda n: st.tuples(st.integers(1, n), st.just(n))),
+)
+def test_what_job_json_holds_reads_back_the_same(
+    minimum: int,
+    more: int,
+    match: dict[str, str],
+    arguments: list[str],
+    batch: int | None,
+    share: tuple[int, int] | None,
+) -> None:
+    config = JobConfig(
+        script="train.py",
+        min_nodes=minimum,
+        max_nodes=minimum + more,
+        match=match,
+        arguments=tuple(arguments),
+        global_batch_size=batch,
+        share=share,
+    )
+    assert JobConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_a_field_of_a_later_version_is_left_aside() -> None:
+    config = JobConfig(script="train.py")
+    assert JobConfig.from_dict(config.to_dict() | {"of_a_later_version": 1}) == config
+
+
+def test_every_option_but_nodes_is_a_field_of_its_own() -> None:
+    fields = {field.name for field in dataclasses.fields(JobConfig)}
+    assert {option.key for option in OPTIONS} - fields == {"nodes"}
+
+
+def test_exit_codes_are_those_of_the_contract() -> None:
+    assert {code.name: int(code) for code in ExitCode} == {
+        "DONE": 0,
+        "SCRIPT_FAILED": 1,
+        "BAD_USAGE": 2,
+        "LAUNCHER_FAILED": 70,
+        "STOPPED": 75,
+        "NO_QUOTA": 76,
+        "INTERRUPTED": 130,
+    }
