@@ -1,0 +1,276 @@
+"""The folder of a job's files: made, owned by one launcher at a time, and refused when it is another job's."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import secrets
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from elastic_launcher import __version__
+from elastic_launcher.config import ConfigError, JobConfig
+
+DEFAULT_PARENT = "elastic-jobs"
+LONGEST_TMPDIR = 60
+"""Characters of a temporary folder's path under which unix sockets (108 at most) still have names."""
+
+
+class WorkDirError(ConfigError):
+    """A work directory that this job can't have; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything is in a work directory; touches nothing.
+
+    Attributes:
+        path: The work directory.
+    """
+
+    path: Path
+
+    @property
+    def job(self) -> Path:
+        """What was asked: id and configuration, written first."""
+        return self.path / "job.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the launcher that owns the folder."""
+        return self.path / "job.lock"
+
+    @property
+    def control(self) -> Path:
+        """Address and key of the coordinator."""
+        return self.path / "control.json"
+
+    @property
+    def events(self) -> Path:
+        """What happened, one JSON line each."""
+        return self.path / "events.jsonl"
+
+    @property
+    def nodes(self) -> Path:
+        """One file per node, and one per rank that ended."""
+        return self.path / "nodes"
+
+    @property
+    def logs(self) -> Path:
+        """What ranks, agents and torchrun wrote."""
+        return self.path / "logs"
+
+    @property
+    def cache(self) -> Path:
+        """Compiled code that the job's nodes share."""
+        return self.path / "cache"
+
+    def node_file(self, node: int) -> Path:
+        """What the agent of a node says about itself."""
+        return self.nodes / f"{node}.json"
+
+    def exit_file(self, node: int, local_rank: int) -> Path:
+        """How a rank ended."""
+        return self.nodes / f"{node}-{local_rank}.exit"
+
+    def rank_log(self, node: int, local_rank: int) -> Path:
+        """What a rank's script wrote."""
+        return self.logs / f"{node}-{local_rank}.log"
+
+    def node_log(self, node: int) -> Path:
+        """What a node's agent and its torchrun wrote."""
+        return self.logs / f"{node}.log"
+
+    def torchrun_logs(self, node: int) -> Path:
+        """The folder that torchrun keeps its own files in."""
+        return self.logs / f"torchrun-{node}"
+
+    def tmp(self, node: int) -> Path | None:
+        """A node's own temporary folder, removed with it; None where its path would be too long for sockets."""
+        path = self.path / "tmp" / str(node)
+        return path if len(str(path)) <= LONGEST_TMPDIR else None
+
+
+class WorkDir:
+    """A work directory that this process owns until ``close``.
+
+    Attributes:
+        layout: Where its files are.
+        job_id: The job's id, made with the folder.
+    """
+
+    def __init__(self, layout: Layout, job_id: str, lock: int) -> None:
+        self.layout = layout
+        self.job_id = job_id
+        self._lock: int | None = lock
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.layout.path
+
+    def close(self) -> None:
+        """Gives the folder up; its files stay."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> WorkDir:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def claim(config: JobConfig, directory: Path) -> WorkDir:
+    """Makes the work directory of a new job, takes it for this process, and writes ``job.json``.
+
+    Args:
+        config: What was asked; ``config.work_dir`` or a new folder under ``elastic-jobs``.
+        directory: Where the user stands: relative paths start there.
+
+    Raises:
+        WorkDirError: If the folder can't be written, or holds another job, alive or ended.
+    """
+    job_id = f"{_safe(config.name)}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    path = directory / (config.work_dir or f"{DEFAULT_PARENT}/{job_id}")
+    layout = Layout(Path(os.path.abspath(path)))
+    try:
+        for folder in (layout.path, layout.nodes, layout.logs):
+            folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise _unwritable(layout.path, error)
+    try:
+        _take(layout, lock)
+        _refuse_other_jobs(layout, config, directory)
+        owner = {"host": socket.gethostname(), "pid": os.getpid(), "started": process_start(os.getpid())}
+        document = {
+            "v": 1,
+            "id": job_id,
+            "version": __version__,
+            "created": time.time(),
+            **owner,
+            "directory": str(directory),
+            "config": config.to_dict(),
+        }
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, json.dumps(owner).encode(), 0)
+        write_json(layout.job, document)
+    except OSError as error:
+        os.close(lock)
+        raise _unwritable(layout.path, error)
+    except WorkDirError:
+        os.close(lock)
+        raise
+    return WorkDir(layout, job_id, lock)
+
+
+def read_job(path: Path) -> tuple[str, JobConfig]:
+    """Returns the id and the configuration of the job in a work directory.
+
+    Raises:
+        WorkDirError: If there is none, or it can't be read.
+    """
+    document = _read_json(Layout(path).job)
+    if document is None:
+        raise WorkDirError(f"{path} is not the work directory of a job: it has no job.json that can be read")
+    return str(document["id"]), JobConfig.from_dict(document["config"])
+
+
+def write_json(path: Path, document: dict[str, Any], mode: int = 0o644) -> None:
+    """Writes a small document so that a reader sees the old one or the new one, never a part.
+
+    Raises:
+        OSError: If it can't be written.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1)
+        os.replace(draft, path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def process_start(pid: int) -> int | None:
+    """Returns when a process started, in clock ticks since boot, or None; with the pid, it names a process for good."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:20].strip("-.") or "job"
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _unwritable(path: Path, error: OSError) -> WorkDirError:
+    reason = error.strerror or str(error)
+    return WorkDirError(f"the work directory {path} can't be written: {reason}; choose another with --work-dir DIR")
+
+
+def _take(layout: Layout, lock: int) -> None:
+    """Takes the folder's lock, which the system gives up with this process, however it ends."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    except OSError as error:
+        held = error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+    owner = _read_json(layout.lock) or {}
+    pid, host = owner.get("pid"), owner.get("host")
+    if not held:  # a file system without locks: the owner's own word
+        here = host == socket.gethostname() and isinstance(pid, int)
+        held = here and process_start(int(pid or 0)) == owner.get("started")
+    if held:
+        whose = f"process {pid} on {host}" if pid else "another launcher"
+        raise WorkDirError(
+            f"the work directory {layout.path} belongs to a job that is alive ({whose}): "
+            "stop that job, or choose another folder with --work-dir DIR"
+        )
+
+
+def _refuse_other_jobs(layout: Layout, config: JobConfig, directory: Path) -> None:
+    if not layout.job.exists():
+        return
+    advice = "choose another folder with --work-dir DIR, or leave it out for a new one"
+    document = _read_json(layout.job)
+    if document is None:
+        raise WorkDirError(f"the work directory {layout.path} has a job.json that can't be read: {advice}")
+    theirs = _identity(JobConfig.from_dict(document["config"]), Path(document["directory"]))
+    ours = _identity(config, directory)
+    different = [
+        f"{what} {theirs[what] or 'not given'} there, {ours[what] or 'not given'} here"
+        for what in ours
+        if theirs[what] != ours[what]
+    ]
+    if different:
+        raise WorkDirError(f"the work directory {layout.path} belongs to another job: {'; '.join(different)}; {advice}")
+    raise WorkDirError(f"the work directory {layout.path} holds this job's earlier run, which has ended: {advice}")
+
+
+def _identity(config: JobConfig, directory: Path) -> dict[str, str]:
+    """What makes two jobs the same: script, arguments and batch."""
+    script = f"module {config.module}" if config.module else os.path.abspath(directory / str(config.script))
+    batch = "" if config.global_batch_size is None else str(config.global_batch_size)
+    return {"script": script, "arguments": " ".join(map(repr, config.arguments)), "global batch size": batch}

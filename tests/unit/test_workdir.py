@@ -1,0 +1,138 @@
+"""A work directory has one owner at a time, and says whose it is and what differs when it refuses another."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elastic_launcher.config import JobConfig
+from elastic_launcher.workdir import Layout, WorkDirError, claim, process_start, read_job, write_json
+
+CONFIG = JobConfig(script="train.py", arguments=("--lr", "0.1"), global_batch_size=64, work_dir="job")
+
+
+def test_a_new_job_gets_a_folder_of_its_own(tmp_path: Path) -> None:
+    config = JobConfig(script="train.py")
+    with claim(config, tmp_path) as first, claim(config, tmp_path) as second:
+        assert first.path != second.path
+        assert first.path.parent == second.path.parent == tmp_path / "elastic-jobs"
+        assert re.fullmatch(r"train-\d{8}-\d{6}-[0-9a-f]{4}", first.path.name)
+
+
+def test_job_json_says_what_was_asked_and_by_whom(tmp_path: Path) -> None:
+    with claim(CONFIG, tmp_path) as work_dir:
+        document = json.loads(work_dir.layout.job.read_text())
+        assert read_job(work_dir.path) == (work_dir.job_id, CONFIG)
+    assert (document["pid"], document["host"]) == (os.getpid(), socket.gethostname())
+    assert document["directory"] == str(tmp_path)
+
+
+def test_the_folder_of_a_job_that_is_alive_is_refused_and_its_owner_named(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from elastic_launcher.config import JobConfig; " + (
+        "from elastic_launcher.workdir import claim; "
+        "work_dir = claim(JobConfig(script='train.py', work_dir='job'), Path(sys.argv[1])); "
+        "print('claimed', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None and owner.stdin is not None
+        assert owner.stdout.readline() == "claimed\n"
+        alive = f"belongs to a job that is alive \\(process {owner.pid} on {re.escape(socket.gethostname())}\\)"
+        with pytest.raises(WorkDirError, match=alive):
+            claim(CONFIG, tmp_path)
+        owner.kill()
+    with pytest.raises(WorkDirError, match="belongs to another job"):
+        claim(CONFIG, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"script": "other.py"}, "script .*/train.py there, .*/other.py here"),
+        ({"script": None, "module": "train"}, "script .*/train.py there, module train here"),
+        ({"arguments": ["--lr", "0.2"]}, "arguments '--lr' '0.1' there, '--lr' '0.2' here"),
+        ({"arguments": []}, "arguments '--lr' '0.1' there, not given here"),
+        ({"global_batch_size": 65}, "global batch size 64 there, 65 here"),
+    ],
+)
+def test_the_folder_of_another_job_is_refused_and_the_difference_named(
+    tmp_path: Path, change: dict[str, object], said: str
+) -> None:
+    claim(CONFIG, tmp_path).close()
+    with pytest.raises(WorkDirError, match=f"belongs to another job: .*{said}"):
+        claim(JobConfig.from_dict(CONFIG.to_dict() | change), tmp_path)
+
+
+def test_the_folder_of_an_ended_job_is_refused(tmp_path: Path) -> None:
+    claim(CONFIG, tmp_path).close()
+    with pytest.raises(WorkDirError, match="which has ended: choose another folder"):
+        claim(CONFIG, tmp_path)
+
+
+def test_a_refused_folder_is_not_kept_locked(tmp_path: Path) -> None:
+    claim(CONFIG, tmp_path).close()
+    for _ in range(2):
+        with pytest.raises(WorkDirError, match="has ended"):
+            claim(CONFIG, tmp_path)
+
+
+def test_the_same_script_from_another_folder_is_another_job(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    claim(CONFIG, tmp_path).close()
+    config = JobConfig.from_dict(CONFIG.to_dict() | {"work_dir": str(tmp_path / "job")})
+    with pytest.raises(WorkDirError, match=".*/elsewhere/train.py here"):
+        claim(config, tmp_path / "elsewhere")
+
+
+def test_a_folder_with_other_files_in_it_can_be_used(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "notes.txt").write_text("mine")
+    with claim(CONFIG, tmp_path) as work_dir:
+        assert (work_dir.path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("work_dir", ["file", "file/below", "/proc/elastic"])
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, work_dir: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(WorkDirError, match="can't be written: .*; choose another with --work-dir"):
+        claim(JobConfig(script="train.py", work_dir=work_dir), tmp_path)
+
+
+def test_an_unreadable_job_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "job.json").write_text("{")
+    with pytest.raises(WorkDirError, match="job.json that can't be read"):
+        claim(CONFIG, tmp_path)
+
+
+def test_names_that_are_no_file_names_make_folders_all_the_same(tmp_path: Path) -> None:
+    with claim(JobConfig(script="train.py", name="../../a b/ü"), tmp_path) as work_dir:
+        assert work_dir.path.parent == tmp_path / "elastic-jobs"
+
+
+def test_a_temporary_folder_is_used_only_where_sockets_fit() -> None:
+    assert Layout(Path("/jobs/a")).tmp(3) == Path("/jobs/a/tmp/3")
+    assert Layout(Path("/" + "x" * 60)).tmp(3) is None
+
+
+def test_a_document_is_replaced_whole_and_with_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "control.json"
+    write_json(path, {"a": 1}, mode=0o600)
+    write_json(path, {"b": 2}, mode=0o600)
+    assert json.loads(path.read_text()) == {"b": 2}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["control.json"]
+
+
+def test_a_process_is_named_by_when_it_started() -> None:
+    assert process_start(os.getpid()) == process_start(os.getpid()) is not None
+    assert process_start(2**30) is None
