@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
 import secrets
+import shutil
 import socket
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,10 +96,21 @@ class Layout:
         """The folder that torchrun keeps its own files in."""
         return self.logs / f"torchrun-{node}"
 
-    def tmp(self, node: int) -> Path | None:
-        """A node's own temporary folder, removed with it; None where its path would be too long for sockets."""
+    def tmp(self, node: int) -> Path:
+        """A node's own temporary folder, removed with it; elsewhere if its path would be too long for sockets."""
         path = self.path / "tmp" / str(node)
-        return path if len(str(path)) <= LONGEST_TMPDIR else None
+        if len(str(path)) <= LONGEST_TMPDIR:
+            return path
+        digest = hashlib.sha256(str(self.path).encode()).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"elastic-{digest}-{node}"
+
+    def remove_tmp(self, node: int) -> None:
+        """Removes a node's temporary folder, if it is there."""
+        path = self.tmp(node)
+        shutil.rmtree(path, ignore_errors=True)
+        if path.parent.parent == self.path:
+            with contextlib.suppress(OSError):  # another node's folder is still in it
+                path.parent.rmdir()
 
 
 class WorkDir:

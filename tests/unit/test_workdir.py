@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -119,9 +120,23 @@ def test_names_that_are_no_file_names_make_folders_all_the_same(tmp_path: Path) 
         assert work_dir.path.parent == tmp_path / "elastic-jobs"
 
 
-def test_a_temporary_folder_is_used_only_where_sockets_fit() -> None:
+def test_a_temporary_folder_is_in_the_work_directory_where_sockets_fit() -> None:
     assert Layout(Path("/jobs/a")).tmp(3) == Path("/jobs/a/tmp/3")
-    assert Layout(Path("/" + "x" * 60)).tmp(3) is None
+    long = [Layout(Path(f"/{letter * 60}")).tmp(node) for letter in "xy" for node in (1, 2)]
+    assert len(set(long)) == 4
+    assert {path.parent for path in long} == {Path(tempfile.gettempdir())}
+
+
+@pytest.mark.parametrize("name", ["a", "a" * 60])
+def test_a_temporary_folder_goes_with_its_node(tmp_path: Path, name: str) -> None:
+    layout = Layout(tmp_path / name)
+    folders = [layout.tmp(node) for node in (1, 2)]
+    for node, folder in enumerate(folders, start=1):
+        (folder / "pymp-x").mkdir(parents=True)
+        assert folder.is_dir()
+        layout.remove_tmp(node)
+        assert not folder.exists()
+    assert not (layout.path / "tmp").exists()
 
 
 def test_a_document_is_replaced_whole_and_with_its_mode(tmp_path: Path) -> None:

@@ -1,0 +1,143 @@
+"""The process that a node is: it runs torchrun, takes the signals, and tells the coordinator how its ranks end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from elastic_launcher.agent import processes, torchrun
+from elastic_launcher.agent.outbox import Outbox
+from elastic_launcher.agent.rank_exec import die_with_parent
+from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.control import ControlClient
+from elastic_launcher.workdir import Layout, read_job, write_json
+
+POLL = 0.05
+"""Seconds between looks at what has changed."""
+NOTICE_PATIENCE = 10.0
+"""Most seconds that a notice waits for the coordinator: the shortest grace periods of clouds are 15 s."""
+LAST_WORDS = 5.0
+"""Seconds for delivering what is left at the end."""
+
+
+class Agent:
+    """Runs one node from its start to its end.
+
+    Args:
+        node: The node's number.
+        first_member: Member number of its first rank.
+        config: The job.
+        job_id: The job's id.
+        layout: The work directory.
+        control: Where the control document is.
+    """
+
+    def __init__(
+        self, node: int, first_member: int, config: JobConfig, job_id: str, layout: Layout, control: str
+    ) -> None:
+        self._node = node
+        self._members = list(range(first_member, first_member + config.nproc_per_node))
+        self._config = config
+        self._job_id = job_id
+        self._layout = layout
+        self._control = control
+        self._signals = 0
+        self._exits: dict[int, dict[str, Any]] = {}
+
+    def run(self) -> int:
+        """Returns the node's exit code: 0 when all its ranks ended with 0."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._take_signal)
+        started = self._start_torchrun()  # before any thread: it forks
+        write_json(
+            self._layout.node_file(self._node),
+            {"node": self._node, "pid": os.getpid(), "members": self._members, "started": time.time()},
+        )
+        outbox = Outbox(ControlClient(self._control, f"n{self._node}"), self._node, os.getpid())
+        outbox.start()
+        try:
+            return self._watch(started, outbox)
+        finally:
+            spared = (os.getpid(),)
+            processes.kill_until_none(str(self._layout.path), self._node, root=os.getpid(), spare=spared)
+            started.wait()
+            self._layout.remove_tmp(self._node)
+
+    def _take_signal(self, number: int, frame: object) -> None:
+        self._signals += 1
+
+    def _start_torchrun(self) -> subprocess.Popen[bytes]:
+        with open(self._layout.control, encoding="utf-8") as file:
+            store = json.load(file)["store"]
+        tmp = self._layout.tmp(self._node)
+        tmp.parent.mkdir(exist_ok=True)
+        tmp.mkdir(mode=0o700)
+        parent = os.getpid()
+        return subprocess.Popen(
+            torchrun.command(self._config, self._job_id, store, self._layout.torchrun_logs(self._node)),
+            env=torchrun.environment(os.environ, parent, tmp, self._layout.cache),
+            stdin=subprocess.DEVNULL,
+            preexec_fn=lambda: die_with_parent(parent),
+            process_group=0,  # a signal to the agent's group is for the agent
+        )
+
+    def _watch(self, started: subprocess.Popen[bytes], outbox: Outbox) -> int:
+        told = 0
+        asked_to_end = False
+        patience = min(NOTICE_PATIENCE, self._config.orphan_timeout / 2)
+        while started.poll() is None:
+            time.sleep(POLL)
+            self._tell_ended_ranks(outbox)
+            if self._signals > told:
+                told = self._signals
+                outbox.put("notice", {"source": "signal"})
+            if outbox.silence() > self._config.orphan_timeout:
+                self._say(f"the coordinator has not answered for {self._config.orphan_timeout:g} s: leaving")
+                return ExitCode.STOPPED
+            if not asked_to_end and outbox.oldest("notice") > patience:
+                asked_to_end = True
+                self._say("a notice could not be delivered: ending torchrun")
+                started.terminate()
+        self._tell_ended_ranks(outbox)
+        outbox.close(LAST_WORDS)
+        codes = [self._exits.get(local_rank, {}).get("exit_code") for local_rank in range(len(self._members))]
+        return ExitCode.DONE if codes == [0] * len(codes) else ExitCode.SCRIPT_FAILED
+
+    def _tell_ended_ranks(self, outbox: Outbox) -> None:
+        for local_rank in range(len(self._members)):
+            if local_rank in self._exits:
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                ended = json.loads(self._layout.exit_file(self._node, local_rank).read_text())
+                self._exits[local_rank] = ended
+                outbox.put("rank_ended", {"local_rank": local_rank, **ended})
+
+    def _say(self, message: str) -> None:
+        print(f"agent of node {self._node}: {message}", flush=True)
+
+
+def main() -> int:
+    """Runs the node that the environment describes; returns its exit code."""
+    environment = os.environ
+    work_dir = Path(environment["ELASTIC_WORK_DIR"])
+    job_id, config = read_job(work_dir)
+    agent = Agent(
+        node=int(environment["ELASTIC_NODE"]),
+        first_member=int(environment["ELASTIC_FIRST_MEMBER"]),
+        config=config,
+        job_id=job_id,
+        layout=Layout(work_dir),
+        control=environment["ELASTIC_CONTROL"],
+    )
+    try:
+        return agent.run()
+    except OSError as error:
+        print(f"agent of node {environment['ELASTIC_NODE']}: {error}", file=sys.stderr, flush=True)
+        return ExitCode.LAUNCHER_FAILED

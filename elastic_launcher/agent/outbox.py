@@ -1,0 +1,97 @@
+"""What a node's agent says to the coordinator: heartbeats and messages, in order, by a thread of its own."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
+
+HEARTBEAT = 2.0
+"""Seconds between heartbeats."""
+RETRY = 0.25
+"""Seconds, jittered, before the next try when the coordinator could not be reached."""
+
+
+class Outbox:
+    """Delivers messages and heartbeats until it is closed.
+
+    A message that can't be delivered is tried again, before all others, for as long as the outbox lives; one that the
+    coordinator refuses is dropped, since it would be refused again.
+
+    Args:
+        client: Signs and sends as this node.
+        node: The node's number.
+        pid: The agent's process id, told with each heartbeat.
+    """
+
+    def __init__(self, client: ControlClient, node: int, pid: int) -> None:
+        self._client = client
+        self._node = node
+        self._pid = pid
+        self._waiting: deque[tuple[float, str, dict[str, Any]]] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._last_contact = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread; the first heartbeat goes out at once."""
+        self._thread.start()
+
+    def put(self, what: str, payload: dict[str, Any]) -> None:
+        """Sends ``payload`` to the endpoint ``what`` of this node."""
+        with self._changed:
+            self._waiting.append((time.monotonic(), what, payload))
+            self._changed.notify()
+
+    def silence(self) -> float:
+        """Returns how many seconds ago the coordinator last took something."""
+        return time.monotonic() - self._last_contact
+
+    def oldest(self, what: str) -> float:
+        """Returns how many seconds the oldest message to ``what`` has been waiting; 0 when none is."""
+        with self._changed:
+            sent = [since for since, endpoint, _ in self._waiting if endpoint == what]
+        return time.monotonic() - min(sent) if sent else 0.0
+
+    def close(self, patience: float) -> None:
+        """Delivers what is waiting, for ``patience`` seconds at most, and ends the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(patience)
+        self._client.close()
+
+    def _run(self) -> None:
+        beat = 0.0
+        while True:
+            with self._changed:
+                if not self._waiting and not self._closed:
+                    self._changed.wait(max(0.0, beat - time.monotonic()))
+                message = self._waiting[0] if self._waiting else None
+                if message is None and self._closed:
+                    return
+            if message is not None:
+                if self._deliver(message[1], message[2]):
+                    with self._changed:
+                        self._waiting.popleft()
+            elif time.monotonic() >= beat and self._deliver("heartbeat", {"pid": self._pid}):
+                beat = time.monotonic() + HEARTBEAT
+
+    def _deliver(self, what: str, payload: dict[str, Any]) -> bool:
+        """Returns whether that message needs no further try."""
+        try:
+            self._client.post(f"/v1/nodes/{self._node}/{what}", payload)
+        except ControlUnreachable:
+            with self._changed:  # close() ends the pause
+                self._changed.wait(RETRY * random.uniform(0.5, 1.5))
+            return False
+        except ControlRefused as error:  # no contact: it may be another job's coordinator at our old one's address
+            print(f"agent of node {self._node}: {what} refused: {error}", flush=True)
+            return True
+        self._last_contact = time.monotonic()
+        return True

@@ -1,0 +1,83 @@
+"""Runs one rank's script for torchrun: its log file, its member number, its end on record, its life tied to torchrun's.
+
+Started as ``python -I -S rank_exec.py PYTHON ARGS...``; standard library only, since each rank has one of these beside
+it. It stays as the script's parent, because torchrun tells nobody but its own log how a rank ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+NOT_FOR_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Signals of torchrun's to the rank's process group: the script ends or handles them, this process waits for that."""
+
+
+def die_with_parent(parent: int) -> None:
+    """Has the kernel kill this process when ``parent`` ends, or ends it now if that has happened already."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
+
+
+def _parent_of(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def _run_script(command: list[str], parent: int) -> None:
+    die_with_parent(parent)
+    for number in (*NOT_FOR_US, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"{command[0]} can't be run: {error.strerror}\n".encode())
+        os._exit(127)
+
+
+def _record(path: str, exit_code: int | None, signal_number: int | None) -> None:
+    draft = f"{path}.{os.getpid()}"
+    try:
+        with open(draft, "w") as file:
+            json.dump({"exit_code": exit_code, "signal": signal_number}, file)
+        os.replace(draft, path)
+    except OSError as error:  # a full disk: the exit code below still says it to torchrun
+        os.write(2, f"{path} can't be written: {error.strerror}\n".encode())
+
+
+def main() -> int:
+    """Runs the command given as arguments; returns its exit code, or 128 and the number of the signal that ended it."""
+    environment = os.environ
+    name = f"{environment['ELASTIC_NODE']}-{environment['LOCAL_RANK']}"
+    work_dir = environment["ELASTIC_WORK_DIR"]
+    torchrun = os.getppid()
+    agent = environment.get("ELASTIC_AGENT_PID")
+    die_with_parent(torchrun)
+    if agent and _parent_of(torchrun) != int(agent):  # torchrun was gone before its death could be told
+        return 128 + signal.SIGKILL
+    log = os.open(f"{work_dir}/logs/{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    environment["ELASTIC_MEMBER"] = str(int(environment["ELASTIC_FIRST_MEMBER"]) + int(environment["LOCAL_RANK"]))
+    for number in NOT_FOR_US:
+        signal.signal(number, signal.SIG_IGN)
+    parent = os.getpid()
+    script = os.fork()
+    if script == 0:
+        _run_script(sys.argv[1:], parent)
+    code = os.waitstatus_to_exitcode(os.waitpid(script, 0)[1])
+    _record(f"{work_dir}/nodes/{name}.exit", None if code < 0 else code, -code if code < 0 else None)
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    os._exit(main())

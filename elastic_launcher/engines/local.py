@@ -1,0 +1,140 @@
+"""Nodes on this machine: each a session of processes under its own agent, with GPUs of its own where there are some."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from elastic_launcher.agent import processes
+from elastic_launcher.config import JobConfig
+from elastic_launcher.engines import NodeExit, NodeSpec
+from elastic_launcher.engines.machine import cores, threads_per_rank
+from elastic_launcher.workdir import Layout
+
+POLL = 0.02
+"""Seconds between looks while all nodes are being ended."""
+LAST_PATIENCE = 10.0
+"""Seconds for killed processes to be gone; what outlasts that is held by the kernel, and waiting on would not help."""
+
+
+@dataclass(slots=True)
+class _Node:
+    """A node under way.
+
+    Attributes:
+        agent: Its agent.
+        slot: Which of the places on this machine it has.
+        ended: When its agent was first seen to have ended, or None.
+    """
+
+    agent: subprocess.Popen[bytes]
+    slot: int
+    ended: float | None = field(default=None)
+
+
+class LocalEngine:
+    """Starts nodes as processes of this machine.
+
+    Args:
+        config: The job.
+        layout: Its work directory, with ``control.json`` in it before the first node is started.
+        gpus: Ids of the GPUs to divide; empty hides them all; None leaves devices to the scripts.
+        environment: What nodes inherit.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        layout: Layout,
+        gpus: Sequence[str] | None = None,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._config = config
+        self._layout = layout
+        self._gpus = gpus
+        self._environment = node_environment(config, layout, environment)
+        self._nodes: dict[int, _Node] = {}
+
+    def start(self, spec: NodeSpec) -> None:
+        """Starts a node.
+
+        Raises:
+            OSError: If its process can't be started, or this machine has no GPUs left for it.
+        """
+        used = {entry.slot for entry in self._nodes.values()}
+        slot = next(number for number in range(len(used) + 1) if number not in used)
+        environment = self._environment | {
+            "ELASTIC_NODE": str(spec.node),
+            "ELASTIC_FIRST_MEMBER": str(spec.first_member),
+        }
+        if self._gpus is not None:
+            own = self._gpus[slot * spec.nproc_per_node : (slot + 1) * spec.nproc_per_node]
+            if self._gpus and len(own) < spec.nproc_per_node:
+                raise OSError(f"node {spec.node} needs {spec.nproc_per_node} GPUs, {len(own)} are left on this machine")
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+        with open(self._layout.node_log(spec.node), "ab") as log:
+            # no pipe, no tie to this process's life: the node goes on without us until its orphan time-out
+            agent = subprocess.Popen(
+                [sys.executable, "-P", "-m", "elastic_launcher.agent"],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._nodes[spec.node] = _Node(agent, slot)
+
+    def notice(self, node: int) -> None:
+        """Sends SIGTERM to the node's agent."""
+        if node in self._nodes:
+            self._nodes[node].agent.send_signal(signal.SIGTERM)
+
+    def kill(self, node: int) -> None:
+        """Sends SIGKILL to all of the node's processes; ``poll`` tells when they are gone."""
+        entry = self._nodes.get(node)
+        if entry is not None:
+            processes.kill(str(self._layout.path), node, root=entry.agent.pid)
+
+    def poll(self) -> list[NodeExit]:
+        """Returns the nodes whose agent has ended and of which nothing is left."""
+        gone = []
+        for node, entry in list(self._nodes.items()):
+            code = entry.agent.poll()
+            if code is None:
+                continue
+            now = time.monotonic()
+            entry.ended = now if entry.ended is None else entry.ended
+            if processes.kill(str(self._layout.path), node) and now - entry.ended < LAST_PATIENCE:
+                continue
+            self._layout.remove_tmp(node)
+            del self._nodes[node]
+            gone.append(NodeExit(node, code))
+        return gone
+
+    def close(self) -> None:
+        """Kills all nodes and waits until they are gone."""
+        for node in self._nodes:
+            self.kill(node)
+        deadline = time.monotonic() + 2 * LAST_PATIENCE
+        while self._nodes and time.monotonic() < deadline:
+            self.poll()
+            time.sleep(POLL if self._nodes else 0)
+
+
+def node_environment(config: JobConfig, layout: Layout, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that all nodes of a job have in common."""
+    kept = {name: value for name, value in inherited.items() if not name.startswith("ELASTIC_")}
+    return {
+        "OMP_NUM_THREADS": str(threads_per_rank(cores(), config.max_ranks)),
+        **kept,
+        "PYTHONUNBUFFERED": "1",
+        "ELASTIC_CONTROL": str(layout.control),
+        "ELASTIC_WORK_DIR": str(layout.path),
+        "ELASTIC_ORPHAN_TIMEOUT": f"{config.orphan_timeout:g}",
+        **config.environment(),
+    }
