@@ -1,0 +1,69 @@
+"""What ``decide`` asks the coordinator to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from elastic_launcher.control.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What all actions share: nothing but being one."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartNode(Action):
+    """Ask the engine for a node."""
+
+    node: int
+    first_member: int
+    nproc_per_node: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillNode(Action):
+    """Have the engine kill a node's whole tree."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Order(Action):
+    """Give an order to members."""
+
+    members: tuple[int, ...]
+    order: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Emit(Action):
+    """Write an event."""
+
+    kind: str
+    generation: int
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NoteNotice(Action):
+    """Tell the rule for growth that the job shrinks, or a node goes, in answer to a notice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish(Action):
+    """End the job.
+
+    Attributes:
+        exit_code: What the launcher exits with.
+        message: What happened.
+        log_of: Node and local rank whose last lines belong to the message.
+        traceback: The script's own account, if it gave one.
+    """
+
+    exit_code: int
+    message: str
+    log_of: tuple[int, int] | None = None
+    traceback: str = ""

@@ -1,0 +1,90 @@
+"""What the coordinator does next: one pure function of what it knows and what it is told.
+
+The laws, which hold over any order of observations: a job below its minimum ends; one formation is under way at a time;
+a formation never both takes members in and lets some go; numbers of nodes, members, formations are never used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from elastic_launcher.coordinator.actions import Action
+from elastic_launcher.coordinator.decide_end import Decision, conclude, interrupt, then
+from elastic_launcher.coordinator.decide_formation import check_formation, form_next, recover
+from elastic_launcher.coordinator.decide_members import (
+    take_join,
+    take_node_exit,
+    take_rank_end,
+    take_report,
+    take_silence,
+)
+from elastic_launcher.coordinator.decide_nodes import (
+    change_target,
+    check_nodes,
+    check_untrained,
+    release_surplus,
+    start_missing,
+    take_notice,
+    take_unstarted,
+)
+from elastic_launcher.coordinator.observations import (
+    Interrupted,
+    MemberJoined,
+    MemberReported,
+    MemberSilent,
+    NodeExited,
+    NodeNoticed,
+    NodeNotStarted,
+    Observation,
+    RankEnded,
+    TargetChanged,
+    Tick,
+)
+from elastic_launcher.coordinator.state import State
+
+
+def decide(state: State, observation: Observation) -> tuple[State, tuple[Action, ...]]:
+    """Returns what is known after an observation, and what to do about it, in order."""
+    if state.finished:
+        return state, ()
+    decision = _OBSERVATIONS[type(observation)](state, observation)
+    return then(decision, _settle, observation.now)
+
+
+def _settle(state: State, now: float) -> Decision:
+    """Takes the steps that are due: none but towards the end once that is in sight."""
+    decision = conclude(state, now)
+    for rule in _STEPS:
+        state = decision[0]
+        if state.finished or state.verdict is not None or state.over or state.target is None:
+            return decision
+        decision = then(decision, rule, now)
+    return decision
+
+
+def _nothing(state: State, observation: Tick) -> Decision:
+    return state, ()
+
+
+_STEPS: tuple[Callable[[State, float], Decision], ...] = (
+    check_nodes,
+    check_formation,
+    check_untrained,
+    release_surplus,
+    start_missing,
+    recover,
+    form_next,
+)
+_OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
+    Tick: _nothing,
+    TargetChanged: change_target,
+    MemberJoined: take_join,
+    MemberReported: take_report,
+    MemberSilent: take_silence,
+    NodeNotStarted: take_unstarted,
+    NodeNoticed: take_notice,
+    RankEnded: take_rank_end,
+    NodeExited: take_node_exit,
+    Interrupted: interrupt,
+}

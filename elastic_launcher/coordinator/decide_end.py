@@ -1,0 +1,210 @@
+"""How a job ends: well when all its members have ended, and otherwise with the best evidence of what went wrong."""
+
+from __future__ import annotations
+
+import signal as signals
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from elastic_launcher.config import ExitCode
+from elastic_launcher.control.messages import End, Fail
+from elastic_launcher.coordinator.actions import Action, Emit, Finish, Order
+from elastic_launcher.coordinator.observations import Interrupted
+from elastic_launcher.coordinator.state import Exit, Member, Phase, State, Verdict, Weight
+
+Decision = tuple[State, tuple[Action, ...]]
+
+COLLECT_SECONDS = 1.0  # what dies together is seen together: better evidence may be on its way
+INQUIRY_SECONDS = 5.0  # within which a death is known, after a step broke off
+AGENT_SECONDS = 15.0  # that agents take to end after their ranks, at most
+
+NOTHING_SAVED = "nothing was saved"
+
+
+def then(decision: Decision, rule: Callable[..., Decision], *arguments: Any) -> Decision:
+    """Returns the decision of one rule after another: the last state, and the actions of both."""
+    state, actions = decision
+    state, more = rule(state, *arguments)
+    return state, actions + more
+
+
+def emit(state: State, kind: str, **fields: Any) -> Emit:
+    """Returns an event of the current generation."""
+    return Emit(kind, state.generation, fields)
+
+
+def finish(
+    state: State,
+    exit_code: int,
+    message: str,
+    log_of: tuple[int, int] | None = None,
+    traceback: str = "",
+) -> Decision:
+    """Ends the job now."""
+    if state.finished:
+        return state, ()
+    actions: tuple[Action, ...] = (Finish(exit_code, message, log_of, traceback),)
+    alive = tuple(one.number for one in state.members.values() if one.pid is not None and one.exit is None)
+    if exit_code != ExitCode.DONE and alive:
+        actions = (Order(alive, Fail(message)), *actions)
+    return replace(state, finished=True), actions
+
+
+def condemn(state: State, verdict: Verdict) -> Decision:
+    """Notes why the job will end; the heavier evidence is kept, the first of equal weight."""
+    known = state.verdict
+    if known is not None:
+        best = verdict if verdict.weight > known.weight else known
+        verdict = replace(best, until=min(known.until, verdict.until))
+    return replace(state, verdict=verdict), ()
+
+
+def conclude(state: State, now: float) -> Decision:
+    """Ends the job when its time has come, or there is no more evidence to wait for."""
+    verdict = state.verdict
+    if state.finished:
+        return state, ()
+    if verdict is not None:
+        known = state.group and all(
+            state.members[number].failure or state.members[number].exit for number in state.survivors()
+        )
+        if now >= verdict.until or (known and verdict.weight > Weight.SUSPICION):
+            return finish(state, verdict.exit_code, verdict.message, verdict.log_of, verdict.traceback)
+        return state, ()
+    return _finish_when_all_ended(state, now)
+
+
+def interrupt(state: State, observation: Interrupted) -> Decision:
+    """Ends the job because the user, or the system, asks the launcher to."""
+    by_keyboard = observation.signal == signals.SIGINT
+    what = "interrupted from the keyboard" if by_keyboard else "stopped by SIGTERM"
+    code = ExitCode.INTERRUPTED if by_keyboard else ExitCode.STOPPED
+    return finish(state, code, f"{what} {when(state)}; {NOTHING_SAVED}")
+
+
+def when(state: State) -> str:
+    """Returns how a message says where the job stands."""
+    if not state.generation:
+        return "before training began"
+    return f"after the training, at step {state.step}" if state.over else f"at step {state.step}"
+
+
+def how(end: Exit) -> str:
+    """Returns how a message says how a process ended."""
+    if end.signal is not None:
+        try:
+            return f"was killed by {signals.Signals(end.signal).name}"
+        except ValueError:
+            return f"was killed by signal {end.signal}"
+    if end.code is None:
+        return "vanished"
+    return f"exited with code {end.code}"
+
+
+def script_failed(state: State, member: Member, now: float) -> Decision:
+    """The script raised an exception on a member without which the job does not go on."""
+    assert member.failure is not None
+    message = f"{state.name(member.number)} failed {when(state)}: {member.failure.message}; {NOTHING_SAVED}"
+    return condemn(
+        state,
+        Verdict(
+            ExitCode.SCRIPT_FAILED,
+            message,
+            Weight.SCRIPT,
+            now + COLLECT_SECONDS,
+            (member.node, member.local_rank),
+            member.failure.traceback,
+        ),
+    )
+
+
+def member_lost(state: State, member: Member, now: float) -> Decision:
+    """A member's process ended although it was needed."""
+    assert member.exit is not None
+    who, place = state.name(member.number), when(state)
+    if member.failure is not None:
+        return state, ()  # its own account is better, and known
+    if member.exit.signal is None and member.exit.code is not None:
+        message = f"the script of {who} exited with code {member.exit.code} {place}; {NOTHING_SAVED}"
+    else:
+        message = f"{who} {how(member.exit)} {place}; losing a node without notice ends the job, {NOTHING_SAVED}"
+    verdict = Verdict(
+        ExitCode.SCRIPT_FAILED, message, Weight.DEATH, now + COLLECT_SECONDS, (member.node, member.local_rank)
+    )
+    first = state.verdict is None or state.verdict.weight < Weight.DEATH
+    lost: tuple[Action, ...] = (emit(state, "node_lost", node=member.node, message=message),) if first else ()
+    return then((state, lost), condemn, verdict)
+
+
+def step_broke(state: State, number: int, error: str, now: float) -> Decision:
+    """A step broke off on the current group: somebody died, ended early, or the network failed."""
+    state = replace(state, broken=state.broken | {number})
+    decision = ended_early(state, now)
+    if decision[0].verdict is not None and decision[0].verdict.weight > Weight.SUSPICION:
+        return decision
+    message = (
+        f"the reduction of gradients failed {when(state)} on {state.name(number)} although no process is known to "
+        f"have died: {error or 'no reason given'}; {NOTHING_SAVED}"
+    )
+    member = state.members[number]
+    verdict = Verdict(
+        ExitCode.SCRIPT_FAILED,
+        message,
+        Weight.SUSPICION,
+        now + INQUIRY_SECONDS,
+        (member.node, member.local_rank),
+    )
+    return condemn(state, verdict)
+
+
+def ended_early(state: State, now: float) -> Decision:
+    """Ends the job if a member's script has ended while others train on."""
+    for number in state.survivors():
+        member = state.members[number]
+        others = [state.members[other] for other in state.survivors() if other != number]
+        broken = any(other.number in state.broken for other in others)
+        ahead = member.ended and any(other.step > member.step for other in others)
+        early = member.ended or (member.exit is not None and member.exit.clean)
+        if early and (broken or ahead) and not member.done and member.failure is None:
+            message = (
+                f"rank {state.group.index(number)}'s script (member {number}, node {member.node}) ended after step "
+                f"{member.step} while other ranks train on; end all ranks at one step with job.stop(); {NOTHING_SAVED}"
+            )
+            log_of = (member.node, member.local_rank)
+            return condemn(
+                state,
+                Verdict(ExitCode.SCRIPT_FAILED, message, Weight.DEATH, now + COLLECT_SECONDS, log_of),
+            )
+    return state, ()
+
+
+def wind_down(state: State) -> Decision:
+    """The training loop is over on some member: who waits for admission is not needed any more."""
+    if state.over:
+        return state, ()
+    formation = state.formation
+    taking_part = formation.members if formation is not None and formation.active else ()
+    waiting = tuple(
+        member
+        for node in state.in_phase(Phase.STARTING, Phase.WARM)
+        for member in node.members
+        if state.members[member].pid is not None and member not in taking_part
+    )
+    actions: tuple[Action, ...] = (Order(waiting, End("the training is over")),) if waiting else ()
+    return replace(state, over=True), actions
+
+
+def _finish_when_all_ended(state: State, now: float) -> Decision:
+    survivors = state.survivors()
+    if not state.over or not survivors:
+        return state, ()
+    exits = [state.members[number].exit for number in survivors]
+    if not all(one is not None and one.clean for one in exits):
+        return state, ()
+    nodes = [state.nodes[number] for number in state.nodes_of(survivors)]
+    if any(node.phase is not Phase.GONE and now - node.since < AGENT_SECONDS for node in nodes):
+        return state, ()
+    samples = "" if state.samples is None else f", {state.samples} samples"
+    reason = f" ({state.reason})" if state.reason else ""
+    return finish(state, ExitCode.DONE, f"done{reason}: {state.step} steps{samples}")

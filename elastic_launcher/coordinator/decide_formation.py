@@ -1,0 +1,301 @@
+"""Which members train together: one formation at a time, from its order to its generation, or its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from elastic_launcher.config import ExitCode
+from elastic_launcher.control.messages import Abandon, Active, Form, Formed, FormFailed
+from elastic_launcher.coordinator.actions import Order
+from elastic_launcher.coordinator.decide_end import NOTHING_SAVED, Decision, emit, ended_early, finish, then, when
+from elastic_launcher.coordinator.decide_nodes import fail_node
+from elastic_launcher.coordinator.state import Formation, Member, Node, Phase, Recovery, State
+
+MOST_UNFORMED = 3  # formations in a row that fail and nobody is to blame, before somebody has to be
+SETTLE_SECONDS = 1.0  # after a failed formation: a death, or a broken step, is known by then
+GATHER_SECONDS = 1.0  # that a warm node waits for others that come up with it: one resize instead of two
+ORDER_SECONDS = 5.0  # beyond a group's own time-out: for orders and reports on their way on a loaded machine
+FIRST_STEP_SECONDS = 60.0  # from the first member that completed a step on a new group to the last
+RECOVERY_SECONDS = 20.0  # within which all members say that their step broke off too
+
+
+def form_next(state: State, now: float) -> Decision:
+    """Begins the formation that is due, if any: leaves before joins, never both in one."""
+    if state.formation is not None or state.recovery is not None or now < state.not_before:
+        return state, ()
+    admitted = state.in_phase(Phase.ADMITTED)
+    warm = [node for node in state.in_phase(Phase.WARM) if not node.leave and not state.exited(node)]
+    leaving = [node for node in admitted if node.leave]
+    staying = len(admitted) - len(leaving)
+    enough = staying >= state.rules.min_nodes
+    if leaving and enough:
+        return _shrink(state, leaving, now)
+    if leaving and staying + len(warm) < state.rules.min_nodes:
+        told = " and ".join(f"node {node.number}" for node in leaving)
+        message = (
+            f"{told} must leave ({leaving[-1].leave}) and {staying} of at least {state.rules.min_nodes} nodes would "
+            f"stay; stopped {when(state)}, {NOTHING_SAVED}"
+        )
+        return finish(state, ExitCode.STOPPED, message)
+    if not warm:
+        return state, ()
+    if not state.generation:
+        return _start(state, warm, now) if len(warm) >= state.rules.min_nodes else (state, ())
+    if enough and _others_come(state, warm, now):
+        return state, ()
+    return _grow(state, warm, now)
+
+
+def recover(state: State, now: float) -> Decision:
+    """Forms the survivors of a broken step anew, once all of them wait for it."""
+    waiting = state.recovery
+    survivors = state.survivors()
+    if waiting is None or state.formation is not None or now < waiting.not_before:
+        return state, ()
+    if not all(number in waiting.steps for number in survivors):
+        return state, ()
+    most = max(waiting.steps[number] for number in survivors)
+    source = min(number for number in survivors if waiting.steps[number] == most)
+    sources = {number: source for number in survivors if waiting.steps[number] < most}
+    return _begin(state, "recover", survivors, (), (), sources, "loss", now)
+
+
+def take_formed(state: State, number: int, report: Formed) -> Decision:
+    """A formation's group stands at a member."""
+    formation = state.formation
+    if formation is None or formation.number != report.formation:
+        return state, ()
+    return replace(state, formation=replace(formation, formed=formation.formed | {number})), ()
+
+
+def take_form_failed(state: State, number: int, report: FormFailed, now: float) -> Decision:
+    """A formation's group could not be built at a member."""
+    if state.formation is None or state.formation.number != report.formation:
+        return state, ()
+    reason = f"{state.name(number)} could not form the group: {report.error or 'no reason given'}"
+    return fail_formation(state, reason, (), now)
+
+
+def take_active(state: State, number: int, report: Active, now: float) -> Decision:
+    """A member completed its first step in a formation; when all have, the formation is a generation."""
+    formation = state.formation
+    if formation is None or formation.number != report.formation or number not in formation.members:
+        return state, ()
+    active = {**formation.active, number: report}
+    first = formation.first_active_at if formation.first_active_at is not None else now
+    state = replace(state, formation=replace(formation, active=active, first_active_at=first))
+    if len(active) < len(formation.members):
+        return state, ()
+    return _complete(state, now)
+
+
+def fail_formation(state: State, reason: str, blamed: Iterable[int], now: float) -> Decision:
+    """Gives up the formation under way.
+
+    Args:
+        state: The state before.
+        reason: What happened.
+        blamed: Nodes that are to blame, and ended for it: never those of the current group.
+        now: Monotonic seconds.
+    """
+    formation = state.formation
+    assert formation is not None
+    told = tuple(n for n in (*formation.members, *formation.leavers) if state.members[n].exit is None)
+    blamed = list(blamed)
+    unformed = 0 if blamed else state.unformed + (formation.mode != "recover")
+    if unformed >= MOST_UNFORMED and formation.mode == "grow":
+        blamed, unformed = state.nodes_of(formation.joiners), 0
+    recovery = state.recovery
+    if recovery is not None:
+        failures = recovery.failures + (formation.mode == "recover")
+        recovery = replace(recovery, since=now, not_before=now + SETTLE_SECONDS, failures=failures)
+    state = replace(
+        state,
+        formation=None,
+        recovery=recovery,
+        abandoned=state.abandoned | {formation.number},
+        not_before=now + SETTLE_SECONDS,
+        unformed=unformed,
+    )
+    decision: Decision = (state, (Order(told, Abandon(formation.number)),))
+    if max(unformed, recovery.failures if recovery else 0) >= MOST_UNFORMED:
+        message = (
+            f"no group could be formed in {MOST_UNFORMED} attempts {when(state)}, the last: {reason}; {NOTHING_SAVED}"
+        )
+        return then(decision, finish, ExitCode.SCRIPT_FAILED, message)
+    if not blamed:
+        return then(decision, lambda same: (same, (emit(same, "warning", message=f"{reason}; trying again"),)))
+    for node in blamed:
+        decision = then(decision, fail_node, node, reason, now)
+    return decision
+
+
+def wait_to_recover(state: State, number: int, step: int, now: float) -> Decision:
+    """A survivor's step broke off with a formation that was given up."""
+    recovery = state.recovery or Recovery(now, {})
+    recovery = replace(recovery, steps={**recovery.steps, number: step})
+    state = replace(state, recovery=recovery, broken=state.broken | {number}, step=max(state.step, step))
+    decision = ended_early(state, now)
+    return decision if decision[0].verdict is not None else then(decision, recover, now)
+
+
+def check_formation(state: State, now: float) -> Decision:
+    """Gives up a formation, or a recovery, that takes too long."""
+    formation = state.formation
+    if formation is None:
+        if state.recovery is None or now - state.recovery.since < RECOVERY_SECONDS or state.verdict is not None:
+            return state, ()
+        missing = [number for number in state.survivors() if number not in state.recovery.steps]
+        names = ", ".join(state.name(number) for number in missing)
+        message = f"a step broke off {when(state)} and {names} did not come back from it; {NOTHING_SAVED}"
+        return finish(state, ExitCode.SCRIPT_FAILED, message)
+    missing = [number for number in formation.members if number not in formation.formed | formation.active.keys()]
+    if missing and now - formation.asked_at > state.rules.form_timeout + ORDER_SECONDS:
+        return fail_formation(state, *_late(state, formation, missing, "did not form the group in time"), now)
+    missing = [number for number in formation.members if number not in formation.active]
+    if formation.first_active_at is not None and now - formation.first_active_at > FIRST_STEP_SECONDS:
+        return fail_formation(state, *_late(state, formation, missing, "did not complete the first step"), now)
+    return state, ()
+
+
+def _late(state: State, formation: Formation, missing: list[int], what: str) -> tuple[str, list[int]]:
+    reason = f"{', '.join(state.name(number) for number in missing)} {what}"
+    blamed = [number for number in missing if number in formation.joiners or formation.mode == "start"]
+    return reason, state.nodes_of(blamed)
+
+
+def _others_come(state: State, warm: list[Node], now: float) -> bool:
+    coming = [
+        node
+        for node in state.in_phase(Phase.STARTING)
+        if any(state.members[number].pid is not None for number in node.members)
+    ]
+    return bool(coming) and now - min(node.since for node in warm) < GATHER_SECONDS
+
+
+def _start(state: State, warm: list[Node], now: float) -> Decision:
+    members = tuple(sorted(number for node in warm for number in node.members))
+    joiners = members[1:]
+    return _begin(state, "start", members, joiners, (), dict.fromkeys(joiners, members[0]), "start", now)
+
+
+def _grow(state: State, warm: list[Node], now: float) -> Decision:
+    joiners, survivors = tuple(sorted(number for node in warm for number in node.members)), state.survivors()
+    sources = {joiner: survivors[place % len(survivors)] for place, joiner in enumerate(joiners)}
+    return _begin(state, "grow", survivors + joiners, joiners, (), sources, warm[-1].cause, now)
+
+
+def _shrink(state: State, leaving: list[Node], now: float) -> Decision:
+    leavers = tuple(number for number in state.survivors() if state.nodes[state.members[number].node] in leaving)
+    members = tuple(number for number in state.survivors() if number not in leavers)
+    return _begin(state, "shrink", members, (), leavers, {}, leaving[-1].leave, now)
+
+
+def _begin(
+    state: State,
+    mode: str,
+    members: tuple[int, ...],
+    joiners: tuple[int, ...],
+    leavers: tuple[int, ...],
+    sources: Mapping[int, int],
+    cause: str,
+    now: float,
+) -> Decision:
+    difference = _first_difference(state, members[0], joiners)
+    if difference:
+        return finish(state, ExitCode.SCRIPT_FAILED, difference)
+    number = state.formations + 1
+    formation = Formation(number, mode, members, joiners, leavers, cause, now)
+    order = Form(
+        number,
+        state.generation + 1,
+        mode,
+        members,
+        joiners,
+        leavers,
+        sources,
+        state.rules.store,
+        state.rules.form_timeout,
+        cause,
+    )
+    state = replace(state, formation=formation, formations=number)
+    return state, (Order((*members, *leavers), order),)
+
+
+def _complete(state: State, now: float) -> Decision:
+    formation = state.formation
+    assert formation is not None
+    reports = formation.active
+    before = set(state.group)
+    survivors = [number for number in formation.members if number in before]
+    joined = [node for node in state.nodes_of(formation.members) if state.nodes[node].phase is Phase.WARM]
+    for node in joined:
+        state = state.with_node(node, phase=Phase.ADMITTED, since=now)
+    members: dict[int, Member] = dict(state.members)
+    for number, report in reports.items():
+        members[number] = replace(members[number], step=max(members[number].step, report.step))
+    latest = max(reports.values(), key=lambda report: report.step)
+    state = replace(
+        state,
+        generation=state.generation + 1,
+        group=formation.members,
+        group_formation=formation.number,
+        formation=None,
+        abandoned=frozenset(),
+        broken=frozenset(),
+        recovery=None,
+        unformed=state.unformed if formation.mode == "recover" else 0,
+        failures=0 if joined else state.failures,
+        members=members,
+        step=max(state.step, latest.step),
+        epoch=max(state.epoch, latest.epoch),
+    )
+    event = emit(
+        state,
+        "generation_formed",
+        formation=formation.number,
+        world_size=len(formation.members),
+        nodes=len(state.nodes_of(formation.members)),
+        members=[{"member": number, "node": state.members[number].node} for number in formation.members],
+        cause=formation.cause,
+        first_step=max(report.first_step for report in reports.values()),
+        pause_seconds=max((reports[number].pause_seconds for number in survivors), default=0.0),
+        joined=joined,
+        left=state.nodes_of(formation.leavers),
+    )
+    decision: Decision = (state, (event,))
+    for number in formation.leavers:
+        decision = then(decision, let_go, number, now)
+    return decision
+
+
+def let_go(state: State, number: int, now: float) -> Decision:
+    """A leaver has left: said by itself, by its process's end, or by the rest that trains without it."""
+    if state.members[number].left:
+        return state, ()
+    state = state.with_member(number, left=True)
+    node = state.nodes[state.members[number].node]
+    if node.phase is not Phase.ADMITTED or not all(state.members[one].left for one in node.members):
+        return state, ()
+    state = state.with_node(node.number, phase=Phase.LEAVING, since=now)
+    return state, (emit(state, "node_left", node=node.number, cause=node.leave),)
+
+
+def _first_difference(state: State, reference: int, others: Iterable[int]) -> str:
+    """Returns what to tell the user where two members don't train the same; empty if all do."""
+    absent = "(absent)"
+    expected: Mapping[str, Any] = state.members[reference].fingerprint or {}
+    for number in others:
+        found: Mapping[str, Any] = state.members[number].fingerprint or {}
+        for name in (*expected, *(name for name in found if name not in expected)):
+            one, other = expected.get(name, absent), found.get(name, absent)
+            if one != other:
+                members = [f"member {m} (node {state.members[m].node})" for m in (reference, number)]
+                return (
+                    f"{members[0]} and {members[1]} do not train the same: {name} is {one!r} on the first and "
+                    f"{other!r} on the second. All ranks must have the same data set, models and batch settings; "
+                    f"{NOTHING_SAVED}"
+                )
+    return ""

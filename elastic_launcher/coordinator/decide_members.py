@@ -1,0 +1,307 @@
+"""What members report, and how their processes end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+from elastic_launcher import __version__
+from elastic_launcher.control.messages import (
+    Active,
+    Done,
+    End,
+    Ended,
+    Failed,
+    Formed,
+    FormFailed,
+    Left,
+    Log,
+    Progress,
+    StepFailed,
+    StepRedone,
+    Warm,
+)
+from elastic_launcher.coordinator.actions import Order
+from elastic_launcher.coordinator.decide_end import (
+    Decision,
+    emit,
+    ended_early,
+    how,
+    member_lost,
+    script_failed,
+    step_broke,
+    then,
+    wind_down,
+)
+from elastic_launcher.coordinator.decide_formation import (
+    fail_formation,
+    let_go,
+    take_active,
+    take_form_failed,
+    take_formed,
+    wait_to_recover,
+)
+from elastic_launcher.coordinator.decide_nodes import dismiss, fail_node
+from elastic_launcher.coordinator.observations import (
+    MemberJoined,
+    MemberReported,
+    MemberSilent,
+    NodeExited,
+    RankEnded,
+)
+from elastic_launcher.coordinator.state import Exit, Member, Phase, State
+
+
+def take_join(state: State, observation: MemberJoined) -> Decision:
+    """A member's process is there."""
+    member = state.members[observation.member]
+    if member.pid == observation.pid:
+        return state, ()
+    state = state.with_member(member.number, pid=observation.pid)
+    if state.over or state.nodes[member.node].phase is Phase.ENDING:
+        return state, (Order((member.number,), End("the training is over" if state.over else "not wanted any more")),)
+    if observation.version in ("", __version__):
+        return state, ()
+    message = (
+        f"{state.name(member.number)} runs elastic-launcher {observation.version}, the launcher {__version__}: "
+        "install the same version for both"
+    )
+    return state, (emit(state, "warning", message=message),)
+
+
+def take_silence(state: State, observation: MemberSilent) -> Decision:
+    """Nothing is heard from a member whose process lives: said, and no more."""
+    message = f"nothing was heard from {state.name(observation.member)} for {observation.seconds:.0f} s"
+    return state, (emit(state, "warning", message=message),)
+
+
+def take_report(state: State, observation: MemberReported) -> Decision:
+    """A member reported."""
+    member = state.members[observation.member]
+    if state.nodes[member.node].phase in (Phase.ENDING, Phase.GONE):
+        return state, ()
+    return _REPORTS[type(observation.report)](state, member, observation.report, observation.now)
+
+
+def take_rank_end(state: State, observation: RankEnded) -> Decision:
+    """A member's process ended."""
+    number = state.nodes[observation.node].members[observation.local_rank]
+    if state.members[number].exit is not None:
+        return state, ()
+    state = state.with_member(number, exit=observation.exit)
+    member, node = state.members[number], state.nodes[observation.node]
+    if node.phase in (Phase.ENDING, Phase.GONE):
+        return state, ()
+    leaves = state.formation is not None and number in state.formation.leavers
+    if leaves and observation.exit.clean:
+        return let_go(state, number, observation.now)
+    if member.left:
+        return _end_of_leaver(state, member)
+    if number in state.group:
+        return _end_in_group(state, member, observation.now)
+    return _end_before_admission(state, member, observation.now)
+
+
+def take_node_exit(state: State, observation: NodeExited) -> Decision:
+    """A node is gone, with all its processes."""
+    node = state.nodes[observation.node]
+    known = dict(observation.ranks)
+    agent = Exit(code=observation.exit_code) if observation.exit_code >= 0 else Exit(signal=-observation.exit_code)
+    decision: Decision = (state, ())
+    for local_rank in range(len(node.members)):
+        end = RankEnded(observation.now, node.number, local_rank, known.get(local_rank, agent))
+        decision = then(decision, take_rank_end, end)
+    state, actions = decision
+    return state.with_node(node.number, phase=Phase.GONE, since=observation.now), actions
+
+
+def _end_of_leaver(state: State, member: Member) -> Decision:
+    assert member.exit is not None
+    if member.exit.clean:
+        return state, ()
+    message = f"{state.name(member.number)} {how(member.exit)} after it had left the training"
+    return state, (emit(state, "warning", message=message),)
+
+
+def _end_in_group(state: State, member: Member, now: float) -> Decision:
+    assert member.exit is not None
+    if not member.exit.clean:
+        return member_lost(state, member, now)
+    decision: Decision = (state, ())
+    if all(one.exit is not None for one in _siblings(state, member)):
+        decision = state.with_node(member.node, phase=Phase.LEAVING, since=now), ()
+    return then(then(decision, wind_down), ended_early, now)
+
+
+def _end_before_admission(state: State, member: Member, now: float) -> Decision:
+    assert member.exit is not None
+    formation, end = state.formation, member.exit
+    if state.over and end.clean:
+        return state, ()
+    if formation is not None and formation.mode == "start" and set(formation.members) == formation.formed:
+        return member_lost(state, member, now)
+    by_itself = end.signal is None and end.code not in (None, 0)
+    if not state.generation and by_itself:
+        return member_lost(state, member, now)
+    forming = formation is not None and member.number in formation.members
+    if not state.generation and end.clean and not forming:
+        return state, ()  # judged with all the others
+    if end.clean:
+        message = f"the script of {state.name(member.number)} ended before it trained"
+    else:
+        failure = f": {member.failure.message}" if member.failure else ""
+        message = f"{state.name(member.number)} {how(end)} before it was admitted{failure}"
+    return _fail_joiner(state, member, message, now)
+
+
+def _fail_joiner(state: State, member: Member, message: str, now: float) -> Decision:
+    if state.formation is not None and member.number in state.formation.members:
+        return fail_formation(state, message, (member.node,), now)
+    return fail_node(state, member.node, message, now)
+
+
+def _siblings(state: State, member: Member) -> list[Member]:
+    return [state.members[number] for number in state.nodes[member.node].members]
+
+
+def _warm(state: State, member: Member, report: Warm, now: float) -> Decision:
+    # One that waits again after a failed admission has nothing new to tell.
+    fingerprint = report.fingerprint or member.fingerprint or {}
+    state = state.with_member(member.number, fingerprint=fingerprint)
+    ready = all(one.fingerprint is not None for one in _siblings(state, member))
+    if not ready or state.nodes[member.node].phase is not Phase.STARTING:
+        return state, ()
+    state = state.with_node(member.node, phase=Phase.WARM, since=now)
+    return state, (emit(state, "node_warm", node=member.node),)
+
+
+def _formed(state: State, member: Member, report: Formed, now: float) -> Decision:
+    return take_formed(state, member.number, report)
+
+
+def _form_failed(state: State, member: Member, report: FormFailed, now: float) -> Decision:
+    return take_form_failed(state, member.number, report, now)
+
+
+def _active(state: State, member: Member, report: Active, now: float) -> Decision:
+    return take_active(state, member.number, report, now)
+
+
+def _left(state: State, member: Member, report: Left, now: float) -> Decision:
+    return let_go(state.with_member(member.number, step=max(member.step, report.step)), member.number, now)
+
+
+def _progress(state: State, member: Member, report: Progress, now: float) -> Decision:
+    if not _trains(state, member):
+        return state, ()
+    state = state.with_member(member.number, step=max(member.step, report.step))
+    state = replace(
+        state,
+        progress=report,
+        step=max(state.step, report.step),
+        epoch=max(state.epoch, report.epoch),
+        samples=report.samples if report.samples is not None else state.samples,
+    )
+    fields = {name: value for name, value in asdict(report).items() if value is not None}
+    world_size = len(state.group) or len(state.formation.members if state.formation else ())
+    event = emit(state, "progress", **fields, world_size=world_size)
+    return then((state, (event,)), ended_early, now)
+
+
+def _log(state: State, member: Member, report: Log, now: float) -> Decision:
+    if not _trains(state, member):
+        return state, ()
+    state = replace(state, logged={**state.logged, **report.values})
+    return state, (emit(state, "log", step=report.step, values=dict(report.values)),)
+
+
+def _step_failed(state: State, member: Member, report: StepFailed, now: float) -> Decision:
+    formation, number = state.formation, member.number
+    pending = formation is not None and formation.number == report.formation
+    state = replace(state.with_member(number, step=max(member.step, report.step)), step=max(state.step, report.step))
+    if number not in state.group:
+        if pending and formation is not None and formation.mode == "start":
+            return step_broke(state, number, report.error, now)
+        if pending:
+            return fail_formation(state, f"{state.name(number)} broke off: {report.error}", (member.node,), now)
+        waits = state.nodes[member.node].phase in (Phase.STARTING, Phase.WARM)
+        return dismiss(state, state.nodes[member.node], "failed", now) if waits else (state, ())
+    if pending and formation is not None and formation.mode != "grow":
+        return step_broke(state, number, report.error, now)
+    if not pending and report.formation not in (*state.abandoned, state.group_formation):
+        return state, ()
+    if not pending and not state.abandoned:
+        return step_broke(state, number, report.error, now)
+    decision: Decision = (state, ())
+    if formation is not None and formation.mode != "recover":
+        reason = f"the first step of a new group broke off on {state.name(number)}: {report.error or 'no reason given'}"
+        decision = fail_formation(state, reason, (), now)
+    return then(decision, wait_to_recover, number, report.step, now)
+
+
+def _step_redone(state: State, member: Member, report: StepRedone, now: float) -> Decision:
+    if state.redone == report.step or not _trains(state, member):
+        return state, ()
+    return replace(state, redone=report.step), (emit(state, "step_redone", step=report.step),)
+
+
+def _failed(state: State, member: Member, report: Failed, now: float) -> Decision:
+    state = state.with_member(member.number, failure=report)
+    member = state.members[member.number]
+    if member.left:
+        message = f"{state.name(member.number)} failed after it had left the training: {report.message}"
+        return state, (emit(state, "warning", message=message),)
+    if not state.generation or member.number in state.group:
+        return script_failed(state, member, now)
+    return _fail_joiner(state, member, f"{state.name(member.number)} failed: {report.message}", now)
+
+
+def _done(state: State, member: Member, report: Done, now: float) -> Decision:
+    if not _trains(state, member):
+        return state, ()
+    state = state.with_member(member.number, done=True, step=max(member.step, report.step))
+    state = replace(
+        state,
+        step=max(state.step, report.step),
+        samples=report.samples if report.samples is not None else state.samples,
+        reason=report.reason or state.reason,
+    )
+    return then(wind_down(state), ended_early, now)
+
+
+def _ended(state: State, member: Member, report: Ended, now: float) -> Decision:
+    leaves = state.formation is not None and member.number in state.formation.leavers and not report.done
+    if member.left or leaves or not _trains(state, member):
+        return state, ()
+    state = state.with_member(
+        member.number, ended=True, done=member.done or report.done, step=max(member.step, report.step)
+    )
+    state = replace(state, step=max(state.step, report.step))
+    decision = then(wind_down(state), ended_early, now)
+    survivors = state.survivors()
+    if survivors and all(state.members[number].ended for number in survivors):
+        decision = then(decision, lambda same: (same, (Order(survivors, End("all scripts have ended")),)))
+    return decision
+
+
+def _trains(state: State, member: Member) -> bool:
+    """Whether a member takes part in the training: by the current generation, or by the one that is being formed."""
+    formation = state.formation
+    return member.number in state.group or (formation is not None and member.number in formation.members)
+
+
+_REPORTS: dict[type, Callable[[State, Member, Any, float], Decision]] = {
+    Warm: _warm,
+    Formed: _formed,
+    FormFailed: _form_failed,
+    Active: _active,
+    Left: _left,
+    Progress: _progress,
+    Log: _log,
+    StepFailed: _step_failed,
+    StepRedone: _step_redone,
+    Failed: _failed,
+    Done: _done,
+    Ended: _ended,
+}

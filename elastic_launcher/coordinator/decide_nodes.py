@@ -1,0 +1,186 @@
+"""Which nodes there are: started towards the target, sent away above it or on notice, given up when they fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elastic_launcher.config import ExitCode
+from elastic_launcher.control.messages import End
+from elastic_launcher.coordinator.actions import Action, KillNode, NoteNotice, Order, StartNode
+from elastic_launcher.coordinator.decide_end import NOTHING_SAVED, Decision, emit, finish, then, when
+from elastic_launcher.coordinator.observations import NodeNoticed, NodeNotStarted, TargetChanged
+from elastic_launcher.coordinator.state import Member, Node, Phase, State
+
+MOST_FAILURES = 3  # nodes in a row that fail to come up, before no more are started
+RETRY_SECONDS = 1.0  # until the next node is started after one failed; doubles with each in a row
+LEAVE_SECONDS = 60.0  # that the processes of a node that left may take to end
+
+
+def change_target(state: State, observation: TargetChanged) -> Decision:
+    """Takes another number of nodes as the target."""
+    target = observation.target
+    if state.over:
+        return replace(state, target=target), ()
+    if target.nodes < state.rules.min_nodes:
+        message = observation.message or (
+            f"the hint allows {target.nodes} nodes, fewer than the minimum of {state.rules.min_nodes}"
+        )
+        code = ExitCode.STOPPED if state.generation else ExitCode.NO_QUOTA
+        return finish(replace(state, target=target), code, f"{message}; stopped {when(state)}, {NOTHING_SAVED}")
+    raised = state.target is not None and target.nodes > state.target.nodes
+    state = replace(state, target=target)
+    return (replace(state, gave_up=False, failures=0) if raised else state), ()
+
+
+def release_surplus(state: State, now: float) -> Decision:
+    """Sends nodes away where there are more than the target: those not admitted first, then the youngest."""
+    assert state.target is not None
+    leavers = state.formation.leavers if state.formation is not None else ()
+    wanted = state.target.nodes
+    for node in state.in_phase(Phase.ADMITTED):
+        if node.leave == "hint" and not set(node.members) & set(leavers):
+            state = state.with_node(node.number, leave="")  # the target may have been raised again
+    staying = sorted(state.staying(), key=lambda one: (one.phase is not Phase.ADMITTED, one.number))
+    surplus = staying[wanted:]
+    for node in surplus:
+        if node.phase is Phase.ADMITTED:
+            state = state.with_node(node.number, leave="hint")
+    told = [node for node in state.in_phase(Phase.STARTING, Phase.WARM) if node.leave]  # while they were being admitted
+    decision: Decision = (state, ())
+    for node in (*surplus, *told):
+        if node.phase is not Phase.ADMITTED and not state.forming(node):
+            decision = then(decision, dismiss, node, node.leave or "hint", now)
+    return decision
+
+
+def check_untrained(state: State, now: float) -> Decision:
+    """Ends a job whose script ended well before there was a generation: on all nodes, or on too many of them."""
+    nodes = state.in_phase(Phase.STARTING, Phase.WARM)
+    ended = [node for node in nodes if state.exited(node)]
+    if state.generation or state.formation is not None or not ended:
+        return state, ()
+    if all(state.members[number].exit is not None for node in nodes for number in node.members):
+        message = "the script ended without a training step"
+        warning = emit(state, "warning", message=message)
+        return then((state, (warning,)), finish, ExitCode.DONE, f"done: 0 steps; {message}")
+    able = [node for node in nodes if node not in ended]
+    if len(able) >= state.rules.min_nodes or not all(node.phase is Phase.WARM for node in able):
+        return replace(state, gave_up=True), ()
+    member = state.members[ended[0].members[0]]
+    message = (
+        f"the script of {state.name(member.number)} ended before its first training step while others wait to train; "
+        f"{NOTHING_SAVED}"
+    )
+    return finish(state, ExitCode.SCRIPT_FAILED, message, (member.node, member.local_rank))
+
+
+def start_missing(state: State, now: float) -> Decision:
+    """Starts nodes towards the target; one whose processes are not gone yet still counts."""
+    assert state.target is not None
+    if state.gave_up or now < state.start_not_before:
+        return state, ()
+    there = len(state.nodes) - len(state.in_phase(Phase.GONE))
+    actions: list[Action] = []
+    nodes, members = dict(state.nodes), dict(state.members)
+    size = state.rules.nproc_per_node
+    cause = "hint" if state.generation else "start"
+    for _ in range(state.target.nodes - there):
+        number, first = len(nodes) + 1, len(members) + 1  # none is ever removed, so no number is used again
+        own = tuple(range(first, first + size))
+        nodes[number] = Node(number, own, now, cause, since=now)
+        members |= {member: Member(member, number, local_rank) for local_rank, member in enumerate(own)}
+        actions += [StartNode(number, first, size), emit(state, "node_started", node=number, members=list(own))]
+    return replace(state, nodes=nodes, members=members), tuple(actions)
+
+
+def dismiss(state: State, node: Node, cause: str, now: float) -> Decision:
+    """Ends a node that was never admitted: it costs nothing, so it need not wait for a boundary."""
+    joined = tuple(number for number in node.members if state.members[number].pid is not None)
+    actions: list[Action] = [Order(joined, End("not wanted any more"))] if joined else []
+    actions += [KillNode(node.number), emit(state, "node_left", node=node.number, cause=cause)]
+    return state.with_node(node.number, phase=Phase.ENDING, since=now, leave=cause), tuple(actions)
+
+
+def fail_node(state: State, number: int, message: str, now: float) -> Decision:
+    """Gives up a node that failed to come up: not charged to anybody, but counted."""
+    node = state.nodes[number]
+    if node.phase in (Phase.ENDING, Phase.GONE):
+        return state, ()
+    failures = state.failures + 1
+    actions: list[Action] = [KillNode(number), emit(state, "node_failed", node=number, message=message)]
+    state = replace(
+        state.with_node(number, phase=Phase.ENDING, since=now, leave="failed"),
+        failures=failures,
+        gave_up=failures >= MOST_FAILURES,
+        start_not_before=now + RETRY_SECONDS * 2 ** (failures - 1),
+    )
+    if not state.gave_up:
+        return state, tuple(actions)
+    fewer = len(state.staying()) < state.rules.min_nodes
+    if not state.generation and fewer:
+        log_of = (number, _first_to_blame(state, node))
+        summary = f"{failures} nodes in a row failed to come up, the last: {message}; training never began"
+        return then((state, tuple(actions)), finish, ExitCode.SCRIPT_FAILED, summary, log_of)
+    text = (
+        f"{failures} nodes in a row failed to come up; no more are started until the target is raised, training goes on"
+    )
+    return state, (*actions, emit(state, "warning", message=text))
+
+
+def take_unstarted(state: State, observation: NodeNotStarted) -> Decision:
+    """A node could not even be started: there is nothing to kill, and nothing to wait for."""
+    message = f"node {observation.node} could not be started: {observation.message}"
+    state, actions = fail_node(state, observation.node, message, observation.now)
+    kept = tuple(action for action in actions if not isinstance(action, KillNode))
+    return state.with_node(observation.node, phase=Phase.GONE, since=observation.now), kept
+
+
+def take_notice(state: State, observation: NodeNoticed) -> Decision:
+    """A node was told to go: it leaves at the next boundary, and is replaced only under the rule for growth."""
+    node = state.nodes[observation.node]
+    if node.leave or node.phase in (Phase.LEAVING, Phase.ENDING, Phase.GONE):
+        return state, ()
+    noticed: tuple[Action, ...] = (emit(state, "notice", node=node.number, source=observation.source),)
+    if state.over or state.target is None:
+        return state, noticed
+    decision: Decision = (state, noticed)
+    if node.phase is Phase.ADMITTED or state.forming(node):
+        decision = state.with_node(node.number, leave="notice"), noticed
+    else:
+        decision = then(decision, dismiss, node, "notice", observation.now)
+    return then(decision, _lower_target, node)
+
+
+def _lower_target(state: State, noticed: Node) -> Decision:
+    assert state.target is not None
+    left = len(state.staying())
+    state = replace(state, target=replace(state.target, nodes=min(state.target.nodes, left), cause="notice"))
+    if left < state.rules.min_nodes and not state.generation:
+        message = (
+            f"node {noticed.number} was told to leave {when(state)}, and {left} of at least "
+            f"{state.rules.min_nodes} nodes stay; {NOTHING_SAVED}"
+        )
+        return finish(state, ExitCode.STOPPED, message)
+    return state, (NoteNotice(),)
+
+
+def check_nodes(state: State, now: float) -> Decision:
+    """Ends nodes that take too long to be warm, or to end after they left."""
+    decision: Decision = (state, ())
+    for node in state.in_phase(Phase.STARTING):
+        if now - node.started_at > state.rules.start_timeout and not state.over:
+            message = f"node {node.number} was not ready to train {state.rules.start_timeout:g} s after its start"
+            decision = then(decision, fail_node, node.number, message, now)
+    for node in state.in_phase(Phase.LEAVING):
+        if now - node.since > LEAVE_SECONDS and not state.over:
+            message = f"node {node.number} left {LEAVE_SECONDS:g} s ago and its processes still run: killed"
+            changed = decision[0].with_node(node.number, phase=Phase.ENDING, since=now)
+            decision = changed, (*decision[1], KillNode(node.number), emit(state, "warning", message=message))
+    return decision
+
+
+def _first_to_blame(state: State, node: Node) -> int:
+    """Returns the local rank of a node whose log is worth showing."""
+    members = [state.members[number] for number in node.members]
+    bad = [one for one in members if one.failure or (one.exit is not None and not one.exit.clean)]
+    return (bad or members)[0].local_rank

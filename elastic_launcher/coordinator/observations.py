@@ -1,0 +1,100 @@
+"""What the coordinator is told. Each observation carries the monotonic time at which it was made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elastic_launcher.control.messages import Message
+from elastic_launcher.coordinator.state import Exit, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What all observations share."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tick(Observation):
+    """Time went on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetChanged(Observation):
+    """Hints, or the start, ask for another number of nodes; ``message`` says why it is below the minimum."""
+
+    target: Target
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberJoined(Observation):
+    """A member's process called ``init``."""
+
+    member: int
+    pid: int
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberReported(Observation):
+    """A member reported."""
+
+    member: int
+    report: Message
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSilent(Observation):
+    """Nothing was heard from a member for so many seconds, although its process lives."""
+
+    member: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNotStarted(Observation):
+    """The engine could not start a node."""
+
+    node: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNoticed(Observation):
+    """A node was told that it will go."""
+
+    node: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnded(Observation):
+    """A member's process ended."""
+
+    node: int
+    local_rank: int
+    exit: Exit
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExited(Observation):
+    """A node's agent ended.
+
+    Attributes:
+        node: Its number.
+        exit_code: The agent's, negative for a signal.
+        ranks: How its members' processes ended, by local rank, where that is known.
+    """
+
+    node: int
+    exit_code: int
+    ranks: tuple[tuple[int, Exit], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted(Observation):
+    """The launcher got SIGINT or SIGTERM."""
+
+    signal: int

@@ -1,0 +1,228 @@
+"""The control API over HTTP: signed requests in, orders out within milliseconds; what they mean is for the desk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from elastic_launcher.control.auth import Refusal, Verifier
+from elastic_launcher.control.messages import Message, report_from_dict
+
+HOST = "127.0.0.1"
+LONGEST_WAIT = 30.0  # seconds that a request for orders may ask to be kept waiting
+LARGEST_BODY = 16 * 2**20  # a fingerprint names every parameter of a model
+CLOSE_SECONDS = 0.5  # that requests under way get to end when the server closes
+REMEMBERED_REPORTS = 4096  # a member's numbers of reports, to tell a repeated one from a new one
+
+
+class Desk(Protocol):
+    """Who answers: every method returns at once, and raises ``LookupError`` for a member or node that never was."""
+
+    def join(self, member: int, pid: int, version: str) -> dict[str, Any]:
+        """Returns where the job stands."""
+
+    def report(self, member: int, report: Message) -> None:
+        """Takes a member's report."""
+
+    def hear(self, member: int) -> None:
+        """Takes it that a member lives."""
+
+    def node_heartbeat(self, node: int, pid: int) -> None:
+        """Takes it that a node's agent lives."""
+
+    def node_notice(self, node: int, source: str) -> None:
+        """Takes it that a node will go."""
+
+    def rank_ended(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
+        """Takes it that a member's process ended."""
+
+    def status(self) -> dict[str, Any]:
+        """Returns the status document."""
+
+
+class _Mailbox:
+    """The orders to one member, kept for as long as the server lives."""
+
+    def __init__(self) -> None:
+        self.orders: list[dict[str, Any]] = []
+        self._arrived = asyncio.Event()
+
+    def put(self, order: dict[str, Any]) -> None:
+        self.orders.append({"seq": len(self.orders) + 1, **order})
+        self.wake()
+
+    def wake(self) -> None:
+        self._arrived.set()
+        self._arrived = asyncio.Event()
+
+    async def after(self, seq: int, wait: float) -> list[dict[str, Any]]:
+        """Returns the orders after ``seq``; waits for one where there is none."""
+        if len(self.orders) <= seq and wait > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._arrived.wait(), wait)
+        return self.orders[max(seq, 0) :]
+
+
+class _Seen:
+    """Which of a member's reports were taken before."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, None] = {}
+
+    def take(self, number: int) -> bool:
+        """Returns whether a number is new."""
+        if number in self._numbers:
+            return False
+        self._numbers[number] = None
+        if len(self._numbers) > REMEMBERED_REPORTS:
+            del self._numbers[next(iter(self._numbers))]
+        return True
+
+
+class ControlServer:
+    """Serves one job's control API on this machine.
+
+    Args:
+        key: The job's key.
+        desk: Who answers.
+        term: Number of the coordinator's reign.
+    """
+
+    def __init__(self, key: bytes, desk: Desk, term: int = 1) -> None:
+        self._verifier = Verifier(key)
+        self._desk = desk
+        self._term = term
+        self._mailboxes: dict[int, _Mailbox] = {}
+        self._seen: dict[int, _Seen] = {}
+        self._runner: web.AppRunner | None = None
+        self._closing = False
+
+    async def start(self) -> str:
+        """Starts to listen, on a free port, and returns the URL."""
+        application = web.Application(middlewares=[self._guard], client_max_size=LARGEST_BODY)
+        application.router.add_post(r"/v1/members/{member:\d{1,9}}/join", self._join)
+        application.router.add_get(r"/v1/members/{member:\d{1,9}}/orders", self._orders)
+        application.router.add_post(r"/v1/members/{member:\d{1,9}}/reports", self._reports)
+        application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/heartbeat", self._heartbeat)
+        application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/notice", self._notice)
+        application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/rank_ended", self._rank_ended)
+        application.router.add_get("/v1/status", self._status)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=CLOSE_SECONDS)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, HOST, 0)
+        await site.start()
+        return f"http://{HOST}:{self._runner.addresses[0][1]}"
+
+    def order(self, member: int, order: Message) -> None:
+        """Puts an order where the member's waiting request finds it at once."""
+        self._mailbox(member).put(order.to_dict())
+
+    async def close(self) -> None:
+        """Answers what still waits, and stops to listen."""
+        self._closing = True
+        for mailbox in self._mailboxes.values():
+            mailbox.wake()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Lets nobody in who can't sign, and turns what is wrong with a request into its status and one sentence."""
+        try:
+            sender = self._verifier.verify(request.method, request.raw_path, request.headers, await request.read())
+            for kind, letter in (("member", "m"), ("node", "n")):
+                if kind in request.match_info and sender != letter + request.match_info[kind]:
+                    raise Refusal(403, f"{sender} can't speak for {kind} {request.match_info[kind]}")
+            return await handler(request)
+        except Refusal as refusal:
+            content = {"error": str(refusal), "replayed": refusal.replayed}
+            return web.json_response(content, status=refusal.status)
+        except web.HTTPException as error:
+            return web.json_response({"error": error.reason}, status=error.status)
+        except LookupError as error:
+            return web.json_response({"error": str(error.args[0] if error.args else error)}, status=404)
+        except (ValueError, TypeError) as error:
+            return web.json_response({"error": str(error)}, status=400)
+
+    async def _join(self, request: web.Request) -> web.Response:
+        content = await _content(request)
+        version = str(content.get("version", ""))
+        return web.json_response(self._desk.join(_member(request), _whole(content, "pid"), version))
+
+    async def _orders(self, request: web.Request) -> web.Response:
+        member = _member(request)
+        self._desk.hear(member)
+        after, wait = int(request.query.get("after", "0")), float(request.query.get("wait", "2"))
+        wait = 0.0 if self._closing else max(0.0, min(wait, LONGEST_WAIT))
+        orders = await self._mailbox(member).after(after, wait)
+        return web.json_response({"orders": orders, "term": self._term})
+
+    async def _reports(self, request: web.Request) -> web.Response:
+        member, content = _member(request), await _content(request)
+        found = content.get("reports")
+        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+            raise ValueError("reports must be a list of objects")
+        self._desk.hear(member)
+        seen = self._seen.setdefault(member, _Seen())
+        reports = [(one.get("n"), report_from_dict(one)) for one in found]
+        for number, report in reports:
+            if not isinstance(number, int) or seen.take(number):
+                self._desk.report(member, report)
+        return web.json_response({})
+
+    async def _heartbeat(self, request: web.Request) -> web.Response:
+        content = await _content(request)
+        self._desk.node_heartbeat(_node(request), _whole(content, "pid"))
+        return web.json_response({})
+
+    async def _notice(self, request: web.Request) -> web.Response:
+        content = await _content(request)
+        self._desk.node_notice(_node(request), str(content.get("source", "signal")))
+        return web.json_response({})
+
+    async def _rank_ended(self, request: web.Request) -> web.Response:
+        content = await _content(request)
+        code, signal = (
+            None if content.get(name) is None else _whole(content, name) for name in ("exit_code", "signal")
+        )
+        self._desk.rank_ended(_node(request), _whole(content, "local_rank"), code, signal)
+        return web.json_response({})
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return web.json_response(self._desk.status())
+
+    def _mailbox(self, member: int) -> _Mailbox:
+        return self._mailboxes.setdefault(member, _Mailbox())
+
+
+def _member(request: web.Request) -> int:
+    return int(request.match_info["member"])
+
+
+def _node(request: web.Request) -> int:
+    return int(request.match_info["node"])
+
+
+async def _content(request: web.Request) -> dict[str, Any]:
+    try:
+        content = json.loads(await request.read() or b"{}")
+    except ValueError as error:
+        raise ValueError(f"the body is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError("the body must be a JSON object")
+    return content
+
+
+def _whole(content: dict[str, Any], name: str) -> int:
+    value = content.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{name} must be a whole number, not {value!r}")
+    return value

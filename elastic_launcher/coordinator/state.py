@@ -1,0 +1,314 @@
+"""What the coordinator knows about its job: frozen, without a clock, changed only by ``decide``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from elastic_launcher.control.messages import Active, Failed, Progress
+
+_NONE: Mapping[Any, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What stays the same over the whole job.
+
+    Attributes:
+        min_nodes: Fewest nodes that the job trains with.
+        nproc_per_node: Members on each node.
+        store: ``host:port`` of the TCPStore in which groups meet.
+        start_timeout: Seconds within which a node must be warm.
+        form_timeout: Seconds within which a group must stand.
+    """
+
+    min_nodes: int
+    nproc_per_node: int
+    store: str
+    start_timeout: float = 600.0
+    form_timeout: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How many nodes the job should have, and the numbers of GPUs that this comes from.
+
+    Attributes:
+        nodes: The number; 0 where the job may not even have its minimum.
+        cause: What changed it: ``start`` or ``hint``.
+        guaranteed: GPUs that are the job's own, if known.
+        allowed: GPUs that the job may hold now, if known.
+        limit: GPUs that it may never exceed, if known.
+    """
+
+    nodes: int
+    cause: str = "hint"
+    guaranteed: int | None = None
+    allowed: int | None = None
+    limit: int | None = None
+
+
+class Phase(StrEnum):
+    """Where a node is in its life. It only moves down this list, though it may skip."""
+
+    STARTING = "starting"
+    """Its processes come up; not all of its members are warm."""
+    WARM = "warm"
+    """All its members wait for admission."""
+    ADMITTED = "admitted"
+    """Its members train."""
+    LEAVING = "leaving"
+    """Its members left the training at a boundary; its processes are about to end."""
+    ENDING = "ending"
+    """It was killed, by us; its processes are about to be gone."""
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One agent and its members.
+
+    Attributes:
+        number: Never used again.
+        members: Its members, by local rank.
+        started_at: When it was asked for (monotonic seconds).
+        cause: Why it was started: ``start`` or ``hint``.
+        phase: Where it is in its life.
+        since: When it came to this phase.
+        leave: Why it has to leave at the next boundary (``hint``, ``notice``); empty if it has not.
+    """
+
+    number: int
+    members: tuple[int, ...]
+    started_at: float
+    cause: str
+    phase: Phase = Phase.STARTING
+    since: float = 0.0
+    leave: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended: by itself with a code, or by a signal."""
+
+    code: int | None = None
+    signal: int | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Whether it ended by itself and well."""
+        return self.code == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One worker process.
+
+    Attributes:
+        number: Never used again.
+        node: Its node.
+        local_rank: Its place there.
+        pid: Its process, once it has joined.
+        fingerprint: What must be equal among members; None until it is warm.
+        step: Optimizer steps that it is known to have done.
+        left: Whether it left the training at a boundary.
+        done: Whether its training loop is over.
+        ended: Whether its script has ended.
+        failure: The exception that ended its script.
+        exit: How its process ended.
+    """
+
+    number: int
+    node: int
+    local_rank: int
+    pid: int | None = None
+    fingerprint: Mapping[str, Any] | None = None
+    step: int = 0
+    left: bool = False
+    done: bool = False
+    ended: bool = False
+    failure: Failed | None = None
+    exit: Exit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Formation:
+    """One attempt to form a generation.
+
+    Attributes:
+        number: Never used again.
+        mode: ``start``, ``grow``, ``shrink`` or ``recover``.
+        members: The new group, in rank order.
+        joiners: Those of them that are not in the current group.
+        leavers: Members of the current group that are not in the new one.
+        cause: Why.
+        asked_at: When it was ordered.
+        formed: Members at which the group stands.
+        active: What members reported after their first step on it.
+        first_active_at: When the first of them did.
+    """
+
+    number: int
+    mode: str
+    members: tuple[int, ...]
+    joiners: tuple[int, ...]
+    leavers: tuple[int, ...]
+    cause: str
+    asked_at: float
+    formed: frozenset[int] = frozenset()
+    active: Mapping[int, Active] = _NONE
+    first_active_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Members whose step broke off with an abandoned formation wait to be formed anew.
+
+    Attributes:
+        since: When the first of them said so.
+        steps: Optimizer steps done, by member.
+        not_before: They are not formed before this time.
+        failures: How often they could not be formed.
+    """
+
+    since: float
+    steps: Mapping[int, int]
+    not_before: float = 0.0
+    failures: int = 0
+
+
+class Weight(IntEnum):
+    """How much a piece of evidence says about why a job fails; the heaviest is named."""
+
+    SUSPICION = 1
+    """A step broke off, and nobody is known to have died."""
+    DEATH = 2
+    """A process ended that should not have."""
+    SCRIPT = 3
+    """The script said what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The job will end; for a moment yet, better evidence of the cause is collected.
+
+    Attributes:
+        exit_code: What the launcher exits with.
+        message: What happened, to what, and what to do.
+        weight: What the message rests on.
+        until: When the job ends.
+        log_of: Node and local rank whose last lines are shown with the message.
+        traceback: The script's own account, if it gave one.
+    """
+
+    exit_code: int
+    message: str
+    weight: Weight
+    until: float
+    log_of: tuple[int, int] | None = None
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that the coordinator knows.
+
+    Attributes:
+        rules: What stays the same.
+        target: How many nodes there should be; None until the first hint is read.
+        nodes: All nodes that ever were, by number.
+        members: All members that ever were, by number.
+        generation: The current generation, 0 before the first.
+        group: Its members, in rank order.
+        group_formation: The formation that it was.
+        formation: The one under way.
+        formations: How many were tried.
+        abandoned: Formations given up since the current generation formed; members may have swapped to them.
+        recovery: Members that wait after a broken step.
+        not_before: No formation is begun before this time, but to recover.
+        unformed: Formations in a row that failed and nobody was to blame.
+        failures: Nodes in a row that failed to come up.
+        start_not_before: No node is started before this time.
+        gave_up: Whether no more nodes are started, since too many failed.
+        broken: Members of the current group whose step broke off.
+        over: Whether the training loop is over on some member: nothing is changed any more.
+        reason: Why the script stopped it, if it did.
+        verdict: Why and when the job ends.
+        finished: Whether it has.
+        step: Optimizer steps done, as far as is known.
+        epoch: Where they are.
+        samples: Samples trained on.
+        redone: The last step that is known to have been done again.
+        progress: The last report of rank 0.
+        logged: The last values of ``job.log``.
+    """
+
+    rules: Rules
+    target: Target | None = None
+    nodes: Mapping[int, Node] = _NONE
+    members: Mapping[int, Member] = _NONE
+    generation: int = 0
+    group: tuple[int, ...] = ()
+    group_formation: int = 0
+    formation: Formation | None = None
+    formations: int = 0
+    abandoned: frozenset[int] = frozenset()
+    recovery: Recovery | None = None
+    not_before: float = 0.0
+    unformed: int = 0
+    failures: int = 0
+    start_not_before: float = 0.0
+    gave_up: bool = False
+    broken: frozenset[int] = frozenset()
+    over: bool = False
+    reason: str = ""
+    verdict: Verdict | None = None
+    finished: bool = False
+    step: int = 0
+    epoch: int = 0
+    samples: int | None = None
+    redone: int | None = None
+    progress: Progress | None = None
+    logged: Mapping[str, Any] = field(default_factory=lambda: _NONE)
+
+    def in_phase(self, *phases: Phase) -> list[Node]:
+        """Returns the nodes in one of ``phases``, oldest first."""
+        return [node for node in self.nodes.values() if node.phase in phases]
+
+    def staying(self) -> list[Node]:
+        """Returns the nodes that are there and have not been told to leave, oldest first."""
+        return [one for one in self.in_phase(Phase.STARTING, Phase.WARM, Phase.ADMITTED) if not one.leave]
+
+    def forming(self, node: Node) -> bool:
+        """Returns whether a formation under way has members of ``node``."""
+        return self.formation is not None and any(member in self.formation.members for member in node.members)
+
+    def exited(self, node: Node) -> bool:
+        """Returns whether a process of one of the node's members has ended."""
+        return any(self.members[number].exit is not None for number in node.members)
+
+    def survivors(self) -> tuple[int, ...]:
+        """Returns the members of the current group that have not left, in rank order."""
+        return tuple(number for number in self.group if not self.members[number].left)
+
+    def nodes_of(self, members: Iterable[int]) -> list[int]:
+        """Returns the nodes of ``members``, each once, in order."""
+        return list(dict.fromkeys(self.members[number].node for number in members))
+
+    def name(self, number: int) -> str:
+        """Returns how a message calls a member: ``member 3 (rank 1, node 2)``."""
+        member = self.members[number]
+        ranks = self.group or (self.formation.members if self.formation else ())
+        rank = f"rank {ranks.index(number)}, " if number in ranks else ""
+        return f"member {number} ({rank}node {member.node})"
+
+    def with_node(self, number: int, **changes: Any) -> State:
+        """Returns the state in which one node differs."""
+        return replace(self, nodes={**self.nodes, number: replace(self.nodes[number], **changes)})
+
+    def with_member(self, number: int, **changes: Any) -> State:
+        """Returns the state in which one member differs."""
+        return replace(self, members={**self.members, number: replace(self.members[number], **changes)})

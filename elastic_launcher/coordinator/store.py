@@ -1,0 +1,49 @@
+"""The c10d store in which each generation's process groups find each other; it outlives every worker."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+HOST = "127.0.0.1"
+BACKLOG = 1024  # members that connect before torch is imported wait here
+
+
+class Store:
+    """A TCPStore on a socket of ours: it has an address at once, and listens nowhere else.
+
+    Attributes:
+        address: ``host:port``.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.bind((HOST, 0))
+        self._socket.listen(BACKLOG)
+        self._port: int = self._socket.getsockname()[1]
+        self._server: TCPStore | None = None
+        self.address = f"{HOST}:{self._port}"
+
+    async def serve(self) -> None:
+        """Starts to answer. Importing torch takes seconds, so it is done beside the event loop.
+
+        Raises:
+            ImportError: If torch is not installed.
+            RuntimeError: If the store can't be opened.
+        """
+        self._server = await asyncio.to_thread(self._open)
+
+    def close(self) -> None:
+        """Stops to listen."""
+        self._server = None  # its destructor stops it
+        self._socket.close()
+
+    def _open(self) -> TCPStore:
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+        listener = self._socket.detach()  # the store closes it
+        return TCPStore(HOST, self._port, is_master=True, wait_for_workers=False, master_listen_fd=listener)
