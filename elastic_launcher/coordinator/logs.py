@@ -1,0 +1,182 @@
+"""Follows what the ranks' scripts write: shows rank 0's lines and those of whatever fails, and keeps the files small.
+
+Each rank writes to a file of its own, ``logs/N-L.log``, in which the torch library marks each generation and the rank
+that it has there. Before the first mark the first rank's file stands for rank 0's; what others write until then is held
+back, and shown if one of them turns out to be rank 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MARKER = re.compile(r"::elastic generation=(?P<generation>\d+) rank=(?P<rank>\d+) world_size=\d+::")
+NAME = re.compile(r"(?P<node>\d+)-(?P<local_rank>\d+)\.log")
+
+POLL = 0.1
+"""Seconds between looks at the files."""
+ROTATE_BYTES = 64 << 20
+"""A file above this is copied to ``N-L.log.1`` and cut to nothing; its writer, which appends, goes on at the start."""
+_CHUNK = 1 << 18
+"""Bytes read of one file at a time, so that a script that floods its log holds up nobody."""
+_LONGEST_LINE = 1 << 16
+_HELD = 1000
+"""Lines kept of each rank: what may have to be shown later."""
+
+
+@dataclass(slots=True)
+class _Log:
+    """One rank's file.
+
+    Attributes:
+        descriptor: Its open file.
+        offset: How much of it was read.
+        part: The beginning of a line whose end is not written yet.
+        rank: The rank that its last mark names.
+        shown: Whether its lines are shown whatever its rank is.
+        recent: Its last lines.
+        unseen: How many of the newest of them were not shown.
+    """
+
+    descriptor: int
+    offset: int = 0
+    part: bytes = b""
+    rank: int | None = None
+    shown: bool = False
+    recent: deque[str] = field(default_factory=lambda: deque(maxlen=_HELD))
+    unseen: int = 0
+
+
+class LogFollower:
+    """Reads the files of a job's ranks as they grow.
+
+    Args:
+        folder: The job's ``logs`` folder.
+        show: Takes each line to show, with its rank, which is None before the rank is known.
+        rotate_bytes: The size above which a file is rotated.
+    """
+
+    def __init__(self, folder: Path, show: Callable[[int | None, str], None], rotate_bytes: int = ROTATE_BYTES) -> None:
+        self._folder = folder
+        self._show = show
+        self._rotate_bytes = rotate_bytes
+        self._logs: dict[tuple[int, int], _Log] = {}
+        self._marked = False
+
+    async def run(self) -> None:
+        """Follows the files until it is cancelled."""
+        while True:
+            if not self.poll():
+                await asyncio.sleep(POLL)
+            await asyncio.sleep(0)
+
+    def poll(self) -> bool:
+        """Reads a piece of what is new in each file; returns whether there may be more."""
+        for name in os.listdir(self._folder):
+            match = NAME.fullmatch(name)
+            if match and (place := (int(match["node"]), int(match["local_rank"]))) not in self._logs:
+                self._logs[place] = _Log(os.open(self._folder / name, os.O_RDWR | os.O_CLOEXEC))
+        more = [self._read(place, log) for place, log in sorted(self._logs.items())]
+        return any(more)
+
+    def close(self) -> None:
+        """Reads what is left, lines without an end too, and closes the files."""
+        while self.poll():
+            pass
+        for place, log in sorted(self._logs.items()):
+            if log.part:
+                self._take(place, log, log.part)
+            os.close(log.descriptor)
+        self._logs.clear()
+
+    def show_failure(self, node: int, local_rank: int, lines: int = 20) -> None:
+        """Shows the last lines of a rank that were not shown yet, and from now on all that it writes."""
+        log = self._logs.get((node, local_rank))
+        if log is None or log.shown:
+            return
+        while self._read((node, local_rank), log):
+            pass
+        log.shown = True
+        log.unseen = min(log.unseen, lines)
+        self._show_unseen(log)
+
+    def last_lines(self, node: int, local_rank: int, lines: int = 20) -> list[str]:
+        """Returns the last lines that a rank wrote."""
+        log = self._logs.get((node, local_rank))
+        if log is None:
+            return []
+        while self._read((node, local_rank), log):
+            pass
+        recent = [*log.recent, log.part.decode(errors="replace")] if log.part else list(log.recent)
+        return recent[-lines:]
+
+    def _read(self, place: tuple[int, int], log: _Log) -> bool:
+        size = os.fstat(log.descriptor).st_size
+        if size < log.offset:  # cut by someone else
+            log.offset = 0
+        chunk = os.pread(log.descriptor, _CHUNK, log.offset)
+        log.offset += len(chunk)
+        *lines, log.part = (log.part + chunk).split(b"\n")
+        for line in lines:
+            self._take(place, log, line)
+        if len(log.part) > _LONGEST_LINE:
+            self._take(place, log, log.part)
+            log.part = b""
+        if len(chunk) < _CHUNK and log.offset >= self._rotate_bytes:
+            self._rotate(place, log)
+        return len(chunk) == _CHUNK
+
+    def _take(self, place: tuple[int, int], log: _Log, line: bytes) -> None:
+        # of a progress bar's line, what a terminal would show at its end
+        text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
+        match = MARKER.search(text)
+        if match:
+            self._mark(log, int(match["rank"]))
+            text = text[: match.start()]
+            if not text.strip():
+                return
+        log.recent.append(text)
+        log.unseen = min(log.unseen + 1, _HELD)
+        presumed = not self._marked and place == min(self._logs)
+        if log.shown or log.rank == 0 or presumed:
+            self._show_unseen(log, presumed=presumed)
+
+    def _mark(self, log: _Log, rank: int) -> None:
+        held_back = log.rank is None and rank == 0
+        self._marked = True
+        log.rank = rank
+        if held_back:
+            self._show_unseen(log)
+        else:
+            log.unseen = 0
+
+    def _show_unseen(self, log: _Log, *, presumed: bool = False) -> None:
+        rank = 0 if presumed and log.rank is None else log.rank
+        newest = [log.recent[-back] for back in range(log.unseen, 0, -1)]
+        log.unseen = 0
+        for text in newest:
+            self._show(rank, text)
+
+    def _rotate(self, place: tuple[int, int], log: _Log) -> None:
+        """Copies a file that was read to its end, and cuts it."""
+        node, local_rank = place
+        try:
+            copy = os.open(self._folder / f"{node}-{local_rank}.log.1", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        except OSError:  # no room for a copy: the file itself goes on
+            return
+        try:
+            position = 0
+            while position < log.offset:
+                position += os.copy_file_range(log.descriptor, copy, log.offset - position, position)
+            if os.fstat(log.descriptor).st_size == log.offset:  # written to meanwhile: the next poll tries again
+                os.ftruncate(log.descriptor, 0)
+                log.offset = 0
+        except OSError:
+            return
+        finally:
+            os.close(copy)
