@@ -1,0 +1,98 @@
+"""The ``elastic-launcher`` command: its subcommands by name, each loaded only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from elastic_launcher import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A subcommand that is not loaded yet.
+
+    Attributes:
+        target: Where its function, or its typer application, is: ``module:name``.
+        help: Its line in the overview.
+        settings: What its parser does differently.
+    """
+
+    target: str
+    help: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+COMMANDS = {
+    "run": Command(
+        "elastic_launcher.cli.run:run",
+        "Train a script on as many nodes as the quota allows right now.",
+        {"allow_interspersed_args": False},  # what follows the script is the script's
+    ),
+    "plan": Command("elastic_launcher.cli.plan:plan", "Show how an optimizer step is divided among ranks."),
+    "hints": Command("elastic_launcher.cli.hints:hints_app", "Check, show and edit quota hints."),
+    "status": Command("elastic_launcher.cli.status:status", "Show how a job is doing, or how it ended."),
+    "report": Command("elastic_launcher.cli.report:report", "Write a job's timeline and summary."),
+}
+
+
+class _Lazy(TyperGroup):
+    """Loads a subcommand where it is called, and none to list them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Returns the names, in the order of the overview."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Returns a subcommand, loaded; None where there is none of that name."""
+        command = COMMANDS.get(cmd_name)
+        return None if command is None else _load(cmd_name, command)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes the overview from the table."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.help) for name, command in COMMANDS.items()])
+
+
+def _load(name: str, command: Command) -> Any:
+    module, _, attribute = command.target.partition(":")
+    target = getattr(importlib.import_module(module), attribute)
+    if not isinstance(target, typer.Typer):
+        function, target = target, typer.Typer(add_completion=False, rich_markup_mode=None)
+        target.command(name, context_settings=command.settings)(function)
+    loaded = typer.main.get_command(target)
+    loaded.name = name
+    return loaded
+
+
+app = typer.Typer(
+    cls=_Lazy,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"elastic-launcher {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def overview(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Train on as many GPUs as the quota allows right now: the same model whatever the size was."""
+
+
+def main() -> None:
+    """Runs the command line; does not return."""
+    app(prog_name="elastic-launcher")
