@@ -55,6 +55,7 @@ class Agent:
         """Returns the node's exit code: 0 when all its ranks ended with 0."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._take_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # the engine holds it back until here
         started = self._start_torchrun()  # before any thread: it forks
         write_json(
             self._layout.node_file(self._node),

@@ -78,15 +78,20 @@ class LocalEngine:
                 raise OSError(f"node {spec.node} needs {spec.nproc_per_node} GPUs, {len(own)} are left on this machine")
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
         with open(self._layout.node_log(spec.node), "ab") as log:
-            # no pipe, no tie to this process's life: the node goes on without us until its orphan time-out
-            agent = subprocess.Popen(
-                [sys.executable, "-P", "-m", "elastic_launcher.agent"],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            # a notice that comes before the agent can take it waits in its signal mask
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+            try:
+                # no pipe, no tie to this process's life: the node goes on without us until its orphan time-out
+                agent = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "elastic_launcher.agent"],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         self._nodes[spec.node] = _Node(agent, slot)
 
     def notice(self, node: int) -> None:

@@ -70,6 +70,16 @@ def test_nodes_have_gpus_of_their_own_are_killed_whole_and_leave_nothing(work_di
     assert not work_dir.layout.tmp(2).exists()
 
 
+def test_a_notice_to_a_node_that_has_just_been_started_is_not_lost(work_dir: WorkDir, stub: ControlStub) -> None:
+    Path("go").touch()
+    engine = LocalEngine(JobConfig(script="script.py"), work_dir.layout)
+    engine.start(NodeSpec(1, 1, 1))
+    engine.notice(1)
+    assert until(engine.poll, "node 1 is gone") == [NodeExit(1, 0)]
+    assert stub.to("/v1/nodes/1/notice") == [{"source": "signal"}]
+    engine.close()
+
+
 def test_a_node_that_ends_is_told_once_with_its_exit_code(work_dir: WorkDir, stub: ControlStub) -> None:
     Path("go").touch()
     engine = LocalEngine(JobConfig(script="script.py"), work_dir.layout, gpus=[], environment=os.environ)

@@ -1,0 +1,97 @@
+"""``elastic-launcher run``: one job, from what the user typed to its exit code."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from elastic_launcher.config import OPTIONS, ConfigError, ExitCode, JobConfig, Option
+
+
+def run(**given: Any) -> None:
+    """Trains SCRIPT (or -m MODULE) on as many nodes as the quota hints allow, changing their number while it runs.
+
+    Every optimizer step uses exactly the global batch, whatever the number of nodes.
+    """
+    command = given.pop("command") or []
+    try:
+        code = _run(given, command)
+    except ConfigError as error:
+        _say(str(error))
+        code = ExitCode.BAD_USAGE
+    except KeyboardInterrupt:  # before there was anything to end
+        _say("interrupted before anything was started")
+        code = ExitCode.INTERRUPTED
+    raise typer.Exit(int(code))
+
+
+def read(texts: Mapping[str, Any], command: Sequence[str], directory: Path) -> JobConfig:
+    """Returns the configuration of what the user typed, with what it needs from the file system checked.
+
+    Raises:
+        ConfigError: If it can't be run.
+    """
+    config = JobConfig.from_texts(texts, command)
+    if config.script is not None:
+        script = directory / config.script
+        if not (script.is_file() or (script / "__main__.py").is_file()):
+            raise ConfigError(
+                f"the script {config.script} is not there (looked in {directory}): give the path of a file"
+            )
+        if not os.access(script, os.R_OK):
+            raise ConfigError(f"the script {config.script} can't be read: see its permissions")
+    elif PathFinder.find_spec(str(config.module).partition(".")[0], [str(directory), *sys.path]) is None:
+        raise ConfigError(f"there is no module {config.module}: start in the folder that holds it, or install it")
+    paths: dict[str, Any] = {
+        key: _absolute(getattr(config, key), directory) for key in ("hints", "work_dir", "data", "output")
+    }
+    if paths["data"] is not None and "://" not in paths["data"] and not Path(paths["data"]).exists():
+        raise ConfigError(f"--data is {config.data!r}: there is nothing at {paths['data']}")
+    return dataclasses.replace(config, **paths)
+
+
+def _run(texts: Mapping[str, Any], command: Sequence[str]) -> int:
+    if not sys.platform.startswith("linux"):
+        raise ConfigError(f"run needs Linux, and this is {sys.platform}; plan, hints and report work here")
+    config = read(texts, command, Path.cwd())
+    from elastic_launcher.cli.launch import launch  # what is needed only when all is well
+
+    return launch(config, Path.cwd())
+
+
+def _absolute(path: str | None, directory: Path) -> str | None:
+    return path if path is None or "://" in path else os.path.abspath(directory / path)
+
+
+def _say(message: str) -> None:
+    print(f"elastic-launcher: {message}", file=sys.stderr, flush=True)
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    """Returns what typer makes a flag of."""
+    kinds: dict[str, Any] = {"switch": bool, "pairs": list[str] | None}
+    default = False if option.kind == "switch" else option.default
+    info = typer.Option(option.flag, metavar=option.unit or None, help=option.help, show_default=bool(default))
+    annotated: Any = Annotated
+    annotation = annotated[kinds.get(option.kind, str | None), info]
+    return inspect.Parameter(option.key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+_COMMAND = inspect.Parameter(
+    "command",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- SCRIPT|-m MODULE [ARGS...]", help="What to train, and its own arguments."),
+    ],
+)
+run.__signature__ = inspect.Signature([*map(_parameter, OPTIONS), _COMMAND])  # type: ignore[attr-defined]
