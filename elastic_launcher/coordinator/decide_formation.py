@@ -115,7 +115,7 @@ def fail_formation(state: State, reason: str, blamed: Iterable[int], now: float)
         state,
         formation=None,
         recovery=recovery,
-        abandoned=state.abandoned | {formation.number},
+        abandoned={**state.abandoned, formation.number: formation.leavers},
         not_before=now + SETTLE_SECONDS,
         unformed=unformed,
     )
@@ -243,7 +243,7 @@ def _complete(state: State, now: float) -> Decision:
         group=formation.members,
         group_formation=formation.number,
         formation=None,
-        abandoned=frozenset(),
+        abandoned={},
         broken=frozenset(),
         recovery=None,
         unformed=state.unformed if formation.mode == "recover" else 0,
@@ -272,12 +272,16 @@ def _complete(state: State, now: float) -> Decision:
 
 
 def let_go(state: State, number: int, now: float) -> Decision:
-    """A leaver has left: said by itself, by its process's end, or by the rest that trains without it."""
+    """A leaver has left: said by itself, by its process's end, or by the rest that trains without it.
+
+    All of a node leaves at the same boundary, so the first of its members speaks for the others.
+    """
+    node = state.nodes[state.members[number].node]
     if state.members[number].left:
         return state, ()
-    state = state.with_member(number, left=True)
-    node = state.nodes[state.members[number].node]
-    if node.phase is not Phase.ADMITTED or not all(state.members[one].left for one in node.members):
+    for one in node.members:
+        state = state.with_member(one, left=True)
+    if node.phase is not Phase.ADMITTED:
         return state, ()
     state = state.with_node(node.number, phase=Phase.LEAVING, since=now)
     return state, (emit(state, "node_left", node=node.number, cause=node.leave),)

@@ -93,8 +93,7 @@ def take_rank_end(state: State, observation: RankEnded) -> Decision:
     member, node = state.members[number], state.nodes[observation.node]
     if node.phase in (Phase.ENDING, Phase.GONE):
         return state, ()
-    leaves = state.formation is not None and number in state.formation.leavers
-    if leaves and observation.exit.clean:
+    if state.may_leave(number) and not state.over and observation.exit.clean:
         return let_go(state, number, observation.now)
     if member.left:
         return _end_of_leaver(state, member)
@@ -139,8 +138,9 @@ def _end_before_admission(state: State, member: Member, now: float) -> Decision:
     formation, end = state.formation, member.exit
     if state.over and end.clean:
         return state, ()
-    if formation is not None and formation.mode == "start" and set(formation.members) == formation.formed:
-        return member_lost(state, member, now)
+    if formation is not None and formation.mode == "start":
+        if formation.active or set(formation.members) == formation.formed:
+            return member_lost(state, member, now)
     by_itself = end.signal is None and end.code not in (None, 0)
     if not state.generation and by_itself:
         return member_lost(state, member, now)
@@ -189,6 +189,8 @@ def _active(state: State, member: Member, report: Active, now: float) -> Decisio
 
 
 def _left(state: State, member: Member, report: Left, now: float) -> Decision:
+    if not state.may_leave(member.number):
+        return state, ()
     return let_go(state.with_member(member.number, step=max(member.step, report.step)), member.number, now)
 
 
@@ -271,7 +273,7 @@ def _done(state: State, member: Member, report: Done, now: float) -> Decision:
 
 
 def _ended(state: State, member: Member, report: Ended, now: float) -> Decision:
-    leaves = state.formation is not None and member.number in state.formation.leavers and not report.done
+    leaves = state.may_leave(member.number) and not report.done
     if member.left or leaves or not _trains(state, member):
         return state, ()
     state = state.with_member(
@@ -286,9 +288,9 @@ def _ended(state: State, member: Member, report: Ended, now: float) -> Decision:
 
 
 def _trains(state: State, member: Member) -> bool:
-    """Whether a member takes part in the training: by the current generation, or by the one that is being formed."""
+    """Whether a member takes part in the training: in the current generation, or already in the next one."""
     formation = state.formation
-    return member.number in state.group or (formation is not None and member.number in formation.members)
+    return member.number in state.group or (formation is not None and member.number in formation.active)
 
 
 _REPORTS: dict[type, Callable[[State, Member, Any, float], Decision]] = {

@@ -55,7 +55,7 @@ def release_surplus(state: State, now: float) -> Decision:
 
 def check_untrained(state: State, now: float) -> Decision:
     """Ends a job whose script ended well before there was a generation: on all nodes, or on too many of them."""
-    nodes = state.in_phase(Phase.STARTING, Phase.WARM)
+    nodes = [node for node in state.in_phase(Phase.STARTING, Phase.WARM, Phase.GONE) if not node.leave]
     ended = [node for node in nodes if state.exited(node)]
     if state.generation or state.formation is not None or not ended:
         return state, ()

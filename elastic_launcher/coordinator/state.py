@@ -10,7 +10,9 @@ from typing import Any
 
 from elastic_launcher.control.messages import Active, Failed, Progress
 
-_NONE: Mapping[Any, Any] = MappingProxyType({})
+
+def _nothing() -> Mapping[Any, Any]:
+    return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ class Formation:
     cause: str
     asked_at: float
     formed: frozenset[int] = frozenset()
-    active: Mapping[int, Active] = _NONE
+    active: Mapping[int, Active] = field(default_factory=_nothing)
     first_active_at: float | None = None
 
 
@@ -226,7 +228,8 @@ class State:
         group_formation: The formation that it was.
         formation: The one under way.
         formations: How many were tried.
-        abandoned: Formations given up since the current generation formed; members may have swapped to them.
+        abandoned: Formations given up since the current generation formed, and their leavers: members may have
+            swapped to them, or left.
         recovery: Members that wait after a broken step.
         not_before: No formation is begun before this time, but to recover.
         unformed: Formations in a row that failed and nobody was to blame.
@@ -248,14 +251,14 @@ class State:
 
     rules: Rules
     target: Target | None = None
-    nodes: Mapping[int, Node] = _NONE
-    members: Mapping[int, Member] = _NONE
+    nodes: Mapping[int, Node] = field(default_factory=_nothing)
+    members: Mapping[int, Member] = field(default_factory=_nothing)
     generation: int = 0
     group: tuple[int, ...] = ()
     group_formation: int = 0
     formation: Formation | None = None
     formations: int = 0
-    abandoned: frozenset[int] = frozenset()
+    abandoned: Mapping[int, tuple[int, ...]] = field(default_factory=_nothing)
     recovery: Recovery | None = None
     not_before: float = 0.0
     unformed: int = 0
@@ -272,7 +275,7 @@ class State:
     samples: int | None = None
     redone: int | None = None
     progress: Progress | None = None
-    logged: Mapping[str, Any] = field(default_factory=lambda: _NONE)
+    logged: Mapping[str, Any] = field(default_factory=_nothing)
 
     def in_phase(self, *phases: Phase) -> list[Node]:
         """Returns the nodes in one of ``phases``, oldest first."""
@@ -289,6 +292,11 @@ class State:
     def exited(self, node: Node) -> bool:
         """Returns whether a process of one of the node's members has ended."""
         return any(self.members[number].exit is not None for number in node.members)
+
+    def may_leave(self, member: int) -> bool:
+        """Returns whether a formation let ``member`` go, be it one that was given up."""
+        current = self.formation.leavers if self.formation is not None else ()
+        return member in current or any(member in leavers for leavers in self.abandoned.values())
 
     def survivors(self) -> tuple[int, ...]:
         """Returns the members of the current group that have not left, in rank order."""

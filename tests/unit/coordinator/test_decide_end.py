@@ -1,0 +1,297 @@
+"""How a job ends: done, or because something was lost, and what is said about it."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from elastic_launcher.control.messages import (
+    Active,
+    Done,
+    End,
+    Ended,
+    Fail,
+    Failed,
+    Form,
+    Formed,
+    Log,
+    Progress,
+    StepFailed,
+)
+from elastic_launcher.coordinator.actions import Emit
+from elastic_launcher.coordinator.observations import Interrupted, NodeExited
+from elastic_launcher.coordinator.state import Exit
+from tests.unit.coordinator.driver import Job, training
+
+
+def test_a_job_is_done_when_all_have_ended_well() -> None:
+    job = training(2)
+    job.train_to_the_end(step=400)
+    assert job.finish is not None
+    assert (job.finish.exit_code, job.finish.message) == (0, "done: 400 steps, 25600 samples")
+    assert job.told(Fail) == []
+
+
+def test_all_are_told_when_every_script_has_ended() -> None:
+    job = training(2)
+    job.report_all((1, 2), Done(400))
+    job.report(1, Ended(400, True))
+    assert job.told(End) == []
+    job.report(2, Ended(400, True))
+    assert job.told(End) == [1, 2]
+
+
+def test_a_stop_says_its_reason() -> None:
+    job = training(1)
+    job.report(1, Done(40, None, "early stopping"))
+    job.report(1, Ended(40, True))
+    job.node_exited(1)
+    assert job.finish is not None
+    assert job.finish.message == "done (early stopping): 40 steps"
+
+
+def test_a_job_whose_agents_do_not_end_is_done_all_the_same() -> None:
+    job = training(1)
+    job.report(1, Done(400))
+    job.rank_ended(1, 0)
+    job.tick(14)
+    assert job.finish is None
+    job.tick(2)
+    assert job.finish is not None
+    assert job.finish.exit_code == 0
+
+
+def test_a_job_all_of_whose_scripts_break_off_is_done() -> None:
+    job = training(2)
+    for member in (1, 2):
+        job.report(member, Ended(20, False))
+        job.rank_ended(member, 0)
+        job.node_exited(member)
+    assert job.finish is not None
+    assert job.finish.exit_code == 0
+
+
+def test_nothing_is_changed_once_the_training_is_over() -> None:
+    job = training(2)
+    job.target(3)
+    job.join(3)
+    job.report(1, Done(400))
+    assert job.told(End) == [3]
+    job.look()
+    job.warm(3)
+    job.notice(2)
+    job.target(1)
+    job.target(0)
+    job.tick(100)
+    assert job.finish is None
+    assert all(isinstance(action, Emit) for action in job.look())
+    assert len(job.orders(Form)) == 1
+    job.train_to_the_end(400)
+    assert job.finish is not None
+    assert job.finish.exit_code == 0
+
+
+def test_a_joiner_whose_first_step_was_the_last_is_not_sent_away() -> None:
+    job = training(1)
+    job.target(2)
+    job.warm(2)
+    job.report_all((1, 2), Formed(2))
+    job.report(1, Active(2, 400, 400))
+    job.report(1, Done(400))
+    assert job.told(End) == []
+    job.report(2, Active(2, 400, 400))
+    assert job.state.group == (1, 2)
+    job.train_to_the_end(400)
+    assert job.finish is not None
+    assert job.finish.exit_code == 0
+
+
+def test_leavers_whose_training_ends_before_the_boundary_are_done_like_all() -> None:
+    job = training(2)
+    job.target(1)
+    job.report_all((1, 2), Formed(2))
+    job.train_to_the_end(400)
+    assert job.finish is not None
+    assert job.finish.exit_code == 0
+
+
+def test_a_sudden_loss_names_member_rank_node_signal_and_step() -> None:
+    job = training(2, step=41)
+    job.report(1, StepFailed(1, 41, "Connection reset by peer"))
+    job.rank_ended(2, signal=signal.SIGKILL)
+    job.tick(1.1)
+    assert job.finish is not None
+    assert job.finish.exit_code == 1
+    assert job.finish.message == (
+        "member 2 (rank 1, node 2) was killed by SIGKILL at step 41; "
+        "losing a node without notice ends the job, nothing was saved"
+    )
+    assert job.finish.log_of == (2, 0)
+    assert job.told(Fail) == [1]
+    assert job.events("node_lost")[0]["node"] == 2
+
+
+def test_the_loss_of_an_agent_takes_its_ranks_with_it() -> None:
+    job = training(2, nproc=2)
+    job.node_exited(2, -signal.SIGKILL)
+    job.tick(1.1)
+    assert job.finish is not None
+    assert "member 3 (rank 2, node 2) was killed by SIGKILL" in job.finish.message
+
+
+def test_what_the_exit_files_say_counts_more_than_the_agent() -> None:
+    job = training(2)
+    job.feed(NodeExited(job.now, 2, 1, ((0, Exit(signal=11)),)))
+    job.tick(1.1)
+    assert job.finish is not None
+    assert "was killed by SIGSEGV" in job.finish.message
+
+
+def test_the_first_death_is_named_not_those_that_follow_from_it() -> None:
+    job = training(3)
+    job.rank_ended(3, signal=signal.SIGKILL)
+    job.rank_ended(1, signal=signal.SIGABRT)
+    job.tick(1.1)
+    assert job.finish is not None
+    assert "member 3" in job.finish.message
+
+
+def test_an_exception_counts_more_than_a_death_that_was_seen_before() -> None:
+    job = training(2)
+    job.report(1, StepFailed(1, 10, "Connection closed"))
+    job.rank_ended(2, 1)
+    job.report(2, Failed("ValueError: boom", "Traceback...\nValueError: boom"))
+    job.tick(1.1)
+    assert job.finish is not None
+    assert job.finish.message == ("member 2 (rank 1, node 2) failed at step 10: ValueError: boom; nothing was saved")
+    assert job.finish.traceback.endswith("boom")
+
+
+def test_no_more_evidence_than_that_of_all_is_waited_for() -> None:
+    job = training(2)
+    job.report_all((1, 2), Failed("ValueError: boom"))
+    assert job.finish is not None
+    assert "member 1 (rank 0, node 1)" in job.finish.message
+
+
+def test_an_exit_code_is_the_scripts_own() -> None:
+    job = training(2)
+    job.rank_ended(1, 3)
+    job.tick(1.1)
+    assert job.finish is not None
+    assert job.finish.message == (
+        "the script of member 1 (rank 0, node 1) exited with code 3 at step 10; nothing was saved"
+    )
+
+
+def test_a_step_that_fails_and_nobody_died_ends_the_job() -> None:
+    job = training(2)
+    job.report(1, StepFailed(1, 10, "Connection reset by peer"))
+    job.tick(4.9)
+    assert job.finish is None
+    job.tick(0.2)
+    assert job.finish is not None
+    assert job.finish.exit_code == 1
+    assert "although no process is known to have died: Connection reset by peer" in job.finish.message
+
+
+def test_a_step_that_fails_in_a_smaller_group_ends_the_job() -> None:
+    job = training(3)
+    job.target(2)
+    job.report_all((1, 2), Formed(2))
+    job.report(1, StepFailed(2, 20, "Connection reset by peer"))
+    job.tick(5.1)
+    assert job.finish is not None
+    assert job.finish.exit_code == 1
+
+
+def test_a_leaver_that_is_killed_before_it_left_is_a_loss() -> None:
+    job = training(2)
+    job.target(1)
+    job.rank_ended(2, signal=signal.SIGKILL)
+    job.tick(1.1)
+    assert job.finish is not None
+    assert "member 2 (rank 1, node 2) was killed by SIGKILL" in job.finish.message
+
+
+@pytest.mark.parametrize("evidence", ["broken", "broken before", "done", "progress"])
+def test_a_script_that_ends_while_others_train_on(evidence: str) -> None:
+    job = training(2)
+    if evidence == "broken before":
+        job.report(1, StepFailed(1, 20, "Connection closed"))
+    job.report(2, Ended(20, False))
+    job.rank_ended(2, 0)
+    if evidence == "broken":
+        job.report(1, StepFailed(1, 20, "Connection closed"))
+    if evidence == "done":
+        job.report(1, Done(21))
+    if evidence == "progress":
+        job.report(1, Progress(21, 0))
+    job.tick(1.1)
+    assert job.finish is not None
+    assert job.finish.exit_code == 1
+    assert job.finish.message == (
+        "rank 1's script (member 2, node 2) ended after step 20 while other ranks train on; "
+        "end all ranks at one step with job.stop(); nothing was saved"
+    )
+
+
+def test_a_process_that_just_ends_while_others_train_on() -> None:
+    job = training(2)
+    job.rank_ended(2, 0)
+    job.report(1, StepFailed(1, 20, "Connection closed"))
+    job.tick(1.1)
+    assert job.finish is not None
+    assert "rank 1's script" in job.finish.message
+
+
+def test_an_exception_after_the_training_fails_the_job() -> None:
+    job = training(2)
+    job.report_all((1, 2), Done(400))
+    job.report(1, Failed("OSError: disk full"))
+    job.tick(1.1)
+    assert job.finish is not None
+    assert job.finish.exit_code == 1
+    assert "failed after the training, at step 400: OSError: disk full" in job.finish.message
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_interrupts_say_that_nothing_was_saved(number: int, code: int) -> None:
+    job = training(2)
+    job.feed(Interrupted(job.now, number))
+    assert job.finish is not None
+    assert job.finish.exit_code == code
+    assert "at step 10; nothing was saved" in job.finish.message
+    assert job.told(Fail) == [1, 2]
+
+
+def test_progress_and_logged_values_become_events() -> None:
+    job = training(2)
+    job.report(1, Progress(30, 1, 0.25, 900.0, 24, 4, 96, 1920))
+    job.report(1, Log(30, {"accuracy": 0.9}))
+    job.report(1, Log(31, {"lr": 0.1}))
+    assert job.events("progress") == [
+        {
+            "step": 30,
+            "epoch": 1,
+            "loss": 0.25,
+            "samples_per_second": 900.0,
+            "steps_per_epoch": 24,
+            "epochs": 4,
+            "total_steps": 96,
+            "samples": 1920,
+            "world_size": 2,
+        }
+    ]
+    assert job.events("log")[0] == {"step": 30, "values": {"accuracy": 0.9}}
+    assert dict(job.state.logged) == {"accuracy": 0.9, "lr": 0.1}
+    assert (job.state.step, job.state.epoch, job.state.samples) == (30, 1, 1920)
+
+
+def test_what_is_said_by_one_that_does_not_train_is_not_taken() -> None:
+    job = Job(target=1)
+    job.join(1)
+    job.report(1, Progress(30, 1, 0.25))
+    job.report(1, Log(30, {"accuracy": 0.9}))
+    assert job.events("progress") == job.events("log") == []
