@@ -201,7 +201,9 @@ class ControlClient:
         if not url.startswith("http://"):
             with open(self._control, encoding="utf-8") as file:
                 control = json.load(file)
-            url, key = control["url"], control["key"]
+            if not isinstance(control, dict):
+                raise ValueError("it does not hold an object")
+            url, key = str(control["url"]), str(control["key"])
         channel.key = bytes.fromhex(key or "")
         connection = HTTPConnection(url.removeprefix("http://").rstrip("/"), timeout=timeout)
         connection.connect()  # sets TCP_NODELAY

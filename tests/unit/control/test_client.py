@@ -1,0 +1,179 @@
+"""The client against servers that misbehave; against the real one: tests/local/test_control.py."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
+from elastic_launcher.control.auth import COUNTER_HEADER, Verifier
+
+KEY = "5e" * 32
+
+
+class Script:
+    """What a server does with one request after another: an answer (status, content), or None to hang up."""
+
+    def __init__(self, *answers: tuple[int, Any] | None) -> None:
+        self.answers = list(answers)
+        self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.connections = 0
+
+
+@contextmanager
+def serving(script: Script) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            script.connections += 1
+            super().setup()
+
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            script.requests.append((self.command, self.path, dict(self.headers), body))
+            answer = script.answers.pop(0) if len(script.answers) > 1 else script.answers[0]
+            if answer is None:
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
+            content = json.dumps(answer[1]).encode() if answer[1] is not None else b"<html>"
+            self.send_response(answer[0])
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_requests_are_signed_on_one_kept_connection() -> None:
+    script = Script((200, {"fine": True}))
+    with serving(script) as url, ControlClient(url, "m1", KEY) as client:
+        for _ in range(3):
+            assert client.get("/v1/members/1/orders?after=0&wait=0") == {"fine": True}
+    verifier = Verifier(bytes.fromhex(KEY))
+    assert [verifier.verify(*request) for request in script.requests] == ["m1"] * 3
+    assert script.connections == 1
+
+
+def test_each_path_has_a_connection_of_its_own() -> None:
+    script = Script((200, {}))
+    with serving(script) as url, ControlClient(url, "m1", KEY) as client:
+        client.get("/v1/members/1/orders?after=0")
+        client.get("/v1/members/1/orders?after=1")
+        client.post("/v1/members/1/reports", {"reports": []})
+    assert script.connections == 2
+
+
+def test_a_request_is_tried_again_after_a_hang_up_and_signed_anew() -> None:
+    script = Script(None, None, (200, {"fine": True}))
+    with serving(script) as url, ControlClient(url, "m1", KEY) as client:
+        assert client.post("/v1/nodes/1/notice", {"source": "signal"}) == {"fine": True}
+    counters = [int(request[2][COUNTER_HEADER]) for request in script.requests]
+    assert len(counters) == 3
+    assert counters == sorted(set(counters))
+
+
+@pytest.mark.parametrize("answer", [None, (503, {"error": "not now"}), (200, None), (200, [])])
+def test_it_gives_up_after_a_bounded_number_of_tries(answer: tuple[int, Any] | None) -> None:
+    script = Script(answer)
+    with serving(script) as url, ControlClient(url, "m1", KEY) as client, pytest.raises(ControlUnreachable):
+        client.get("/v1/status")
+    assert len(script.requests) == 5
+
+
+def test_a_refusal_is_told_at_once() -> None:
+    script = Script((404, {"error": "there is no member 9"}))
+    with (
+        serving(script) as url,
+        ControlClient(url, "m9", KEY) as client,
+        pytest.raises(ControlRefused, match="there is no member 9") as refusal,
+    ):
+        client.get("/v1/status")
+    assert refusal.value.status == 404
+    assert len(script.requests) == 1
+
+
+def test_a_counter_that_came_too_late_is_signed_again() -> None:
+    script = Script((401, {"error": "used before", "replayed": True}), (200, {"fine": True}))
+    with serving(script) as url, ControlClient(url, "cli", KEY) as client:
+        assert client.get("/v1/status") == {"fine": True}
+
+
+def test_the_time_out_bounds_the_whole_call() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        started = time.monotonic()
+        with ControlClient(url, "m1", KEY) as client, pytest.raises(ControlUnreachable, match="timed out"):
+            client.get("/v1/status", timeout=0.3)
+    assert 0.3 <= time.monotonic() - started < 2.0
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"url": "http://127.0.0.1:1"}'])
+def test_a_control_file_that_is_not_there_or_not_whole_is_an_unreachable_coordinator(
+    tmp_path: Path, text: str | None
+) -> None:
+    path = tmp_path / "control.json"
+    if text is not None:
+        path.write_text(text)
+    with ControlClient(str(path), "m1") as client, pytest.raises(ControlUnreachable, match=str(path)):
+        client.get("/v1/status", timeout=0.2)
+
+
+def test_a_url_needs_a_key() -> None:
+    with pytest.raises(ValueError, match="key"):
+        ControlClient("http://127.0.0.1:1", "m1")
+
+
+def test_reports_keep_their_number_when_they_are_sent_again() -> None:
+    script = Script(None, (200, {}))
+    first, second = {"kind": "left", "step": 1}, {"kind": "left", "step": 2}
+    with serving(script) as url, ControlClient(url, "m77", KEY) as client, ControlClient(url, "m77", KEY) as other:
+        client.post("/v1/members/77/reports", {"reports": [first, second]})
+        other.post("/v1/members/77/reports", {"reports": [second, {"kind": "left", "step": 3}]})
+    sent = [[report["n"] for report in json.loads(request[3])["reports"]] for request in script.requests]
+    assert sent == [[1, 2], [1, 2], [2, 3]]
+
+
+def test_close_wakes_a_request_that_waits() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = ControlClient(f"http://127.0.0.1:{silent.getsockname()[1]}", "m1", KEY)
+        problems: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                client.get("/v1/status", timeout=30.0)
+            except ControlUnreachable as error:
+                problems.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        connection, _ = silent.accept()
+        connection.recv(1)  # the request is under way
+        client.close()
+        thread.join(5.0)
+        connection.close()
+    assert not thread.is_alive()
+    assert len(problems) == 1
