@@ -35,7 +35,8 @@ class Store:
             ImportError: If torch is not installed.
             RuntimeError: If the store can't be opened.
         """
-        self._server = await asyncio.to_thread(self._open)
+        if self._socket.fileno() >= 0:
+            self._server = await asyncio.to_thread(self._open)
 
     def close(self) -> None:
         """Stops to listen."""

@@ -1,0 +1,341 @@
+"""The job's one authority: it feeds what happens into ``decide``, one thing at a time, and does what that asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from elastic_launcher import __version__
+from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.control.messages import Message
+from elastic_launcher.coordinator.actions import Action, Emit, Finish, KillNode, NoteNotice, Order, StartNode
+from elastic_launcher.coordinator.decide import decide
+from elastic_launcher.coordinator.goodput import Goodput
+from elastic_launcher.coordinator.last_words import read_exit, with_last_lines
+from elastic_launcher.coordinator.observations import (
+    Interrupted,
+    MemberJoined,
+    MemberReported,
+    MemberSilent,
+    NodeExited,
+    NodeNoticed,
+    NodeNotStarted,
+    Observation,
+    RankEnded,
+    TargetChanged,
+    Tick,
+)
+from elastic_launcher.coordinator.quota import Quota
+from elastic_launcher.coordinator.server import ControlServer
+from elastic_launcher.coordinator.state import Exit, Phase, Rules, State, Target
+from elastic_launcher.coordinator.status import status
+from elastic_launcher.coordinator.store import Store
+from elastic_launcher.engines import Engine, NodeSpec
+from elastic_launcher.workdir import Layout, WorkDirError, read_job, write_json
+
+TICK_SECONDS = 0.05  # between looks at the engine's nodes
+HEARTBEAT_SECONDS = 2.0  # what members are told to ask for orders at least this often
+SILENCE_SECONDS = 15.0  # without a word from a member, before that is said
+TERM = 1
+
+logger = logging.getLogger(__name__)
+
+
+class Events(Protocol):
+    """Where events are written."""
+
+    def append(self, kind: str, generation: int, **fields: Any) -> Any:
+        """Writes an event, and returns it."""
+
+
+class Coordinator:
+    """Runs one job from its start to its exit code.
+
+    Args:
+        config: The job.
+        work_dir: Its folder.
+        engine: Creates and ends its nodes.
+        events: Takes what happens.
+        hint_source: Where quota hints come from; None for a fixed target of ``config.max_nodes``.
+        on_event: Is given each event after it was written.
+        store: Where groups meet; a new one if None.
+        monotonic: The clock of all waits.
+        wall: The clock of hints, in seconds since the epoch.
+
+    Attributes:
+        message: How the job ended, once it has.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        work_dir: Path,
+        engine: Engine,
+        events: Events,
+        hint_source: Any = None,
+        *,
+        on_event: Callable[[Any], None] | None = None,
+        store: Store | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._config = config
+        self._layout = Layout(work_dir)
+        self._engine = engine
+        self._events = events
+        self._on_event = on_event or (lambda event: None)
+        self._monotonic = monotonic
+        self._key = secrets.token_bytes(32)
+        self._store = store or Store()
+        self._server = ControlServer(self._key, self, TERM)
+        self._quota = Quota(config, hint_source, self._tell_target)
+        self._state = State(Rules(config.min_nodes, config.nproc_per_node, self._store.address, config.start_timeout))
+        self._observations: deque[Observation] = deque()
+        self._deciding = False
+        self._heard: dict[int, float] = {}
+        self._silent: set[int] = set()
+        self._goodput = Goodput(monotonic())
+        self.message = ""
+
+    @property
+    def state(self) -> State:
+        """What is known of the job now."""
+        return self._state
+
+    async def run(self) -> int:
+        """Returns the job's exit code. Whatever happens, no node is left."""
+        loop = asyncio.get_running_loop()
+        self._end: asyncio.Future[Finish] = loop.create_future()
+        self._wanted = asyncio.Event()
+        with self._signals(loop):
+            try:
+                finish = await self._govern()
+            except Exception as error:
+                logger.exception("the launcher failed")
+                finish = Finish(ExitCode.LAUNCHER_FAILED, f"the launcher failed: {type(error).__name__}: {error}")
+            finally:
+                await self._stop()
+        return self._conclude(finish)
+
+    async def _govern(self) -> Finish:
+        """Returns how the job is to end."""
+        url = await self._server.start()
+        control = {"v": 1, "url": url, "store": self._store.address, "key": self._key.hex(), "term": TERM}
+        write_json(self._layout.control, control, mode=0o600)
+        self._emit("job_started", **self._account_of_job())
+        background = {asyncio.ensure_future(one) for one in self._background()}
+        try:
+            waiting: set[asyncio.Future[Any]] = {self._end, *background}
+            while not self._end.done():
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for one in done - {self._end}:
+                    one.result()  # raises what went wrong there
+            return self._end.result()
+        finally:
+            for one in background:
+                one.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+
+    def _background(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._watch_nodes(), self._quota.run(), self._serve_store()]
+
+    async def _watch_nodes(self) -> None:
+        while True:
+            for gone in self._engine.poll():
+                self._observe(NodeExited(self._monotonic(), gone.node, gone.exit_code, self._exits(gone.node)))
+            self._listen_for_silence()
+            self._observe(Tick(self._monotonic()))
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _serve_store(self) -> None:
+        await self._wanted.wait()
+        await self._store.serve()
+
+    async def _stop(self) -> None:
+        """Ends all nodes, then answers nobody any more."""
+        self._state = replace(self._state, finished=True)
+        await asyncio.to_thread(self._engine.close)
+        await self._server.close()
+        self._store.close()
+
+    def _conclude(self, finish: Finish) -> int:
+        message = finish.message
+        if finish.log_of is not None:
+            message = with_last_lines(message, self._layout.rank_log(*finish.log_of), finish.traceback)
+        self.message = message
+        self._emit(
+            "job_finished",
+            steps=self._state.step,
+            samples=self._state.samples,
+            exit_code=int(finish.exit_code),
+            message=message,
+            goodput=round(self._goodput.value(self._monotonic()), 4),
+        )
+        return int(finish.exit_code)
+
+    # what happens, one thing at a time
+
+    def _observe(self, observation: Observation) -> None:
+        """Decides about an observation, after those before it, and does what is decided."""
+        self._observations.append(observation)
+        if self._deciding:
+            return  # an action led to it: its turn comes
+        self._deciding = True
+        try:
+            while self._observations:
+                self._state, actions = decide(self._state, self._observations.popleft())
+                for action in actions:
+                    self._do(action)
+                if self._state.over:
+                    self._goodput = self._goodput.ended(self._monotonic())
+        except Exception as error:
+            if not self._end.done():
+                self._end.set_exception(error)
+            raise
+        finally:
+            self._deciding = False
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Emit():
+                self._emit(action.kind, **action.fields)
+            case Order():
+                for member in action.members:
+                    self._server.order(member, action.order)
+            case StartNode():
+                self._start(action)
+            case KillNode():
+                self._engine.kill(action.node)
+            case NoteNotice():
+                self._quota.note_notice()
+            case Finish():
+                if not self._end.done():
+                    self._end.set_result(action)
+
+    def _start(self, action: StartNode) -> None:
+        self._wanted.set()
+        try:
+            self._engine.start(NodeSpec(action.node, action.first_member, action.nproc_per_node))
+        except OSError as error:
+            self._observe(NodeNotStarted(self._monotonic(), action.node, str(error)))
+
+    def _emit(self, kind: str, **fields: Any) -> None:
+        if kind == "generation_formed":
+            self._goodput = self._goodput.formed(self._monotonic(), fields["pause_seconds"])
+        self._on_event(self._events.append(kind, self._state.generation, **fields))
+
+    def _tell_target(self, target: Target, message: str) -> None:
+        self._observe(TargetChanged(self._monotonic(), target, message))
+
+    @contextlib.contextmanager
+    def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        """Takes SIGINT and SIGTERM, any number of them."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, self._interrupt, number)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def _interrupt(self, number: int) -> None:
+        self._observe(Interrupted(self._monotonic(), number))
+
+    def _exits(self, node: int) -> tuple[tuple[int, Exit], ...]:
+        places = range(self._config.nproc_per_node)
+        found = ((place, read_exit(self._layout.exit_file(node, place))) for place in places)
+        return tuple((place, ended) for place, ended in found if ended is not None)
+
+    def _listen_for_silence(self) -> None:
+        now = self._monotonic()
+        for number, heard in self._heard.items():
+            member = self._state.members[number]
+            waits = self._state.nodes[member.node].phase in (Phase.STARTING, Phase.WARM, Phase.ADMITTED)
+            if now - heard > SILENCE_SECONDS and waits and member.exit is None and number not in self._silent:
+                self._silent.add(number)
+                self._observe(MemberSilent(now, number, now - heard))
+
+    def _account_of_job(self) -> dict[str, Any]:
+        config = self._config
+        optional = {
+            "global_batch_size": config.global_batch_size,
+            "max_batch_per_gpu": config.max_batch_per_gpu,
+            "hints": config.hints,
+        }
+        return {
+            "job_id": self._job_id(),
+            "name": config.name,
+            "command": list(config.command),
+            "min_nodes": config.min_nodes,
+            "max_nodes": config.max_nodes,
+            "nproc_per_node": config.nproc_per_node,
+            **{name: value for name, value in optional.items() if value is not None},
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "version": __version__,
+        }
+
+    def _job_id(self) -> str:
+        with contextlib.suppress(WorkDirError):
+            return read_job(self._layout.path)[0]
+        return self._layout.path.name
+
+    # what the server asks (see its Desk)
+
+    def join(self, member: int, pid: int, version: str) -> dict[str, Any]:
+        """A member's process called ``init``: returns where the job stands."""
+        self.hear(member)
+        self._observe(MemberJoined(self._monotonic(), member, pid, version))
+        return {
+            "epoch": self._state.epoch,
+            "step": self._state.step,
+            "begun": self._state.generation > 0,
+            "heartbeat_interval": HEARTBEAT_SECONDS,
+        }
+
+    def report(self, member: int, report: Message) -> None:
+        """A member reported."""
+        self._observe(MemberReported(self._monotonic(), member, report))
+
+    def hear(self, member: int) -> None:
+        """A member lives."""
+        if member not in self._state.members:
+            raise LookupError(f"there is no member {member}")
+        self._heard[member] = self._monotonic()
+        self._silent.discard(member)
+
+    def node_heartbeat(self, node: int, pid: int) -> None:
+        """A node's agent lives."""
+        self._check_node(node)
+
+    def node_notice(self, node: int, source: str) -> None:
+        """A node was told that it will go."""
+        self._check_node(node)
+        self._observe(NodeNoticed(self._monotonic(), node, source))
+
+    def rank_ended(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
+        """A member's process ended."""
+        self._check_node(node)
+        if not 0 <= local_rank < self._config.nproc_per_node:
+            raise LookupError(f"node {node} has no local rank {local_rank}")
+        self._observe(RankEnded(self._monotonic(), node, local_rank, Exit(exit_code, signal)))
+
+    def status(self) -> dict[str, Any]:
+        """Returns the status document."""
+        return {"job_id": self._job_id(), "name": self._config.name, "term": TERM, **status(self._state)}
+
+    def _check_node(self, node: int) -> None:
+        if node not in self._state.nodes:
+            raise LookupError(f"there is no node {node}")

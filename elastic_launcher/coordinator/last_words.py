@@ -1,0 +1,48 @@
+"""What is left on disk by a process that ended: how it did, and the last lines that its script wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from elastic_launcher.coordinator.state import Exit
+
+LINES = 20  # of a log that are shown with the message
+_BYTES = 1 << 16  # of a log's end that are read for them
+_MARK = "::elastic "  # begins a line that marks a generation, for programs
+
+
+def read_exit(path: Path) -> Exit | None:
+    """Returns how a rank's process ended, from the file that its parent wrote; None if there is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return Exit(content.get("exit_code"), content.get("signal"))
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def last_lines(path: Path, lines: int = LINES) -> list[str]:
+    """Returns the last lines of a log; none if it can't be read."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    # of a progress bar's line, what a terminal would show at its end
+    found = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip("\n").split("\n")]
+    return [line for line in found if not line.startswith(_MARK)][-lines:]
+
+
+def with_last_lines(message: str, path: Path, traceback: str = "") -> str:
+    """Returns a message followed by the last lines of a log, and by the traceback where the log does not show it."""
+    found = last_lines(path)
+    lines = [line for line in found if line.strip()]
+    last = traceback.strip().splitlines()
+    if last and last[-1].strip() not in (line.strip() for line in lines):
+        lines += last[-LINES:]
+    if not lines:
+        return message
+    return "\n".join([f"{message}", f"Last lines of {path}:", *(f"  {line}" for line in lines)])
