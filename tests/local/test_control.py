@@ -1,0 +1,258 @@
+"""The control API's two real sides: the coordinator's server and the client that ranks and agents carry."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from elastic_launcher.control import ControlClient, ControlRefused
+from elastic_launcher.control.auth import COUNTER_HEADER, SENDER_HEADER, SIGNATURE_HEADER, VERSION_HEADER, sign
+from elastic_launcher.control.messages import End, Formed, Message
+from elastic_launcher.coordinator.server import ControlServer
+
+KEY = bytes(range(32))
+
+
+class Desk:
+    """Answers for members 1 and 2 and node 1, and keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.heard: list[int] = []
+
+    def join(self, member: int, pid: int, version: str) -> dict[str, Any]:
+        self.hear(member)
+        self.told.append(("join", member, pid, version))
+        return {"epoch": 1, "step": 40, "begun": True, "heartbeat_interval": 2.0}
+
+    def report(self, member: int, report: Message) -> None:
+        self.told.append((member, report))
+
+    def hear(self, member: int) -> None:
+        if member not in (1, 2):
+            raise LookupError(f"there is no member {member}")
+        self.heard.append(member)
+
+    def node_heartbeat(self, node: int, pid: int) -> None:
+        self.told.append(("heartbeat", node, pid))
+
+    def node_notice(self, node: int, source: str) -> None:
+        self.told.append(("notice", node, source))
+
+    def rank_ended(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
+        self.told.append(("rank_ended", node, local_rank, exit_code, signal))
+
+    def status(self) -> dict[str, Any]:
+        return {"v": 1, "step": 40}
+
+
+@asynccontextmanager
+async def serving(path: Path, desk: Desk | None = None) -> AsyncIterator[ControlServer]:
+    """Runs a server, and writes where it is into a control file."""
+    server = ControlServer(KEY, desk or Desk())
+    url = await server.start()
+    path.write_text(json.dumps({"v": 1, "url": url, "key": KEY.hex(), "store": "", "term": 1}))
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+async def ask(client: ControlClient, path: str, payload: dict[str, Any] | None = None) -> dict[str, Any]:
+    if payload is None:
+        return await asyncio.to_thread(client.get, path, 20.0)
+    return await asyncio.to_thread(client.post, path, payload)
+
+
+@pytest.mark.quick
+def test_an_order_reaches_a_waiting_member_within_milliseconds(tmp_path: Path) -> None:
+    async def play() -> list[float]:
+        delays = []
+        async with serving(tmp_path / "control.json") as server:
+            with ControlClient(str(tmp_path / "control.json"), "m1") as client:
+                for seq in range(20):
+                    waiting = asyncio.ensure_future(ask(client, f"/v1/members/1/orders?after={seq}&wait=10"))
+                    await asyncio.sleep(0.02)  # it waits at the server by now
+                    sent = time.monotonic()
+                    server.order(1, End(f"reason {seq}"))
+                    answer = await waiting
+                    delays.append(time.monotonic() - sent)
+                    assert answer == {"orders": [{"seq": seq + 1, **End(f"reason {seq}").to_dict()}], "term": 1}
+        return delays
+
+    assert statistics.median(asyncio.run(play())) < 0.02
+
+
+def test_orders_are_kept_until_they_are_asked_for(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with serving(tmp_path / "control.json") as server:
+            with ControlClient(str(tmp_path / "control.json"), "m1") as client:
+                for number in (1, 2, 3):
+                    server.order(1, End(str(number)))
+                server.order(2, End("not for 1"))
+                for after in (0, 1, 0):
+                    answer = await ask(client, f"/v1/members/1/orders?after={after}&wait=10")
+                    assert [order["seq"] for order in answer["orders"]] == [1, 2, 3][after:]
+                empty = await ask(client, "/v1/members/1/orders?after=3&wait=0.05")
+                assert empty == {"orders": [], "term": 1}
+
+    asyncio.run(play())
+
+
+def test_requests_that_wait_are_answered_when_the_server_closes(tmp_path: Path) -> None:
+    async def play() -> float:
+        async with serving(tmp_path / "control.json"):
+            client = ControlClient(str(tmp_path / "control.json"), "m1")
+            waiting = asyncio.ensure_future(ask(client, "/v1/members/1/orders?after=0&wait=10"))
+            await asyncio.sleep(0.1)
+            closed = time.monotonic()
+        assert (await waiting)["orders"] == []
+        client.close()
+        return time.monotonic() - closed
+
+    assert asyncio.run(play()) < 3.0
+
+
+def test_all_that_is_told_arrives(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> None:
+        async with serving(tmp_path / "control.json", desk):
+            with ControlClient(str(tmp_path / "control.json"), "m1") as member:
+                joined = await ask(
+                    member, "/v1/members/1/join", {"pid": 7, "node": 1, "local_rank": 0, "version": "0.1"}
+                )
+                assert (joined["epoch"], joined["step"], joined["begun"]) == (1, 40, True)
+                await ask(member, "/v1/members/1/reports", {"reports": [{"kind": "formed", "formation": 3}]})
+            with ControlClient(str(tmp_path / "control.json"), "n1") as agent:
+                await ask(agent, "/v1/nodes/1/heartbeat", {"pid": 6})
+                await ask(agent, "/v1/nodes/1/notice", {"source": "signal"})
+                ended = {"local_rank": 0, "exit_code": None, "signal": 9}
+                await ask(agent, "/v1/nodes/1/rank_ended", ended)
+            with ControlClient(str(tmp_path / "control.json"), "cli") as user:
+                assert await ask(user, "/v1/status") == {"v": 1, "step": 40}
+
+    desk = Desk()
+    asyncio.run(play(desk))
+    assert desk.told == [
+        ("join", 1, 7, "0.1"),
+        (1, Formed(3)),
+        ("heartbeat", 1, 6),
+        ("notice", 1, "signal"),
+        ("rank_ended", 1, 0, None, 9),
+    ]
+
+
+def test_a_report_that_is_sent_twice_is_taken_once(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> None:
+        async with serving(tmp_path / "control.json", desk):
+            with ControlClient(str(tmp_path / "control.json"), "m1") as client:
+                report = {"kind": "formed", "formation": 3}
+                for _ in range(2):
+                    await ask(client, "/v1/members/1/reports", {"reports": [report]})
+                await ask(client, "/v1/members/1/reports", {"reports": [report, {"kind": "formed", "formation": 4}]})
+
+    desk = Desk()
+    asyncio.run(play(desk))
+    assert desk.told == [(1, Formed(3)), (1, Formed(4))]
+
+
+@pytest.mark.parametrize(
+    ("sender", "path", "payload", "status", "complaint"),
+    [
+        ("m1", "/v1/members/2/join", {"pid": 7}, 403, "m1 can't speak for member 2"),
+        ("m1", "/v1/nodes/1/notice", {}, 403, "m1 can't speak for node 1"),
+        ("m9", "/v1/members/9/join", {"pid": 7}, 404, "there is no member 9"),
+        ("m9", "/v1/members/9/orders?after=0", None, 404, "there is no member 9"),
+        ("m1", "/v1/members/1/join", {"pid": "7"}, 400, "pid must be a whole number, not '7'"),
+        ("m1", "/v1/members/1/orders?after=x", None, 400, "invalid literal"),
+        ("m1", "/v1/members/1/reports", {"reports": [{"kind": "dance"}]}, 400, "unknown kind 'dance'"),
+        ("m1", "/v1/members/1/reports", {}, 400, "reports must be a list of objects"),
+        ("n1", "/v1/nodes/1/rank_ended", {"local_rank": 0, "signal": "KILL"}, 400, "signal must be a whole number"),
+        ("cli", "/v1/elsewhere", None, 404, "Not Found"),
+        ("m1", "/v1/members/1/join", None, 405, "Method Not Allowed"),
+    ],
+)
+def test_what_can_not_be_meant_is_refused_with_a_reason(
+    tmp_path: Path, sender: str, path: str, payload: dict[str, Any] | None, status: int, complaint: str
+) -> None:
+    async def play() -> ControlRefused:
+        async with serving(tmp_path / "control.json"):
+            with (
+                ControlClient(str(tmp_path / "control.json"), sender) as client,
+                pytest.raises(ControlRefused, match=complaint) as refusal,
+            ):
+                await ask(client, path, payload)
+            return refusal.value
+
+    assert asyncio.run(play()).status == status
+
+
+@pytest.mark.quick
+def test_who_does_not_have_the_key_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> None:
+        async with serving(tmp_path / "control.json", desk):
+            url = json.loads((tmp_path / "control.json").read_text())["url"]
+            with (
+                ControlClient(url, "m1", "00" * 32) as client,
+                pytest.raises(ControlRefused, match="the signature is not this job's"),
+            ):
+                await ask(client, "/v1/members/1/join", {"pid": 7})
+
+    desk = Desk()
+    asyncio.run(play(desk))
+    assert desk.told == desk.heard == []
+
+
+@pytest.mark.parametrize(("version", "statuses"), [("1", [200, 401]), ("2", [409, 409])])
+def test_a_replayed_request_and_another_version_are_refused(tmp_path: Path, version: str, statuses: list[int]) -> None:
+    headers = {
+        VERSION_HEADER: version,
+        SENDER_HEADER: "n1",
+        COUNTER_HEADER: "5",
+        SIGNATURE_HEADER: sign(KEY, "POST", "/v1/nodes/1/notice", b"{}", "n1", 5),
+    }
+
+    async def play(desk: Desk) -> list[int]:
+        async with serving(tmp_path / "control.json", desk), aiohttp.ClientSession() as session:
+            url = json.loads((tmp_path / "control.json").read_text())["url"] + "/v1/nodes/1/notice"
+            answers = [await session.post(url, data=b"{}", headers=headers) for _ in range(2)]
+            return [answer.status for answer in answers]
+
+    desk = Desk()
+    assert asyncio.run(play(desk)) == statuses
+    assert len(desk.told) == statuses.count(200)
+
+
+def test_a_client_finds_a_coordinator_that_came_back_elsewhere(tmp_path: Path) -> None:
+    async def play() -> list[str]:
+        path, urls = tmp_path / "control.json", []
+        client = ControlClient(str(path), "m1")
+        for _ in range(2):
+            async with serving(path):
+                urls.append(json.loads(path.read_text())["url"])
+                assert (await ask(client, "/v1/members/1/orders?after=0&wait=0"))["orders"] == []
+        client.close()
+        return urls
+
+    first, second = asyncio.run(play())
+    assert first != second
+
+
+def test_two_users_may_ask_for_the_status_at_once(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with serving(tmp_path / "control.json"):
+            clients = [ControlClient(str(tmp_path / "control.json"), "cli") for _ in range(4)]
+            answers = await asyncio.gather(*(ask(client, "/v1/status") for client in clients for _ in range(5)))
+            for client in clients:
+                client.close()
+            assert all(answer["step"] == 40 for answer in answers)
+
+    asyncio.run(play())
