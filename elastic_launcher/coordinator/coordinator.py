@@ -243,14 +243,15 @@ class Coordinator:
         """Takes SIGINT and SIGTERM, any number of them."""
         numbers = (signal.SIGINT, signal.SIGTERM)
         for number in numbers:
-            loop.add_signal_handler(number, self._interrupt, number)
+            loop.add_signal_handler(number, self.interrupt, number)
         try:
             yield
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
 
-    def _interrupt(self, number: int) -> None:
+    def interrupt(self, number: int) -> None:
+        """Takes a signal that asks the launcher to stop."""
         self._observe(Interrupted(self._monotonic(), number))
 
     def _exits(self, node: int) -> tuple[tuple[int, Exit], ...]:
