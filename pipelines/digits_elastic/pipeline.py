@@ -43,6 +43,7 @@ def digits_elastic(
         max_batch_per_gpu=max_batch_per_gpu,
         hints=hints,
         work_dir=work_dir,
+        name="digits",
     )
     training.set_caching_options(False)
     verdict = evaluate(model=training.outputs["model"], digits=data.outputs["digits"])

@@ -10,12 +10,12 @@ import numpy
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 import elastic_launcher.torch as elastic  # 1
 
-EPOCHS = int(os.environ.get("DIGITS_EPOCHS", "20"))
-WIDTH = int(os.environ.get("DIGITS_WIDTH", "128"))
+EPOCHS = 24
+WIDTH = 256
 PEAK_RATE = 0.003
 
 
@@ -57,7 +57,7 @@ def main() -> None:
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, weight_decay=0.05)
     loader = job.dataloader(TensorDataset(data["x_train"], data["y_train"]), shuffle=True, seed=7)  # 3
-    test_loader = DataLoader(TensorDataset(data["x_test"], data["y_test"]), batch_size=256)
+    test_loader = job.dataloader(TensorDataset(data["x_test"], data["y_test"]))
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, PEAK_RATE, total_steps=EPOCHS * loader.steps_per_epoch)
     model, optimizer, scheduler = job.prepare(model, optimizer, scheduler)  # 4
 
@@ -75,8 +75,8 @@ def main() -> None:
             optimizer.zero_grad()
         model.eval()
         sums = job.evaluate(test, test_loader)
-        accuracy = float(sums["correct"] / sums["count"])
-        job.log({"test_accuracy": accuracy, "test_loss": float(sums["loss"] / sums["count"])})
+        accuracy = sums["correct"] / sums["count"]
+        job.log({"test_accuracy": accuracy, "test_loss": sums["loss"] / sums["count"]})
         if job.is_main:
             print(f"epoch {epoch + 1} of {EPOCHS}: {accuracy:.2%} of the test images recognised", flush=True)
 

@@ -1,0 +1,120 @@
+"""The elastic training step as a lightweight Python component."""
+
+from typing import Dict, List, NamedTuple, Optional
+
+from kfp import dsl
+from kfp.dsl import HTML, Dataset, Input, Markdown, Metrics, Model, Output
+
+
+@dsl.component(
+    base_image="python:3.11",
+    packages_to_install=["elastic-launcher[kfp,torch]==0.1.0"],
+    install_kfp_package=False,
+)
+def elastic_train(
+    model: Output[Model],
+    metrics: Output[Metrics],
+    timeline: Output[HTML],
+    summary: Output[Markdown],
+    script: str = "",
+    module: str = "",
+    arguments: Optional[List[str]] = None,
+    data: Optional[Input[Dataset]] = None,
+    min_nodes: int = 1,
+    max_nodes: int = 1,
+    nproc_per_node: int = 1,
+    global_batch_size: Optional[int] = None,
+    max_batch_per_gpu: Optional[int] = None,
+    hints: str = "",
+    match: Optional[Dict[str, str]] = None,
+    share: str = "",
+    require_hints: bool = False,
+    wait_for_quota: float = 0,
+    work_dir: str = "",
+    start_timeout: float = 600,
+    orphan_timeout: float = 60,
+    name: str = "",
+) -> NamedTuple(
+    "Outputs",
+    [("world_size_final", int), ("resizes_total", int), ("goodput", float), ("steps", int), ("job_dir", str)],
+):
+    """Trains a PyTorch script on as many nodes as the quota hints allow right now, changing their number while it runs.
+
+    Every optimizer step uses exactly the global batch, whatever the number of nodes. The step is red when the training
+    failed, and its message then holds the script's last lines.
+
+    Args:
+        model: What the script writes to the path in the environment variable ELASTIC_OUTPUT.
+        metrics: world_size_final, resizes_total, goodput, samples_per_second, steps, and the last values of job.log.
+        timeline: World size against the hints, pauses, loss and samples per second over time.
+        summary: The same in a few lines.
+        script: Path of the training script in the step's image, or the text of a script.
+        module: Module to train with instead of a script, as after python -m.
+        arguments: Arguments of the script.
+        data: Data set; the script finds its path in the environment variable ELASTIC_DATA.
+        min_nodes: Fewest nodes that the training starts and goes on with.
+        max_nodes: Most nodes.
+        nproc_per_node: Processes on each node, one for a GPU.
+        global_batch_size: Samples in each optimizer step; elastic.init() reads it when it is called without one.
+        max_batch_per_gpu: Most samples that one GPU takes at a time; read by elastic.init() likewise.
+        hints: Quota hints that are followed while the training runs; without any, max_nodes are used.
+        match: What the hints are matched by, such as queue and pipeline.
+        share: Which part of the hint's entry is this job's, as 1/2.
+        require_hints: Fail when there are no hints at the start.
+        wait_for_quota: Seconds to wait at the start until the hints allow min_nodes.
+        work_dir: Folder for events, logs and report; without one, a folder of the step's own.
+        start_timeout: Seconds after which a node that is not ready to train counts as failed.
+        orphan_timeout: Seconds that nodes go on when the launcher can't be reached.
+        name: The job's name; without one, that of the script or of the folder.
+
+    Returns:
+        world_size_final: Ranks at the end.
+        resizes_total: How often the number of nodes changed.
+        goodput: Share of the wall time that was spent in steps that counted.
+        steps: Optimizer steps done.
+        job_dir: The folder with events, logs and report.
+    """
+    from pathlib import Path
+
+    from elastic_launcher.kfp import train
+
+    done = train(
+        script=script,
+        module=module,
+        arguments=arguments or [],
+        options={
+            "nodes": f"{min_nodes}:{max_nodes}",
+            "nproc_per_node": nproc_per_node,
+            "global_batch_size": global_batch_size,
+            "max_batch_per_gpu": max_batch_per_gpu,
+            "hints": hints,
+            "match": match,
+            "share": share,
+            "require_hints": require_hints,
+            "wait_for_quota": wait_for_quota,
+            "start_timeout": start_timeout,
+            "orphan_timeout": orphan_timeout,
+            "data": data.path if data else None,
+            "output": model.path,
+            "name": name,
+        },
+        work_dir=work_dir,
+        artifacts=str(Path(timeline.path).parent),
+    )
+    for name, value in done.metrics.items():
+        metrics.log_metric(name, value)
+    Path(timeline.path).write_text(done.timeline, encoding="utf-8")
+    Path(summary.path).write_text(done.summary, encoding="utf-8")
+    return (
+        int(done.metrics["world_size_final"]),
+        int(done.metrics["resizes_total"]),
+        float(done.metrics["goodput"]),
+        int(done.metrics["steps"]),
+        done.work_dir,
+    )
+
+
+if __name__ == "__main__":
+    from kfp.compiler import Compiler
+
+    Compiler().compile(elastic_train, package_path=__file__.replace(".py", ".yaml"))

@@ -1,0 +1,170 @@
+"""The Kubeflow Pipelines front: the reusable component ``elastic_train``, and what its body calls inside the step.
+
+The component has no logic of its own. :func:`train` turns its parameters into the arguments of ``elastic-launcher
+run``, runs that command as a child whose lines the step shows, and reads the outputs from what the run left behind.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from elastic_launcher._components.training.elastic_train import elastic_train
+from elastic_launcher.config import OPTIONS, ExitCode
+from elastic_launcher.events import read_events
+
+__all__ = ["StepFailed", "Trained", "elastic_train", "run_arguments", "train"]
+
+TAIL_LINES = 30
+"""How many of the last lines a failed step carries in its message: a traceback and what led to it."""
+
+METRICS = ("world_size_final", "resizes_total", "goodput", "samples_per_second", "steps")
+"""The keys that every run has, so that runs can be compared."""
+
+REASONS: dict[int, str] = {
+    ExitCode.SCRIPT_FAILED: "the training script failed",
+    ExitCode.BAD_USAGE: "bad usage, configuration or hints: nothing was started",
+    ExitCode.LAUNCHER_FAILED: "the launcher itself failed",
+    ExitCode.STOPPED: "the training was preempted or stopped",
+    ExitCode.NO_QUOTA: "no quota for the minimum number of nodes",
+    ExitCode.INTERRUPTED: "interrupted from the keyboard",
+}
+
+
+class StepFailed(RuntimeError):
+    """The training ended with another exit code than 0; the message says why and carries its last lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a run has left behind.
+
+    Attributes:
+        work_dir: The run's folder.
+        metrics: The keys of :data:`METRICS` and the last value of each number that the script gave to ``job.log``.
+        timeline: The timeline as one HTML document.
+        summary: The summary in Markdown.
+    """
+
+    work_dir: str
+    metrics: dict[str, float]
+    timeline: str
+    summary: str
+
+
+def run_arguments(
+    script: str, module: str, arguments: Sequence[str], options: Mapping[str, object], script_copy: Path
+) -> list[str]:
+    """Returns the arguments of ``elastic-launcher`` for one run.
+
+    Args:
+        script: A script's path, or its text: what holds a line break is text, and is written to ``script_copy``.
+        module: The module to run instead of a script, as ``python -m`` would.
+        arguments: What the script is given.
+        options: Values by the keys of the option table; None and "" leave an option out.
+        script_copy: Where a script's text goes.
+
+    Raises:
+        ValueError: If not exactly one of ``script`` and ``module`` is given.
+    """
+    if bool(script) == bool(module):
+        raise ValueError("elastic_train: give either script or module")
+    argv = ["run"]
+    for option in OPTIONS:
+        value = options.get(option.key)
+        if isinstance(value, Mapping):
+            argv += [word for key, item in value.items() for word in (option.flag, f"{key}={item}")]
+        elif value is True:
+            argv.append(option.flag)
+        elif value is not None and value is not False and value != "":
+            argv += [option.flag, str(value)]
+    if module:
+        return [*argv, "--", "-m", module, *arguments]
+    if "\n" in script:
+        script_copy.parent.mkdir(parents=True, exist_ok=True)
+        script_copy.write_text(script, encoding="utf-8")
+        script = str(script_copy)
+    return [*argv, "--", script, *arguments]
+
+
+def train(
+    *,
+    script: str,
+    module: str,
+    arguments: Sequence[str],
+    options: Mapping[str, object],
+    work_dir: str,
+    artifacts: str,
+) -> Trained:
+    """Runs a training to its end, showing its lines.
+
+    Args:
+        script: See :func:`run_arguments`.
+        module: See :func:`run_arguments`.
+        arguments: What the script is given.
+        options: Options of ``elastic-launcher run`` but for the work directory.
+        work_dir: The run's folder; "" means a new one beside the step's artifacts.
+        artifacts: The folder of the step's artifacts.
+
+    Raises:
+        StepFailed: If the training did not end with exit code 0.
+    """
+    folder = Path(work_dir) if work_dir else _new_folder(Path(artifacts))
+    script_copy = folder.with_name(folder.name + ".py")
+    argv = run_arguments(script, module, arguments, {**options, "work_dir": folder}, script_copy)
+    exit_code, last_lines = _stream([sys.executable, "-m", "elastic_launcher", *argv])
+    if exit_code != 0:
+        reason = REASONS.get(exit_code, "the launcher died")
+        raise StepFailed(f"{reason} (exit code {exit_code}). Its last lines:\n{''.join(last_lines)}")
+    return Trained(
+        work_dir=str(folder),
+        metrics=_metrics(folder),
+        timeline=(folder / "report.html").read_text(encoding="utf-8"),
+        summary=(folder / "report.md").read_text(encoding="utf-8"),
+    )
+
+
+def _new_folder(parent: Path) -> Path:
+    """Returns a folder name that is not taken: a task that its runner tries again finds the first one in place."""
+    taken = {path.name for path in parent.glob("job*")}
+    return next(parent / name for name in map("job-{}".format, range(1, len(taken) + 2)) if name not in taken)
+
+
+def _stream(command: Sequence[str]) -> tuple[int, list[str]]:
+    """Runs ``command``, prints its lines as they come, and returns its exit code and its last lines."""
+    last_lines: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                last_lines.append(line)
+        except KeyboardInterrupt:  # the launcher has had it too, from the same terminal
+            process.wait()
+            raise
+        except OSError:  # nobody reads the step's lines any more: whoever ran it has gone
+            process.terminate()
+            raise
+    return process.returncode, list(last_lines)
+
+
+def _metrics(folder: Path) -> dict[str, float]:
+    """Returns the run's metrics and the last finite value of each number that the script logged."""
+    measured = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    metrics = {key: measured[key] for key in METRICS}
+    for event in read_events(folder / "events.jsonl"):
+        if event.kind == "log":
+            metrics |= {name: value for name, value in event["values"].items() if _finite(value)}
+    return metrics
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
