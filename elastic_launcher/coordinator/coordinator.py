@@ -133,7 +133,7 @@ class Coordinator:
         url = await self._server.start()
         control = {"v": 1, "url": url, "store": self._store.address, "key": self._key.hex(), "term": TERM}
         write_json(self._layout.control, control, mode=0o600)
-        self._emit("job_started", **self._account_of_job())
+        self._emit("job_started", 0, **self._account_of_job())
         background = {asyncio.ensure_future(one) for one in self._background()}
         try:
             waiting: set[asyncio.Future[Any]] = {self._end, *background}
@@ -176,6 +176,7 @@ class Coordinator:
         self.message = message
         self._emit(
             "job_finished",
+            self._state.generation,
             steps=self._state.step,
             samples=self._state.samples,
             exit_code=int(finish.exit_code),
@@ -209,7 +210,7 @@ class Coordinator:
     def _do(self, action: Action) -> None:
         match action:
             case Emit():
-                self._emit(action.kind, **action.fields)
+                self._emit(action.kind, action.generation, **action.fields)
             case Order():
                 for member in action.members:
                     self._server.order(member, action.order)
@@ -230,10 +231,10 @@ class Coordinator:
         except OSError as error:
             self._observe(NodeNotStarted(self._monotonic(), action.node, str(error)))
 
-    def _emit(self, kind: str, **fields: Any) -> None:
+    def _emit(self, kind: str, generation: int, **fields: Any) -> None:
         if kind == "generation_formed":
             self._goodput = self._goodput.formed(self._monotonic(), fields["pause_seconds"])
-        self._on_event(self._events.append(kind, self._state.generation, **fields))
+        self._on_event(self._events.append(kind, generation, **fields))
 
     def _tell_target(self, target: Target, message: str) -> None:
         self._observe(TargetChanged(self._monotonic(), target, message))

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import pytest
+
+from elastic_launcher.coordinator.goodput import Goodput
+
+
+def test_a_job_that_never_trained_has_none() -> None:
+    assert Goodput(100.0).value(200.0) == 0.0
+
+
+def test_start_pauses_and_what_follows_the_training_do_not_count() -> None:
+    goodput = Goodput(100.0).formed(120.0, 0.0).formed(150.0, 2.0).formed(160.0, 3.0).ended(180.0).ended(190.0)
+    assert goodput.value(200.0) == pytest.approx((60 - 5) / 100)
+
+
+def test_a_job_that_is_cut_off_counts_until_then() -> None:
+    assert Goodput(0.0).formed(50.0, 0.0).value(100.0) == 0.5
