@@ -1,0 +1,141 @@
+"""One optimizer step: which samples of the global batch each rank works on, in which micro-batches.
+
+The law: for every world size the shares add up to the batch, differ by at most one sample, and no micro-batch is larger
+than the largest one allowed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One rank's part of an optimizer step.
+
+    Attributes:
+        start: Offset of its first sample within the global batch.
+        micro_batches: Sample counts, in the order in which they run; empty when the rank has nothing to do.
+    """
+
+    start: int
+    micro_batches: tuple[int, ...]
+
+    @property
+    def samples(self) -> int:
+        """Samples of the share."""
+        return sum(self.micro_batches)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One optimizer step of all ranks.
+
+    Attributes:
+        samples: The step's true count.
+        max_batch_per_gpu: Most samples of a micro-batch.
+        shares: One for each rank.
+    """
+
+    samples: int
+    max_batch_per_gpu: int
+    shares: tuple[Share, ...]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.shares)
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches of the rank that has most of them."""
+        return max(len(share.micro_batches) for share in self.shares)
+
+
+def _whole(name: str, value: int, least: int = 1) -> None:
+    """Refuses what is not a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number, {least} or more")
+
+
+def _even_parts(total: int, parts: int) -> tuple[int, ...]:
+    """Divides a total into parts that differ by at most one, larger ones first."""
+    size, larger = divmod(total, parts)
+    return (size + 1,) * larger + (size,) * (parts - larger)
+
+
+def share(samples: int, max_batch_per_gpu: int, world_size: int, rank: int) -> Share:
+    """Returns the part of one rank.
+
+    Args:
+        samples: Samples in this optimizer step (the epoch's last step may hold fewer than the global batch).
+        max_batch_per_gpu: Most samples that fit on one GPU at a time.
+        world_size: Number of ranks.
+        rank: Which of them.
+
+    Raises:
+        ValueError: If an argument is not a whole number, or out of range.
+    """
+    _whole("samples", samples)
+    _whole("max_batch_per_gpu", max_batch_per_gpu)
+    _whole("world_size", world_size)
+    _whole("rank", rank, 0)
+    if rank >= world_size:
+        raise ValueError(f"rank is {rank}; it must be below the world size, {world_size}")
+    least, larger = divmod(samples, world_size)
+    mine = least + (rank < larger)
+    start = rank * least + min(rank, larger)
+    if mine == 0:
+        return Share(start, ())
+    return Share(start, _even_parts(mine, -(-mine // max_batch_per_gpu)))
+
+
+def plan_step(samples: int, max_batch_per_gpu: int, world_size: int) -> StepPlan:
+    """Returns the parts of all ranks; see `share`."""
+    _whole("world_size", world_size)
+    shares = tuple(share(samples, max_batch_per_gpu, world_size, rank) for rank in range(world_size))
+    return StepPlan(samples, max_batch_per_gpu, shares)
+
+
+def steps_per_epoch(dataset_size: int, global_batch_size: int, drop_last: bool = False) -> int:
+    """Returns how many optimizer steps an epoch has.
+
+    Args:
+        dataset_size: Samples in the data set.
+        global_batch_size: Samples of a full step.
+        drop_last: Whether an incomplete last step is left out.
+    """
+    _whole("dataset_size", dataset_size)
+    _whole("global_batch_size", global_batch_size)
+    return dataset_size // global_batch_size if drop_last else -(-dataset_size // global_batch_size)
+
+
+def step_size(dataset_size: int, global_batch_size: int, step_in_epoch: int, drop_last: bool = False) -> int:
+    """Returns how many samples a step of the epoch really has: the last one may hold fewer.
+
+    Raises:
+        ValueError: If the epoch has no such step.
+    """
+    steps = steps_per_epoch(dataset_size, global_batch_size, drop_last)
+    _whole("step_in_epoch", step_in_epoch, 0)
+    if step_in_epoch >= steps:
+        raise ValueError(f"step_in_epoch is {step_in_epoch}; the epoch has {steps} steps, counted from 0")
+    return min(global_batch_size, dataset_size - step_in_epoch * global_batch_size)
+
+
+def fewest_useful_nodes(global_batch_size: int, nproc_per_node: int, max_nodes: int) -> int:
+    """Returns the fewest nodes that are as fast as ``max_nodes``.
+
+    A step takes as long as its largest share, ⌈B ÷ W⌉ samples; nodes that don't make that smaller aren't worth having.
+
+    Args:
+        global_batch_size: Samples of a step.
+        nproc_per_node: Ranks on each node.
+        max_nodes: Nodes that could be had.
+    """
+    _whole("global_batch_size", global_batch_size)
+    _whole("nproc_per_node", nproc_per_node)
+    _whole("max_nodes", max_nodes)
+    largest = -(-global_batch_size // (nproc_per_node * max_nodes))
+    ranks = -(-global_batch_size // largest)
+    return min(max_nodes, -(-ranks // nproc_per_node))

@@ -1,0 +1,138 @@
+"""Which samples make a step: an epoch's order as a function of (seed, epoch, position), with no permutation in memory.
+
+The order is a keyed permutation: a Feistel network over a·b ≥ n with a ≈ b ≈ √n (the generalized network of Black and
+Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, §5), whose rare values of n or more are sent through it again
+until they fall below (cycle walking).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastic_launcher.batch import step_size
+
+ROUNDS = 8  # at sizes of a few samples fewer rounds are seen to favour some orders
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_MASK = 2**64 - 1
+
+Indices = NDArray[np.int64]
+
+
+def _mix(value: int) -> int:
+    """Spreads a number over 64 bits (the finalizer of splitmix64, Steele et al. 2014)."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ value >> 27) * 0x94D049BB133111EB) & _MASK
+    return value ^ value >> 31
+
+
+def _round_keys(seed: int, epoch: int, size: int) -> list[np.uint64]:
+    """Derives the rounds' keys."""
+    state = _mix(_mix(_mix(seed & _MASK) ^ (epoch & _MASK)) ^ size)
+    keys = []
+    for _ in range(ROUNDS):
+        state = _mix(state)
+        keys.append(np.uint64(state))
+    return keys
+
+
+def _mix_array(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
+    mixed = (values ^ key) * _GOLDEN
+    mixed ^= mixed >> np.uint64(30)
+    mixed *= _MIX_1
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= _MIX_2
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
+def _permute(values: NDArray[np.uint64], a: np.uint64, b: np.uint64, keys: list[np.uint64]) -> NDArray[np.uint64]:
+    """Applies the permutation of range(a·b) to each value."""
+    left, right = values % a, values // a
+    for number, key in enumerate(keys):
+        modulus = a if number % 2 == 0 else b
+        left, right = right, (left + _mix_array(right, key) % modulus) % modulus
+    return left + a * right if ROUNDS % 2 == 0 else right + a * left
+
+
+def _small(size: int, seed: int, epoch: int) -> Indices:
+    """Returns the whole order of a few samples, where a network has too few states to be uniform."""
+    state = _mix(_mix(_mix(seed & _MASK) ^ (epoch & _MASK)) ^ size)
+    order = list(range(size))
+    for last in range(size - 1, 0, -1):  # Fisher and Yates
+        state = _mix(state)
+        other = state % (last + 1)
+        order[last], order[other] = order[other], order[last]
+    return np.array(order, dtype=np.int64)
+
+
+SMALL = 64  # up to here the order is shuffled as a whole: 64 numbers are no permutation of a data set
+
+
+def indices(dataset_size: int, seed: int, epoch: int, start: int, stop: int, shuffle: bool = True) -> Indices:
+    """Returns the samples at the positions from ``start`` up to ``stop`` of an epoch's order.
+
+    Time and memory grow with ``stop - start`` alone.
+
+    Args:
+        dataset_size: Samples in the data set.
+        seed: Of the training.
+        epoch: Counted from 0; each has an order of its own.
+        start: First position.
+        stop: The position after the last one, at most ``dataset_size``.
+        shuffle: Whether there is an order at all; without it positions are indices.
+
+    Returns:
+        int64 array of ``stop - start`` indices.
+
+    Raises:
+        ValueError: If the positions are not within the data set.
+    """
+    if dataset_size < 1 or not 0 <= start <= stop <= dataset_size:
+        raise ValueError(f"positions {start} to {stop} are not within a data set of {dataset_size} samples")
+    if not shuffle:
+        return np.arange(start, stop, dtype=np.int64)
+    if dataset_size <= SMALL:
+        return _small(dataset_size, seed, epoch)[start:stop]
+    root = math.isqrt(dataset_size - 1) + 1
+    a, b = np.uint64(root), np.uint64(-(-dataset_size // root))
+    keys = _round_keys(seed, epoch, dataset_size)
+    values = _permute(np.arange(start, stop, dtype=np.uint64), a, b, keys)
+    while True:
+        outside = values >= dataset_size
+        if not outside.any():
+            return values.astype(np.int64)
+        values[outside] = _permute(values[outside], a, b, keys)
+
+
+def step_indices(
+    dataset_size: int,
+    global_batch_size: int,
+    seed: int,
+    epoch: int,
+    step_in_epoch: int,
+    shuffle: bool = True,
+    drop_last: bool = False,
+) -> Indices:
+    """Returns the samples of one optimizer step, in the order in which ranks divide them.
+
+    Args:
+        dataset_size: Samples in the data set.
+        global_batch_size: Samples of a full step.
+        seed: Of the training.
+        epoch: Counted from 0.
+        step_in_epoch: Counted from 0.
+        shuffle: Whether each epoch has an order of its own.
+        drop_last: Whether an incomplete last step is left out.
+
+    Raises:
+        ValueError: If the epoch has no such step.
+    """
+    count = step_size(dataset_size, global_batch_size, step_in_epoch, drop_last)
+    start = step_in_epoch * global_batch_size
+    return indices(dataset_size, seed, epoch, start, start + count, shuffle)

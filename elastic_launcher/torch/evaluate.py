@@ -1,0 +1,115 @@
+"""Sums over data and over ranks: the evaluation of a data set, and single values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from elastic_launcher.batch import share
+from elastic_launcher.torch import rng
+from elastic_launcher.torch.group import Group
+
+if TYPE_CHECKING:
+    from elastic_launcher.torch.loader import ElasticLoader
+    from elastic_launcher.torch.session import Session
+
+Number = int | float | torch.Tensor
+COUNT = "count"
+
+
+def evaluate(session: Session, fn: Callable[..., Mapping[str, Number]], loader: ElasticLoader) -> dict[str, Any]:
+    """Runs ``fn`` over a data set, each sample once; see `Job.evaluate`."""
+    place = session.need_place("job.evaluate")
+    mine = share(loader.size, session.max_batch_per_gpu, place.world_size, place.rank)
+    sums: dict[str, torch.Tensor] = {}
+    with rng.preserve(), torch.no_grad():
+        if not mine.micro_batches:  # learns the names and shapes of the sums; adds nothing
+            for name, value in _call(fn, loader.take((0, 0, min(2, loader.size)))).items():
+                sums[name] = torch.zeros_like(_number(name, value))
+        start = mine.start
+        pieces = []
+        for size in mine.micro_batches:
+            pieces.append((0, start, size))
+            start += size
+        for number, piece in enumerate(pieces):
+            loader.ask(pieces[number : number + loader.ahead + 1])
+            for name, value in _call(fn, loader.take(piece)).items():
+                number_value = _number(name, value)
+                sums[name] = sums[name] + number_value if name in sums else number_value
+    sums[COUNT] = torch.tensor(float(mine.samples), dtype=torch.float64)
+    totals = _reduce(place.group, sums, "sum")
+    return {name: int(value) if name == COUNT else _plain(value) for name, value in totals.items()}
+
+
+def _call(fn: Callable[..., Mapping[str, Number]], batch: Any) -> Mapping[str, Number]:
+    result = fn(*batch) if isinstance(batch, (tuple, list)) else fn(batch)
+    if not isinstance(result, Mapping):
+        raise TypeError(
+            f"the function given to job.evaluate returned {type(result).__name__}; it must return a dict of sums "
+            "over the batch"
+        )
+    if COUNT in result:
+        raise ValueError(
+            f"the function given to job.evaluate must not return {COUNT!r}: that is the number of samples, which "
+            "is added"
+        )
+    return result
+
+
+def _number(name: str, value: Number) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", torch.float64)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name!r} is {type(value).__name__}; it must be a number or a tensor")
+    return torch.tensor(float(value), dtype=torch.float64)
+
+
+def _plain(value: torch.Tensor) -> float | torch.Tensor:
+    return value.item() if value.numel() == 1 else value
+
+
+def reduce_values(session: Session, values: Any, op: str, weight: float) -> Any:
+    """Reduces a number, a tensor or a dict of them over all ranks; see `Job.reduce`."""
+    if op not in ("sum", "mean", "max", "min"):
+        raise ValueError(f"op is {op!r}; it must be sum, mean, max or min")
+    group = session.need_place("job.reduce").group
+    named = dict(values) if isinstance(values, Mapping) else {"value": values}
+    tensors = {name: _number(name, value) for name, value in named.items()}
+    if op == "mean":
+        weighted = {name: value * weight if weight else torch.zeros_like(value) for name, value in tensors.items()}
+        weighted["\0weight"] = torch.tensor(float(weight), dtype=torch.float64)
+        totals = _reduce(group, weighted, "sum")
+        total_weight = totals.pop("\0weight")
+        results = {name: _plain(value / total_weight) for name, value in totals.items()}
+    else:
+        results = {name: _plain(value) for name, value in _reduce(group, tensors, op).items()}
+    return results if isinstance(values, Mapping) else results["value"]
+
+
+def _reduce(group: Group, values: dict[str, torch.Tensor], op: str) -> dict[str, torch.Tensor]:
+    """Reduces named float64 tensors in one collective, after checking that all ranks mean the same ones."""
+    if group.world_size == 1:
+        return values
+    names = sorted(values)
+    shapes = [[name, list(values[name].shape)] for name in names]
+    theirs = [json.loads(text) for text in group.all_gather_bytes(json.dumps(shapes).encode())]
+    for rank, other in enumerate(theirs):
+        if other != shapes:
+            raise RuntimeError(
+                f"ranks reduce different values: rank {group.rank} has {shapes}, rank {rank} has {other}"
+            )
+    flat = torch.cat([values[name].reshape(-1) for name in names])
+    if op == "min":
+        flat = -flat
+    group.all_reduce(flat, op="sum" if op == "sum" else "max").wait()
+    if op == "min":
+        flat = -flat
+    results, offset = {}, 0
+    for name in names:
+        numel = values[name].numel()
+        results[name] = flat[offset : offset + numel].view(values[name].shape)
+        offset += numel
+    return results

@@ -1,0 +1,68 @@
+"""Makes the job of a training script, however the script was started."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch.distributed.rendezvous import rendezvous
+
+from elastic_launcher.torch import rng
+from elastic_launcher.torch.buffers import ModelBuffers
+from elastic_launcher.torch.group import build_group, group_from_store
+from elastic_launcher.torch.job import Job
+from elastic_launcher.torch.launch import choose_device, read_batch, read_launch
+from elastic_launcher.torch.member import Member
+from elastic_launcher.torch.place import Formation, Place
+from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.state import TrainingState
+
+ORPHAN_TIMEOUT = "ELASTIC_ORPHAN_TIMEOUT"
+TORCHRUN_SECONDS = 300.0  # for all ranks of plain torchrun to come
+
+
+def init(global_batch_size: int | None = None, max_batch_per_gpu: int | None = None, *, seed: int = 0) -> Job:
+    """Makes this process a rank of an elastic training job.
+
+    It does not wait for other ranks. Under `elastic-launcher run` the batch sizes may come from the launcher; plain
+    ``python`` makes a world of one, plain ``torchrun`` a world of fixed size.
+
+    Args:
+        global_batch_size: Samples of each optimizer step, over all ranks.
+        max_batch_per_gpu: Most samples that fit on one GPU at a time.
+        seed: What all random numbers derive from; generators are seeded with it at once.
+
+    Raises:
+        ValueError: If a batch size is missing, not a whole number of 1 or more, or given twice and different.
+        RuntimeError: If the launcher's environment is incomplete.
+    """
+    batch, largest = read_batch(global_batch_size, max_batch_per_gpu)
+    launch = read_launch()
+    device = choose_device(launch.local_rank)
+    member = None
+    if launch.control is not None:
+        member = Member(launch, device, float(os.environ.get(ORPHAN_TIMEOUT, "60")))
+    session = Session(
+        batch, largest, seed, device, launch, member, ModelBuffers(), TrainingState([], [], [], [], {}, {})
+    )
+    if member is not None:
+        standing = member.join()
+        session.position.epoch = int(standing.get("epoch", 0))
+    job = Job(session)
+    if member is None and not launch.torchrun:
+        alone = Formation(1, 1, "start", (0,))
+        session.place = Place(0, alone, build_group("", 1, 0, 1, 1.0, device), 1)
+    elif member is None:
+        _join_torchrun(session, device)
+    rng.seed_all(rng.derive(seed), device)
+    return job
+
+
+def _join_torchrun(session: Session, device: torch.device) -> None:
+    """Makes the private group of plain torchrun's ranks; their state is made equal when the training loop begins."""
+    store, rank, world_size = next(iter(rendezvous("env://")))
+    group = group_from_store(store, "elastic-launcher", rank, world_size, TORCHRUN_SECONDS, device)
+    sources = dict.fromkeys(range(1, world_size), 0)
+    formation = Formation(1, 1, "start", tuple(range(world_size)), sources=sources, group=group)
+    session.place = Place(rank, formation, group, world_size)
+    session.unequal = True

@@ -1,0 +1,278 @@
+"""The job as a training script sees it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.utils.data import Dataset
+
+from elastic_launcher.batch import StepPlan, plan_step
+from elastic_launcher.torch.evaluate import Number, evaluate, reduce_values
+from elastic_launcher.torch.loader import REFUSED, ElasticLoader
+from elastic_launcher.torch.prepare import prepare
+from elastic_launcher.torch.resize import Resizer
+from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.steps import StepLoop
+
+
+class Job:
+    """An elastic training job; made by `init`, used as in the README.
+
+    All that says where the job stands is read when it is used: rank and world size change at a resize.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._resizer = Resizer(session)
+        self._steps = StepLoop(session, self._resizer)
+        if session.member is not None:
+            self._watch_the_end()
+
+    # -- where the job stands
+
+    @property
+    def rank(self) -> int | None:
+        """Rank of this process, or None before it is admitted."""
+        return self._session.place.rank if self._session.place is not None else None
+
+    @property
+    def world_size(self) -> int | None:
+        """Ranks in the generation, or None before this process is admitted."""
+        return self._session.place.world_size if self._session.place is not None else None
+
+    @property
+    def local_rank(self) -> int:
+        """Rank within the node."""
+        return self._session.launch.local_rank
+
+    @property
+    def device(self) -> torch.device:
+        """The device that models and batches are on."""
+        return self._session.device
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process is rank 0; another one may become it."""
+        return self.rank == 0
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps done over the whole training, the one that has just been completed included."""
+        return self._session.position.step + self._session.sync_gradients
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in which the job stands, from 0."""
+        return self._session.position.epoch
+
+    @property
+    def generation(self) -> int:
+        """Number of the generation, from 1; 0 before this process is admitted."""
+        return self._session.place.formation.generation if self._session.place is not None else 0
+
+    @property
+    def plan(self) -> StepPlan:
+        """How a full global batch is divided among the ranks now."""
+        place = self._session.need_place("job.plan")
+        return plan_step(self._session.global_batch_size, self._session.max_batch_per_gpu, place.world_size)
+
+    @property
+    def sync_gradients(self) -> bool:
+        """Whether this micro-batch has completed the global batch: gradients are final, and optimizers act."""
+        return self._session.sync_gradients
+
+    @property
+    def samples(self) -> int:
+        """Samples of this micro-batch that count: 0 in a rehearsal, without a share, and outside the loop."""
+        return self._session.micro.samples if self._session.micro is not None else 0
+
+    @property
+    def loss(self) -> float:
+        """Loss of the last completed step: the weighted mean over all ranks; NaN before the first."""
+        return self._session.loss
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """A dict of JSON values of the script's own, which joiners receive too."""
+        return self._session.state.user
+
+    # -- what a script calls
+
+    def prepare(self, *things: Any) -> Any:
+        """Prepares models, optimizers, schedulers and gradient scalers.
+
+        Models are moved to the job's device; optimizers, schedulers and scalers act once per global batch from now on,
+        in whatever micro-batch they are called.
+
+        Returns:
+            The same objects in the same order (a single one by itself).
+
+        Raises:
+            TypeError: For a model wrapped in DDP or FSDP, sparse embeddings, LBFGS, or something else than the above.
+        """
+        return prepare(self._session, things)
+
+    def dataloader(
+        self, dataset: Dataset[Any], *, shuffle: bool = False, seed: int | None = None, **options: Any
+    ) -> ElasticLoader:
+        """Makes a loader of a map-style data set.
+
+        Args:
+            dataset: Anything with ``__len__`` and ``__getitem__``.
+            shuffle: Whether each epoch has an order of its own.
+            seed: What the order derives from; the job's seed by default.
+            **options: Of torch's DataLoader: ``drop_last``, ``num_workers``, ``collate_fn``, ``pin_memory``,
+                ``prefetch_factor``,
+                ``worker_init_fn``, ``timeout``.
+
+        Raises:
+            TypeError: For an option that the job decides itself, or an iterable data set.
+            ValueError: For an empty data set.
+        """
+        for name in options:
+            if name in REFUSED:
+                raise TypeError(f"job.dataloader takes no {name}=: {REFUSED[name]}")
+        chosen = self._session.seed if seed is None else seed
+        return ElasticLoader(self._session, self._steps, dataset, shuffle=shuffle, seed=chosen, **options)
+
+    def epochs(self, total: int) -> Iterator[int]:
+        """Yields the epochs that are left, beginning with the one where the job stands.
+
+        Args:
+            total: Epochs of the whole training.
+        """
+        if isinstance(total, bool) or not isinstance(total, int) or total < 0:
+            raise ValueError(f"epochs is {total!r}; it must be a whole number, 0 or more")
+        self._session.epochs = total
+        return self._steps.epochs(total)
+
+    def backward(
+        self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None, optimizer: Optimizer | None = None
+    ) -> None:
+        """Adds this micro-batch's gradient to the global batch and, when that is complete, reduces over all ranks.
+
+        Args:
+            loss: A scalar: the mean over the micro-batch's samples (or tokens: see ``weight``), or what
+                `GradScaler.scale` made of it.
+            weight: What the mean was taken over, if not samples: its number of tokens. 0 leaves no trace.
+            optimizer: The prepared optimizer whose parameters get gradients; all by default.
+
+        Raises:
+            ValueError: If the loss is no scalar, or the weight is negative.
+            RuntimeError: Outside the training loop, or when ranks have come apart.
+        """
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise ValueError(f"job.backward needs a scalar loss (the mean over the micro-batch), got {what}")
+        number = None if weight is None else float(weight)
+        if number is not None and not 0 <= number < float("inf"):
+            raise ValueError(f"weight is {number}; it must be 0 or more and finite")
+        only, owner = None, -1
+        if optimizer is not None:
+            known = self._session.state.optimizers
+            owner = next((n for n, o in enumerate(known) if o is optimizer), -1)
+            if owner < 0:
+                raise ValueError(
+                    "the optimizer given to job.backward was not prepared; call job.prepare(optimizer) first"
+                )
+            only = [p for group in optimizer.param_groups for p in group["params"]]
+        self._steps.backward(loss, number, only, owner)
+
+    def evaluate(self, fn: Callable[..., Mapping[str, Number]], loader: ElasticLoader) -> dict[str, Any]:
+        """Sums ``fn`` over a data set, which all ranks share; each sample is counted once.
+
+        Args:
+            fn: Called as ``fn(*batch)`` without gradients; returns a dict of sums over the batch (numbers or tensors).
+            loader: A loader of `dataloader`.
+
+        Returns:
+            The sums over all samples (float64, bit-equal on all ranks) and ``count``, the number of samples.
+        """
+        if not isinstance(loader, ElasticLoader):
+            raise TypeError(f"job.evaluate needs a loader made by job.dataloader, got {type(loader).__name__}")
+        return evaluate(self._session, fn, loader)
+
+    def reduce(self, values: Any, *, op: str = "mean", weight: float = 1.0) -> Any:
+        """Reduces a number, a tensor or a dict of them over all ranks; every rank must call it.
+
+        Args:
+            values: This rank's values.
+            op: ``sum``, ``mean``, ``max`` or ``min``.
+            weight: What this rank counts in a mean.
+        """
+        return reduce_values(self._session, values, op, weight)
+
+    def log(self, values: Mapping[str, float]) -> None:
+        """Records values under their names with the current step; calls from several ranks count once (the lowest
+        rank's).
+
+        Raises:
+            TypeError: If a value is no number.
+        """
+        plain = {}
+        for name, value in values.items():
+            number = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
+            if isinstance(number, bool) or not isinstance(number, (int, float)):
+                raise TypeError(f"job.log: {name!r} is {type(value).__name__}; it must be a number")
+            plain[name] = number
+        if self.rank is not None and not (self._session.micro is not None and self._session.micro.rehearsal):
+            self._session.report("log", step=self.step, rank=self.rank, values=plain)
+
+    def stop(self, reason: str = "stopped by the script") -> None:
+        """Ends loader and epochs on all ranks at one step; one rank's call is enough."""
+        micro = self._session.micro
+        if micro is None or not micro.rehearsal:
+            self._session.stop_reason = reason
+
+    def register(self, name: str, obj: Any) -> None:
+        """Lets anything with ``state_dict`` and ``load_state_dict`` travel to joiners.
+
+        Raises:
+            TypeError: If it has no such methods, or its state holds what can't travel (the message names the path).
+            ValueError: If the name is taken.
+        """
+        self._session.state.register(name, obj)
+
+    @contextlib.contextmanager
+    def first_on_node(self) -> Iterator[None]:
+        """Lets the processes of a machine in one after the other: the first one downloads, the others find it done."""
+        folder = os.environ.get("ELASTIC_WORK_DIR") or tempfile.gettempdir()
+        path = os.path.join(folder, f".elastic-first-on-node-{os.getuid()}.lock")
+        with open(path, "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    # -- how it ends
+
+    def _watch_the_end(self) -> None:
+        """Tells the coordinator how this process's script ends."""
+        session = self._session
+        before = sys.excepthook
+
+        def failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            session.dying = True
+            before(kind, error, trace)
+            if not issubclass(kind, KeyboardInterrupt):
+                lines = "".join(traceback.format_exception(kind, error, trace))
+                session.report("failed", message=f"{kind.__name__}: {error}", traceback=lines)
+
+        def ended() -> None:
+            finished = session.over or (session.epochs is not None and session.position.epoch >= session.epochs)
+            if session.member is not None:
+                if not session.dying:
+                    session.report("ended", step=session.position.step, done=finished)
+                session.member.flush()
+
+        sys.excepthook = failed
+        atexit.register(ended)

@@ -1,0 +1,97 @@
+"""How this process was started: under our launcher, by plain torchrun, or by plain python; and what its environment
+says about the batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+GLOBAL_BATCH_SIZE = "ELASTIC_GLOBAL_BATCH_SIZE"
+MAX_BATCH_PER_GPU = "ELASTIC_MAX_BATCH_PER_GPU"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What the environment says.
+
+    Attributes:
+        control: Path or URL of the coordinator's control document; None without our launcher.
+        member: Number of this process within the job, or None.
+        node: Number of the node that it runs on, or None.
+        torchrun: Whether plain torchrun (or anything that sets its variables) started more than this process.
+        local_rank: Rank within the node.
+    """
+
+    control: str | None
+    member: int | None
+    node: int | None
+    torchrun: bool
+    local_rank: int
+
+
+def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
+    """Reads how this process was started.
+
+    Raises:
+        RuntimeError: If the variables of our launcher are incomplete.
+    """
+    control = environment.get("ELASTIC_CONTROL")
+    local_rank = int(environment.get("LOCAL_RANK", "0"))
+    if control is not None:
+        missing = [name for name in ("ELASTIC_MEMBER", "ELASTIC_NODE") if name not in environment]
+        if missing:
+            raise RuntimeError(
+                f"ELASTIC_CONTROL is set but {' and '.join(missing)} not: start this script with `elastic-launcher "
+                "run`, or unset ELASTIC_CONTROL."
+            )
+        return Launch(control, int(environment["ELASTIC_MEMBER"]), int(environment["ELASTIC_NODE"]), False, local_rank)
+    return Launch(None, None, None, int(environment.get("WORLD_SIZE", "1")) > 1, local_rank)
+
+
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number, 1 or more")
+    return value
+
+
+def _setting(name: str, argument: int | None, variable: str, environment: Mapping[str, str]) -> int:
+    text = environment.get(variable)
+    if text is None:
+        if argument is None:
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{name} is missing: give it to init(), or to `elastic-launcher run` as {option}")
+        return _whole(name, argument)
+    if not text.strip().isdecimal():
+        raise ValueError(f"{variable} is {text!r}; it must be a whole number, 1 or more")
+    given = _whole(variable, int(text))
+    if argument is not None and _whole(name, argument) != given:
+        raise ValueError(
+            f"{name} is {argument} in init() but {given} in {variable} (from the launcher); give it in one place, "
+            "or the same in both"
+        )
+    return given
+
+
+def read_batch(
+    global_batch_size: int | None, max_batch_per_gpu: int | None, environment: Mapping[str, str] = os.environ
+) -> tuple[int, int]:
+    """Returns the global batch size and the largest micro-batch, from the arguments or the launcher's environment.
+
+    Raises:
+        ValueError: If a number is missing, not a whole number of 1 or more, or given twice and different.
+    """
+    batch = _setting("global_batch_size", global_batch_size, GLOBAL_BATCH_SIZE, environment)
+    return batch, _setting("max_batch_per_gpu", max_batch_per_gpu, MAX_BATCH_PER_GPU, environment)
+
+
+def choose_device(local_rank: int) -> torch.device:
+    """Returns this process's device: its GPU where there is one for each local rank, else the CPU."""
+    if torch.cuda.is_available() and local_rank < torch.cuda.device_count():
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+        return device
+    return torch.device("cpu")

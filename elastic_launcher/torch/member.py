@@ -1,0 +1,257 @@
+"""This process as a member of an elastic job: it follows the coordinator's orders and tells it what happened.
+
+Three threads work beside the training one: *orders* keeps a request waiting at the coordinator (which is also the
+heartbeat), *reports* sends what happened, and for each formation one builds the new group while the old one trains.
+None of them is ever waited for during a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from elastic_launcher.control.client import ControlClient, ControlRefused, ControlUnreachable
+from elastic_launcher.torch.group import Group, GroupError, build_group
+from elastic_launcher.torch.launch import Launch
+from elastic_launcher.torch.place import Formation
+
+POLL_SECONDS = 2.0  # how long a request for orders waits; also the heartbeat
+RETRY_SECONDS = 0.2  # between attempts to reach a coordinator that is away
+FLUSH_SECONDS = 3.0  # for the last reports of a process that ends
+GROUP_SECONDS = (
+    7 * 86400.0
+)  # a peer may evaluate for hours between two steps; the coordinator judges who is dead, not this
+ORPHANED = 75
+
+
+class JobOver(Exception):  # noqa: N818 - not an error
+    """The coordinator has no more use for this member."""
+
+
+class Member:
+    """The connection of one member to its coordinator.
+
+    Args:
+        launch: How this process was started.
+        device: Where its tensors lie.
+        orphan_timeout: Seconds without a coordinator after which the process leaves.
+    """
+
+    def __init__(self, launch: Launch, device: torch.device, orphan_timeout: float) -> None:
+        assert launch.control is not None and launch.member is not None
+        self.number = launch.member
+        self._launch = launch
+        self._device = device
+        self._orphan_timeout = orphan_timeout
+        self._client = ControlClient(launch.control, f"m{launch.member}")
+        self._changed = threading.Condition()
+        self._pending: Formation | None = None
+        self._pending_since = 0.0
+        self._building: set[int] = set()
+        self._abandoned: set[int] = set()
+        self._current: Formation | None = None
+        self._over: str | None = None
+        self._reports: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._closed = False
+        self._last_contact = time.monotonic()
+        self.coming: dict[str, Any] | None = None
+        self.expected_world_size = 1
+
+    def join(self) -> dict[str, Any]:
+        """Tells the coordinator that this process is there, and starts to follow orders.
+
+        Returns:
+            Where the job stands: ``epoch``, ``step``, ``begun``.
+
+        Raises:
+            ControlUnreachable: If there is no coordinator.
+            ControlRefused: If it does not want this member.
+        """
+        from elastic_launcher import __version__
+
+        payload = {
+            "pid": os.getpid(),
+            "node": self._launch.node,
+            "local_rank": self._launch.local_rank,
+            "version": __version__,
+        }
+        standing = self._client.post(f"/v1/members/{self.number}/join", payload)
+        self.expected_world_size = int(standing.get("expected_world_size", 1))
+        for target, name in ((self._follow_orders, "orders"), (self._send_reports, "reports")):
+            threading.Thread(target=target, name=f"elastic-{name}", daemon=True).start()
+        return standing
+
+    def report(self, kind: str, **fields: Any) -> None:
+        """Has something told to the coordinator, soon and without waiting."""
+        self._reports.put({"kind": kind, **fields})
+
+    def flush(self) -> None:
+        """Waits until all reports are told, a bounded time."""
+        done = threading.Event()
+        self._reports.put({"kind": "", "event": done})
+        done.wait(FLUSH_SECONDS)
+
+    def ready(self) -> Formation | None:
+        """Returns the formation that this member could change to after the step that runs now."""
+        pending = self._pending
+        return pending
+
+    def ready_since(self) -> float:
+        """Returns when the formation of `ready` was there, in monotonic seconds."""
+        return self._pending_since
+
+    def take(self, number: int) -> Formation | None:
+        """Takes the formation that all ranks agreed on; None if the coordinator has given it up in the meantime."""
+        with self._changed:
+            pending = self._pending
+            if pending is None or pending.number != number:
+                return None
+            self._pending, self.coming = None, None
+            self._current = pending
+            return pending
+
+    def wait_for(self, wanted: Callable[[Formation], bool]) -> Formation:
+        """Waits until a formation of a wanted kind stands, and takes it.
+
+        Raises:
+            JobOver: If the coordinator has no more use for this member.
+        """
+        with self._changed:
+            while True:
+                if self._over is not None:
+                    raise JobOver(self._over)
+                pending = self._pending
+                if pending is not None and wanted(pending):
+                    self._pending, self.coming = None, None
+                    self._current = pending
+                    return pending
+                self._changed.wait(1.0)
+
+    def give_up(self, formation: Formation, error: object) -> None:
+        """Tells that a formation failed before this member was admitted by it."""
+        self._abandoned.add(formation.number)
+        if formation.group is not None:
+            formation.group.cut()
+        self.report("form_failed", formation=formation.number, error=str(error))
+
+    def check_over(self) -> None:
+        """Raises `JobOver` if the coordinator has said so."""
+        if self._over is not None:
+            raise JobOver(self._over)
+
+    def _follow_orders(self) -> None:
+        """Asks for orders for as long as the process lives."""
+        after = 0
+        while not self._closed:
+            try:
+                answer = self._client.get(
+                    f"/v1/members/{self.number}/orders?after={after}&wait={POLL_SECONDS:g}", timeout=POLL_SECONDS + 5.0
+                )
+            except ControlUnreachable:
+                self._consider_leaving()
+                continue
+            except ControlRefused as refusal:
+                _leave(f"the coordinator no longer knows this member: {refusal}")
+            self._last_contact = time.monotonic()
+            for order in answer["orders"]:
+                after = max(after, order["seq"])
+                self._obey(order)
+
+    def _consider_leaving(self) -> None:
+        if time.monotonic() - self._last_contact > self._orphan_timeout:
+            _leave(f"the launcher has not been heard of for {self._orphan_timeout:g} s")
+        time.sleep(RETRY_SECONDS * (0.5 + random.random()))
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        kind = order["kind"]
+        if kind == "form":
+            self.coming = order
+            self._building.add(order["formation"])
+            threading.Thread(target=self._build, args=(order,), name="elastic-formation", daemon=True).start()
+        elif kind == "abandon":
+            self._abandon(order["formation"])
+        elif kind == "end":
+            with self._changed:
+                self._over = order.get("reason") or "the job is over"
+                for formation in (self._pending, self._current):
+                    if formation is not None and self.number in formation.joiners and formation.group is not None:
+                        formation.group.cut()  # wakes a joiner that waits for its state
+                self._changed.notify_all()
+        elif kind == "fail":
+            _leave(f"the job failed: {order.get('message', '')}", code=1)
+
+    def _abandon(self, number: int) -> None:
+        with self._changed:
+            self._abandoned.add(number)
+            for formation in (self._pending, self._current):
+                if formation is not None and formation.number == number and formation.group is not None:
+                    formation.group.cut()
+            if self._pending is not None and self._pending.number == number:
+                self._pending = None
+            if self.coming is not None and self.coming["formation"] == number:
+                self.coming = None
+
+    def _build(self, order: dict[str, Any]) -> None:
+        """Builds the group of one formation, beside the training."""
+        number = order["formation"]
+        group: Group | None = None
+        if self.number in order["members"]:
+            try:
+                group = build_group(
+                    order["store"],
+                    number,
+                    order["members"].index(self.number),
+                    len(order["members"]),
+                    order["timeout"],
+                    self._device,
+                    long_timeout=GROUP_SECONDS,
+                )
+            except (GroupError, OSError, RuntimeError) as error:
+                self.report("form_failed", formation=number, error=str(error))
+                return
+        with self._changed:
+            if number in self._abandoned:
+                if group is not None:
+                    group.cut()
+                return
+            self._pending = Formation.from_order(order, group)
+            self._pending_since = time.monotonic()
+            self._changed.notify_all()
+        self.report("formed", formation=number)
+
+    def _send_reports(self) -> None:
+        """Tells the coordinator what happened, in order."""
+        while True:
+            batch = [self._reports.get()]
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    batch.append(self._reports.get_nowait())
+            told = [r for r in batch if r is not None and r["kind"]]
+            while told:
+                try:
+                    self._client.post(f"/v1/members/{self.number}/reports", {"reports": told})
+                    break
+                except ControlUnreachable:
+                    self._consider_leaving()
+                except ControlRefused as refusal:
+                    print(f"elastic-launcher: the coordinator refused a report: {refusal}", file=sys.stderr, flush=True)
+                    break
+            for item in batch:
+                if item is not None and not item["kind"]:
+                    item["event"].set()
+
+
+def _leave(reason: str, code: int = ORPHANED) -> None:
+    """Ends this process at once: other threads may be waiting for peers that will never answer."""
+    print(f"elastic-launcher: {reason}; this rank leaves", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,135 @@
+"""Lets optimizers, schedulers and gradient scalers act once per global batch, and refuses what can't be kept exact.
+
+Objects stay what they are (the same instance of the same class): only their acting methods are wrapped.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+if TYPE_CHECKING:
+    from elastic_launcher.torch.session import Session
+
+WRAPPERS = {
+    "DistributedDataParallel": "job.prepare does what DDP does; pass the bare module",
+    "FullyShardedDataParallel": "sharded models are not resized in process; pass the bare module",
+    "DataParallel": "job.prepare uses one GPU per rank; pass the bare module",
+}
+
+
+def prepare(session: Session, things: tuple[Any, ...]) -> Any:
+    """Prepares models, optimizers, schedulers and scalers; see `Job.prepare`."""
+    for thing in things:
+        if isinstance(thing, nn.Module):
+            _prepare_model(session, thing)
+        elif isinstance(thing, Optimizer):
+            _prepare_optimizer(session, thing)
+        elif isinstance(thing, (LRScheduler, ReduceLROnPlateau)):
+            _prepare_scheduler(session, thing)
+        elif isinstance(thing, torch.amp.GradScaler):
+            _prepare_scaler(session, thing)
+        else:
+            raise TypeError(
+                f"job.prepare takes models, optimizers, schedulers and GradScaler, not {type(thing).__name__}; data "
+                "loaders come from job.dataloader"
+            )
+    return things[0] if len(things) == 1 else things
+
+
+def _prepare_model(session: Session, model: nn.Module) -> None:
+    name = type(model).__name__
+    if name in WRAPPERS or name.startswith("FSDP"):
+        raise TypeError(f"the model is wrapped in {name}: {WRAPPERS.get(name, WRAPPERS['FullyShardedDataParallel'])}")
+    for path, module in model.named_modules():
+        if getattr(module, "sparse", False) is True and isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            raise TypeError(
+                f"{path or 'the model'} makes sparse gradients; use {type(module).__name__}(..., sparse=False)"
+            )
+    for path, parameter in model.named_parameters():
+        if type(parameter.data).__name__ == "DTensor" or type(parameter).__name__ == "DTensor":
+            raise TypeError(
+                f"{path} is a DTensor; sharded models are not resized in process: pass the model before it is sharded"
+            )
+    model.to(session.device)
+    session.state.models.append(model)
+    session.buffers.add([model])
+
+
+def _prepare_optimizer(session: Session, optimizer: Optimizer) -> None:
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise TypeError(
+            "LBFGS evaluates the loss several times in one step, which micro-batches can't be replayed for; use "
+            "a first-order optimizer"
+        )
+    session.state.optimizers.append(optimizer)
+    act = optimizer.step
+
+    @functools.wraps(act)
+    def step(closure: Callable[[], Any] | None = None, **arguments: Any) -> Any:
+        micro = session.micro
+        if closure is not None:
+            raise ValueError(
+                "optimizer.step(closure) would evaluate the loss again; call job.backward(loss) and then "
+                "optimizer.step()"
+            )
+        if micro is not None and micro.calls == 0:
+            raise RuntimeError("optimizer.step() was called before job.backward(loss) in this micro-batch")
+        return act(**arguments) if _acts(session) else None
+
+    optimizer.step = step  # type: ignore[method-assign]
+
+
+def _acts(session: Session) -> bool:
+    """Whether what the script calls now takes effect: outside the loop always, inside it once the global batch is
+    complete.
+    """
+    return session.micro is None or session.sync_gradients
+
+
+def _gate(session: Session, owner: Any, method: str) -> None:
+    """Makes a method do nothing until the global batch is complete."""
+    act = getattr(owner, method)
+
+    @functools.wraps(act)
+    def gated(*arguments: Any, **named: Any) -> Any:
+        return act(*arguments, **named) if _acts(session) else None
+
+    setattr(owner, method, gated)
+
+
+def _prepare_scheduler(session: Session, scheduler: LRScheduler | ReduceLROnPlateau) -> None:
+    session.state.schedulers.append(scheduler)
+    kind = type(scheduler)
+
+    class Gated(kind):  # type: ignore[misc, valid-type]
+        """The same scheduler; a wrapped method of the instance would end up in its ``state_dict``."""
+
+        def step(self, *arguments: Any, **named: Any) -> None:
+            if _acts(session):
+                kind.step(self, *arguments, **named)
+
+    Gated.__name__, Gated.__qualname__, Gated.__module__ = kind.__name__, kind.__qualname__, kind.__module__
+    scheduler.__class__ = Gated
+
+
+def _prepare_scaler(session: Session, scaler: torch.amp.GradScaler) -> None:
+    session.state.scalers.append(scaler)
+    for method in ("unscale_", "step", "update"):
+        _gate(session, scaler, method)
+    scale = scaler.scale
+
+    @functools.wraps(scale)
+    def remember(outputs: Any) -> Any:
+        scaled = scale(outputs)
+        if isinstance(scaled, torch.Tensor):
+            scaled.elastic_unscaled = outputs  # type: ignore[attr-defined]
+        return scaled
+
+    scaler.scale = remember  # type: ignore[method-assign, assignment]

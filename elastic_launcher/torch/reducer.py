@@ -1,0 +1,399 @@
+"""The gradient of one optimizer step: Σ weight·gradient ÷ Σ weight over all micro-batches of all ranks, in flat memory.
+
+The first micro-batch's gradients are copied into flat memory, later ones are added there by autograd itself; while the
+last one's backward pass runs, buckets that are complete are reduced. Whatever comes after its bucket has gone (a layer
+that is used twice under reentrant checkpointing) is noticed, agreed on in the tail and added in a second round, so
+that the overlap can cost time but never exactness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from elastic_launcher.torch import signals as wire
+from elastic_launcher.torch.buffers import ModelBuffers
+from elastic_launcher.torch.layout import Bucket, Layout, make_layout
+from elastic_launcher.torch.signals import Agreement, Signals
+
+
+class ReduceGroup(Protocol):
+    """What the reducer needs of a process group (see `group.Group`)."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in the group."""
+
+    def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> Any:
+        """Starts an all-reduce in place; the result has ``wait()``."""
+
+
+@dataclass(eq=False)
+class Slot:
+    """The gradients of the k-th `backward` call of a step's micro-batches."""
+
+    layout: Layout
+    used: list[bool]
+    weight: float = 0.0
+    loss: torch.Tensor | None = None
+    overlap: bool = True
+    recording: bool = True
+    fired: list[torch.Tensor] = field(default_factory=list)
+
+
+class Reducer:
+    """Runs backward passes and reduces their gradients.
+
+    Args:
+        parameters: Returns the parameters that may have gradients, in an order that is the same on every rank.
+        buffers: The models' buffers.
+        device: Where the tail lies when there is no parameter to carry it.
+    """
+
+    def __init__(
+        self, parameters: Callable[[], list[torch.Tensor]], buffers: ModelBuffers, device: torch.device
+    ) -> None:
+        self._parameters = parameters
+        self._buffers = buffers
+        self._device = device
+        self._all: list[torch.Tensor] = []
+        self._slots: dict[tuple[int, int], Slot] = {}
+        self._trained: list[bool] = []
+        self._floating = 0
+        self._begun = False
+        self._seeds: dict[tuple[torch.dtype, torch.device, float], torch.Tensor] = {}
+        self._abandoned: list[object] = []
+        self._first_key: tuple[int, int] | None = None
+        self._launching: Callable[[Bucket], None] | None = None
+        self._late: list[torch.Tensor | None] | None = None
+        self._works: list[Any] = []
+
+    def begin_step(self) -> None:
+        """Forgets the last step's sums and gradients."""
+        for parameter in self._all:
+            parameter.grad = None
+        self._begun = False
+
+    def _lay_out(self) -> None:
+        """Makes the flat memory of a step ready: anew if parameters were added, frozen or thawed since the last one."""
+        if self._begun:
+            return
+        self._begun = True
+        self._all = self._parameters()
+        trained = [p.requires_grad for p in self._all]
+        if trained != self._trained or len(self._buffers.floating()) != self._floating:
+            self._drop_slots()
+            self._trained, self._floating = trained, len(self._buffers.floating())
+        for slot in self._slots.values():
+            slot.weight, slot.loss = 0.0, None
+            slot.used = [False] * len(slot.layout.parameters)
+
+    def renew(self) -> None:
+        """Lays memory out anew after a failure: a peer that lives on could still write into the old one."""
+        self._abandoned.append((list(self._slots.values()), self._works))
+        self._works = []
+        self._late = None
+        self._drop_slots()
+
+    def _drop_slots(self) -> None:
+        for slot in self._slots.values():
+            slot.layout.remove_hooks()
+        self._slots.clear()
+
+    def slot(self, call: int, only: Sequence[torch.Tensor] | None, owner: int) -> Slot:
+        """Returns the flat memory of the ``call``-th `backward` of a micro-batch.
+
+        Args:
+            call: Counted from 0.
+            only: The parameters whose gradients count; None for all.
+            owner: What ``only`` stands for (the optimizer's number, -1 for all).
+        """
+        self._lay_out()
+        key = (call, owner)
+        if call == 0:
+            self._first_key = key
+        if key not in self._slots:
+            chosen = self._all if only is None else [p for p in self._all if any(p is q for q in only)]
+            chosen = [p for p in chosen if p.requires_grad]
+            layout = make_layout(chosen, self._buffers.floating(), self._device)
+            self._slots[key] = Slot(layout, [False] * len(chosen))
+        return self._slots[key]
+
+    def first_slot(self) -> Slot:
+        """Returns the memory that ranks reduce first in a step, for one that has nothing to add."""
+        self._lay_out()
+        if self._first_key is None or self._first_key not in self._slots:
+            return self.slot(0, None, -1)
+        return self._slots[self._first_key]
+
+    def rehearse(self, loss: torch.Tensor, call: int, only: Sequence[torch.Tensor] | None, owner: int) -> None:
+        """Runs a backward pass of which nothing is kept, and lays out the memory of the real one."""
+        self.begin_step()
+        self.slot(call, only, owner)
+        loss.backward()  # type: ignore[no-untyped-call]
+        for parameter in self._all:
+            parameter.grad = None
+
+    def accumulate(
+        self,
+        slot: Slot,
+        loss: torch.Tensor,
+        *,
+        scale: float,
+        weight: float,
+        logged: torch.Tensor,
+        group: ReduceGroup | None,
+    ) -> None:
+        """Adds one micro-batch's gradient to a slot.
+
+        Args:
+            slot: Where to.
+            loss: A scalar, the mean over the micro-batch's samples.
+            scale: What the gradient is multiplied by (its share of the step).
+            weight: What ``logged`` counts; 0 leaves no trace.
+            logged: The loss as the user knows it (before any loss scaling).
+            group: The group, when this micro-batch completes the step and complete buckets may be reduced at once;
+                else None.
+        """
+        if weight == 0:
+            return
+        first = slot.weight == 0
+        slot.weight += weight
+        value = logged.detach()
+        value = (value if value.dtype == torch.float64 else value.float()) * weight
+        slot.loss = value if slot.loss is None else slot.loss + value
+
+        outer = [p.grad for p in self._all]
+        exact = loss.dtype in (torch.float32, torch.float64)  # a scale in half precision would not be exact
+        layout = slot.layout
+        for parameter in self._all:
+            parameter.grad = None
+        if not first and exact:
+            for bucket in layout.buckets:
+                for index, parameter, view in zip(bucket.indices, bucket.parameters, bucket.views, strict=True):
+                    if slot.used[index]:
+                        parameter.grad = view
+        factor = 1.0 if exact else scale
+        for bucket in layout.buckets:
+            bucket.launched = bucket.complete = False
+        if group is not None and group.world_size > 1:
+            self._arm(slot, group, factor, first)
+        try:
+            torch.autograd.backward(loss, self._seed(loss, scale) if exact else None)
+        finally:
+            self._launching = None
+            for bucket in layout.buckets:
+                if not bucket.launched:
+                    self._gather(slot, bucket, factor, first)
+            late = [p.grad for p in layout.parameters]
+            for parameter, grad in zip(self._all, outer, strict=True):
+                parameter.grad = grad
+            self._late = late if any(g is not None for g in late) else None
+
+    def _seed(self, loss: torch.Tensor, scale: float) -> torch.Tensor:
+        """Returns the gradient of the loss itself: a constant, kept from step to step."""
+        key = (loss.dtype, loss.device, scale)
+        if key not in self._seeds:
+            if len(self._seeds) > 64:
+                self._seeds.clear()
+            self._seeds[key] = torch.full(loss.shape, scale, dtype=loss.dtype, device=loss.device)
+        return self._seeds[key].view(loss.shape)
+
+    def _gather(self, slot: Slot, bucket: Bucket, factor: float, first: bool) -> None:
+        """Moves the gradients of a bucket's parameters into its flat memory and takes them off the parameters."""
+        new, places, more, sums = [], [], [], []
+        for index, parameter, view in zip(bucket.indices, bucket.parameters, bucket.views, strict=True):
+            grad = parameter.grad
+            if grad is None:
+                if first:
+                    view.zero_()
+                continue
+            parameter.grad = None
+            if grad is view:
+                continue
+            if grad.layout != torch.strided:
+                raise TypeError(
+                    f"parameter {index}, shaped {tuple(parameter.shape)}, has a sparse gradient; use sparse=False there"
+                )
+            if slot.used[index]:
+                more.append(grad)
+                sums.append(view)
+            else:
+                slot.used[index] = True
+                new.append(grad)
+                places.append(view)
+        with torch.no_grad():
+            if factor != 1.0:
+                torch._foreach_mul_(new + more, factor)
+            if new:
+                torch._foreach_copy_(places, new)
+            if more:
+                torch._foreach_add_(sums, more)
+
+    def _arm(self, slot: Slot, group: ReduceGroup, factor: float, first: bool) -> None:
+        """Makes buckets go as soon as the gradient that is expected last has come."""
+        layout = slot.layout
+        slot.fired.clear()
+        if not slot.overlap or len(layout.buckets) < 2:
+            return
+        if slot.recording:
+            if not layout.handles:
+                for parameter in layout.parameters:
+                    layout.handles.append(parameter.register_post_accumulate_grad_hook(slot.fired.append))
+            return
+
+        def launch(done: Bucket) -> None:
+            done.complete = True
+            for bucket in layout.buckets[:-1]:
+                if not bucket.complete:
+                    return  # every rank reduces in the same order
+                if not bucket.launched:
+                    self._gather(slot, bucket, factor, first)
+                    bucket.launched = True
+                    self._works.append(group.all_reduce(bucket.flat))
+
+        self._launching = launch
+
+    def _learn_order(self, slot: Slot) -> None:
+        """Puts the hooks where the last backward pass showed that a bucket is complete."""
+        layout = slot.layout
+        order = {id(p): n for n, p in enumerate(slot.fired)}
+        twice = len(order) != len(slot.fired)
+        layout.remove_hooks()
+        slot.recording = False
+        slot.overlap = not twice and bool(order)
+        slot.fired.clear()
+        if not slot.overlap:
+            return
+        for bucket in layout.buckets[:-1]:
+            seen = [p for p in bucket.parameters if id(p) in order]
+            if not seen:
+                continue
+            last = max(seen, key=lambda p: order[id(p)])
+
+            def hook(_: torch.Tensor, bucket: Bucket = bucket) -> None:
+                if self._launching is not None:
+                    self._launching(bucket)
+
+            layout.handles.append(last.register_post_accumulate_grad_hook(hook))
+
+    def reduce(self, slot: Slot, group: ReduceGroup, signals: Signals, *, samples: int, count: int) -> Agreement:
+        """Reduces a slot whose micro-batches are all in, and puts the result into ``p.grad``.
+
+        Args:
+            slot: What to reduce.
+            group: All ranks of it call this for the same step.
+            signals: What this rank says.
+            samples: This rank's samples in the step.
+            count: The step's samples over all ranks.
+
+        Raises:
+            GroupError: If a peer was lost. Nothing was put into ``p.grad`` then.
+        """
+        layout = slot.layout
+        alone = group.world_size == 1
+        if slot.weight == 0:
+            for bucket in layout.buckets:
+                bucket.flat[: bucket.gradient_numel].zero_()
+                bucket.launched = False
+        works, self._works = self._works, []
+        floating = self._buffers.floating()
+        self._write_tail(slot, signals, samples / count, floating)
+        whole = self._buffers.whole()
+        largest = torch.cat([b.reshape(-1).to(torch.int64) for b in whole]) if whole and not alone else None
+        if not alone:
+            for bucket in layout.buckets:
+                if not bucket.launched:
+                    works.append(group.all_reduce(bucket.flat))
+            if largest is not None:
+                works.append(group.all_reduce(largest, op="max"))
+            for work in works:
+                work.wait()
+        agreement = wire.read(layout.head.tolist(), signals, group.world_size)
+        if agreement.late:
+            self._second_round(slot, group)
+        elif slot.recording and not alone:
+            self._learn_order(slot)
+        self._late = None
+        for bucket in layout.buckets:
+            bucket.launched = False
+        if agreement.weight and agreement.weight != count:
+            for bucket in layout.buckets:
+                bucket.flat[: bucket.gradient_numel].mul_(count / agreement.weight)
+        if not alone:
+            self._read_buffers(layout, floating, whole, largest)
+        self._hand_over(slot, agreement.weight != 0)
+        return agreement
+
+    def _write_tail(self, slot: Slot, signals: Signals, share: float, floating: list[torch.Tensor]) -> None:
+        """Writes what this rank adds to the tail."""
+        layout = slot.layout
+        numbers = wire.spell(signals, late=self._late is not None, weight=slot.weight, loss=0.0)
+        with torch.no_grad():
+            numbers.extend(map(float, slot.used))
+            tail = layout.buckets[-1].flat[layout.buckets[-1].gradient_numel :]
+            tail[: len(numbers)].copy_(torch.tensor(numbers, dtype=tail.dtype))
+            if slot.loss is not None:
+                layout.head[wire.LOSS_INDEX].copy_(slot.loss)
+            for place, chosen in layout.buffers:
+                if share > 0:
+                    now, before = _flatten(floating, chosen), _flatten(self._buffers.at_step_begin(), chosen)
+                    torch.sub(now, before, out=place).mul_(share).masked_fill_(now == before, 0.0)
+                else:
+                    place.zero_()  # not times zero: a NaN there would spread
+
+    def _read_buffers(
+        self, layout: Layout, floating: list[torch.Tensor], whole: list[torch.Tensor], largest: torch.Tensor | None
+    ) -> None:
+        """Gives the buffers their value before the step plus the mean change, so that constants stay as they are."""
+        with torch.no_grad():
+            for place, chosen in layout.buffers:
+                values = _flatten(self._buffers.at_step_begin(), chosen).add_(place)
+                parts = values.split([floating[n].numel() for n in chosen])
+                for number, part in zip(chosen, parts, strict=True):
+                    floating[number].copy_(part.view(floating[number].shape))
+            if largest is not None:
+                for buffer, part in zip(whole, largest.split([b.numel() for b in whole]), strict=True):
+                    buffer.copy_(part.view(buffer.shape))
+
+    def _second_round(self, slot: Slot, group: ReduceGroup) -> None:
+        """Adds the gradients that came after their bucket had gone, and looks at the order anew."""
+        late = dict(zip(map(id, slot.layout.parameters), self._late or [], strict=False))
+        for bucket in slot.layout.buckets:
+            if not bucket.parameters:
+                continue
+            rest = torch.zeros(bucket.gradient_numel, dtype=bucket.flat.dtype, device=bucket.flat.device)
+            offset = 0
+            for parameter in bucket.parameters:
+                grad = late.get(id(parameter))
+                if grad is not None:
+                    rest[offset : offset + parameter.numel()].view(parameter.shape).copy_(grad)
+                offset += parameter.numel()
+            group.all_reduce(rest).wait()
+            offset = 0
+            for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+                view.add_(rest[offset : offset + parameter.numel()].view(parameter.shape))
+                offset += parameter.numel()
+        slot.layout.remove_hooks()
+        slot.recording = True
+
+    def _hand_over(self, slot: Slot, weighed: bool) -> None:
+        """Lets ``p.grad`` be the reduced gradient; None where no rank has one."""
+        used = slot.layout.used
+        everywhere = weighed and (not used.numel() or bool(used.min() > 0))
+        ranks = None if everywhere else used.tolist()
+        for bucket in slot.layout.buckets:
+            for index, parameter, view in zip(bucket.indices, bucket.parameters, bucket.views, strict=True):
+                if ranks is None or (weighed and ranks[index]):
+                    if parameter.grad is None:
+                        parameter.grad = view
+                    else:
+                        parameter.grad.add_(view)
+
+
+def _flatten(tensors: list[torch.Tensor], chosen: list[int]) -> torch.Tensor:
+    """Returns the chosen tensors' elements one after the other, in memory of their own."""
+    return torch.cat([tensors[n].reshape(-1) for n in chosen])

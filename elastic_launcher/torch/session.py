@@ -1,0 +1,153 @@
+"""What the parts of a job share in one process: its settings, where it stands, and who its peers are."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from elastic_launcher.torch.buffers import ModelBuffers
+from elastic_launcher.torch.place import Place
+from elastic_launcher.torch.position import Position
+from elastic_launcher.torch.reducer import Reducer
+from elastic_launcher.torch.state import TrainingState
+
+if TYPE_CHECKING:
+    from elastic_launcher.torch.launch import Launch
+    from elastic_launcher.torch.loader import ElasticLoader
+    from elastic_launcher.torch.member import Member
+
+USUAL_STEPS = 20  # recent steps whose median is the usual step time
+
+
+@dataclass
+class MicroBatch:
+    """The micro-batch that the script works on.
+
+    Attributes:
+        samples: Samples that count; 0 in a rehearsal or without a share.
+        count: Samples of the whole step, over all ranks.
+        last: Whether it completes this rank's part of the step.
+        rehearsal: Whether nothing of it is kept.
+        calls: `backward` calls so far.
+        synced: Whether the last of them ended with the reduced gradient.
+        dropped: Whether the step does not count: a peer was lost, or a rank ended the training before it.
+        error: What lost the step.
+    """
+
+    samples: int
+    count: int
+    last: bool
+    rehearsal: bool = False
+    calls: int = 0
+    synced: bool = False
+    dropped: bool = False
+    error: Exception | None = None
+
+
+@dataclass
+class Pace:
+    """When steps were completed, on a monotonic clock."""
+
+    gaps: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_STEPS))
+    last: float | None = None
+
+    def tick(self) -> float:
+        """Notes that a step was completed now; returns the seconds since the one before (0 for the first)."""
+        now = time.monotonic()
+        gap = now - self.last if self.last is not None else 0.0
+        if self.last is not None:
+            self.gaps.append(gap)
+        self.last = now
+        return gap
+
+    def usual(self) -> float:
+        """Returns the median of the recent gaps, 0 when there is none."""
+        return statistics.median(self.gaps) if self.gaps else 0.0
+
+
+@dataclass
+class Session:
+    """The shared state of one job in one process.
+
+    Attributes:
+        global_batch_size: Samples of an optimizer step, over all ranks.
+        max_batch_per_gpu: Most samples of a micro-batch.
+        seed: What all random numbers derive from.
+        device: Where batches go.
+        launch: How the process was started.
+        member: The connection to the coordinator; None without our launcher.
+        place: Where this process stands among its peers; None until it is admitted.
+        sync_gradients: Whether the micro-batch that runs has completed the global batch.
+        stop_reason: Why this rank's script asked for the end, if it did.
+        over: Whether the training has ended on all ranks.
+        dying: Whether an exception is ending the script.
+        unequal: Whether the ranks' states have still to be made equal (plain torchrun, before its first step).
+    """
+
+    global_batch_size: int
+    max_batch_per_gpu: int
+    seed: int
+    device: torch.device
+    launch: Launch
+    member: Member | None
+    buffers: ModelBuffers
+    state: TrainingState
+    position: Position = field(default_factory=Position)
+    place: Place | None = None
+    micro: MicroBatch | None = None
+    loader: ElasticLoader | None = None
+    sync_gradients: bool = False
+    stop_reason: str | None = None
+    over: bool = False
+    dying: bool = False
+    unequal: bool = False
+    epochs: int | None = None
+    loss: float = float("nan")
+    pace: Pace = field(default_factory=Pace)
+    _known: tuple[int, ...] = ()
+    _parameters: list[torch.Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.reducer = Reducer(self.parameters, self.buffers, self.device)
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """The prepared models."""
+        return self.state.models
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Returns all parameters of models and optimizers, each once, in an order that is the same on every rank."""
+        groups = [group for optimizer in self.state.optimizers for group in optimizer.param_groups]
+        known = (len(self.models), *(len(group["params"]) for group in groups))
+        if known != self._known or not self._parameters:
+            found: dict[int, torch.Tensor] = {}
+            for model in self.models:
+                found.update((id(p), p) for p in model.parameters())
+            for group in groups:
+                found.update((id(p), p) for p in group["params"])
+            self._parameters, self._known = list(found.values()), known
+        return self._parameters
+
+    def need_place(self, what: str) -> Place:
+        """Returns the place, or says why there is none yet.
+
+        Raises:
+            RuntimeError: If this process has not been admitted.
+        """
+        if self.place is None:
+            raise RuntimeError(
+                f"{what} needs the other ranks, and this rank is not admitted before its first batch: call it inside "
+                "or after the training loop"
+            )
+        return self.place
+
+    def report(self, kind: str, **fields: Any) -> None:
+        """Tells the coordinator, if there is one."""
+        if self.member is not None:
+            self.member.report(kind, **fields)

@@ -1,0 +1,108 @@
+"""What the ranks tell each other inside the gradient reduction, as a few numbers that survive being added up.
+
+Each rank writes its signals into the head of the tail; after the reduction every rank reads the same sums and so comes
+to the same decision at the same step. All numbers are small and whole (but for the loss), hence exact in float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+READY_SLOTS = 8  # one formation is under way at a time; eight apart they can't be taken for one another
+POSITION_BITS = 8
+CHECK_BITS = 16
+_STOP, _BREAK, _LATE, _WEIGHT, _LOSS, _LOSS_WEIGHT = range(READY_SLOTS, READY_SLOTS + 6)
+_POSITION = READY_SLOTS + 6
+_CHECK = _POSITION + POSITION_BITS
+HEAD = _CHECK + CHECK_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What one rank says.
+
+    Attributes:
+        position: A number derived from where the rank stands; ranks at the same step have the same.
+        ready: The formation that this rank could change to after this step, or None.
+        stop: The script of this rank asked for the end.
+        left_loop: The script of this rank broke out of the training loop.
+        check: A checksum of this rank's parameters, or 0 when none is compared in this step.
+    """
+
+    position: int
+    ready: int | None = None
+    stop: bool = False
+    left_loop: bool = False
+    check: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What all ranks together said; the same on each of them.
+
+    Attributes:
+        weight: Sum of the weights of the step's samples.
+        loss: Weighted mean of the loss; NaN when nothing was weighed.
+        formation: The formation that all ranks are ready for, or None.
+        stop: How many ranks asked for the end.
+        left_loop: How many ranks broke out of the loop.
+        late: How many ranks had a gradient that came after its bucket was reduced.
+        same_position: Whether all ranks stood at the same step.
+        same_check: Whether all ranks' parameter checksums are equal.
+    """
+
+    weight: float
+    loss: float
+    formation: int | None
+    stop: int
+    left_loop: int
+    late: int
+    same_position: bool
+    same_check: bool
+
+
+def _signs(number: int, bits: int) -> list[float]:
+    """Spells a number's low bits as +1 and -1: equal numbers add up to ±W everywhere, different ones don't."""
+    return [1.0 if number >> bit & 1 else -1.0 for bit in range(bits)]
+
+
+def spell(signals: Signals, *, late: bool, weight: float, loss: float) -> list[float]:
+    """Returns the ``HEAD`` numbers that a rank adds to the sum; the loss is written apart from them where it is a
+    tensor.
+
+    Args:
+        signals: What the rank says.
+        late: Whether a gradient of this rank missed its bucket.
+        weight: This rank's weight of the step's samples.
+        loss: This rank's weight times loss, or 0.
+    """
+    ready = [0.0] * READY_SLOTS
+    if signals.ready is not None:
+        ready[signals.ready % READY_SLOTS] = 1.0
+    numbers = [float(signals.stop), float(signals.left_loop), float(late), weight, loss, weight]
+    return ready + numbers + _signs(signals.position, POSITION_BITS) + _signs(signals.check, CHECK_BITS)
+
+
+LOSS_INDEX = _LOSS
+
+
+def read(head: list[float], signals: Signals, world_size: int) -> Agreement:
+    """Reads the sums over all ranks.
+
+    Args:
+        head: The ``HEAD`` reduced numbers.
+        signals: What this rank itself said.
+        world_size: Ranks that took part.
+    """
+    agreed = signals.ready is not None and head[signals.ready % READY_SLOTS] == world_size
+    weight = head[_LOSS_WEIGHT]
+    return Agreement(
+        weight=head[_WEIGHT],
+        loss=head[_LOSS] / weight if weight else float("nan"),
+        formation=signals.ready if agreed else None,
+        stop=int(head[_STOP]),
+        left_loop=int(head[_BREAK]),
+        late=int(head[_LATE]),
+        same_position=all(abs(value) == world_size for value in head[_POSITION:_CHECK]),
+        same_check=all(abs(value) == world_size for value in head[_CHECK:HEAD]),
+    )

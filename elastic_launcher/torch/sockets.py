@@ -1,0 +1,84 @@
+"""Which TCP connections of this process belong to one process group, and how to shut exactly those.
+
+Each group has a listening socket of its own, and its members tell each other where they listen. So a connection
+belongs to the group if and only if one of its ends is the listener of one of them, whatever other threads open and
+close meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+FOLDER = "/proc/self/fd"
+ATTEMPTS = 20  # another thread has to open a listener within the same fraction of a millisecond each time
+
+Address = tuple[str, int]
+T = TypeVar("T")
+
+
+def _sockets() -> Iterator[socket.socket]:
+    """Yields a duplicate of each IP stream socket of this process: its number can't be reused while it is looked at."""
+    for name in os.listdir(FOLDER):
+        with contextlib.suppress(OSError):
+            if not os.readlink(f"{FOLDER}/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as found:
+                if found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM:
+                    yield found
+
+
+def _listeners() -> set[Address]:
+    return {
+        found.getsockname()[:2] for found in _sockets() if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    }
+
+
+def open_listening(open_it: Callable[[], T]) -> tuple[T, Address]:
+    """Opens something that listens on a new port, and tells where.
+
+    Args:
+        open_it: Opens it; called again in the rare case that another thread opened a listener at the same time.
+
+    Raises:
+        OSError: If it can't be told where it listens.
+    """
+    for _ in range(ATTEMPTS):
+        before = _listeners()
+        opened = open_it()
+        new = _listeners() - before
+        if len(new) == 1:
+            return opened, new.pop()
+    raise OSError(f"can't tell which of this process's listening sockets ({len(new)} new ones) is the process group's")
+
+
+def shut_connections(listeners: set[Address]) -> int:
+    """Shuts every connection of this process whose one end is one of ``listeners``, and no listener itself.
+
+    Whoever waits for such a connection, here or at its other end, gets an error at once.
+
+    Returns:
+        How many there were.
+    """
+    count = 0
+    for found in _sockets():
+        with contextlib.suppress(OSError):  # without a peer it is not connected; it may close at any time
+            if found.getpeername()[:2] in listeners or found.getsockname()[:2] in listeners:
+                found.shutdown(socket.SHUT_RDWR)
+                count += 1
+    return count
+
+
+def address_towards(host: str, port: int) -> str:
+    """Returns this machine's address on the way to a host; ``127.0.0.1`` for one on this machine's loopback.
+
+    Raises:
+        OSError: If there is no way.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)  # sends nothing
+        return str(probe.getsockname()[0])

@@ -1,0 +1,78 @@
+"""Finds and names what differs between ranks that should be the same."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+from elastic_launcher.torch.group import Group
+from elastic_launcher.torch.position import Position
+from elastic_launcher.torch.state import TrainingState
+
+
+class ChecksumTask:
+    """The checksums of this rank's parameters, computed beside the step that doesn't change them yet.
+
+    Args:
+        state: What is checked.
+    """
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+        self._names: list[str] = []
+        self._sums: list[int] = []
+        self._thread = threading.Thread(target=self._compute, name="elastic-checksum", daemon=True)
+        self._thread.start()
+
+    def _compute(self) -> None:
+        names, sums = self._state.checksums()
+        self._names, self._sums = names, sums.tolist()
+
+    def combined(self) -> int:
+        """Returns one number for all parameters."""
+        self._thread.join()
+        total = 0
+        for value in self._sums:
+            total = (total * 0x100000001B3 ^ value) & (2**64 - 1)
+        return (total ^ total >> 32 ^ total >> 48) & 0xFFFF
+
+    def by_name(self) -> dict[str, int]:
+        """Returns the checksum of each parameter."""
+        self._thread.join()
+        return dict(zip(self._names, self._sums, strict=True))
+
+
+def _gather(group: Group, value: Any) -> list[Any]:
+    return [json.loads(text) for text in group.all_gather_bytes(json.dumps(value).encode())]
+
+
+def name_differences(group: Group, check: ChecksumTask) -> str:
+    """Returns a message that names the parameters whose values differ, and the ranks."""
+    rows = _gather(group, check.by_name())
+    reference = rows[0]
+    found = [
+        f"{name} on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+        for name in reference
+        if (ranks := [rank for rank, row in enumerate(rows) if row.get(name) != reference[name]])
+    ]
+    return (
+        "parameters are no longer the same on all ranks: "
+        + "; ".join(found[:5])
+        + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+        + " (compared with rank 0). Change parameters only through the prepared optimizers, the same way on every rank."
+    )
+
+
+def name_positions(group: Group, position: Position, left_loop: bool = False) -> str:
+    """Returns a message that says where each rank stands, when they are not at the same step."""
+    rows = _gather(group, (position.epoch, position.step_in_epoch, left_loop))
+    alone = [rank for rank, row in enumerate(rows) if row[2]]
+    where = ", ".join(f"rank {rank}: step {row[1]} of epoch {row[0]}" for rank, row in enumerate(rows))
+    if alone:
+        who = ", ".join(map(str, alone))
+        return (
+            f"rank {who} left the training loop (break) while others go on ({where}). "
+            "End all ranks at one step with job.stop(reason)."
+        )
+    return f"ranks stand at different steps ({where}); every rank must run the same number of epochs and steps"

@@ -1,0 +1,107 @@
+"""A group whose ranks are threads of one process: the real reducer with only the wire replaced."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from elastic_launcher.torch.buffers import ModelBuffers
+from elastic_launcher.torch.job import Job
+from elastic_launcher.torch.launch import Launch
+from elastic_launcher.torch.place import Formation, Place
+from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.state import TrainingState
+
+WAIT_SECONDS = 60.0
+
+
+class _Meeting:
+    """One collective operation."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.texts: dict[int, bytes] = {}
+        self.done = threading.Event()
+
+
+class Exchange:
+    """Where the ranks' tensors meet, operation by operation."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self._lock = threading.Lock()
+        self._meetings: dict[int, _Meeting] = {}
+
+    def enter(self, number: int, tensor: torch.Tensor, op: str) -> _Meeting:
+        """Brings a tensor to an operation; the last rank computes it for all."""
+        with self._lock:
+            meeting = self._meetings.setdefault(number, _Meeting())
+            meeting.tensors.append(tensor)
+            complete = len(meeting.tensors) == self.world_size
+        if complete:
+            assert len({t.shape for t in meeting.tensors}) == 1, "ranks reduce tensors of different shapes"
+            stacked = torch.stack(meeting.tensors)
+            result = stacked.sum(0) if op == "sum" else stacked.amax(0)
+            for member in meeting.tensors:
+                member.copy_(result)
+            meeting.done.set()
+        return meeting
+
+    def gather(self, number: int, rank: int, data: bytes) -> list[bytes]:
+        """Collects bytes of all ranks."""
+        with self._lock:
+            meeting = self._meetings.setdefault(number, _Meeting())
+            meeting.texts[rank] = data
+            if len(meeting.texts) == self.world_size:
+                meeting.done.set()
+        assert meeting.done.wait(WAIT_SECONDS), "a rank is missing in a collective"
+        return [meeting.texts[r] for r in range(self.world_size)]
+
+
+class ThreadGroup:
+    """One rank's view of an exchange."""
+
+    def __init__(self, exchange: Exchange, rank: int) -> None:
+        self._exchange = exchange
+        self.rank = rank
+        self.world_size = exchange.world_size
+        self._number = 0
+
+    def all_gather_bytes(self, data: bytes) -> list[bytes]:
+        """Gives every rank what each rank brought."""
+        self._number += 1
+        return self._exchange.gather(self._number, self.rank, data)
+
+    def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> Any:
+        """Starts a reduction; `wait` of the result ends it."""
+        self._number += 1
+        meeting = self._exchange.enter(self._number, tensor, op)
+
+        class Work:
+            def wait(self) -> None:
+                assert meeting.done.wait(WAIT_SECONDS), "a rank is missing in a reduction"
+
+        return Work()
+
+
+def run_ranks(world_size: int, body: Callable[[ThreadGroup], Any]) -> list[Any]:
+    """Runs ``body(group)`` as every rank at once and returns their results in rank order."""
+    exchange = Exchange(world_size)
+    with ThreadPoolExecutor(world_size) as pool:
+        futures = [pool.submit(body, ThreadGroup(exchange, rank)) for rank in range(world_size)]
+        return [future.result() for future in futures]
+
+
+def thread_job(group: ThreadGroup, global_batch_size: int, max_batch_per_gpu: int, seed: int = 0) -> Job:
+    """Returns a job whose peers are threads: all of the library but processes and sockets."""
+    launch = Launch(control=None, member=None, node=None, torchrun=False, local_rank=0)
+    state = TrainingState([], [], [], [], {}, {})
+    device = torch.device("cpu")
+    session = Session(global_batch_size, max_batch_per_gpu, seed, device, launch, None, ModelBuffers(), state)
+    formation = Formation(1, 1, "start", tuple(range(group.world_size)), group=group)  # type: ignore[arg-type]
+    session.place = Place(group.rank, formation, group, group.world_size)  # type: ignore[arg-type]
+    return Job(session)
