@@ -70,7 +70,8 @@ def conclude(state: State, now: float) -> Decision:
             state.members[number].failure or state.members[number].exit for number in state.survivors()
         )
         if now >= verdict.until or (known and verdict.weight > Weight.SUSPICION):
-            return finish(state, verdict.exit_code, verdict.message, verdict.log_of, verdict.traceback)
+            message = "; ".join([verdict.message, *_own_exits(state, verdict)])
+            return finish(state, verdict.exit_code, message, verdict.log_of, verdict.traceback)
         return state, ()
     return _finish_when_all_ended(state, now)
 
@@ -105,7 +106,8 @@ def how(end: Exit) -> str:
 def script_failed(state: State, member: Member, now: float) -> Decision:
     """The script raised an exception on a member without which the job does not go on."""
     assert member.failure is not None
-    message = f"{state.name(member.number)} failed {when(state)}: {member.failure.message}; {NOTHING_SAVED}"
+    said = member.failure.message.rstrip(". ")
+    message = f"{state.name(member.number)} failed {when(state)}: {said}; {NOTHING_SAVED}"
     return condemn(
         state,
         Verdict(
@@ -167,9 +169,10 @@ def ended_early(state: State, now: float) -> Decision:
         ahead = member.ended and any(other.step > member.step for other in others)
         early = member.ended or (member.exit is not None and member.exit.clean)
         if early and (broken or ahead) and not member.done and member.failure is None:
+            step = member.step if member.ended else state.step
             message = (
                 f"rank {state.group.index(number)}'s script (member {number}, node {member.node}) ended after step "
-                f"{member.step} while other ranks train on; end all ranks at one step with job.stop(); {NOTHING_SAVED}"
+                f"{step} while other ranks train on; end all ranks at one step with job.stop(); {NOTHING_SAVED}"
             )
             log_of = (member.node, member.local_rank)
             return condemn(
@@ -193,6 +196,16 @@ def wind_down(state: State) -> Decision:
     )
     actions: tuple[Action, ...] = (Order(waiting, End("the training is over")),) if waiting else ()
     return replace(state, over=True), actions
+
+
+def _own_exits(state: State, verdict: Verdict) -> list[str]:
+    """Returns which scripts have ended with codes of their own, where the message comes from another's exception."""
+    members = [state.members[number] for number in state.survivors() if verdict.weight is Weight.SCRIPT]
+    return [
+        f"{state.name(one.number)} {how(one.exit)}"
+        for one in members
+        if one.failure is None and one.exit is not None and one.exit.code
+    ]
 
 
 def _finish_when_all_ended(state: State, now: float) -> Decision:

@@ -168,6 +168,17 @@ def test_an_exception_counts_more_than_a_death_that_was_seen_before() -> None:
     assert job.finish.traceback.endswith("boom")
 
 
+def test_an_exit_code_that_an_exception_elsewhere_hides_is_told_too() -> None:
+    job = training(2)
+    job.report(1, Failed("RuntimeError: rank 1 left the training loop."))
+    job.rank_ended(2, 5)
+    assert job.finish is not None
+    assert job.finish.message == (
+        "member 1 (rank 0, node 1) failed at step 10: RuntimeError: rank 1 left the training loop; nothing was saved; "
+        "member 2 (rank 1, node 2) exited with code 5"
+    )
+
+
 def test_no_more_evidence_than_that_of_all_is_waited_for() -> None:
     job = training(2)
     job.report_all((1, 2), Failed("ValueError: boom"))
