@@ -175,6 +175,17 @@ def training(nodes: int, minimum: int = 1, nproc: int = 1, step: int = 10) -> Jo
     return job
 
 
+def growing(survivors: int = 1, joiners: int = 1, nproc: int = 1) -> Job:
+    """A job whose grow formation has just been ordered."""
+    job = training(survivors, nproc=nproc)
+    job.target(survivors + joiners)
+    new = range(survivors + 1, survivors + joiners + 1)
+    job.join(*new)
+    job.warm(*new)
+    job.look()
+    return job
+
+
 def _with_minimum(state: State, minimum: int) -> State:
     from dataclasses import replace
 
