@@ -20,6 +20,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from elastic_launcher.torch import nccl
 from elastic_launcher.torch.sockets import Address, address_towards, open_listening, shut_connections
+from elastic_launcher.torch.store_clients import leased_store
 
 LONG_TIMEOUT = 1800.0
 GLOO: Any = dist.ProcessGroupGloo  # its stubs lack what is used here
@@ -272,12 +273,13 @@ def build_group(
     """
     if world_size == 1:
         return Group(str(formation), 0, 1)
-    host, _, port = store.rpartition(":")
     try:
-        client = TCPStore(host.strip("[]"), int(port), None, False, timedelta(seconds=timeout), wait_for_workers=False)
+        with leased_store(store, timeout) as client:
+            return group_from_store(client, f"formation/{formation}", rank, world_size, timeout, device, long_timeout)
+    except GroupError:
+        raise
     except RuntimeError as error:
         raise GroupError(f"the c10d store at {store} can't be reached ({_first_line(error)})") from error
-    return group_from_store(client, f"formation/{formation}", rank, world_size, timeout, device, long_timeout)
 
 
 def group_from_store(
