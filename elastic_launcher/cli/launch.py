@@ -1,0 +1,136 @@
+"""Puts a job's parts together, runs it, and tells how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.coordinator.coordinator import Coordinator
+from elastic_launcher.coordinator.logs import LogFollower
+from elastic_launcher.engines.local import LocalEngine
+from elastic_launcher.engines.machine import cores, gpus, threads_per_rank
+from elastic_launcher.events import Event, EventLog
+from elastic_launcher.hints import FileSource, HintSource
+from elastic_launcher.workdir import WorkDir, claim
+
+if TYPE_CHECKING:
+    from elastic_launcher.cli.display import Display
+
+
+class Showing:
+    """Brings what scripts write and what happens into one order, and shows the lines of whatever fails.
+
+    Args:
+        display: Where both go.
+        folder: The job's ``logs`` folder.
+        nproc_per_node: Ranks on each node.
+    """
+
+    def __init__(self, display: Display, folder: Path, nproc_per_node: int) -> None:
+        self._display = display
+        self._nproc_per_node = nproc_per_node
+        self.follower = LogFollower(folder, display.script_line)
+
+    def take(self, event: Event) -> None:
+        """Shows an event, after all that was written before it."""
+        self._read()
+        if event.kind in ("node_failed", "node_lost"):
+            for local_rank in range(self._nproc_per_node):
+                self.follower.show_failure(event["node"], local_rank)
+        self._display.feed(event)
+
+    def _read(self) -> None:
+        while self.follower.poll():
+            pass
+
+
+def launch(config: JobConfig, directory: Path) -> int:
+    """Runs a job to its end and returns the launcher's exit code.
+
+    Raises:
+        ConfigError: If its work directory can't be had.
+    """
+    from elastic_launcher.cli.display import Display
+
+    devices, warning = share_gpus(config, gpus())
+    with claim(config, directory) as work_dir, contextlib.closing(EventLog(work_dir.layout.events)) as events:
+        say(f"work directory {work_dir.path}")
+        say(f"each rank computes with {_threads(config)}")
+        if warning:
+            say(warning)
+        display = Display(config)
+        showing = Showing(display, work_dir.layout.logs, config.nproc_per_node)
+        engine = LocalEngine(config, work_dir.layout, devices)
+        coordinator = Coordinator(config, work_dir.path, engine, events, _hint_source(config), on_event=showing.take)
+        display.start()
+        try:
+            code = asyncio.run(_train(coordinator, showing.follower))
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)  # all is over but the report
+        finally:
+            engine.close()
+            display.stop()
+        _conclude(work_dir, coordinator.message, code)
+    return code
+
+
+def _hint_source(config: JobConfig) -> HintSource | None:
+    return FileSource(Path(config.hints)) if config.hints is not None else None
+
+
+def share_gpus(config: JobConfig, found: Sequence[str]) -> tuple[Sequence[str] | None, str]:
+    """Returns which GPUs nodes divide (none: train on the CPU; None: as the scripts find them), and a warning."""
+    if not found:
+        return None, ""
+    if len(found) >= config.max_ranks:
+        return found, ""
+    warning = (
+        f"{config.max_nodes} nodes of {config.nproc_per_node} ranks need {config.max_ranks} GPUs and this machine has "
+        f"{len(found)}: training on the CPU; lower MAX of --nodes to train on GPUs"
+    )
+    return (), warning
+
+
+def say(message: str) -> None:
+    """Tells the user something about the launcher itself."""
+    print(f"elastic-launcher: {message}", file=sys.stderr, flush=True)
+
+
+async def _train(coordinator: Coordinator, follower: LogFollower) -> int:
+    following = asyncio.create_task(follower.run())
+    try:
+        return await coordinator.run()
+    finally:
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError, OSError):
+            await following
+        follower.close()
+
+
+def _threads(config: JobConfig) -> str:
+    given = os.environ.get("OMP_NUM_THREADS")
+    if given is not None:
+        return f"OMP_NUM_THREADS={given}, as set"
+    count = cores()
+    threads = threads_per_rank(count, config.max_ranks)
+    return f"OMP_NUM_THREADS={threads} ({count} cores, at most {config.max_ranks} ranks)"
+
+
+def _conclude(work_dir: WorkDir, message: str, code: int) -> None:
+    from elastic_launcher.report import write_report
+
+    try:
+        write_report(work_dir.path)
+        timeline = f"timeline: {work_dir.path / 'report.html'}"
+    except OSError as error:
+        timeline = f"no report: {error}"
+    if code != ExitCode.DONE or message:
+        say(message)
+    say(timeline)
