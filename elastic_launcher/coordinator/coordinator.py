@@ -36,12 +36,13 @@ from elastic_launcher.coordinator.observations import (
     TargetChanged,
     Tick,
 )
-from elastic_launcher.coordinator.quota import Quota
+from elastic_launcher.coordinator.quota import Clocks, Quota
 from elastic_launcher.coordinator.server import ControlServer
 from elastic_launcher.coordinator.state import Exit, Phase, Rules, State, Target
 from elastic_launcher.coordinator.status import status
 from elastic_launcher.coordinator.store import Store
 from elastic_launcher.engines import Engine, NodeSpec
+from elastic_launcher.hints import HintError, HintSource
 from elastic_launcher.workdir import Layout, WorkDirError, read_job, write_json
 
 TICK_SECONDS = 0.05  # between looks at the engine's nodes
@@ -83,7 +84,7 @@ class Coordinator:
         work_dir: Path,
         engine: Engine,
         events: Events,
-        hint_source: Any = None,
+        hint_source: HintSource | None = None,
         *,
         on_event: Callable[[Any], None] | None = None,
         store: Store | None = None,
@@ -99,7 +100,7 @@ class Coordinator:
         self._key = secrets.token_bytes(32)
         self._store = store or Store()
         self._server = ControlServer(self._key, self, TERM)
-        self._quota = Quota(config, hint_source, self._tell_target)
+        self._quota = Quota(config, hint_source, self._tell_target, self._emit, Clocks(monotonic, wall))
         self._state = State(Rules(config.min_nodes, config.nproc_per_node, self._store.address, config.start_timeout))
         self._observations: deque[Observation] = deque()
         self._deciding = False
@@ -121,6 +122,8 @@ class Coordinator:
         with self._signals(loop):
             try:
                 finish = await self._govern()
+            except HintError as error:
+                finish = Finish(ExitCode.BAD_USAGE, str(error))
             except Exception as error:
                 logger.exception("the launcher failed")
                 finish = Finish(ExitCode.LAUNCHER_FAILED, f"the launcher failed: {type(error).__name__}: {error}")
@@ -219,7 +222,7 @@ class Coordinator:
             case KillNode():
                 self._engine.kill(action.node)
             case NoteNotice():
-                self._quota.note_notice()
+                self._quota.note_notice(self._state.target.nodes if self._state.target is not None else 0)
             case Finish():
                 if not self._end.done():
                     self._end.set_result(action)

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.state import Target
+from elastic_launcher.hints import Debounce, Demand, HintError, HintPolicy, HintRead, HintSource, Resolution, resolve
+from elastic_launcher.hints.document import DEFAULT_GROW_AFTER
+from elastic_launcher.hints.resolve import skewed
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The two clocks of hints.
+
+    Attributes:
+        monotonic: Seconds, for waits.
+        wall: Seconds since the epoch, for the age of documents.
+    """
+
+    monotonic: Callable[[], float]
+    wall: Callable[[], float]
 
 
 class Quota:
@@ -17,18 +34,195 @@ class Quota:
         config: The job.
         source: Where hints come from; None for a fixed target.
         tell: Takes each new target, and why it is below the minimum.
+        emit: Takes events.
+        clocks: The time.
     """
 
-    def __init__(self, config: JobConfig, source: Any, tell: Callable[[Target, str], None]) -> None:
+    def __init__(
+        self,
+        config: JobConfig,
+        source: HintSource | None,
+        tell: Callable[[Target, str], None],
+        emit: Callable[..., None],
+        clocks: Clocks,
+    ) -> None:
         self._config = config
         self._source = source
         self._tell = tell
-        self._noticed = asyncio.Event()
+        self._emit = emit
+        self._clocks = clocks
+        self._demand = Demand(
+            dict(config.match),
+            config.min_nodes,
+            config.max_nodes,
+            config.nproc_per_node,
+            config.global_batch_size,
+            config.share,
+        )
+        self._policy = HintPolicy(source.name if source is not None else "")
+        self._debounce = Debounce()
+        self._current = 0
+        self._told: tuple[Target, str] | None = None
+        self._wake: asyncio.Queue[HintRead | None] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Watches until it is cancelled."""
-        self._tell(Target(self._config.max_nodes, "start"), "")
+        """Watches until it is cancelled.
 
-    def note_notice(self) -> None:
-        """A node goes, in answer to a notice: growth waits."""
-        self._noticed.set()
+        Raises:
+            HintError: If the hints can't be used at the start.
+        """
+        if self._source is None:
+            self._set(self._config.max_nodes, "start", None)
+            await self._follow()
+        watching = asyncio.create_task(self._watch(self._source))
+        try:
+            await self._start()
+            await self._follow()
+        finally:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
+
+    async def _watch(self, source: HintSource | None) -> None:
+        if source is not None:
+            async for found in source.changes():
+                self._wake.put_nowait(found)
+
+    async def _start(self) -> None:
+        """Waits for hints that allow the minimum, as long as was asked for."""
+        deadline = self._clocks.monotonic() + self._config.wait_for_quota
+        while True:
+            left = deadline - self._clocks.monotonic()
+            try:
+                # the first read comes at once, whatever the wait
+                found = await asyncio.wait_for(self._wake.get(), left if self._told_quota() else None)
+            except TimeoutError:
+                self._refuse_start()
+                return
+            if found is None:
+                continue
+            kind, message = self._judge(found)
+            if kind == "rejected" and self._policy.document is None:
+                raise HintError(message)
+            if kind == "missing" and self._policy.document is None:
+                if self._config.require_hints:
+                    raise HintError(f"{message}; --require-hints asks for them")
+                self._set(self._config.min_nodes, "start", None)
+                return
+            resolution = self._resolve(starting=True)
+            if resolution is None:
+                continue
+            self._announce(resolution, resolution.nodes)
+            if resolution.nodes:
+                self._set(resolution.nodes, "start", resolution)
+                return
+            if self._clocks.monotonic() >= deadline:
+                self._refuse_start()
+                return
+
+    def _told_quota(self) -> bool:
+        return self._policy.document is not None
+
+    def _refuse_start(self) -> None:
+        resolution = self._resolve(starting=True)
+        assert resolution is not None
+        waited = f" after {self._config.wait_for_quota:g} s" if self._config.wait_for_quota else ""
+        message = (
+            f"hints: {self._policy.name} allows {resolution.allowed} GPUs{waited}, fewer than the minimum of "
+            f"{self._config.min_nodes} nodes of {self._config.nproc_per_node}; raise it, or wait with --wait-for-quota"
+        )
+        self._set(0, "start", resolution, message)
+
+    async def _follow(self) -> None:
+        """Follows the hints for as long as the job runs."""
+        wake_at: float | None = None
+        while True:
+            patience = None if wake_at is None else max(0.0, wake_at - self._clocks.monotonic())
+            found: HintRead | None = None
+            with contextlib.suppress(TimeoutError):
+                found = await asyncio.wait_for(self._wake.get(), patience)
+            applied = found is not None and self._judge(found)[0] == "applied"
+            wake_at = self._decide(applied)
+
+    def _judge(self, found: HintRead) -> tuple[str, str]:
+        self._policy, outcome = self._policy.read(found)
+        if outcome.kind in ("rejected", "older"):
+            self._emit("hint_rejected", message=outcome.message)
+        elif outcome.kind == "missing":
+            self._emit("hint_missing", message=outcome.message)
+        elif outcome.kind == "applied" and outcome.message:
+            self._emit("warning", message=f"hints: {self._policy.name}: {outcome.message}")
+        return outcome.kind, outcome.message
+
+    def _resolve(self, *, starting: bool) -> Resolution | None:
+        document = self._policy.document
+        if document is None:
+            return None
+        now = self._clocks.wall()
+        if skewed(document, now):
+            self._emit("warning", message=f"hints: {self._policy.name} was observed in the future; taken as now")
+        return resolve(document, self._demand, now=now, starting=starting)
+
+    def _decide(self, applied: bool) -> float | None:
+        """Moves the target towards what the hints give; returns when to look again."""
+        resolution = self._resolve(starting=False)
+        if resolution is None:
+            wanted, grow_after, allowed = self._config.max_nodes, DEFAULT_GROW_AFTER, None
+            if self._source is not None:
+                wanted = self._current  # without a document nothing changes
+        else:
+            wanted, grow_after, allowed = resolution.nodes, resolution.grow_after, resolution.allowed
+            if resolution.stale:
+                wanted = min(wanted, self._current)
+        now = self._clocks.monotonic()
+        self._debounce, target, wake_at = self._debounce.decide(
+            wanted, self._current, now, grow_after=grow_after, allowed=allowed
+        )
+        if applied and resolution is not None:
+            self._announce(resolution, target)
+        self._set(target, "hint", resolution)
+        return wake_at
+
+    def _announce(self, resolution: Resolution, target: int) -> None:
+        document = self._policy.document
+        self._emit(
+            "hint_applied",
+            hint_generation=document.generation if document is not None else None,
+            guaranteed=resolution.guaranteed,
+            allowed=resolution.allowed,
+            limit=resolution.limit,
+            target_nodes=target,
+            source=self._policy.name,
+            match=resolution.matched,
+            stale=resolution.stale,
+        )
+
+    def _set(self, nodes: int, cause: str, resolution: Resolution | None, message: str = "") -> None:
+        self._current = nodes
+        numbers: tuple[int | None, int | None, int | None] = (None, None, None)
+        if resolution is not None:
+            numbers = (resolution.guaranteed, resolution.allowed, resolution.limit)
+        target = Target(nodes, cause, *numbers)
+        if self._told is None or (nodes, numbers) != (
+            self._told[0].nodes,
+            (self._told[0].guaranteed, self._told[0].allowed, self._told[0].limit),
+        ):
+            self._told = (target, message)
+            self._tell(target, message)
+
+    def note_notice(self, nodes: int) -> None:
+        """A node goes, in answer to a notice, and growth waits.
+
+        Args:
+            nodes: The target that is left.
+        """
+        resolution = self._resolve(starting=False)
+        allowed = resolution.allowed if resolution is not None else None
+        self._debounce = self._debounce.note_notice(self._clocks.monotonic(), allowed)
+        self._current = nodes
+        if self._told is not None:
+            self._told = (
+                Target(nodes, "notice", self._told[0].guaranteed, self._told[0].allowed, self._told[0].limit),
+                "",
+            )
+        self._wake.put_nowait(None)

@@ -14,7 +14,7 @@ import torch
 
 from elastic_launcher.torch.signals import HEAD
 
-BUCKET_BYTES = 25 * 2**20  # as torch's DDP: large enough to fill a link, small enough to overlap with the backward pass
+BUCKET_BYTES = 8 * 2**20  # large enough to fill a link, small enough to overlap with the backward pass
 TAIL_TYPES = (torch.float32, torch.float64)  # carry whole numbers below 2**24 exactly
 
 
