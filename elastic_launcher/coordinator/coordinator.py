@@ -100,7 +100,7 @@ class Coordinator:
         self._key = secrets.token_bytes(32)
         self._store = store or Store()
         self._server = ControlServer(self._key, self, TERM)
-        self._quota = Quota(config, hint_source, self._tell_target, self._emit, Clocks(monotonic, wall))
+        self._quota = Quota(config, hint_source, self._tell_target, self._emit_hint, Clocks(monotonic, wall))
         self._state = State(Rules(config.min_nodes, config.nproc_per_node, self._store.address, config.start_timeout))
         self._observations: deque[Observation] = deque()
         self._deciding = False
@@ -238,6 +238,9 @@ class Coordinator:
         if kind == "generation_formed":
             self._goodput = self._goodput.formed(self._monotonic(), fields["pause_seconds"])
         self._on_event(self._events.append(kind, generation, **fields))
+
+    def _emit_hint(self, kind: str, **fields: Any) -> None:
+        self._emit(kind, self._state.generation, **fields)
 
     def _tell_target(self, target: Target, message: str) -> None:
         self._observe(TargetChanged(self._monotonic(), target, message))

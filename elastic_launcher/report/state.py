@@ -86,7 +86,7 @@ def advance(state: JobState, event: Event) -> JobState:
                 epoch=event["epoch"],
                 epochs=event.get("epochs"),
                 total_steps=event.get("total_steps"),
-                samples=event.get("samples", state.samples),
+                samples=event.get("samples") or state.samples,
                 loss=event.get("loss"),
                 samples_per_second=event.get("samples_per_second") or state.samples_per_second,
             )
@@ -106,7 +106,10 @@ def advance(state: JobState, event: Event) -> JobState:
             return replace(state, message=event.get("message", ""))
         case "job_finished":
             return replace(
-                state, finished=event.fields, step=event.get("steps", state.step), samples=event.get("samples", 0)
+                state,
+                finished=event.fields,
+                step=event.get("steps") or state.step,
+                samples=event.get("samples") or state.samples,
             )
     return state
 
