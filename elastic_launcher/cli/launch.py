@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.coordinator import Coordinator
 from elastic_launcher.coordinator.logs import LogFollower
 from elastic_launcher.engines.local import LocalEngine
@@ -22,6 +22,10 @@ from elastic_launcher.workdir import WorkDir, claim
 
 if TYPE_CHECKING:
     from elastic_launcher.cli.display import Display
+
+
+LAST_LINES = "\nLast lines of "
+"""What stands between the coordinator's message and the lines that it quotes."""
 
 
 class Showing:
@@ -40,15 +44,26 @@ class Showing:
 
     def take(self, event: Event) -> None:
         """Shows an event, after all that was written before it."""
-        self._read()
-        if event.kind in ("node_failed", "node_lost"):
+        while self.follower.poll():
+            pass
+        if event.kind == "node_failed":
             for local_rank in range(self._nproc_per_node):
                 self.follower.show_failure(event["node"], local_rank)
         self._display.feed(event)
 
-    def _read(self) -> None:
-        while self.follower.poll():
-            pass
+    def last_words(self, message: str, log_of: tuple[int, int] | None) -> str:
+        """Shows the last lines of the rank that ended the job; returns its message, without those lines.
+
+        Args:
+            message: How the job ended, with last lines and a traceback, if there are some.
+            log_of: Node and local rank that they are from.
+        """
+        head, _, tail = message.partition(LAST_LINES)
+        if log_of is None or not tail:
+            return message
+        self.follower.show_failure(*log_of)
+        shown = {line.strip() for line in self.follower.last_lines(*log_of, lines=100)}
+        return head if all(line.strip() in shown for line in tail.splitlines()[1:]) else message
 
 
 def launch(config: JobConfig, directory: Path) -> int:
@@ -71,13 +86,14 @@ def launch(config: JobConfig, directory: Path) -> int:
         coordinator = Coordinator(config, work_dir.path, engine, events, _hint_source(config), on_event=showing.take)
         display.start()
         try:
-            code = asyncio.run(_train(coordinator, showing.follower))
+            code, message = asyncio.run(_train(coordinator, showing))
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)  # all is over but the report
         finally:
             engine.close()
             display.stop()
-        _conclude(work_dir, coordinator.message, code)
+        say(_report(work_dir))
+        say(message)
     return code
 
 
@@ -103,15 +119,17 @@ def say(message: str) -> None:
     print(f"elastic-launcher: {message}", file=sys.stderr, flush=True)
 
 
-async def _train(coordinator: Coordinator, follower: LogFollower) -> int:
-    following = asyncio.create_task(follower.run())
+async def _train(coordinator: Coordinator, showing: Showing) -> tuple[int, str]:
+    following = asyncio.create_task(showing.follower.run())
     try:
-        return await coordinator.run()
+        code = await coordinator.run()
+        verdict = coordinator.state.verdict
+        return code, showing.last_words(coordinator.message, None if verdict is None else verdict.log_of)
     finally:
         following.cancel()
         with contextlib.suppress(asyncio.CancelledError, OSError):
             await following
-        follower.close()
+        showing.follower.close()
 
 
 def _threads(config: JobConfig) -> str:
@@ -123,14 +141,12 @@ def _threads(config: JobConfig) -> str:
     return f"OMP_NUM_THREADS={threads} ({count} cores, at most {config.max_ranks} ranks)"
 
 
-def _conclude(work_dir: WorkDir, message: str, code: int) -> None:
+def _report(work_dir: WorkDir) -> str:
+    """Writes the report; what keeps it from being written does not change how the job ended."""
     from elastic_launcher.report import write_report
 
     try:
         write_report(work_dir.path)
-        timeline = f"timeline: {work_dir.path / 'report.html'}"
-    except OSError as error:
-        timeline = f"no report: {error}"
-    if code != ExitCode.DONE or message:
-        say(message)
-    say(timeline)
+    except (OSError, ValueError, ArithmeticError, LookupError, TypeError) as error:
+        return f"the report could not be written: {type(error).__name__}: {error}"
+    return f"timeline: {work_dir.path / 'report.html'}"

@@ -55,7 +55,22 @@ def read(texts: Mapping[str, Any], command: Sequence[str], directory: Path) -> J
     }
     if paths["data"] is not None and "://" not in paths["data"] and not Path(paths["data"]).exists():
         raise ConfigError(f"--data is {config.data!r}: there is nothing at {paths['data']}")
-    return dataclasses.replace(config, **paths)
+    config = dataclasses.replace(config, **paths)
+    if config.hints is not None:
+        _check_hints(Path(config.hints), required=config.require_hints)
+    return config
+
+
+def _check_hints(path: Path, *, required: bool) -> None:
+    from elastic_launcher.hints import HintError, parse
+
+    try:
+        parse(path.read_bytes())
+    except OSError as error:
+        if required:
+            raise ConfigError(f"hints: {path}: {error.strerror}; --require-hints asks for them")
+    except HintError as error:
+        raise ConfigError(f"hints: {path}: {error}")
 
 
 def _run(texts: Mapping[str, Any], command: Sequence[str]) -> int:

@@ -57,7 +57,7 @@ class LogFollower:
 
     Args:
         folder: The job's ``logs`` folder.
-        show: Takes each line to show, with its rank, which is None before the rank is known.
+        show: Takes each line to show, with its rank; before the rank is known with None, and the line names the node.
         rotate_bytes: The size above which a file is rotated.
     """
 
@@ -103,7 +103,7 @@ class LogFollower:
             pass
         log.shown = True
         log.unseen = min(log.unseen, lines)
-        self._show_unseen(log)
+        self._show_unseen((node, local_rank), log)
 
     def last_lines(self, node: int, local_rank: int, lines: int = 20) -> list[str]:
         """Returns the last lines that a rank wrote."""
@@ -136,7 +136,7 @@ class LogFollower:
         text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
         match = MARKER.search(text)
         if match:
-            self._mark(log, int(match["rank"]))
+            self._mark(place, log, int(match["rank"]))
             text = text[: match.start()]
             if not text.strip():
                 return
@@ -144,23 +144,23 @@ class LogFollower:
         log.unseen = min(log.unseen + 1, _HELD)
         presumed = not self._marked and place == min(self._logs)
         if log.shown or log.rank == 0 or presumed:
-            self._show_unseen(log, presumed=presumed)
+            self._show_unseen(place, log, presumed=presumed)
 
-    def _mark(self, log: _Log, rank: int) -> None:
+    def _mark(self, place: tuple[int, int], log: _Log, rank: int) -> None:
         held_back = log.rank is None and rank == 0
         self._marked = True
         log.rank = rank
         if held_back:
-            self._show_unseen(log)
+            self._show_unseen(place, log)
         else:
             log.unseen = 0
 
-    def _show_unseen(self, log: _Log, *, presumed: bool = False) -> None:
+    def _show_unseen(self, place: tuple[int, int], log: _Log, *, presumed: bool = False) -> None:
         rank = 0 if presumed and log.rank is None else log.rank
         newest = [log.recent[-back] for back in range(log.unseen, 0, -1)]
         log.unseen = 0
         for text in newest:
-            self._show(rank, text)
+            self._show(rank, text if rank is not None else f"[node {place[0]}] {text}")
 
     def _rotate(self, place: tuple[int, int], log: _Log) -> None:
         """Copies a file that was read to its end, and cuts it."""

@@ -82,12 +82,12 @@ def test_a_failing_rank_0_shows_nothing_twice(ranks: Ranks) -> None:
     assert ranks.shown == [(0, "a"), (0, "b"), (0, "c")]
 
 
-def test_what_fails_before_it_has_a_rank_is_shown_without(ranks: Ranks) -> None:
+def test_what_fails_before_it_has_a_rank_is_shown_with_its_node(ranks: Ranks) -> None:
     ranks.write("1-0", mark(1, 0))
     ranks.write("2-0", "no module named torch\n")
     ranks.follower.show_failure(2, 0)
     ranks.follower.show_failure(9, 0)
-    assert ranks.shown == [(None, "no module named torch")]
+    assert ranks.shown == [(None, "[node 2] no module named torch")]
 
 
 def test_last_lines_hold_an_unfinished_one_too(ranks: Ranks) -> None:
