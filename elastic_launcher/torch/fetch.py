@@ -1,13 +1,19 @@
-"""Loads samples of a map-style data set, each with random numbers of its own, and makes batches of them."""
+"""Loads samples of a map-style data set, each with random numbers of its own, and makes batches of them.
+
+The law: a sample is a function of (seed, epoch, its index), whoever loads it and beside whichever others. It holds for
+what draws from Python's, numpy's and torch's global generators; a generator that the data set keeps for itself goes on
+from sample to sample, so that what it draws depends on how the samples are divided.
+"""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
 from elastic_launcher.torch import rng
 
@@ -21,25 +27,26 @@ def check_dataset(dataset: object) -> None:
         TypeError: For an iterable data set, or one without length or index access.
         ValueError: For an empty one.
     """
+    name = type(dataset).__name__
     if isinstance(dataset, IterableDataset):
         raise TypeError(
-            f"{type(dataset).__name__} is an IterableDataset, whose samples can't be divided exactly; "
+            f"{name} is an IterableDataset, whose samples can't be divided exactly; "
             "give a map-style data set (__len__ and __getitem__)"
         )
-    missing = [name for name in ("__len__",) if not hasattr(dataset, name)]
-    if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__getitems__"):
+    if isinstance(dataset, DataLoader):
+        raise TypeError(f"{name} is a loader already; give the data set that it reads (its attribute `dataset`)")
+    missing = [] if hasattr(dataset, "__len__") else ["__len__"]
+    if not _has_items(dataset) and not hasattr(dataset, "__getitems__"):
         missing.append("__getitem__")
     if missing:
-        raise TypeError(f"{type(dataset).__name__} has no {' and no '.join(missing)}; give a map-style data set")
+        raise TypeError(f"{name} has no {' and no '.join(missing)}; give a map-style data set")
     if len(dataset) == 0:  # type: ignore[arg-type]
-        raise ValueError(f"the data set ({type(dataset).__name__}) is empty")
+        raise ValueError(f"the data set ({name}) is empty; give one with at least one sample")
 
 
-def _tensors(dataset: object) -> TensorDataset | None:
-    """Returns the tensors behind a data set that draws no random numbers, or None."""
-    while type(dataset) is Subset:
-        dataset = dataset.dataset
-    return dataset if type(dataset) is TensorDataset else None
+def _has_items(dataset: object) -> bool:
+    """Says whether samples can be had one by one; torch's base class has a `__getitem__` that only raises."""
+    return getattr(type(dataset), "__getitem__", Dataset.__getitem__) is not Dataset.__getitem__
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +55,8 @@ class Fetcher:
 
     Attributes:
         dataset: Any map-style data set.
-        collate_fn: Makes a batch of a list of samples; None for torch's default.
+        collate_fn: Makes a batch of a list of samples; None for torch's default. Random numbers that it draws go on
+            from those of the list's last sample: the same again for the same samples, others for another division.
         seed: What the samples' random numbers derive from.
     """
 
@@ -63,48 +71,88 @@ class Fetcher:
             epoch: In another epoch the same sample draws other random numbers.
             indices: Which samples, in order.
         """
-        source = _tensors(self.dataset) if self.collate_fn is None else None
-        if source is not None:
-            return self._slice(source, indices)
+        tensors = self._tensors()
+        if tensors is not None:
+            return self._slice(tensors, indices)
         with rng.preserve():
-            samples = [self._sample(epoch, int(index)) for index in indices]
-            return (self.collate_fn or default_collate)(samples)
+            return self.load(epoch, indices)
 
-    def _slice(self, source: TensorDataset, indices: Sequence[int]) -> Any:
-        chosen = torch.as_tensor(indices)
+    def load(self, epoch: int, indices: Sequence[int]) -> Any:
+        """Does what `fetch` does, but leaves the process's generators as the last sample left them."""
+        tensors = self._tensors()
+        if tensors is not None:
+            return self._slice(tensors, indices)
+        dataset: Any = self.dataset
+        one_by_one, device = _has_items(dataset), rng.current_device()
+        samples = []
+        for index in map(int, indices):
+            rng.seed_all(rng.sample_seed(self.seed, epoch, index), device)
+            samples.append(dataset[index] if one_by_one else dataset.__getitems__([index])[0])
+        return (self.collate_fn or default_collate)(samples)
+
+    def _tensors(self) -> tuple[torch.Tensor, ...] | None:
+        """Returns the tensors behind a data set that draws no random numbers and can be cut in one go, or None."""
+        if self.collate_fn is not None:
+            return None
         dataset: Any = self.dataset
         while type(dataset) is Subset:
-            chosen = torch.as_tensor(dataset.indices)[chosen]
             dataset = dataset.dataset
-        return [tensor[chosen] for tensor in source.tensors]
+        if type(dataset) is not TensorDataset:
+            return None
+        plain = all(type(tensor) is torch.Tensor and tensor.layout is torch.strided for tensor in dataset.tensors)
+        return dataset.tensors if plain else None
 
-    def _sample(self, epoch: int, index: int) -> Any:
-        rng.seed_all(rng.sample_seed(self.seed, epoch, index))
+    def _slice(self, tensors: tuple[torch.Tensor, ...], indices: Sequence[int]) -> list[torch.Tensor]:
+        """Cuts a batch out of tensors; a list, as torch's default collating makes one of tuples."""
         dataset: Any = self.dataset
-        return dataset[index] if hasattr(dataset, "__getitem__") else dataset.__getitems__([index])[0]
-
-
-def _map_tensors(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Applies a function to the tensors of a nested batch."""
-    if isinstance(batch, torch.Tensor):
-        return change(batch)
-    if isinstance(batch, Mapping):
-        return type(batch)({key: _map_tensors(value, change) for key, value in batch.items()})  # type: ignore[call-arg]
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_map_tensors(value, change) for value in batch))
-    if isinstance(batch, (list, tuple)):
-        values: Iterable[Any] = (_map_tensors(value, change) for value in batch)
-        return type(batch)(values)
-    return batch
+        while type(dataset) is Subset:
+            indices, dataset = [int(dataset.indices[index]) for index in indices], dataset.dataset
+        chosen = torch.as_tensor(indices, dtype=torch.int64)
+        return [tensor[chosen].contiguous() for tensor in tensors]
 
 
 def batch_to_device(batch: Any, device: torch.device, *, non_blocking: bool = False) -> Any:
-    """Moves the tensors of a batch to a device."""
+    """Returns a batch whose tensors are on a device; in containers, and in objects that have a method ``to``."""
     if device.type == "cpu":
         return batch
-    return _map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+    return _changed(
+        batch, lambda tensor: tensor.to(device, non_blocking=non_blocking), "to", lambda thing: thing.to(device)
+    )
 
 
 def pin(batch: Any) -> Any:
-    """Puts the tensors of a batch into pinned memory."""
-    return _map_tensors(batch, lambda tensor: tensor.pin_memory())
+    """Returns a batch whose tensors are in pinned memory; also in objects that have a method ``pin_memory``."""
+    return _changed(batch, lambda tensor: tensor.pin_memory(), "pin_memory", lambda thing: thing.pin_memory())
+
+
+def _changed(batch: Any, change: Callable[[torch.Tensor], torch.Tensor], method: str, ask: Callable[[Any], Any]) -> Any:
+    """Applies a function to the tensors of a nested batch; an object that has a method for it is asked to do it."""
+
+    def walk(thing: Any) -> Any:
+        if isinstance(thing, torch.Tensor):
+            return change(thing)
+        if callable(getattr(thing, method, None)):
+            return ask(thing)
+        if isinstance(thing, Mapping):
+            return _same_mapping(thing, {key: walk(value) for key, value in thing.items()})
+        if isinstance(thing, tuple) and hasattr(thing, "_fields"):
+            return type(thing)(*map(walk, thing))
+        if isinstance(thing, (list, tuple)):
+            return type(thing)(map(walk, thing))  # type: ignore[call-arg]
+        return thing
+
+    return walk(batch)
+
+
+def _same_mapping(old: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
+    """Returns a mapping of the old one's type, which may hold more than its items (a default, say)."""
+    if type(old) is dict:
+        return values
+    try:
+        if isinstance(old, MutableMapping):
+            new = copy.copy(old)
+            new.update(values)
+            return new
+        return type(old)(values)  # type: ignore[call-arg]
+    except TypeError:  # it can't be made that way
+        return values

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import random
-import sys
 from collections.abc import Iterator
 
+import numpy.random  # numpy alone would load it at its first use, perhaps in a process that was just forked
 import torch
 
 _MASK = 2**64 - 1
@@ -37,32 +37,45 @@ def sample_seed(seed: int, epoch: int, sample: int) -> int:
     return derive(_SAMPLE, seed, epoch, sample)
 
 
+def current_device() -> torch.device | None:
+    """Returns the GPU that this process works on, or None if it has not used one (or can't: it was forked)."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_initialized() else None
+
+
+def _device_generator(device: torch.device | None) -> torch.Generator | None:
+    if device is None or device.type != "cuda" or not torch.cuda.is_initialized():
+        return None
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return torch.cuda.default_generators[index]
+
+
 def seed_all(seed: int, device: torch.device | None = None) -> None:
-    """Seeds Python's, numpy's, torch's and a device's generators.
+    """Seeds Python's, numpy's (the global one, with 32 of the bits), torch's and a device's generators.
 
     Args:
         seed: 64 bits.
-        device: A GPU whose generator is seeded too.
+        device: A GPU whose generator is seeded too, if this process has used any.
     """
     random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed & 0xFFFFFFFF)
+    numpy.random.seed(seed & 0xFFFFFFFF)
     torch.default_generator.manual_seed(seed)
-    if device is not None and device.type == "cuda" and torch.cuda.is_initialized():
-        torch.cuda.manual_seed(seed)
+    generator = _device_generator(device)
+    if generator is not None:
+        generator.manual_seed(seed)
 
 
 @contextlib.contextmanager
 def preserve() -> Iterator[None]:
-    """Leaves the process's own generators as they are, whatever happens inside."""
-    numpy = sys.modules.get("numpy")
-    python_state, torch_state = random.getstate(), torch.default_generator.get_state()
-    numpy_state = numpy.random.get_state() if numpy is not None else None
+    """Leaves this process's own generators, its GPU's too, as they are, whatever happens inside."""
+    generator = _device_generator(current_device())
+    python_state, numpy_state = random.getstate(), numpy.random.get_state()
+    torch_state = torch.default_generator.get_state()
+    device_state = generator.get_state() if generator is not None else None
     try:
         yield
     finally:
         random.setstate(python_state)
+        numpy.random.set_state(numpy_state)
         torch.default_generator.set_state(torch_state)
-        if numpy is not None:
-            numpy.random.set_state(numpy_state)
+        if generator is not None and device_state is not None:
+            generator.set_state(device_state)
