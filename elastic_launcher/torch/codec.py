@@ -1,4 +1,8 @@
-"""State as JSON and tensors: what a state_dict may hold, taken apart and put together again without pickle."""
+"""State as JSON and tensors: what a ``state_dict`` holds, taken apart and put together again without pickle.
+
+The law: ``decode(*encode(value))`` equals ``value``, kinds of containers and numbers included, also when the skeleton
+went through strict JSON text and the tensors through somebody else's memory.
+"""
 
 from __future__ import annotations
 
@@ -10,61 +14,34 @@ from typing import Any
 import numpy as np
 import torch
 
-# Every value but None, booleans, whole numbers and texts becomes [tag, ...]; so does a list, and nothing is ambiguous.
-_KINDS: dict[str, type] = {
-    "dict": dict,
-    "ordered": collections.OrderedDict,
-    "counter": collections.Counter,
-    "default": collections.defaultdict,
+# None, booleans, whole numbers and texts stand for themselves; everything else is [tag, ...].
+_DICTS: dict[type, str] = {
+    dict: "dict",
+    collections.OrderedDict: "ordered",
+    collections.Counter: "counter",
+    collections.defaultdict: "default",
 }
-CARRIED = "dicts, lists, tuples, numbers, texts, None, tensors and arrays"
+_KINDS = {tag: kind for kind, tag in _DICTS.items()}
+_FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
+CARRIED = "dicts, lists, tuples, numbers, texts, bytes, None, tensors and numpy arrays"
 
 
-def encode(value: Any, path: str) -> tuple[Any, list[torch.Tensor]]:
+def encode(value: Any, path: str, tensors: list[torch.Tensor] | None = None) -> tuple[Any, list[torch.Tensor]]:
     """Takes a value apart.
 
     Args:
         value: What a ``state_dict`` returned.
         path: What to call it in an error.
+        tensors: Where to append the tensors; a new list if None.
 
     Returns:
-        A JSON value, and the tensors to which it refers by number (not copied).
+        A JSON value, and the tensors to which it refers by number; they share their memory with the value's.
 
     Raises:
         TypeError: If something in it can't be carried; the message names its path.
     """
-    tensors: list[torch.Tensor] = []
-    return encode_into(value, path, tensors), tensors
-
-
-def encode_into(value: Any, path: str, tensors: list[torch.Tensor]) -> Any:
-    """As `encode`, with the tensors appended to a list that other values refer to as well."""
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    if isinstance(value, np.generic):
-        return ["np", str(value.dtype), encode_into(value.item(), path, tensors)]
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else ["float", repr(float(value))]
-    if isinstance(value, torch.Tensor):
-        tensors.append(value.detach())
-        return ["tensor", len(tensors) - 1]
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
-        tensors.append(torch.from_numpy(np.ascontiguousarray(value)))
-        return ["array", len(tensors) - 1]
-    if isinstance(value, (list, tuple)):
-        tag = "list" if isinstance(value, list) else "tuple"
-        return [tag, *(encode_into(item, f"{path}[{number}]", tensors) for number, item in enumerate(value))]
-    if isinstance(value, Mapping):
-        tag = next((name for name, kind in _KINDS.items() if type(value) is kind), "dict")
-        pairs = []
-        for key, item in value.items():
-            here = f"{path}[{key!r}]"
-            pairs.append([encode_into(key, here, tensors), encode_into(item, here, tensors)])
-        return [tag, pairs]
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    raise TypeError(f"{path} is {kind}, which can't be carried to other ranks: {CARRIED} can")
+    found: list[torch.Tensor] = [] if tensors is None else tensors
+    return _encode(value, path, found), found
 
 
 def decode(skeleton: Any, tensors: list[torch.Tensor]) -> Any:
@@ -72,23 +49,106 @@ def decode(skeleton: Any, tensors: list[torch.Tensor]) -> Any:
 
     Args:
         skeleton: The JSON value.
-        tensors: In the order of `encode`.
+        tensors: In the order of `encode`; the value's tensors and arrays are these, not copies.
     """
     if not isinstance(skeleton, list):
         return skeleton
-    tag = skeleton[0]
+    tag, *rest = skeleton
     if tag == "float":
-        return float(skeleton[1])
+        return float.fromhex(rest[0])
     if tag == "tensor":
-        return tensors[skeleton[1]]
+        return tensors[rest[0]]
     if tag == "array":
-        return tensors[skeleton[1]].numpy()
-    if tag == "np":
-        return np.dtype(skeleton[1]).type(decode(skeleton[2], tensors))
-    if tag in ("list", "tuple"):
-        items = [decode(item, tensors) for item in skeleton[1:]]
-        return items if tag == "list" else tuple(items)
-    pairs = {decode(key, tensors): decode(item, tensors) for key, item in skeleton[1]}
+        return tensors[rest[0]].numpy().view(np.dtype(rest[1])).reshape(rest[2])
+    if tag == "scalar":
+        return tensors[rest[0]].numpy().view(np.dtype(rest[1]))[0]
+    if tag == "bytes":
+        return tensors[rest[0]].numpy().tobytes()
+    if tag == "list":
+        return [decode(item, tensors) for item in rest]
+    if tag == "tuple":
+        return tuple(decode(item, tensors) for item in rest)
+    pairs = {decode(key, tensors): decode(item, tensors) for key, item in rest[0]}
     if tag == "default":
-        return collections.defaultdict(None, pairs)
+        return collections.defaultdict(_FACTORIES[rest[1]] if rest[1] else None, pairs)
     return _KINDS[tag](pairs)
+
+
+def match(skeleton: Any, own: Any) -> dict[int, torch.Tensor]:
+    """Finds the tensors of a value that stand where an encoded value has tensors: by number, where both have one."""
+    found: dict[int, torch.Tensor] = {}
+    _match(skeleton, own, found)
+    return found
+
+
+def _encode(value: Any, path: str, tensors: list[torch.Tensor]) -> Any:
+    if value is None or isinstance(value, (bool, str)) and not isinstance(value, np.generic):
+        return value
+    if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided or value.is_quantized or value.is_meta:
+            raise TypeError(f"{path}: a sparse, quantized or meta tensor cannot be carried; use a dense one")
+        tensors.append(value.detach().resolve_conj().resolve_neg())
+        return ["tensor", len(tensors) - 1]
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return ["array", _add_memory(value, tensors), value.dtype.str, list(value.shape)]
+    if isinstance(value, np.generic) and not value.dtype.hasobject:
+        return ["scalar", _add_memory(np.array([value]), tensors), value.dtype.str]
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else ["float", float(value).hex()]
+    if isinstance(value, bytes):
+        return ["bytes", _add_memory(np.frombuffer(value, dtype=np.uint8), tensors)]
+    if type(value) is list:
+        return ["list", *(_encode(item, f"{path}[{number}]", tensors) for number, item in enumerate(value))]
+    if type(value) in (tuple, torch.Size):
+        return ["tuple", *(_encode(item, f"{path}[{number}]", tensors) for number, item in enumerate(value))]
+    if type(value) in _DICTS:
+        pairs = [[_encode_key(key, path), _encode(item, _below(path, key), tensors)] for key, item in value.items()]
+        if type(value) is not collections.defaultdict:
+            return [_DICTS[type(value)], pairs]
+        factory = value.default_factory
+        name = None if factory is None else getattr(factory, "__name__", "")
+        if name is None or _FACTORIES.get(name) is factory:
+            return ["default", pairs, name]
+        raise TypeError(
+            f"{path}: a defaultdict that makes {factory!r} cannot be carried; one of {', '.join(_FACTORIES)} can"
+        )
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    raise TypeError(f"{path}: {kind} cannot be carried to other ranks; give state_dict values of {CARRIED}")
+
+
+def _encode_key(key: Any, path: str) -> Any:
+    """Encodes a dict's key: like a value, but hashable, and so without tensors."""
+    tensors: list[torch.Tensor] = []
+    encoded = _encode(key, f"a key of {path}", tensors)
+    if tensors:
+        raise TypeError(f"a key of {path}: {type(key).__name__} cannot be carried; use a text, a number or a tuple")
+    return encoded
+
+
+def _below(path: str, key: Any) -> str:
+    return f"{path}.{key}" if isinstance(key, str) and key.isidentifier() else f"{path}[{key!r}]"
+
+
+def _add_memory(array: np.ndarray[Any, Any], tensors: list[torch.Tensor]) -> int:
+    """Appends an array's memory as bytes, and returns its number."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if not flat.flags.writeable:
+        flat = flat.copy()
+    tensors.append(torch.from_numpy(flat.view(np.uint8)) if flat.size else torch.empty(0, dtype=torch.uint8))
+    return len(tensors) - 1
+
+
+def _match(skeleton: Any, own: Any, found: dict[int, torch.Tensor]) -> None:
+    if not isinstance(skeleton, list):
+        return
+    tag, *rest = skeleton
+    if tag == "tensor" and isinstance(own, torch.Tensor):
+        found[rest[0]] = own
+    elif tag in ("list", "tuple") and isinstance(own, (list, tuple)):
+        for item, mine in zip(rest, own, strict=False):
+            _match(item, mine, found)
+    elif tag in _KINDS and isinstance(own, Mapping):
+        for key, item in rest[0]:
+            _match(item, own.get(decode(key, [])), found)

@@ -60,10 +60,7 @@ class Work:
         if self._group is None:
             return
         try:
-            if timeout is None:
-                self._raw.wait()
-            else:
-                self._raw.wait(timedelta(seconds=timeout))
+            self._raw.wait(timedelta(seconds=timeout or self._group.timeout))
         except RuntimeError as error:
             self._failed = self._group.explain(error)
             raise self._failed from error
@@ -104,7 +101,7 @@ class Group:
     ) -> None:
         self.name, self.rank, self.world_size = name, rank, world_size
         self._gloo, self._fast, self._listeners = gloo, fast, set(listeners)
-        self._timeout = timeout  # a send's or receive's own default stays what it was when the group was formed
+        self.timeout = timeout
         self._works: set[Work] = set()
         self._state_lock = threading.Lock()
         self._end: str | None = None
@@ -138,7 +135,7 @@ class Group:
         Raises:
             GroupError: If the peer was lost, the group was cut or closed, or the time is over.
         """
-        self._launch("send", [_bytes(tensor.detach().cpu())], dst, tag).wait(timeout or self._timeout)
+        self.start_send(tensor.detach().cpu(), dst, tag).wait(timeout)
 
     def recv(self, tensor: torch.Tensor, src: int, tag: int, timeout: float | None = None) -> None:
         """Receives into a tensor's memory what a rank sends, and waits for it; see `send`.
@@ -148,9 +145,25 @@ class Group:
         """
         tensor = tensor.detach()
         host = tensor if tensor.device.type == "cpu" else torch.empty_like(tensor, device="cpu")
-        self._launch("recv", [_bytes(host)], src, tag).wait(timeout or self._timeout)
+        self.start_recv(host, src, tag).wait(timeout)
         if host is not tensor:
             tensor.copy_(host)
+
+    def start_send(self, tensor: torch.Tensor, dst: int, tag: int) -> Work:
+        """Starts a `send` out of host memory.
+
+        Raises:
+            GroupError: If the group was cut or closed.
+        """
+        return self._launch("send", [_bytes(tensor)], dst, tag)
+
+    def start_recv(self, tensor: torch.Tensor, src: int, tag: int) -> Work:
+        """Starts a `recv` into host memory.
+
+        Raises:
+            GroupError: If the group was cut or closed.
+        """
+        return self._launch("recv", [_bytes(tensor)], src, tag)
 
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
         """Gives every rank what each of them brought, in rank order.

@@ -1,10 +1,9 @@
-"""Everything of a training that a joiner takes over: as live tensors of the sender, and as the receiver's own memory.
-
-Optimizer state goes by parameter name and straight into place (`Optimizer.load_state_dict` would cast and copy it).
-"""
+"""All of a training that a joiner takes over: as live tensors of the sender, and as the receiver's own memory."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +11,68 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from elastic_launcher.torch.codec import decode, encode_into
+from elastic_launcher.torch.codec import decode, encode, match
+from elastic_launcher.torch.optimizer_state import capture_optimizer, own_tensors, restore_optimizer
 
+COPY_BYTES = 64 * 1024  # registered tensors up to here are copied when captured: a script may change them at any time
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class StateMismatch(ValueError):
-    """Two ranks built different models or optimizers; the message names what differs."""
+class StateMismatch(RuntimeError):  # noqa: N818 - what it says, not that it failed
+    """Two ranks built different models, optimizers or registered objects; the message names what differs."""
+
+
+@dataclass(frozen=True)
+class TensorForm:
+    """What a tensor needs of the memory that takes it.
+
+    Attributes:
+        dtype: Its type, as ``float32``.
+        shape: Its shape.
+        device: ``cpu`` or ``cuda``.
+        order: Its dimensions from the outermost to the innermost in memory; None if that is their own order.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    device: str
+    order: tuple[int, ...] | None
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> TensorForm:
+        """Describes a tensor."""
+        order = None
+        if not tensor.is_contiguous():
+            by_stride = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+            order = tuple(by_stride) if tensor.permute(by_stride).is_contiguous() else None
+        return TensorForm(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.device.type, order)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        size: int = getattr(torch, self.dtype).itemsize
+        return size
+
+    @property
+    def size(self) -> int:
+        """Bytes of all elements."""
+        return math.prod(self.shape) * self.itemsize
+
+    def arranged(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor of this shape with its dimensions as they follow in memory."""
+        return tensor if self.order is None else tensor.permute(self.order)
+
+    def empty(self, gpu: torch.device) -> torch.Tensor:
+        """Makes memory for such a tensor, on ``gpu`` if it lies on a GPU."""
+        device = torch.device("cpu") if self.device == "cpu" else gpu
+        dtype = getattr(torch, self.dtype)
+        if self.order is None:
+            return torch.empty(self.shape, dtype=dtype, device=device)
+        memory = torch.empty([self.shape[i] for i in self.order], dtype=dtype, device=device)
+        return memory.permute([self.order.index(i) for i in range(len(self.order))])
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
 
 
 @dataclass(frozen=True)
@@ -27,27 +81,19 @@ class Captured:
 
     Attributes:
         header: JSON: what there is, and all that is no tensor.
-        tensors: The tensors, in the header's order: the live ones, not copies.
+        tensors: The tensors, in the header's order. Parameters and optimizer state are the live ones.
     """
 
     header: dict[str, Any]
     tensors: list[torch.Tensor]
 
 
-def _describe(tensor: torch.Tensor) -> list[Any]:
-    return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), tensor.device.type]
-
-
-def _model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Returns the tensors of a model that are state, tied ones once."""
-    found: dict[str, torch.Tensor] = dict(model.named_parameters())
-    seen = {id(p) for p in found.values()}
-    for path, module in model.named_modules():
-        for name, buffer in module._buffers.items():
-            if buffer is not None and id(buffer) not in seen and name not in module._non_persistent_buffers_set:
-                seen.add(id(buffer))
-                found[f"{path}.{name}" if path else name] = buffer
-    return found
+def forms(header: dict[str, Any]) -> list[TensorForm]:
+    """Returns what the tensors of a header look like."""
+    return [
+        TensorForm(dtype, tuple(shape), device, None if order is None else tuple(order))
+        for dtype, shape, device, order in header["tensors"]
+    ]
 
 
 @dataclass
@@ -82,130 +128,70 @@ class TrainingState:
             raise TypeError(f"{name!r} ({type(obj).__name__}) has no {' and no '.join(missing)}")
         if name in self.registered:
             raise ValueError(f"{name!r} is registered already")
-        encode_into(obj.state_dict(), name, [])
+        encode(obj.state_dict(), name)
         self.registered[name] = obj
 
-    def _parameter_names(self) -> dict[int, str]:
-        """Names every parameter: by its model, or by its place in an optimizer."""
-        names: dict[int, str] = {}
-        for number, model in enumerate(self.models):
-            for name, parameter in model.named_parameters():
-                names.setdefault(id(parameter), f"model {number}: {name}")
-        for number, optimizer in enumerate(self.optimizers):
-            for group_number, group in enumerate(optimizer.param_groups):
-                for place, parameter in enumerate(group["params"]):
-                    names.setdefault(id(parameter), f"optimizer {number}: group {group_number}, parameter {place}")
-        return names
-
     def capture(self) -> Captured:
-        """Returns the state as it is now; nothing is copied, so the tensors must not change while they are read.
+        """Returns the state as it is now.
+
+        Parameters, optimizer state and large registered tensors are not copied: they must not change while they are
+        read. Buffers and small registered tensors are copied, since a forward pass or the script may change them.
 
         Raises:
             TypeError: If something can't be carried; the message names its path.
         """
-        tensors: list[torch.Tensor] = []
-        models = []
-        for model in self.models:
-            rows = []
-            for name, tensor in _model_tensors(model).items():
-                rows.append([name, tensor.requires_grad])
-                tensors.append(tensor.detach())
-            models.append(rows)
-        names = self._parameter_names()
-        header: dict[str, Any] = {"models": models, "optimizers": []}
-        for number, optimizer in enumerate(self.optimizers):
-            groups = []
-            for group in optimizer.param_groups:
-                options = {key: value for key, value in group.items() if key != "params"}
-                encoded = encode_into(options, f"optimizer {number} param_groups", tensors)
-                groups.append([[names[id(p)] for p in group["params"]], encoded])
-            state = [
-                [names[id(p)], encode_into(optimizer.state[p], f"optimizer {number} state[{names[id(p)]}]", tensors)]
-                for group in optimizer.param_groups
-                for p in group["params"]
-                if p in optimizer.state
-            ]
-            header["optimizers"].append({"groups": groups, "state": state})
-        for kind, things in (("schedulers", self.schedulers), ("scalers", self.scalers)):
-            header[kind] = [
-                encode_into(t.state_dict(), f"{kind.removesuffix('s')} {n}", tensors) for n, t in enumerate(things)
-            ]
-        header["registered"] = [
-            [name, encode_into(o.state_dict(), name, tensors)] for name, o in self.registered.items()
-        ]
-        header["user"] = encode_into(self.user, "job.state", tensors)
-        header["tensors"] = [_describe(tensor) for tensor in tensors]
+        parameters, buffers = self._parameters(), self._buffers()
+        names = {id(parameter): name for name, parameter in parameters.items()}
+        tensors = [_plain(p) for p in parameters.values()] + [_plain(b).clone() for b in buffers.values()]
+        header: dict[str, Any] = {
+            "parameters": [[name, parameter.requires_grad] for name, parameter in parameters.items()],
+            "buffers": list(buffers),
+            "optimizers": [
+                capture_optimizer(o, f"optimizer[{n}]", names, tensors) for n, o in enumerate(self.optimizers)
+            ],
+            "schedulers": [
+                encode(_without_functions(s.state_dict()), f"scheduler[{n}]", tensors)[0]
+                for n, s in enumerate(self.schedulers)
+            ],
+            "scalers": [encode(s.state_dict(), f"scaler[{n}]", tensors)[0] for n, s in enumerate(self.scalers)],
+        }
+        first = len(tensors)
+        header["registered"] = [[name, encode(o.state_dict(), name, tensors)[0]] for name, o in self.registered.items()]
+        header["user"] = encode(self.user, "job.state", tensors)[0]
+        tensors[first:] = [t.clone() if t.nbytes <= COPY_BYTES else t for t in tensors[first:]]
+        header["tensors"] = [[f.dtype, f.shape, f.device, f.order] for f in map(TensorForm.of, tensors)]
         return Captured(header, tensors)
 
     def targets(self, header: dict[str, Any]) -> list[torch.Tensor]:
         """Returns the memory into which another rank's tensors go: this rank's own where it has some.
 
+        Writing there is not noticed by a forward and backward pass under way, which does not count.
+
         Args:
             header: Of the other rank's `capture`.
 
         Raises:
-            StateMismatch: If the models or optimizers are not the same.
+            StateMismatch: If the two ranks did not build the same.
         """
         self._compare(header)
-        wanted = header["tensors"]
-        found: list[torch.Tensor] = []
-        for model in self.models:
-            for name, tensor in _model_tensors(model).items():
-                if _describe(tensor)[:2] != wanted[len(found)][:2]:
-                    raise StateMismatch(
-                        f"{name} is {_describe(tensor)[:2]} on this rank and {wanted[len(found)][:2]} on another"
-                    )
-                found.append(tensor.detach())
-        have = self._optimizer_tensors(header)
-        device = self._device()
-        for number in range(len(found), len(wanted)):
-            kind, shape, where = wanted[number]
-            mine = have.get(number)
-            if mine is None or _describe(mine)[:2] != [kind, shape]:
-                mine = torch.empty(shape, dtype=getattr(torch, kind), device=device if where == "cuda" else "cpu")
-            found.append(mine)
-        return found
-
-    def _device(self) -> torch.device:
-        return next((p.device for model in self.models for p in model.parameters()), torch.device("cpu"))
-
-    def _compare(self, header: dict[str, Any]) -> None:
-        """Refuses a header of other models, optimizers, schedulers or registered objects."""
-        for kind in ("models", "optimizers", "schedulers", "scalers"):
-            mine, theirs = len(getattr(self, kind)), len(header[kind])
-            if mine != theirs:
-                raise StateMismatch(f"this rank prepared {mine} {kind}, another one {theirs}")
-        names = [name for name, _ in header["registered"]]
-        if sorted(names) != sorted(self.registered):
-            raise StateMismatch(f"this rank registered {sorted(self.registered)}, another one {sorted(names)}")
-        for number, model in enumerate(self.models):
-            mine_names = list(_model_tensors(model))
-            their_names = [name for name, _ in header["models"][number]]
-            if mine_names != their_names:
-                odd = sorted(set(mine_names) ^ set(their_names)) or ["their order"]
-                raise StateMismatch(f"model {number} differs between ranks in {', '.join(odd[:5])}")
-
-    def _optimizer_tensors(self, header: dict[str, Any]) -> dict[int, torch.Tensor]:
-        """Finds this rank's optimizer state tensors by their numbers in another rank's header."""
-        parameters = self._parameters_by_name()
-        found: dict[int, torch.Tensor] = {}
+        parameters, buffers = self._parameters(), self._buffers()
+        model = [*parameters.values(), *buffers.values()]
+        own = dict(enumerate(model))
         for optimizer, theirs in zip(self.optimizers, header["optimizers"], strict=True):
-            for name, encoded in theirs["state"]:
-                parameter = parameters.get(name)
-                mine = optimizer.state.get(parameter) if parameter is not None else None
-                if not mine or encoded[0] != "dict":
-                    continue
-                for key, value in encoded[1]:
-                    own = mine.get(key)
-                    if isinstance(value, list) and value[0] == "tensor" and isinstance(own, torch.Tensor):
-                        found[value[1]] = own
+            own.update(own_tensors(optimizer, theirs, parameters))
+        for name, encoded in header["registered"]:
+            if isinstance(self.registered[name], nn.Module):  # its state_dict is its own memory
+                own.update(match(encoded, self.registered[name].state_dict()))
+        gpu = next((tensor.device for tensor in model if tensor.device.type != "cpu"), torch.device("cpu"))
+        wanted = forms(header)
+        found = []
+        for number, form in enumerate(wanted):
+            mine = own.get(number)
+            fits = mine is not None and (mine.dtype, mine.shape) == (getattr(torch, form.dtype), form.shape)
+            if number >= len(model) and mine is not None and mine.device.type != form.device:
+                fits = False
+            found.append(mine.data if mine is not None and fits else form.empty(gpu))
         return found
-
-    def _parameters_by_name(self) -> dict[str, torch.Tensor]:
-        parameters = [p for model in self.models for p in model.parameters()]
-        parameters += [p for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]]
-        names = self._parameter_names()
-        return {names[id(p)]: p for p in parameters}
 
     def finish(self, header: dict[str, Any], tensors: list[torch.Tensor]) -> None:
         """Puts received state in place; what is large is there already.
@@ -213,52 +199,118 @@ class TrainingState:
         Args:
             header: Of the sender's `capture`.
             tensors: What `targets` returned, filled.
+
+        Raises:
+            StateMismatch: If an object does not take the state of its like on another rank.
         """
-        for model, rows in zip(self.models, header["models"], strict=True):
-            for tensor, (_, requires_grad) in zip(_model_tensors(model).values(), rows, strict=True):
-                if tensor.is_leaf and (tensor.is_floating_point() or tensor.is_complex()):
-                    tensor.requires_grad_(requires_grad)
-        parameters = self._parameters_by_name()
-        for number, (optimizer, theirs) in enumerate(zip(self.optimizers, header["optimizers"], strict=True)):
-            groups = []
-            for names, options in theirs["groups"]:
-                unknown = [name for name in names if name not in parameters]
-                if unknown:
-                    raise StateMismatch(f"optimizer {number} of another rank has {unknown[0]}, which this rank lacks")
-                groups.append({"params": [parameters[name] for name in names], **decode(options, tensors)})
-            # the same dicts stay, where there are some: schedulers hold on to the groups
-            for group_number, group in enumerate(groups):
-                if group_number < len(optimizer.param_groups):
-                    optimizer.param_groups[group_number].clear()
-                    optimizer.param_groups[group_number].update(group)
-                else:
-                    optimizer.param_groups.append(group)
-            del optimizer.param_groups[len(groups) :]
-            optimizer.state.clear()
-            for name, encoded in theirs["state"]:
-                optimizer.state[parameters[name]] = decode(encoded, tensors)
-        for scheduler, encoded in zip(self.schedulers, header["schedulers"], strict=True):
-            scheduler.load_state_dict(decode(encoded, tensors))
-        for scaler, encoded in zip(self.scalers, header["scalers"], strict=True):
-            scaler.load_state_dict(decode(encoded, tensors))
+        parameters = self._parameters()
+        for name, requires_grad in header["parameters"]:
+            if parameters[name].requires_grad != requires_grad:
+                parameters[name].requires_grad_(requires_grad)
+        for optimizer, theirs in zip(self.optimizers, header["optimizers"], strict=True):
+            restore_optimizer(optimizer, theirs, parameters, tensors)
+        for number, (scheduler, encoded) in enumerate(zip(self.schedulers, header["schedulers"], strict=True)):
+            _load(f"scheduler[{number}]", scheduler.load_state_dict, decode(encoded, tensors))
+        for number, (scaler, encoded) in enumerate(zip(self.scalers, header["scalers"], strict=True)):
+            _load(f"scaler[{number}]", scaler.load_state_dict, decode(encoded, tensors))
         for name, encoded in header["registered"]:
-            self.registered[name].load_state_dict(decode(encoded, tensors))
+            _load(name, self.registered[name].load_state_dict, decode(encoded, tensors))
         self.user.clear()
         self.user.update(decode(header["user"], tensors))
 
     def checksums(self) -> tuple[list[str], torch.Tensor]:
         """Returns the names of all parameters and an int64 sum over each one's bit patterns."""
-        names: list[str] = []
-        sums: list[torch.Tensor] = []
+        parameters = self._parameters()
+        sums = [_bit_sum(parameter) for parameter in parameters.values()]
+        return list(parameters), torch.stack(sums).cpu() if sums else torch.zeros(0, dtype=torch.int64)
+
+    def _parameters(self) -> dict[str, torch.Tensor]:
+        """Returns every parameter once: by its name in a model, or else by its place in an optimizer."""
+        found: dict[str, torch.Tensor] = {}
+        seen: set[int] = set()
+        for name, parameter in self._all_parameters():
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                found[name] = parameter
+        return found
+
+    def _all_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         for number, model in enumerate(self.models):
-            for name, parameter in model.named_parameters():
-                names.append(f"model {number}: {name}")
-                sums.append(_bit_sum(parameter.detach()))
-        return names, torch.stack(sums).cpu() if sums else torch.zeros(0, dtype=torch.int64)
+            yield from model.named_parameters(self._prefix(number))
+        for number, optimizer in enumerate(self.optimizers):
+            for group_number, group in enumerate(optimizer.param_groups):
+                for place, parameter in enumerate(group["params"]):
+                    yield f"optimizer{number}.group{group_number}.param{place}", parameter
+
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        """Returns every buffer once that belongs to a model's ``state_dict``."""
+        found: dict[str, torch.Tensor] = {}
+        seen: set[int] = set()
+        for number, model in enumerate(self.models):
+            for path, module in model.named_modules(prefix=self._prefix(number)):
+                for name, buffer in module._buffers.items():
+                    if buffer is not None and id(buffer) not in seen and name not in module._non_persistent_buffers_set:
+                        seen.add(id(buffer))
+                        found[f"{path}.{name}" if path else name] = buffer
+        return found
+
+    def _prefix(self, number: int) -> str:
+        return f"model{number}" if len(self.models) > 1 else ""
+
+    def _compare(self, header: dict[str, Any]) -> None:
+        """Refuses a header of other models, optimizers, schedulers, scalers or registered objects."""
+        for kind in ("optimizers", "schedulers", "scalers"):
+            mine, theirs = len(getattr(self, kind)), len(header[kind])
+            if mine != theirs:
+                raise StateMismatch(f"this rank prepared {mine} {kind}, the one that sends its state {theirs}")
+        _compare_names("registered object", list(self.registered), [name for name, _ in header["registered"]])
+        parameters, buffers = self._parameters(), self._buffers()
+        _compare_names("parameter", list(parameters), [name for name, _ in header["parameters"]])
+        _compare_names("buffer", list(buffers), header["buffers"])
+        known = dict(
+            zip([*(name for name, _ in header["parameters"]), *header["buffers"]], forms(header), strict=False)
+        )
+        for name, tensor in (*parameters.items(), *buffers.items()):
+            form = TensorForm.of(tensor)
+            if str(form) != str(known[name]):
+                raise StateMismatch(
+                    f"{name} is {form} on this rank and {known[name]} on the one that sends its state; all "
+                    "ranks must build the same model"
+                )
+
+
+def _compare_names(what: str, mine: list[str], theirs: list[str]) -> None:
+    if mine == theirs:
+        return
+    here, there = [n for n in mine if n not in set(theirs)], [n for n in theirs if n not in set(mine)]
+    if here or there:
+        where = "on this rank" if here else "on the rank that sends its state"
+        raise StateMismatch(f"{what} {(here or there)[0]} is only {where}; all ranks must build the same")
+    odd = next(name for name, other in zip(mine, theirs, strict=True) if name != other)
+    raise StateMismatch(f"{what} {odd} has another place on the rank that sends its state; build them in one order")
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor's values, apart from autograd."""
+    return tensor.data.resolve_conj().resolve_neg()
+
+
+def _without_functions(state: Any) -> Any:
+    """Leaves out a scheduler's functions, which the receiver's own script made too."""
+    if isinstance(state, dict):
+        return {key: _without_functions(value) for key, value in state.items() if not callable(value)}
+    return [_without_functions(value) for value in state] if type(state) is list else state
+
+
+def _load(name: str, load: Callable[[Any], Any], state: Any) -> None:
+    try:
+        load(state)
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+        raise StateMismatch(f"{name} does not take the state of its like on another rank: {error}") from error
 
 
 def _bit_sum(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.contiguous().reshape(-1)
+    flat = _plain(tensor).contiguous().reshape(-1)
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
     return flat.view(_INTEGERS[flat.element_size()]).sum(dtype=torch.int64)
