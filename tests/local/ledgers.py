@@ -1,0 +1,129 @@
+"""What a job's ledgers prove, and the plain reference that its model is compared with."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from elastic_launcher.sampling import step_indices
+
+SCRIPT = Path(__file__).parent / "scripts" / "train.py"
+SEED = 7
+
+
+def script_module() -> ModuleType:
+    """Returns the training script as a module, for its data and its model alone."""
+    spec = importlib.util.spec_from_file_location("train_of_local_tests", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    argv, sys.argv = sys.argv, ["train.py", "{}"]
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.argv = argv
+    return module
+
+
+@dataclass
+class Plain:
+    """What plain torch makes of the same training: whole batches, one process.
+
+    Attributes:
+        model: After the last step.
+        losses: Of each step.
+        rates: Learning rate after each step.
+    """
+
+    model: nn.Module
+    losses: list[float]
+    rates: list[float]
+
+
+def order(samples: int, batch: int, step: int) -> list[int]:
+    """Returns the samples of a step of the whole training."""
+    per_epoch = math.ceil(samples / batch)
+    epoch, step_in_epoch = divmod(step, per_epoch)
+    return [int(i) for i in step_indices(samples, batch, SEED, epoch, step_in_epoch, True, False)]
+
+
+def train_plain(samples: int, batch: int, steps: int) -> Plain:
+    """Trains the script's model without anything of ours but the order of the samples."""
+    script = script_module()
+    data = script.Numbered(samples)
+    y = torch.tensor(data.y)
+    model = script.build()
+    optimizer, scheduler = script.optimizer_of(model)
+    losses, rates = [], []
+    for step in range(steps):
+        chosen = order(samples, batch, step)
+        loss = functional.cross_entropy(model(data.x[chosen]), y[chosen])
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+        rates.append(scheduler.get_last_lr()[0])
+    return Plain(model, losses, rates)
+
+
+def read_ledgers(folder: Path) -> list[list[dict[str, Any]]]:
+    """Returns the lines of each process; a last one that a kill has cut off is left out."""
+    ledgers = []
+    for path in sorted(folder.glob("ledger-*.jsonl")):
+        lines = path.read_text().split("\n")[:-1]
+        if lines:
+            ledgers.append([json.loads(line) for line in lines])
+    return ledgers
+
+
+def counted(ledgers: list[list[dict[str, Any]]]) -> dict[int, list[dict[str, Any]]]:
+    """Returns the micro-batches that counted, by step, in rank order: of each step the last attempt, if it was completed."""
+    steps: dict[int, list[tuple[int, list[dict[str, Any]]]]] = {}
+    for rows in ledgers:
+        attempt: list[dict[str, Any]] = []
+        for row in rows:
+            if row["rank"] is None:
+                continue  # a rehearsal
+            if attempt and (row["step"] != attempt[-1]["step"] or _begins_anew(row, attempt)):
+                attempt = []
+            attempt.append(row)
+            if row["sync"]:
+                steps.setdefault(row["step"], []).append((row["rank"], attempt))
+                attempt = []
+    return {
+        step: [row for _, part in sorted(parts, key=lambda p: p[0]) for row in part if row["samples"]]
+        for step, parts in steps.items()
+    }
+
+
+def _begins_anew(row: dict[str, Any], attempt: list[dict[str, Any]]) -> bool:
+    return row["indices"] == attempt[0]["indices"] or row["generation"] != attempt[0]["generation"]
+
+
+def assert_each_sample_once(ledgers: list[list[dict[str, Any]]], samples: int, batch: int, micro: int) -> int:
+    """Fails unless every step used its samples once, in order, in micro-batches that fit; returns the number of steps."""
+    steps = counted(ledgers)
+    assert sorted(steps) == list(range(len(steps))), "a step is missing"
+    for step, rows in steps.items():
+        used = [index for row in rows for index in row["indices"]]
+        assert used == order(samples, batch, step), f"step {step}: {used}"
+        assert max(len(row["indices"]) for row in rows) <= micro
+    return len(steps)
+
+
+def assert_same_model(folder: Path, plain: Plain, tolerance: float = 1e-9) -> None:
+    """Fails unless the job's final model is the plain one."""
+    found = torch.load(folder / "model.pt", weights_only=True)["model"]
+    for name, parameter in plain.model.state_dict().items():
+        assert torch.allclose(found[name], parameter, rtol=tolerance, atol=tolerance), name

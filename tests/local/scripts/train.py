@@ -1,0 +1,159 @@
+"""The training script of the local tests: small, float64, and it writes down all that reached its model.
+
+Its one argument is a JSON object; see the keys below. Each process writes a ledger of its own, a line a micro-batch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import Dataset
+
+import elastic_launcher.torch as elastic
+
+KEYS: dict[str, Any] = {
+    "folder": ".",  # ledgers, the final model, the stop file
+    "samples": 97,
+    "batch": 24,
+    "micro": 5,
+    "epochs": 100_000,
+    "pace": 0.0,  # seconds that each micro-batch takes at least, so that the test has time to act
+    "workers": 0,
+    "augment": False,
+    "slow_start": 0.0,  # seconds before init, in joiners
+    "slow_forward": 0.0,  # seconds of the first forward pass, in joiners
+    "die": "",  # "admitted": the first joiner kills itself in the step in which it is admitted
+    "fault": "",  # what goes wrong, on the rank of fault_rank
+    "fault_rank": 1,
+    "fault_step": 3,
+}
+OPTIONS = {**KEYS, **json.loads(sys.argv[1])}
+FOLDER = Path(OPTIONS["folder"])
+MEMBER = int(os.environ.get("ELASTIC_MEMBER", "1"))
+FEATURES = 6
+
+
+class Numbered(Dataset[tuple[int, torch.Tensor, int]]):
+    """Samples that know their number."""
+
+    def __init__(self, samples: int) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.x = torch.randn(samples, FEATURES, dtype=torch.float64, generator=generator)
+        self.y = torch.randint(0, 3, (samples,), generator=generator).tolist()
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor, int]:
+        x = self.x[index]
+        if OPTIONS["augment"]:
+            x = x + random.random() + np.random.rand() + torch.rand((), dtype=torch.float64)
+        return index, x, self.y[index]
+
+
+def build() -> nn.Module:
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 3)).double()
+
+
+def optimizer_of(model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.01)
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 200))
+
+
+def fault(job: elastic.Job, loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    """Does what the test asked for, at its step and on its rank."""
+    if not OPTIONS["fault"] or job.rank != OPTIONS["fault_rank"] or job.step != OPTIONS["fault_step"]:
+        return loss
+    match OPTIONS["fault"]:
+        case "exception":
+            raise ValueError("a mistake in the script")
+        case "vector loss":
+            return loss.expand(2)
+        case "step first":
+            optimizer.step()
+        case "exit":
+            sys.exit(0)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "nan":
+            return loss * float("nan")
+        case "other parameters":
+            with torch.no_grad():
+                next(iter(optimizer.param_groups[0]["params"])).add_(1e-3)
+    return loss
+
+
+def main() -> None:
+    joiner = MEMBER > 1
+    if joiner:
+        time.sleep(OPTIONS["slow_start"])
+    off = MEMBER == 2 and OPTIONS["fault"].startswith("differs")
+    batch = OPTIONS["batch"] + (off and OPTIONS["fault"] == "differs: batch")
+    job = elastic.init(batch, OPTIONS["micro"])
+    model = build()
+    if off and OPTIONS["fault"] == "differs: model":
+        model = nn.Sequential(*model[:2], nn.Linear(16, 4)).double()
+    optimizer, scheduler = optimizer_of(model)
+    model, optimizer, scheduler = job.prepare(model, optimizer, scheduler)
+    dataset = Numbered(OPTIONS["samples"] + (off and OPTIONS["fault"] == "differs: data"))
+    loader = job.dataloader(dataset, shuffle=True, seed=7, num_workers=OPTIONS["workers"])
+    slow = OPTIONS["slow_forward"] if joiner else 0.0
+    with open(FOLDER / f"ledger-{os.getpid()}.jsonl", "w", buffering=1) as ledger:
+        for _ in job.epochs(OPTIONS["epochs"]):
+            for indices, x, y in loader:
+                if slow:
+                    time.sleep(slow)
+                    slow = 0.0
+                if OPTIONS["die"] == "admitted" and MEMBER == 2 and job.rank is not None:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                time.sleep(OPTIONS["pace"])
+                step, samples = job.step, job.samples
+                loss = fault(job, functional.cross_entropy(model(x), y), optimizer)
+                job.backward(loss)
+                norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+                row = {
+                    "member": MEMBER,
+                    "pid": os.getpid(),
+                    "rank": job.rank,
+                    "world_size": job.world_size,
+                    "generation": job.generation,
+                    "epoch": job.epoch,
+                    "step": step,
+                    "samples": samples,
+                    "indices": indices.tolist(),
+                    "sync": job.sync_gradients,
+                    "loss": job.loss,
+                    "lr": scheduler.get_last_lr()[0],
+                    "norm": float(norm),
+                    "sum": float(x.sum()),
+                }
+                ledger.write(json.dumps(row) + "\n")
+                if (
+                    OPTIONS["fault"] == "break"
+                    and job.rank == OPTIONS["fault_rank"]
+                    and job.step == OPTIONS["fault_step"]
+                ):
+                    break
+                if job.is_main and job.sync_gradients and (FOLDER / "stop").exists():
+                    job.stop("the test has seen enough")
+    if job.is_main:
+        torch.save({"model": model.state_dict(), "step": job.step}, FOLDER / "model.pt")
+
+
+if __name__ == "__main__":
+    main()
