@@ -151,7 +151,7 @@ class Coordinator:
             await asyncio.gather(*background, return_exceptions=True)
 
     def _background(self) -> list[Coroutine[Any, Any, None]]:
-        return [self._watch_nodes(), self._quota.run(), self._serve_store()]
+        return [self._watch_nodes(), self._quota.watch(), self._quota.run(), self._serve_store()]
 
     async def _watch_nodes(self) -> None:
         while True:

@@ -65,37 +65,33 @@ class Quota:
         self._told: tuple[Target, str] | None = None
         self._wake: asyncio.Queue[HintRead | None] = asyncio.Queue()
 
+    async def watch(self) -> None:
+        """Reads the source until it is cancelled; ends at once where there is none."""
+        if self._source is not None:
+            async for found in self._source.changes():
+                self._wake.put_nowait(found)
+
     async def run(self) -> None:
-        """Watches until it is cancelled.
+        """Turns what is read into targets, until it is cancelled.
 
         Raises:
             HintError: If the hints can't be used at the start.
         """
         if self._source is None:
             self._set(self._config.max_nodes, "start", None)
-            await self._follow()
-        watching = asyncio.create_task(self._watch(self._source))
-        try:
+        else:
             await self._start()
-            await self._follow()
-        finally:
-            watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watching
-
-    async def _watch(self, source: HintSource | None) -> None:
-        if source is not None:
-            async for found in source.changes():
-                self._wake.put_nowait(found)
+        await self._follow()
 
     async def _start(self) -> None:
         """Waits for hints that allow the minimum, as long as was asked for."""
         deadline = self._clocks.monotonic() + self._config.wait_for_quota
         while True:
             left = deadline - self._clocks.monotonic()
+            known = self._policy.document is not None  # the first read comes at once, whatever the wait
             try:
-                # the first read comes at once, whatever the wait
-                found = await asyncio.wait_for(self._wake.get(), left if self._told_quota() else None)
+                async with asyncio.timeout(left if known else None):
+                    found = await self._wake.get()
             except TimeoutError:
                 self._refuse_start()
                 return
@@ -116,22 +112,25 @@ class Quota:
             if resolution.nodes:
                 self._set(resolution.nodes, "start", resolution)
                 return
-            if self._clocks.monotonic() >= deadline:
+            left = deadline - self._clocks.monotonic()
+            if left <= 0:
                 self._refuse_start()
                 return
-
-    def _told_quota(self) -> bool:
-        return self._policy.document is not None
+            if kind == "applied":
+                self._emit("warning", message=f"{self._too_few(resolution)}; waiting for more, up to {left:.0f} s")
 
     def _refuse_start(self) -> None:
         resolution = self._resolve(starting=True)
         assert resolution is not None
         waited = f" after {self._config.wait_for_quota:g} s" if self._config.wait_for_quota else ""
-        message = (
-            f"hints: {self._policy.name} allows {resolution.allowed} GPUs{waited}, fewer than the minimum of "
-            f"{self._config.min_nodes} nodes of {self._config.nproc_per_node}; raise it, or wait with --wait-for-quota"
+        advice = "raise it, or wait with --wait-for-quota SECONDS"
+        self._set(0, "start", resolution, f"{self._too_few(resolution)}{waited}; {advice}")
+
+    def _too_few(self, resolution: Resolution) -> str:
+        return (
+            f"hints: {self._policy.name} allows {resolution.allowed} GPUs, fewer than the minimum of "
+            f"{self._config.min_nodes} nodes of {self._config.nproc_per_node}"
         )
-        self._set(0, "start", resolution, message)
 
     async def _follow(self) -> None:
         """Follows the hints for as long as the job runs."""
@@ -140,7 +139,8 @@ class Quota:
             patience = None if wake_at is None else max(0.0, wake_at - self._clocks.monotonic())
             found: HintRead | None = None
             with contextlib.suppress(TimeoutError):
-                found = await asyncio.wait_for(self._wake.get(), patience)
+                async with asyncio.timeout(patience):
+                    found = await self._wake.get()
             applied = found is not None and self._judge(found)[0] == "applied"
             wake_at = self._decide(applied)
 
@@ -150,18 +150,20 @@ class Quota:
             self._emit("hint_rejected", message=outcome.message)
         elif outcome.kind == "missing":
             self._emit("hint_missing", message=outcome.message)
-        elif outcome.kind == "applied" and outcome.message:
-            self._emit("warning", message=f"hints: {self._policy.name}: {outcome.message}")
+        elif outcome.kind == "applied":
+            document = self._policy.document
+            odd = [outcome.message] if outcome.message else []
+            if document is not None and skewed(document, self._clocks.wall()):
+                odd.append("it was observed in the future; taken as observed now")
+            for message in odd:
+                self._emit("warning", message=f"hints: {self._policy.name}: {message}")
         return outcome.kind, outcome.message
 
     def _resolve(self, *, starting: bool) -> Resolution | None:
         document = self._policy.document
         if document is None:
             return None
-        now = self._clocks.wall()
-        if skewed(document, now):
-            self._emit("warning", message=f"hints: {self._policy.name} was observed in the future; taken as now")
-        return resolve(document, self._demand, now=now, starting=starting)
+        return resolve(document, self._demand, now=self._clocks.wall(), starting=starting)
 
     def _decide(self, applied: bool) -> float | None:
         """Moves the target towards what the hints give; returns when to look again."""
@@ -180,7 +182,10 @@ class Quota:
         )
         if applied and resolution is not None:
             self._announce(resolution, target)
-        self._set(target, "hint", resolution)
+        message = ""
+        if resolution is not None and target < self._config.min_nodes:
+            message = self._too_few(resolution)
+        self._set(target, "hint", resolution, message)
         return wake_at
 
     def _announce(self, resolution: Resolution, target: int) -> None:

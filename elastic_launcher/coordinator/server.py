@@ -64,7 +64,8 @@ class _Mailbox:
         """Returns the orders after ``seq``; waits for one where there is none."""
         if len(self.orders) <= seq and wait > 0:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._arrived.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._arrived.wait()
         return self.orders[max(seq, 0) :]
 
 

@@ -1,0 +1,317 @@
+"""From what a source of hints yields to targets and events, with real waits of hundredths of a second."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from elastic_launcher.config import JobConfig
+from elastic_launcher.coordinator.quota import Clocks, Quota
+from elastic_launcher.coordinator.state import Target
+from elastic_launcher.hints import HintError, HintRead
+
+PATIENCE = 10.0
+
+
+def document(allowed: int, grow_after: float = 60.0, **more: Any) -> str:
+    """A document of one entry for every job."""
+    entry = {"match": {}, "gpus": {"guaranteed": 1, "allowed": allowed, "limit": 8}, "growAfterSeconds": grow_after}
+    return json.dumps({"apiVersion": "elastic-hints/v1", "hints": [entry], **more})
+
+
+class Source:
+    """A source that yields what the test writes."""
+
+    name = "hints.json"
+
+    def __init__(self) -> None:
+        self._reads: asyncio.Queue[HintRead] = asyncio.Queue()
+
+    def write(self, text: str | None, identity: str = "1") -> None:
+        self._reads.put_nowait(HintRead(text, identity))
+
+    async def changes(self) -> AsyncIterator[HintRead]:
+        while True:
+            yield await self._reads.get()
+
+
+class Played:
+    """A quota under test, and all that it told."""
+
+    def __init__(self, fixed: bool = False, **config: Any) -> None:
+        settings = {"script": "train.py", "min_nodes": 1, "max_nodes": 4, "hints": "hints.json", **config}
+        self.source = Source()
+        self.told: list[tuple[Target, str]] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.quota = Quota(
+            JobConfig(**settings),
+            None if fixed else self.source,
+            lambda target, message: self.told.append((target, message)),
+            lambda kind, **fields: self.events.append((kind, fields)),
+            Clocks(time.monotonic, time.time),
+        )
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    async def nodes(self, *expected: int) -> None:
+        """Waits for these targets, one after another from the start."""
+        await self.until(lambda: len(self.told) >= len(expected))
+        assert [target.nodes for target, _ in self.told] == list(expected)
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [fields for one, fields in self.events if one == kind]
+
+
+def play(test: Callable[[Played], Awaitable[None]], **settings: Any) -> Played:
+    """Runs a quota and a test beside it, until the test, or the quota, ends."""
+
+    async def both() -> Played:
+        played = Played(**settings)
+        tasks = {asyncio.ensure_future(one) for one in (played.quota.watch(), played.quota.run())}
+        testing = asyncio.ensure_future(test(played))
+        waiting = {*tasks, testing}
+        try:
+            while not testing.done():
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for one in done:
+                    one.result()
+        finally:
+            for one in (*tasks, testing):
+                one.cancel()
+            await asyncio.gather(*tasks, testing, return_exceptions=True)
+        return played
+
+    return asyncio.run(both())
+
+
+async def forever(played: Played) -> None:
+    await asyncio.Event().wait()
+
+
+def test_without_hints_the_target_is_the_maximum() -> None:
+    async def test(played: Played) -> None:
+        await played.nodes(4)
+
+    assert play(test, fixed=True, hints=None).told == [(Target(4, "start"), "")]
+
+
+def test_the_first_document_gives_the_first_target() -> None:
+    async def test(played: Played) -> None:
+        played.source.write(document(3, generation=7))
+        await played.nodes(3)
+
+    played = play(test)
+    assert played.told == [(Target(3, "start", 1, 3, 8), "")]
+    assert played.of("hint_applied") == [
+        {
+            "hint_generation": 7,
+            "guaranteed": 1,
+            "allowed": 3,
+            "limit": 8,
+            "target_nodes": 3,
+            "source": "hints.json",
+            "match": "hints[0]",
+            "stale": False,
+        }
+    ]
+
+
+def test_targets_follow_the_document() -> None:
+    async def test(played: Played) -> None:
+        played.source.write(document(1))
+        await played.nodes(1)
+        played.source.write(document(3))
+        await played.nodes(1, 3)
+        played.source.write(document(2))
+        await played.nodes(1, 3, 2)
+
+    played = play(test)
+    assert [target.cause for target, _ in played.told] == ["start", "hint", "hint"]
+
+
+def test_growth_waits_after_a_shrink() -> None:
+    async def test(played: Played) -> None:
+        for allowed, targets in ((3, (3,)), (2, (3, 2))):
+            played.source.write(document(allowed, grow_after=0.2))
+            await played.nodes(*targets)
+        shrunk = time.monotonic()
+        played.source.write(document(4, grow_after=0.2))
+        await played.until(lambda: any(target.allowed == 4 for target, _ in played.told))
+        assert played.told[-1][0].nodes == 2
+        await played.until(lambda: played.told[-1][0].nodes == 4)
+        assert time.monotonic() - shrunk >= 0.19
+
+    play(test)
+
+
+def test_growth_waits_after_a_notice_and_a_rewrite_does_not_lift_that() -> None:
+    async def test(played: Played) -> None:
+        played.source.write(document(3, grow_after=0.2))
+        await played.nodes(3)
+        noticed = time.monotonic()
+        played.quota.note_notice(2)
+        played.source.write(document(3, grow_after=0.2) + " ")
+        await played.until(lambda: played.told[-1] != played.told[0] or time.monotonic() - noticed > 1)
+        assert [target.nodes for target, _ in played.told] == [3, 3]
+        assert time.monotonic() - noticed >= 0.19
+
+    play(test)
+
+
+def test_a_raised_number_lifts_the_wait_after_a_notice() -> None:
+    async def test(played: Played) -> None:
+        played.source.write(document(3))
+        await played.nodes(3)
+        played.quota.note_notice(2)
+        played.source.write(document(4))
+        await played.nodes(3, 4)
+
+    play(test)
+
+
+def test_without_hints_a_noticed_node_is_replaced_by_the_rule_for_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_launcher.coordinator.quota.DEFAULT_GROW_AFTER", 0.2)
+
+    async def test(played: Played) -> None:
+        await played.nodes(4)
+        noticed = time.monotonic()
+        played.quota.note_notice(3)
+        await played.nodes(4, 4)
+        assert time.monotonic() - noticed >= 0.19
+
+    play(test, fixed=True, hints=None)
+
+
+def test_too_little_at_the_start_is_told_at_once() -> None:
+    async def test(played: Played) -> None:
+        played.source.write(document(1))
+        await played.nodes(0)
+
+    [(target, message)] = play(test, min_nodes=2).told
+    assert target.nodes == 0
+    assert message == (
+        "hints: hints.json allows 1 GPUs, fewer than the minimum of 2 nodes of 1; "
+        "raise it, or wait with --wait-for-quota SECONDS"
+    )
+
+
+def test_quota_is_waited_for() -> None:
+    async def test(played: Played) -> None:
+        played.source.write(document(1))
+        await played.until(lambda: bool(played.of("warning")))
+        assert played.told == []
+        played.source.write(document(2))
+        await played.nodes(2)
+
+    played = play(test, min_nodes=2, wait_for_quota=30.0)
+    assert "waiting for more, up to 30 s" in played.of("warning")[0]["message"]
+
+
+def test_quota_is_not_waited_for_longer_than_was_asked() -> None:
+    async def test(played: Played) -> None:
+        played.source.write(document(1))
+        await played.nodes(0)
+
+    [(_, message)] = play(test, min_nodes=2, wait_for_quota=0.1).told
+    assert "fewer than the minimum of 2 nodes of 1 after 0.1 s" in message
+
+
+def test_too_little_while_running_is_told_with_the_numbers() -> None:
+    async def test(played: Played) -> None:
+        played.source.write(document(2))
+        await played.nodes(2)
+        played.source.write(document(1))
+        await played.nodes(2, 0)
+
+    assert "allows 1 GPUs, fewer than the minimum of 2 nodes" in play(test, min_nodes=2).told[-1][1]
+
+
+def test_absent_at_the_start_is_the_minimum_with_a_warning() -> None:
+    async def test(played: Played) -> None:
+        played.source.write(None)
+        await played.nodes(2)
+        played.source.write(document(3))
+        await played.nodes(2, 3)
+
+    assert len(play(test, min_nodes=2).of("hint_missing")) == 1
+
+
+def test_absent_at_the_start_is_an_error_where_they_are_required() -> None:
+    async def test(played: Played) -> None:
+        played.source.write(None)
+        await forever(played)
+
+    with pytest.raises(HintError, match="--require-hints"):
+        play(test, require_hints=True)
+
+
+def test_malformed_at_the_start_is_an_error() -> None:
+    async def test(played: Played) -> None:
+        played.source.write("{")
+        await forever(played)
+
+    with pytest.raises(HintError, match="hints.json: not JSON"):
+        play(test)
+
+
+@pytest.mark.parametrize(("text", "event"), [("{", "hint_rejected"), (None, "hint_missing")])
+def test_what_comes_later_and_is_no_document_changes_nothing(text: str | None, event: str) -> None:
+    async def test(played: Played) -> None:
+        played.source.write(document(2))
+        await played.nodes(2)
+        played.source.write(text)
+        await played.until(lambda: bool(played.of(event)))
+        played.source.write(document(3), identity="2")
+        await played.nodes(2, 3)
+
+    assert len(play(test).of(event)) == 1
+
+
+def test_a_stale_document_never_raises() -> None:
+    async def test(played: Played) -> None:
+        played.source.write(document(2))
+        await played.nodes(2)
+        old = {"observedAt": "2020-01-01T00:00:00Z", "ttlSeconds": 60}
+        played.source.write(document(4, **old))
+        await played.until(lambda: len(played.of("hint_applied")) == 2)
+        played.source.write(document(1, **old))
+        await played.until(lambda: played.told[-1][0].nodes == 1)
+        assert max(target.nodes for target, _ in played.told) == 2
+
+    assert play(test).of("hint_applied")[1]["stale"]
+
+
+def test_a_document_from_the_future_is_warned_of_once() -> None:
+    async def test(played: Played) -> None:
+        played.source.write(document(2, observedAt="2999-01-01T00:00:00Z", ttlSeconds=60))
+        await played.nodes(2)
+        played.quota.note_notice(1)
+        played.quota.note_notice(1)
+
+    assert len(play(test).of("warning")) == 1
+
+
+def test_an_error_in_the_source_is_not_lost() -> None:
+    class Broken(Source):
+        async def changes(self) -> AsyncIterator[HintRead]:
+            raise RuntimeError("a bug")
+            yield
+
+    async def test(played: Played) -> None:
+        await forever(played)
+
+    async def both() -> None:
+        played = Played()
+        played.quota._source = Broken()
+        await played.quota.watch()
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        asyncio.run(both())
