@@ -37,12 +37,17 @@ class GroupError(RuntimeError):
 class Work:
     """An operation under way.
 
-    Attributes:
+    Args:
+        group: Its group; None if there is nothing to wait for.
+        raw: The backend's work.
         tensors: The memory it reads and writes; kept until it has ended well, or its group is gone.
+        ends_with_error: Whether nothing of it goes on once its `wait` has failed, as with sends and receives.
     """
 
-    def __init__(self, group: Group | None, raw: Any, tensors: Sequence[torch.Tensor]) -> None:
-        self._group, self._raw = group, raw
+    def __init__(
+        self, group: Group | None, raw: Any, tensors: Sequence[torch.Tensor], ends_with_error: bool = False
+    ) -> None:
+        self._group, self._raw, self._ends_with_error = group, raw, ends_with_error
         self._failed: GroupError | None = None
         self.tensors = tensors
 
@@ -70,7 +75,8 @@ class Work:
 
     def has_ended(self) -> bool:
         """Whether nothing of it goes on, well or badly."""
-        return self._group is None or self._failed is not None or self._raw.is_completed()
+        raw = self._raw
+        return raw is None or (self._ends_with_error and self._failed is not None) or raw.is_completed()
 
 
 class Group:
@@ -251,7 +257,7 @@ class Group:
             raw = getattr(backend, method)(tensors, *rest)
         except RuntimeError as error:
             raise self.explain(error) from error
-        work = Work(self, nccl.HostWork(raw, self.check) if fast else raw, tensors)
+        work = Work(self, nccl.HostWork(raw, self.check) if fast else raw, tensors, method in ("send", "recv"))
         self._works.add(work)
         return work
 

@@ -45,7 +45,7 @@ def _reduce_all(rank: Rank) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("world_size", [pytest.param(2, marks=pytest.mark.quick), 1, 3, 5])
+@pytest.mark.parametrize("world_size", [pytest.param(2, marks=pytest.mark.quick), 1, 3, 4, 5])
 def test_all_ranks_get_sums_maxima_and_texts(world_size: int) -> None:
     total = world_size * (world_size + 1) / 2
     for number, result in enumerate(run_ranks(_reduce_all, world_size)):
