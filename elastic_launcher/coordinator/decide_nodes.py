@@ -26,7 +26,8 @@ def change_target(state: State, observation: TargetChanged) -> Decision:
             f"the hint allows {target.nodes} nodes, fewer than the minimum of {state.rules.min_nodes}"
         )
         code = ExitCode.STOPPED if state.generation else ExitCode.NO_QUOTA
-        return finish(replace(state, target=target), code, f"{message}; stopped {when(state)}, {NOTHING_SAVED}")
+        left = f"stopped {when(state)}, {NOTHING_SAVED}" if state.nodes else "nothing was started"
+        return finish(replace(state, target=target), code, f"{message}; {left}")
     raised = state.target is not None and target.nodes > state.target.nodes
     state = replace(state, target=target)
     return (replace(state, gave_up=False, failures=0) if raised else state), ()

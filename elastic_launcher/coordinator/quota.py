@@ -127,9 +127,10 @@ class Quota:
         self._set(0, "start", resolution, f"{self._too_few(resolution)}{waited}; {advice}")
 
     def _too_few(self, resolution: Resolution) -> str:
+        nodes, size, allowed = self._config.min_nodes, self._config.nproc_per_node, resolution.allowed
         return (
-            f"hints: {self._policy.name} allows {resolution.allowed} GPUs, fewer than the minimum of "
-            f"{self._config.min_nodes} nodes of {self._config.nproc_per_node}"
+            f"hints: {self._policy.name} allows {allowed} GPU{'' if allowed == 1 else 's'}, and the job needs at least "
+            f"{nodes * size} ({nodes} node{'' if nodes == 1 else 's'} of {size})"
         )
 
     async def _follow(self) -> None:

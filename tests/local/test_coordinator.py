@@ -198,7 +198,7 @@ def test_a_killed_node_ends_the_job_with_the_last_lines_of_its_script(tmp_path: 
 
 def test_an_exception_is_told_with_its_traceback(tmp_path: Path) -> None:
     async def play() -> tuple[Job, int]:
-        job = Job(tmp_path, "1:2")
+        job = Job(tmp_path, "2:2")
         job.play.behaviour[1] = "fail"
         return job, await job.run()
 

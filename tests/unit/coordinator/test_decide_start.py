@@ -247,7 +247,17 @@ def test_no_quota_before_training_is_76() -> None:
     job.target(0, message="the hint allows 1 GPU, the job needs 2")
     assert job.finish is not None
     assert job.finish.exit_code == 76
-    assert "the hint allows 1 GPU" in job.finish.message
+    assert (
+        job.finish.message == "the hint allows 1 GPU, the job needs 2; stopped before training began, nothing was saved"
+    )
+
+
+def test_no_quota_before_anything_was_started() -> None:
+    job = Job(minimum=2)
+    job.target(0, message="the hint allows 1 GPU, the job needs 2")
+    assert job.finish is not None
+    assert (job.finish.exit_code, job.started) == (76, [])
+    assert job.finish.message == "the hint allows 1 GPU, the job needs 2; nothing was started"
 
 
 def test_a_notice_before_training_ends_a_job_that_has_no_other_node() -> None:

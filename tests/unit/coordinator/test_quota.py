@@ -198,7 +198,7 @@ def test_too_little_at_the_start_is_told_at_once() -> None:
     [(target, message)] = play(test, min_nodes=2).told
     assert target.nodes == 0
     assert message == (
-        "hints: hints.json allows 1 GPUs, fewer than the minimum of 2 nodes of 1; "
+        "hints: hints.json allows 1 GPU, and the job needs at least 2 (2 nodes of 1); "
         "raise it, or wait with --wait-for-quota SECONDS"
     )
 
@@ -221,7 +221,7 @@ def test_quota_is_not_waited_for_longer_than_was_asked() -> None:
         await played.nodes(0)
 
     [(_, message)] = play(test, min_nodes=2, wait_for_quota=0.1).told
-    assert "fewer than the minimum of 2 nodes of 1 after 0.1 s" in message
+    assert "needs at least 2 (2 nodes of 1) after 0.1 s" in message
 
 
 def test_too_little_while_running_is_told_with_the_numbers() -> None:
@@ -231,7 +231,7 @@ def test_too_little_while_running_is_told_with_the_numbers() -> None:
         played.source.write(document(1))
         await played.nodes(2, 0)
 
-    assert "allows 1 GPUs, fewer than the minimum of 2 nodes" in play(test, min_nodes=2).told[-1][1]
+    assert "allows 1 GPU, and the job needs at least 2" in play(test, min_nodes=2).told[-1][1]
 
 
 def test_absent_at_the_start_is_the_minimum_with_a_warning() -> None:
