@@ -14,12 +14,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from elastic_launcher._components.training.elastic_train import elastic_train
 from elastic_launcher.config import OPTIONS, ExitCode
-from elastic_launcher.events import read_events
-
-__all__ = ["StepFailed", "Trained", "elastic_train", "run_arguments", "train"]
 
 TAIL_LINES = 30
 """How many of the last lines a failed step carries in its message: a traceback and what led to it."""
@@ -35,6 +32,15 @@ REASONS: dict[int, str] = {
     ExitCode.NO_QUOTA: "no quota for the minimum number of nodes",
     ExitCode.INTERRUPTED: "interrupted from the keyboard",
 }
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the component when it is asked for: inside a step, kfp lacks what components are made with."""
+    if name == "elastic_train":
+        from elastic_launcher._components.training.elastic_train import elastic_train
+
+        return elastic_train
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class StepFailed(RuntimeError):
@@ -157,13 +163,10 @@ def _stream(command: Sequence[str]) -> tuple[int, list[str]]:
 
 
 def _metrics(folder: Path) -> dict[str, float]:
-    """Returns the run's metrics and the last finite value of each number that the script logged."""
+    """Returns the run's metrics and the last values that the script logged, but for what no chart can show."""
     measured = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    metrics = {key: measured[key] for key in METRICS}
-    for event in read_events(folder / "events.jsonl"):
-        if event.kind == "log":
-            metrics |= {name: value for name, value in event["values"].items() if _finite(value)}
-    return metrics
+    logged = {name: value for name, value in measured["logged"].items() if _finite(value)}
+    return {**logged, **{key: measured[key] for key in METRICS}}
 
 
 def _finite(value: object) -> bool:

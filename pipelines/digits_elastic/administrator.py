@@ -16,6 +16,9 @@ from pathlib import Path
 from elastic_launcher.events import Event, read_events
 
 POLL_SECONDS = 0.1
+STEPS_OF_THREE = 36
+"""Steps that three nodes train together before one is told to go: enough to see them in the timeline."""
+
 DEADLINE_SECONDS = 180.0
 """For each act: far above what a slow machine needs to import torch and to train for a moment."""
 
@@ -59,6 +62,8 @@ def main(work_dir: Path, hints: Path, job: str) -> None:
     formed = wait_for(
         events, "a generation of 3", lambda event: event.kind == "generation_formed" and event["world_size"] == 3
     )
+    trained = formed["first_step"] + STEPS_OF_THREE
+    wait_for(events, f"step {trained}", lambda event: event.kind == "progress" and event["step"] >= trained)
     node = formed["members"][0]["node"]
     print(f"administrator: node {node} is needed elsewhere, it has been given notice", flush=True)
     give_notice(work_dir, node)

@@ -65,7 +65,7 @@ def main() -> None:
         scores = model(x)
         return {"loss": F.cross_entropy(scores, y, reduction="sum"), "correct": (scores.argmax(1) == y).sum()}
 
-    for epoch in job.epochs(EPOCHS):  # 5
+    for _ in job.epochs(EPOCHS):  # 5: begins where the job stands
         model.train()
         for x, y in loader:
             loss = F.cross_entropy(model(x), y)
@@ -78,7 +78,7 @@ def main() -> None:
         accuracy = sums["correct"] / sums["count"]
         job.log({"test_accuracy": accuracy, "test_loss": sums["loss"] / sums["count"]})
         if job.is_main:
-            print(f"epoch {epoch + 1} of {EPOCHS}: {accuracy:.2%} of the test images recognised", flush=True)
+            print(f"epoch {job.epoch + 1} of {EPOCHS}: {accuracy:.2%} of the test images recognised", flush=True)
 
     if job.is_main:
         save(model, data["x_test"])
