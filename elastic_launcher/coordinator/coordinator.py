@@ -12,9 +12,10 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from elastic_launcher import __version__
 from elastic_launcher.config import ExitCode, JobConfig
@@ -50,6 +51,7 @@ HEARTBEAT_SECONDS = 2.0  # what members are told to ask for orders at least this
 SILENCE_SECONDS = 15.0  # without a word from a member, before that is said
 TERM = 1
 
+Answer = TypeVar("Answer")
 logger = logging.getLogger(__name__)
 
 
@@ -102,6 +104,8 @@ class Coordinator:
         self._server = ControlServer(self._key, self, TERM)
         self._quota = Quota(config, hint_source, self._tell_target, self._emit_hint, Clocks(monotonic, wall))
         self._state = State(Rules(config.min_nodes, config.nproc_per_node, self._store.address, config.start_timeout))
+        self._engine_thread = ThreadPoolExecutor(1, "engine")
+        self._commands: asyncio.Queue[StartNode | KillNode] = asyncio.Queue()
         self._observations: deque[Observation] = deque()
         self._deciding = False
         self._heard: dict[int, float] = {}
@@ -151,15 +155,38 @@ class Coordinator:
             await asyncio.gather(*background, return_exceptions=True)
 
     def _background(self) -> list[Coroutine[Any, Any, None]]:
-        return [self._watch_nodes(), self._quota.watch(), self._quota.run(), self._serve_store()]
+        return [self._tick(), self._drive_engine(), self._quota.watch(), self._quota.run(), self._serve_store()]
 
-    async def _watch_nodes(self) -> None:
+    async def _tick(self) -> None:
         while True:
-            for gone in self._engine.poll():
-                self._observe(NodeExited(self._monotonic(), gone.node, gone.exit_code, self._exits(gone.node)))
             self._listen_for_silence()
             self._observe(Tick(self._monotonic()))
             await asyncio.sleep(TICK_SECONDS)
+
+    async def _drive_engine(self) -> None:
+        """Has the engine start, kill and tell, in a thread: it may search the whole machine, and orders go first."""
+        while True:
+            command: StartNode | KillNode | None = None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    command = await self._commands.get()
+            match command:
+                case StartNode():
+                    await self._start(command)
+                case KillNode():
+                    await self._in_engine(self._engine.kill, command.node)
+            for gone in await self._in_engine(self._engine.poll):
+                self._observe(NodeExited(self._monotonic(), gone.node, gone.exit_code, self._exits(gone.node)))
+
+    async def _start(self, command: StartNode) -> None:
+        spec = NodeSpec(command.node, command.first_member, command.nproc_per_node)
+        try:
+            await self._in_engine(self._engine.start, spec)
+        except OSError as error:
+            self._observe(NodeNotStarted(self._monotonic(), command.node, str(error)))
+
+    async def _in_engine(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(self._engine_thread, call, *arguments)
 
     async def _serve_store(self) -> None:
         await self._wanted.wait()
@@ -168,7 +195,8 @@ class Coordinator:
     async def _stop(self) -> None:
         """Ends all nodes, then answers nobody any more."""
         self._state = replace(self._state, finished=True)
-        await asyncio.to_thread(self._engine.close)
+        await self._in_engine(self._engine.close)  # after what the engine does at the moment
+        self._engine_thread.shutdown(wait=False)
         await self._server.close()
         self._store.close()
 
@@ -218,21 +246,15 @@ class Coordinator:
                 for member in action.members:
                     self._server.order(member, action.order)
             case StartNode():
-                self._start(action)
+                self._wanted.set()
+                self._commands.put_nowait(action)
             case KillNode():
-                self._engine.kill(action.node)
+                self._commands.put_nowait(action)
             case NoteNotice():
                 self._quota.note_notice(self._state.target.nodes if self._state.target is not None else 0)
             case Finish():
                 if not self._end.done():
                     self._end.set_result(action)
-
-    def _start(self, action: StartNode) -> None:
-        self._wanted.set()
-        try:
-            self._engine.start(NodeSpec(action.node, action.first_member, action.nproc_per_node))
-        except OSError as error:
-            self._observe(NodeNotStarted(self._monotonic(), action.node, str(error)))
 
     def _emit(self, kind: str, generation: int, **fields: Any) -> None:
         if kind == "generation_formed":
