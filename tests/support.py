@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import psutil
 
 from elastic_launcher.agent import processes
+from elastic_launcher.control import ControlClient
 from elastic_launcher.control.auth import Verifier
 from elastic_launcher.workdir import write_json
 
@@ -110,6 +111,11 @@ class Launcher:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the launcher does not end within {timeout:g} s:\n{self.stderr[-4000:]}")
+
+    def status(self) -> dict[str, Any]:
+        """Returns what the coordinator says about its job."""
+        with contextlib.closing(ControlClient(str(self.work_dir / "control.json"), "cli")) as client:
+            return client.get("/v1/status")
 
     def node_pid(self, node: int, timeout: float = PATIENCE) -> int:
         """Returns the process id of a node's agent: SIGTERM to it is notice."""

@@ -1,0 +1,160 @@
+"""Whole launches, ended well, badly, by signals: the exit code, one message, and nothing left of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from tests.support import Launcher, assert_no_process, launched, until
+
+TRAIN = """
+import os, sys, tempfile, time
+import torch
+import elastic_launcher.torch as elastic
+
+job = elastic.init(8, 4)
+tempfile.mkdtemp()
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = job.prepare(model, optimizer)
+inputs = torch.arange(64.0).reshape(32, 2) / 64
+loader = job.dataloader(torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True)), shuffle=True)
+print("ready")
+for epoch in job.epochs(100000):
+    for x, y in loader:
+        job.backward(torch.nn.functional.mse_loss(model(x), y))
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.01)
+    if os.path.exists("fail") and job.rank == 1:
+        raise ArithmeticError("the third wheel came off")
+    if os.path.exists("stop"):
+        job.stop("asked to")
+print("over", job.rank)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("here", "tmp"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "here" / "train.py").write_text(TRAIN)
+    return tmp_path / "here"
+
+
+def start(folder: Path, *options: str) -> AbstractContextManager[Launcher]:
+    """Starts the training, with a temporary folder of its own."""
+    environment = {"TMPDIR": str(folder.parent / "tmp"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return launched(*options, "--", "train.py", cwd=folder, environment=environment)
+
+
+def assert_nothing_left(launcher: Launcher, folder: Path) -> None:
+    """Fails if a launch left a process, or a file that is neither in its work directory nor the test's own."""
+    assert_no_process(launcher.work_dir)
+    assert os.listdir(folder.parent / "tmp") == []
+    ours = {"train.py", "fail", "stop", "hints.json", launcher.stdout_path.name, launcher.stderr_path.name, "job"}
+    assert set(os.listdir(folder)) <= ours
+    assert not (launcher.work_dir / "tmp").exists()
+
+
+@pytest.mark.quick
+def test_a_launch_that_ends_well(folder: Path) -> None:
+    with start(folder, "--nodes", "2:2") as launcher:
+        launcher.events.wait("progress")
+        (folder / "stop").touch()
+        assert launcher.wait() == 0
+        assert_nothing_left(launcher, folder)
+        lines = launcher.stderr.splitlines()
+        assert lines[0] == f"elastic-launcher: work directory {launcher.work_dir}"
+        assert sum("OMP_NUM_THREADS=" in line for line in lines) == 1
+        assert lines[-2] == f"elastic-launcher: timeline: {launcher.work_dir}/report.html"
+        assert launcher.stdout == "[rank 0] ready\n[rank 0] over 0\n"
+        assert (launcher.work_dir / "report.html").stat().st_size > 0
+        assert launcher.events.of("job_finished")[0]["exit_code"] == 0
+
+
+@pytest.mark.quick
+def test_a_launch_whose_script_fails_on_one_rank(folder: Path) -> None:
+    with start(folder, "--nodes", "2:2") as launcher:
+        launcher.events.wait("progress")
+        (folder / "fail").touch()
+        assert launcher.wait() == 1
+        assert_nothing_left(launcher, folder)
+        last = launcher.stderr.splitlines()[-1]
+        assert "rank 1" in last
+        assert "ArithmeticError: the third wheel came off" in last
+        assert "[rank 1] ArithmeticError: the third wheel came off" in launcher.stdout
+        assert "[rank 1] Traceback (most recent call last):" in launcher.stdout
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_a_launch_that_is_told_to_stop(folder: Path, number: int, code: int) -> None:
+    with start(folder, "--nodes", "2:2") as launcher:
+        launcher.events.wait("progress")
+        launcher.process.send_signal(number)
+        assert launcher.wait() == code
+        assert_nothing_left(launcher, folder)
+        assert launcher.stderr.splitlines()[-1].endswith("; nothing was saved")
+        assert launcher.events.all()[-1]["exit_code"] == code
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_launch_that_is_told_to_stop_before_its_nodes_are_up(folder: Path, number: int) -> None:
+    with start(folder, "--nodes", "2:2") as launcher:
+        launcher.events.wait("node_started")
+        launcher.process.send_signal(number)
+        assert launcher.wait() in (130, 75)
+        assert_nothing_left(launcher, folder)
+
+
+def test_a_launcher_that_is_killed_leaves_nothing_after_the_orphan_timeout(folder: Path) -> None:
+    with start(folder, "--nodes", "2:2", "--orphan-timeout", "4") as launcher:
+        launcher.events.wait("progress")
+        launcher.process.kill()
+        launcher.process.wait()
+        assert_no_process(launcher.work_dir, timeout=4 + 5)
+        assert_nothing_left(launcher, folder)
+
+
+def test_a_rank_that_is_killed_ends_the_job_and_is_named(folder: Path) -> None:
+    with start(folder, "--nodes", "2:2") as launcher:
+        launcher.events.wait("progress")
+        status = launcher.status()
+        pids = {member["member"]: member["pid"] for node in status["nodes"] for member in node["members"]}
+        os.kill(pids[2], signal.SIGKILL)
+        assert launcher.wait() == 1
+        assert_nothing_left(launcher, folder)
+        last = launcher.stderr.splitlines()[-1]
+        assert "member 2" in last
+        assert "SIGKILL" in last
+
+
+def test_an_agent_that_is_killed_ends_the_job(folder: Path) -> None:
+    with start(folder, "--nodes", "2:2") as launcher:
+        launcher.events.wait("progress")
+        os.kill(launcher.node_pid(2), signal.SIGKILL)
+        assert launcher.wait() == 1
+        assert_nothing_left(launcher, folder)
+        assert "node 2" in launcher.stderr.splitlines()[-1]
+
+
+@pytest.mark.quick
+def test_hints_and_a_notice_change_the_number_of_nodes(folder: Path) -> None:
+    hints = folder / "hints.json"
+    hints.write_text('{"default": "1"}')
+    with start(folder, "--nodes", "1:3", "--hints", "hints.json") as launcher:
+        launcher.events.wait("generation_formed", lambda event: event["world_size"] == 1)
+        hints.write_text('{"default": "3"}')
+        launcher.events.wait("generation_formed", lambda event: event["world_size"] == 3)
+        os.kill(launcher.node_pid(1), signal.SIGTERM)
+        formed = launcher.events.wait("generation_formed", lambda event: event["cause"] == "notice")
+        assert [member["member"] for member in formed["members"]] == [2, 3]
+        until(lambda: not (launcher.work_dir / "tmp" / "1").exists(), "node 1 is gone")
+        (folder / "stop").touch()
+        assert launcher.wait() == 0
+        assert_nothing_left(launcher, folder)
+        assert launcher.stdout == "[rank 0] ready\n[rank 0] over 0\n"
