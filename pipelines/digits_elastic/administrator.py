@@ -16,7 +16,7 @@ from pathlib import Path
 from elastic_launcher.events import Event, read_events
 
 POLL_SECONDS = 0.1
-STEPS_OF_THREE = 36
+STEPS_OF_THREE = 24
 """Steps that three nodes train together before one is told to go: enough to see them in the timeline."""
 
 DEADLINE_SECONDS = 180.0

@@ -7,6 +7,7 @@ not good enough.
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -89,6 +90,7 @@ def main() -> int:
     local.init(
         local.SubprocessRunner(use_venv=False), pipeline_root=str(folder / "kfp"), workspace_root=str(folder / "kfp")
     )
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # a core for each node, however many this machine has
     started = time.monotonic()
     accuracy = 0.0
     with contextlib.redirect_stdout(WithoutChatter(sys.stdout)), administrator(work_dir, hints):
