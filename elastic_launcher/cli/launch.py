@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,11 @@ class Showing:
     def __init__(self, display: Display, folder: Path, nproc_per_node: int) -> None:
         self._display = display
         self._nproc_per_node = nproc_per_node
-        self.follower = LogFollower(folder, display.script_line)
+        self.follower = LogFollower(folder, self._line)
+
+    def _line(self, rank: int | None, text: str) -> None:
+        with lenient(1):
+            self._display.script_line(rank, text)
 
     def take(self, event: Event) -> None:
         """Shows an event, after all that was written before it."""
@@ -49,7 +53,8 @@ class Showing:
         if event.kind == "node_failed":
             for local_rank in range(self._nproc_per_node):
                 self.follower.show_failure(event["node"], local_rank)
-        self._display.feed(event)
+        with lenient(2):
+            self._display.feed(event)
 
     def last_words(self, message: str, log_of: tuple[int, int] | None) -> str:
         """Shows the last lines of the rank that ended the job; returns its message, without those lines.
@@ -116,7 +121,25 @@ def share_gpus(config: JobConfig, found: Sequence[str]) -> tuple[Sequence[str] |
 
 def say(message: str) -> None:
     """Tells the user something about the launcher itself."""
-    print(f"elastic-launcher: {message}", file=sys.stderr, flush=True)
+    with lenient(2):
+        print(f"elastic-launcher: {message}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def lenient(descriptor: int) -> Iterator[None]:
+    """Keeps the job running when nobody reads what it shows (``| head``), or there is no room for it.
+
+    Args:
+        descriptor: Where the block writes to: 1 or 2.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+    except OSError:
+        return  # what scripts write is in their own files, and what happens among the events
 
 
 async def _train(coordinator: Coordinator, showing: Showing) -> tuple[int, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
@@ -22,15 +23,27 @@ def run(**given: Any) -> None:
     Every optimizer step uses exactly the global batch, whatever the number of nodes.
     """
     command = given.pop("command") or []
+    signal.signal(signal.SIGTERM, _stop)  # until the coordinator takes signals: there is nothing to end yet
     try:
         code = _run(given, command)
     except ConfigError as error:
         _say(str(error))
         code = ExitCode.BAD_USAGE
-    except KeyboardInterrupt:  # before there was anything to end
-        _say("interrupted before anything was started")
+    except KeyboardInterrupt:
+        _say("interrupted from the keyboard before anything was started")
         code = ExitCode.INTERRUPTED
+    except _Stopped:
+        _say("stopped by SIGTERM before anything was started")
+        code = ExitCode.STOPPED
     raise typer.Exit(int(code))
+
+
+class _Stopped(BaseException):
+    """SIGTERM came."""
+
+
+def _stop(number: int, frame: object) -> None:
+    raise _Stopped
 
 
 def read(texts: Mapping[str, Any], command: Sequence[str], directory: Path) -> JobConfig:

@@ -1,0 +1,107 @@
+"""What a launch decides by itself: GPUs, the order of what is shown, and that showing never ends a job."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_launcher.cli.launch import Showing, share_gpus
+from elastic_launcher.config import JobConfig
+from elastic_launcher.events import Event
+
+
+class Recorder:
+    """Stands for the display."""
+
+    def __init__(self, error: OSError | None = None) -> None:
+        self.shown: list[str] = []
+        self.error = error
+
+    def script_line(self, rank: int | None, text: str) -> None:
+        if self.error is not None:
+            raise self.error
+        self.shown.append(f"[rank {rank}] {text}" if rank is not None else text)
+
+    def feed(self, event: Event) -> None:
+        self.shown.append(event.kind)
+
+
+def showing(folder: Path, recorder: Recorder) -> Showing:
+    display: Any = recorder
+    return Showing(display, folder, nproc_per_node=1)
+
+
+@pytest.mark.parametrize(
+    ("found", "shared", "warned"),
+    [([], None, False), (["0"], (), True), (["0", "1", "2", "3", "4", "5"], ["0", "1", "2", "3", "4", "5"], False)],
+)
+def test_gpus_are_used_only_where_there_is_one_for_each_rank(found: list[str], shared: Any, warned: bool) -> None:
+    config = JobConfig(script="train.py", max_nodes=3, nproc_per_node=2)
+    devices, warning = share_gpus(config, found)
+    assert devices == shared
+    assert bool(warning) == warned
+
+
+def test_what_scripts_wrote_before_an_event_is_shown_before_it(tmp_path: Path) -> None:
+    recorder = Recorder()
+    show = showing(tmp_path, recorder)
+    (tmp_path / "1-0.log").write_text("hello\n")
+    show.take(Event("generation_formed", 0.0, 1))
+    assert recorder.shown == ["[rank 0] hello", "generation_formed"]
+
+
+def test_the_lines_of_a_node_that_failed_are_shown(tmp_path: Path) -> None:
+    recorder = Recorder()
+    show = showing(tmp_path, recorder)
+    (tmp_path / "1-0.log").write_text("::elastic generation=1 rank=0 world_size=1::\n")
+    (tmp_path / "2-0.log").write_text("no such file\n")
+    show.take(Event("node_failed", 0.0, 1, {"node": 2, "message": "..."}))
+    assert recorder.shown == ["[node 2] no such file", "node_failed"]
+
+
+@pytest.mark.parametrize(
+    ("quoted", "message"),
+    [
+        ("  Traceback\n  a flaw", "rank 1 failed"),
+        ("  Traceback\n  another flaw", "rank 1 failed\nLast lines of logs/2-0.log:\n  Traceback\n  another flaw"),
+    ],
+)
+def test_last_lines_that_were_shown_are_not_shown_again(tmp_path: Path, quoted: str, message: str) -> None:
+    recorder = Recorder()
+    show = showing(tmp_path, recorder)
+    (tmp_path / "1-0.log").write_text("::elastic generation=1 rank=0 world_size=2::\n")
+    (tmp_path / "2-0.log").write_text("::elastic generation=1 rank=1 world_size=2::\nTraceback\na flaw\n")
+    show.follower.poll()
+    assert show.last_words(f"rank 1 failed\nLast lines of logs/2-0.log:\n{quoted}", (2, 0)) == message
+    assert recorder.shown == ["[rank 1] Traceback", "[rank 1] a flaw"]
+
+
+def test_a_message_without_last_lines_stays_as_it_is(tmp_path: Path) -> None:
+    assert showing(tmp_path, Recorder()).last_words("done", None) == "done"
+
+
+def test_a_full_disk_behind_stdout_ends_no_job(tmp_path: Path) -> None:
+    recorder = Recorder(OSError(28, "No space left on device"))
+    show = showing(tmp_path, recorder)
+    (tmp_path / "1-0.log").write_text("hello\n")
+    show.take(Event("warning", 0.0, 1))
+    assert recorder.shown == ["warning"]
+
+
+def test_a_reader_that_goes_away_ends_no_job() -> None:
+    code = """
+from elastic_launcher.cli.launch import lenient
+for number in range(3):
+    with lenient(1):
+        print("line", number, flush=True)
+"""
+    reading, writing = os.pipe()
+    os.close(reading)
+    result = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (result.returncode, result.stderr) == (0, "")
