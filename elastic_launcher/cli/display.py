@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 
@@ -88,16 +89,18 @@ class Display:
     def script_line(self, rank: int | None, text: str) -> None:
         """Shows a line that a script wrote."""
         line = f"[rank {rank}] {text}" if rank is not None else text
-        if self._live is not None and sys.stdout.isatty():
-            self._console.print(Text(line))
-        else:
-            print(line, flush=True)
+        with contextlib.suppress(OSError):  # a full disk behind the output is no reason to end a training
+            if self._live is not None and sys.stdout.isatty():
+                self._console.print(Text(line))
+            else:
+                print(line, flush=True)
 
     def _say(self, line: str) -> None:
-        if self._live is not None:
-            self._live.console.print(Text(f"elastic-launcher: {line}", style="dim"))
-        else:
-            print(f"elastic-launcher: {line}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):
+            if self._live is not None:
+                self._live.console.print(Text(f"elastic-launcher: {line}", style="dim"))
+            else:
+                print(f"elastic-launcher: {line}", file=sys.stderr, flush=True)
 
     def _table(self) -> Table:
         state = self._state

@@ -1,0 +1,149 @@
+"""Law 8, the scripts' side: what is wrong in a script or between ranks ends the job with 1, is named, and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.local.ledgers import SCRIPT, assert_each_sample_once, assert_same_model, counted, read_ledgers, train_plain
+from tests.support import assert_no_process, launched, until
+
+SAMPLES, BATCH, MICRO = 97, 24, 5
+LONG = 120.0
+
+
+def options(folder: Path, **more: object) -> str:
+    return json.dumps({"folder": str(folder), "samples": SAMPLES, "batch": BATCH, "micro": MICRO, **more})
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        pytest.param("exception", ["rank 1", "ValueError: a mistake in the script"], marks=pytest.mark.quick),
+        ("vector loss", ["rank 1", "scalar loss", "shape (2,)"]),
+        ("step first", ["optimizer.step() was called before job.backward(loss)"]),
+        ("break", ["rank 1 left the training loop", "job.stop"]),
+        pytest.param("exit", ["rank 1 left the training loop", "step 3", "job.stop"], marks=pytest.mark.quick),
+        pytest.param("kill", ["member 2", "rank 1", "SIGKILL", "nothing was saved"], marks=pytest.mark.quick),
+        ("differs: batch", ["global_batch_size", "24", "25"]),
+        pytest.param("differs: data", ["dataset", "97 samples", "98 samples"], marks=pytest.mark.quick),
+        ("differs: model", ["model 0", "float64"]),
+    ],
+)
+def test_a_mistake_ends_the_job_and_is_named(tmp_path: Path, fault: str, said: list[str]) -> None:
+    script = options(tmp_path, fault=fault, epochs=200, pace=0.002)
+    with launched("--nodes", "2:2", "--", SCRIPT, script, cwd=tmp_path) as job:
+        assert job.wait(LONG) == 1, job.stderr
+        assert_no_process(job.work_dir)
+    shown = job.stderr + job.stdout
+    assert [text for text in said if text not in shown] == [], shown
+    finished = job.events.of("job_finished")[0]
+    assert finished["exit_code"] == 1
+    assert said[0] in finished["message"]
+
+
+def test_parameters_that_come_apart_are_named_when_a_generation_forms(tmp_path: Path) -> None:
+    """One rank writes into its parameters; the next resize compares them."""
+    hints = tmp_path / "hints.json"
+    hints.write_text('{"default": "2"}')
+    script = options(tmp_path, fault="other parameters", pace=0.004)
+    with launched("--nodes", "2:3", "--hints", hints, "--", SCRIPT, script, cwd=tmp_path) as job:
+        job.events.wait("progress", lambda e: e["step"] > 10, LONG)
+        aside = tmp_path / "aside.json"
+        aside.write_text('{"default": "3"}')
+        os.replace(aside, hints)
+        assert job.wait(LONG) == 1, job.stderr
+        assert_no_process(job.work_dir)
+    message = job.events.of("job_finished")[0]["message"]
+    assert "no longer the same on all ranks" in message and "0.weight" in message and "rank 1" in message
+
+
+@pytest.mark.quick
+def test_a_loss_that_is_no_number_is_shown_and_is_no_error(tmp_path: Path) -> None:
+    script = options(tmp_path, fault="nan", fault_rank=0, fault_step=9, epochs=2)
+    with launched("--nodes", "1:1", "--", SCRIPT, script, cwd=tmp_path) as job:
+        assert job.wait(LONG) == 0, job.stderr
+    assert job.events.of("progress")[-1]["loss"] == "nan"
+    assert "not a finite number" in (job.work_dir / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("signal_number", "code"),
+    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.quick), (signal.SIGTERM, 75)],
+)
+def test_an_interrupted_launcher_ends_all_and_says_that_nothing_was_saved(
+    tmp_path: Path, signal_number: int, code: int
+) -> None:
+    with launched("--nodes", "2:2", "--", SCRIPT, options(tmp_path, pace=0.01), cwd=tmp_path) as job:
+        job.events.wait("progress", timeout=LONG)
+        os.kill(job.process.pid, signal_number)
+        assert job.wait(LONG) == code, job.stderr
+        assert_no_process(job.work_dir)
+    assert "nothing was saved" in job.stderr
+
+
+@pytest.mark.quick
+def test_ranks_of_a_killed_launcher_leave_within_the_orphan_timeout(tmp_path: Path) -> None:
+    script = options(tmp_path, pace=0.01)
+    with launched("--nodes", "2:2", "--orphan-timeout", "3", "--", SCRIPT, script, cwd=tmp_path) as job:
+        job.events.wait("progress", timeout=LONG)
+        job.process.kill()
+        job.process.wait()
+        assert_no_process(job.work_dir, timeout=30.0)
+
+
+def test_hints_below_the_minimum_while_running_end_the_job_with_75(tmp_path: Path) -> None:
+    hints = tmp_path / "hints.json"
+    hints.write_text('{"default": "2"}')
+    with launched("--nodes", "2:2", "--hints", hints, "--", SCRIPT, options(tmp_path, pace=0.01), cwd=tmp_path) as job:
+        job.events.wait("progress", timeout=LONG)
+        aside = tmp_path / "aside.json"
+        aside.write_text('{"default": "1"}')
+        os.replace(aside, hints)
+        assert job.wait(LONG) == 75, job.stderr
+        assert_no_process(job.work_dir)
+    assert "nothing was saved" in job.stderr
+
+
+@pytest.mark.quick
+def test_two_ranks_a_node_and_loader_workers_train_the_same_and_stop_at_one_step(tmp_path: Path) -> None:
+    """Law 7's end: one rank's job.stop() ends all at one step; law 2 with nproc_per_node 2 and workers."""
+    script = options(tmp_path, workers=2, pace=0.002)
+    with launched("--nodes", "1:1", "--nproc-per-node", "2", "--", SCRIPT, script, cwd=tmp_path) as job:
+        job.events.wait("progress", lambda e: e["step"] > 20, LONG)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+        assert_no_process(job.work_dir)
+    ledgers = read_ledgers(tmp_path)
+    last = {rows[-1]["rank"]: max(row["step"] for row in rows if row["sync"]) for rows in ledgers}
+    assert len(last) == 2 and len(set(last.values())) == 1
+    steps = assert_each_sample_once(ledgers, SAMPLES, BATCH, MICRO)
+    assert len(counted(ledgers)) == steps
+    assert_same_model(tmp_path, train_plain(SAMPLES, BATCH, steps))
+
+
+def test_a_full_disk_marks_a_gap_and_stops_nothing(tmp_path: Path) -> None:
+    """The launcher may not make any file longer for a while, whatever it writes to; its ranks may, and train on."""
+    import resource
+
+    script = options(tmp_path, pace=0.004)
+    with launched("--nodes", "1:1", "--", SCRIPT, script, cwd=tmp_path) as job:
+        job.events.wait("progress", timeout=LONG)
+        size = (job.work_dir / "events.jsonl").stat().st_size
+        unlimited = resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        before = max(row["step"] for rows in read_ledgers(tmp_path) for row in rows)
+        until(
+            lambda: max(row["step"] for rows in read_ledgers(tmp_path) for row in rows) > before + 600,
+            "the training goes on",
+            LONG,
+        )
+        resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, unlimited)
+        gap = job.events.wait("events_gap", timeout=LONG)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert gap["lost"] >= 1
+    assert "could not be written" in (job.work_dir / "report.md").read_text()
