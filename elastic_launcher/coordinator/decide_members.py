@@ -136,15 +136,13 @@ def _end_in_group(state: State, member: Member, now: float) -> Decision:
 def _end_before_admission(state: State, member: Member, now: float) -> Decision:
     assert member.exit is not None
     formation, end = state.formation, member.exit
-    if state.over and end.clean:
-        return state, ()
-    if formation is not None and formation.mode == "start":
-        if formation.active or set(formation.members) == formation.formed:
+    forming = formation is not None and member.number in formation.members
+    if formation is not None and formation.mode == "start" and forming:
+        if formation.active or set(formation.members) <= formation.formed:
             return member_lost(state, member, now)
     by_itself = end.signal is None and end.code not in (None, 0)
     if not state.generation and by_itself:
         return member_lost(state, member, now)
-    forming = formation is not None and member.number in formation.members
     if not state.generation and end.clean and not forming:
         return state, ()  # judged with all the others
     if end.clean:
@@ -156,6 +154,8 @@ def _end_before_admission(state: State, member: Member, now: float) -> Decision:
 
 
 def _fail_joiner(state: State, member: Member, message: str, now: float) -> Decision:
+    if state.over:
+        return state, ()  # it was not needed any more
     if state.formation is not None and member.number in state.formation.members:
         return fail_formation(state, message, (member.node,), now)
     return fail_node(state, member.node, message, now)

@@ -92,6 +92,20 @@ def test_nothing_is_changed_once_the_training_is_over() -> None:
     assert job.finish.exit_code == 0
 
 
+@pytest.mark.parametrize("code", [0, 75])
+def test_how_joiners_end_does_not_matter_once_the_training_is_over(code: int) -> None:
+    job = training(1)
+    job.target(2)
+    job.join(2)
+    job.report(1, Done(400))
+    job.report(2, Failed("SystemExit"))
+    job.rank_ended(2, code)
+    assert job.events("node_failed") == []
+    job.train_to_the_end(400)
+    assert job.finish is not None
+    assert job.finish.exit_code == 0
+
+
 def test_a_joiner_whose_first_step_was_the_last_is_not_sent_away() -> None:
     job = training(1)
     job.target(2)

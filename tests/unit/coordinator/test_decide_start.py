@@ -206,6 +206,16 @@ def test_a_death_after_the_first_group_stood_ends_the_job() -> None:
     assert "member 2 (rank 1, node 2) was killed by SIGKILL before training began" in job.finish.message
 
 
+def test_a_death_beside_the_first_group_is_no_loss() -> None:
+    job = Job(minimum=2, target=3)
+    job.warm(1, 2)
+    job.report_all((1, 2), Formed(1))
+    job.rank_ended(3, signal=signal.SIGKILL)
+    job.tick(2)
+    assert job.finish is None
+    assert job.killed == [3]
+
+
 def test_a_group_that_does_not_form_in_time_is_abandoned() -> None:
     job = Job(minimum=2, target=2, form_timeout=10)
     job.warm(1, 2)

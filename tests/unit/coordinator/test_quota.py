@@ -61,7 +61,7 @@ class Played:
             while not condition():
                 await asyncio.sleep(0.005)
 
-    async def nodes(self, *expected: int) -> None:
+    async def expect(self, *expected: int) -> None:
         """Waits for these targets, one after another from the start."""
         await self.until(lambda: len(self.told) >= len(expected))
         assert [target.nodes for target, _ in self.told] == list(expected)
@@ -70,13 +70,13 @@ class Played:
         return [fields for one, fields in self.events if one == kind]
 
 
-def play(test: Callable[[Played], Awaitable[None]], **settings: Any) -> Played:
+def play(story: Callable[[Played], Awaitable[None]], **settings: Any) -> Played:
     """Runs a quota and a test beside it, until the test, or the quota, ends."""
 
     async def both() -> Played:
         played = Played(**settings)
         tasks = {asyncio.ensure_future(one) for one in (played.quota.watch(), played.quota.run())}
-        testing = asyncio.ensure_future(test(played))
+        testing = asyncio.ensure_future(story(played))
         waiting = {*tasks, testing}
         try:
             while not testing.done():
@@ -97,18 +97,18 @@ async def forever(played: Played) -> None:
 
 
 def test_without_hints_the_target_is_the_maximum() -> None:
-    async def test(played: Played) -> None:
-        await played.nodes(4)
+    async def story(played: Played) -> None:
+        await played.expect(4)
 
-    assert play(test, fixed=True, hints=None).told == [(Target(4, "start"), "")]
+    assert play(story, fixed=True, hints=None).told == [(Target(4, "start"), "")]
 
 
 def test_the_first_document_gives_the_first_target() -> None:
-    async def test(played: Played) -> None:
+    async def story(played: Played) -> None:
         played.source.write(document(3, generation=7))
-        await played.nodes(3)
+        await played.expect(3)
 
-    played = play(test)
+    played = play(story)
     assert played.told == [(Target(3, "start", 1, 3, 8), "")]
     assert played.of("hint_applied") == [
         {
@@ -125,23 +125,23 @@ def test_the_first_document_gives_the_first_target() -> None:
 
 
 def test_targets_follow_the_document() -> None:
-    async def test(played: Played) -> None:
+    async def story(played: Played) -> None:
         played.source.write(document(1))
-        await played.nodes(1)
+        await played.expect(1)
         played.source.write(document(3))
-        await played.nodes(1, 3)
+        await played.expect(1, 3)
         played.source.write(document(2))
-        await played.nodes(1, 3, 2)
+        await played.expect(1, 3, 2)
 
-    played = play(test)
+    played = play(story)
     assert [target.cause for target, _ in played.told] == ["start", "hint", "hint"]
 
 
 def test_growth_waits_after_a_shrink() -> None:
-    async def test(played: Played) -> None:
+    async def story(played: Played) -> None:
         for allowed, targets in ((3, (3,)), (2, (3, 2))):
             played.source.write(document(allowed, grow_after=0.2))
-            await played.nodes(*targets)
+            await played.expect(*targets)
         shrunk = time.monotonic()
         played.source.write(document(4, grow_after=0.2))
         await played.until(lambda: any(target.allowed == 4 for target, _ in played.told))
@@ -149,13 +149,13 @@ def test_growth_waits_after_a_shrink() -> None:
         await played.until(lambda: played.told[-1][0].nodes == 4)
         assert time.monotonic() - shrunk >= 0.19
 
-    play(test)
+    play(story)
 
 
 def test_growth_waits_after_a_notice_and_a_rewrite_does_not_lift_that() -> None:
-    async def test(played: Played) -> None:
+    async def story(played: Played) -> None:
         played.source.write(document(3, grow_after=0.2))
-        await played.nodes(3)
+        await played.expect(3)
         noticed = time.monotonic()
         played.quota.note_notice(2)
         played.source.write(document(3, grow_after=0.2) + " ")
@@ -163,39 +163,39 @@ def test_growth_waits_after_a_notice_and_a_rewrite_does_not_lift_that() -> None:
         assert [target.nodes for target, _ in played.told] == [3, 3]
         assert time.monotonic() - noticed >= 0.19
 
-    play(test)
+    play(story)
 
 
 def test_a_raised_number_lifts_the_wait_after_a_notice() -> None:
-    async def test(played: Played) -> None:
+    async def story(played: Played) -> None:
         played.source.write(document(3))
-        await played.nodes(3)
+        await played.expect(3)
         played.quota.note_notice(2)
         played.source.write(document(4))
-        await played.nodes(3, 4)
+        await played.expect(3, 4)
 
-    play(test)
+    play(story)
 
 
 def test_without_hints_a_noticed_node_is_replaced_by_the_rule_for_growth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elastic_launcher.coordinator.quota.DEFAULT_GROW_AFTER", 0.2)
 
-    async def test(played: Played) -> None:
-        await played.nodes(4)
+    async def story(played: Played) -> None:
+        await played.expect(4)
         noticed = time.monotonic()
         played.quota.note_notice(3)
-        await played.nodes(4, 4)
+        await played.expect(4, 4)
         assert time.monotonic() - noticed >= 0.19
 
-    play(test, fixed=True, hints=None)
+    play(story, fixed=True, hints=None)
 
 
 def test_too_little_at_the_start_is_told_at_once() -> None:
-    async def test(played: Played) -> None:
+    async def story(played: Played) -> None:
         played.source.write(document(1))
-        await played.nodes(0)
+        await played.expect(0)
 
-    [(target, message)] = play(test, min_nodes=2).told
+    [(target, message)] = play(story, min_nodes=2).told
     assert target.nodes == 0
     assert message == (
         "hints: hints.json allows 1 GPU, and the job needs at least 2 (2 nodes of 1); "
@@ -204,81 +204,81 @@ def test_too_little_at_the_start_is_told_at_once() -> None:
 
 
 def test_quota_is_waited_for() -> None:
-    async def test(played: Played) -> None:
+    async def story(played: Played) -> None:
         played.source.write(document(1))
         await played.until(lambda: bool(played.of("warning")))
         assert played.told == []
         played.source.write(document(2))
-        await played.nodes(2)
+        await played.expect(2)
 
-    played = play(test, min_nodes=2, wait_for_quota=30.0)
+    played = play(story, min_nodes=2, wait_for_quota=30.0)
     assert "waiting for more, up to 30 s" in played.of("warning")[0]["message"]
 
 
 def test_quota_is_not_waited_for_longer_than_was_asked() -> None:
-    async def test(played: Played) -> None:
+    async def story(played: Played) -> None:
         played.source.write(document(1))
-        await played.nodes(0)
+        await played.expect(0)
 
-    [(_, message)] = play(test, min_nodes=2, wait_for_quota=0.1).told
+    [(_, message)] = play(story, min_nodes=2, wait_for_quota=0.1).told
     assert "needs at least 2 (2 nodes of 1) after 0.1 s" in message
 
 
 def test_too_little_while_running_is_told_with_the_numbers() -> None:
-    async def test(played: Played) -> None:
+    async def story(played: Played) -> None:
         played.source.write(document(2))
-        await played.nodes(2)
+        await played.expect(2)
         played.source.write(document(1))
-        await played.nodes(2, 0)
+        await played.expect(2, 0)
 
-    assert "allows 1 GPU, and the job needs at least 2" in play(test, min_nodes=2).told[-1][1]
+    assert "allows 1 GPU, and the job needs at least 2" in play(story, min_nodes=2).told[-1][1]
 
 
 def test_absent_at_the_start_is_the_minimum_with_a_warning() -> None:
-    async def test(played: Played) -> None:
+    async def story(played: Played) -> None:
         played.source.write(None)
-        await played.nodes(2)
+        await played.expect(2)
         played.source.write(document(3))
-        await played.nodes(2, 3)
+        await played.expect(2, 3)
 
-    assert len(play(test, min_nodes=2).of("hint_missing")) == 1
+    assert len(play(story, min_nodes=2).of("hint_missing")) == 1
 
 
 def test_absent_at_the_start_is_an_error_where_they_are_required() -> None:
-    async def test(played: Played) -> None:
+    async def story(played: Played) -> None:
         played.source.write(None)
         await forever(played)
 
     with pytest.raises(HintError, match="--require-hints"):
-        play(test, require_hints=True)
+        play(story, require_hints=True)
 
 
 def test_malformed_at_the_start_is_an_error() -> None:
-    async def test(played: Played) -> None:
+    async def story(played: Played) -> None:
         played.source.write("{")
         await forever(played)
 
     with pytest.raises(HintError, match="hints.json: not JSON"):
-        play(test)
+        play(story)
 
 
 @pytest.mark.parametrize(("text", "event"), [("{", "hint_rejected"), (None, "hint_missing")])
 def test_what_comes_later_and_is_no_document_changes_nothing(text: str | None, event: str) -> None:
-    async def test(played: Played) -> None:
+    async def story(played: Played) -> None:
         played.source.write(document(2))
-        await played.nodes(2)
+        await played.expect(2)
         played.source.write(text)
         await played.until(lambda: bool(played.of(event)))
         played.source.write(document(3), identity="2")
-        await played.nodes(2, 3)
+        await played.expect(2, 3)
 
-    assert len(play(test).of(event)) == 1
+    assert len(play(story).of(event)) == 1
 
 
 def test_a_stale_document_never_raises() -> None:
-    async def test(played: Played) -> None:
+    async def story(played: Played) -> None:
         played.source.write(document(2))
-        await played.nodes(2)
+        await played.expect(2)
         old = {"observedAt": "2020-01-01T00:00:00Z", "ttlSeconds": 60}
         played.source.write(document(4, **old))
         await played.until(lambda: len(played.of("hint_applied")) == 2)
@@ -286,17 +286,17 @@ def test_a_stale_document_never_raises() -> None:
         await played.until(lambda: played.told[-1][0].nodes == 1)
         assert max(target.nodes for target, _ in played.told) == 2
 
-    assert play(test).of("hint_applied")[1]["stale"]
+    assert play(story).of("hint_applied")[1]["stale"]
 
 
 def test_a_document_from_the_future_is_warned_of_once() -> None:
-    async def test(played: Played) -> None:
+    async def story(played: Played) -> None:
         played.source.write(document(2, observedAt="2999-01-01T00:00:00Z", ttlSeconds=60))
-        await played.nodes(2)
+        await played.expect(2)
         played.quota.note_notice(1)
         played.quota.note_notice(1)
 
-    assert len(play(test).of("warning")) == 1
+    assert len(play(story).of("warning")) == 1
 
 
 def test_an_error_in_the_source_is_not_lost() -> None:
@@ -305,7 +305,7 @@ def test_an_error_in_the_source_is_not_lost() -> None:
             raise RuntimeError("a bug")
             yield
 
-    async def test(played: Played) -> None:
+    async def story(played: Played) -> None:
         await forever(played)
 
     async def both() -> None:
