@@ -23,8 +23,8 @@ def elastic_train(
     min_nodes: int = 1,
     max_nodes: int = 1,
     nproc_per_node: int = 1,
-    global_batch_size: Optional[int] = None,
-    max_batch_per_gpu: Optional[int] = None,
+    global_batch_size: int = 0,
+    max_batch_per_gpu: int = 0,
     hints: str = "",
     match: Optional[Dict[str, str]] = None,
     share: str = "",
@@ -55,8 +55,8 @@ def elastic_train(
         min_nodes: Fewest nodes that the training starts and goes on with.
         max_nodes: Most nodes.
         nproc_per_node: Processes on each node, one for a GPU.
-        global_batch_size: Samples in each optimizer step; elastic.init() reads it when it is called without one.
-        max_batch_per_gpu: Most samples that one GPU takes at a time; read by elastic.init() likewise.
+        global_batch_size: Samples in each optimizer step, which elastic.init() reads; 0 where the script says it.
+        max_batch_per_gpu: Most samples that one GPU takes at a time, read likewise; 0 where the script says it.
         hints: Quota hints that are followed while the training runs; without any, max_nodes are used.
         match: What the hints are matched by, such as queue and pipeline.
         share: Which part of the hint's entry is this job's, as 1/2.
@@ -85,8 +85,8 @@ def elastic_train(
         options={
             "nodes": f"{min_nodes}:{max_nodes}",
             "nproc_per_node": nproc_per_node,
-            "global_batch_size": global_batch_size,
-            "max_batch_per_gpu": max_batch_per_gpu,
+            "global_batch_size": global_batch_size or None,
+            "max_batch_per_gpu": max_batch_per_gpu or None,
             "hints": hints,
             "match": match,
             "share": share,

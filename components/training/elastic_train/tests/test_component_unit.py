@@ -69,6 +69,11 @@ def test_without_data_none_is_passed_on(step: Step) -> None:
     assert (step.asked["module"], step.asked["arguments"]) == ("package.train", ["--epochs", "3"])
 
 
+def test_batch_sizes_of_0_are_the_scripts_own(step: Step) -> None:
+    step.run(script="train.py", global_batch_size=256)
+    assert (step.asked["options"]["global_batch_size"], step.asked["options"]["max_batch_per_gpu"]) == (256, None)
+
+
 def test_it_installs_this_very_version() -> None:
     assert f"=={elastic_launcher.__version__}'" in " ".join(
         component.elastic_train.component_spec.implementation.container.command
