@@ -144,8 +144,12 @@ def launched(
             stdout=out,
             stderr=err,
         )
+    launcher = Launcher(process, folder.absolute(), stdout, stderr)
     try:
-        yield Launcher(process, folder.absolute(), stdout, stderr)
+        yield launcher
+    except AssertionError as error:
+        error.add_note(f"the launcher's last words:\n{launcher.stderr[-4000:]}")
+        raise
     finally:
         process.kill()
         process.wait()

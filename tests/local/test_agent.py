@@ -31,6 +31,17 @@ while not os.path.exists("go"):
     time.sleep(0.02)
 """
 
+DEAF = """
+import signal
+for number in (1, 2, 15):
+    signal.signal(number, signal.SIG_IGN)
+"""
+
+LEAVES_ONE_RUNNING = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import os, time\\nif os.fork() == 0:\\n  os.setsid(); time.sleep(600)"]).wait()
+"""
+
 
 @dataclass
 class Node:
@@ -190,14 +201,8 @@ def test_ranks_die_with_torchrun(tmp_path: Path) -> None:
 
 
 def test_a_node_without_its_coordinator_leaves_within_the_orphan_timeout(tmp_path: Path) -> None:
-    script = """
-import os, signal, subprocess, sys
-for number in (1, 2, 15):
-    signal.signal(number, signal.SIG_IGN)
-subprocess.Popen([sys.executable, "-c", "import os, time\\nif os.fork() == 0:\\n  os.setsid(); time.sleep(600)"])
-print("up")
-"""
-    with node(tmp_path, script + WAITS, orphan_timeout=3.0) as ours:
+    script = DEAF + LEAVES_ONE_RUNNING + "print('up')" + WAITS
+    with node(tmp_path, script, orphan_timeout=3.0) as ours:
         ours.await_log("up")
         ours.stub.stop()
         stopped = time.monotonic()
@@ -215,11 +220,7 @@ def test_a_refusal_is_no_contact(tmp_path: Path) -> None:
 
 
 def test_what_a_script_left_running_ends_with_the_node(tmp_path: Path) -> None:
-    script = """
-import subprocess, sys
-subprocess.Popen([sys.executable, "-c", "import os, time\\nif os.fork() == 0:\\n  os.setsid(); time.sleep(600)"]).wait()
-"""
-    with node(tmp_path, script) as ours:
+    with node(tmp_path, LEAVES_ONE_RUNNING) as ours:
         assert ours.process.wait(PATIENCE) == 0
         assert_no_process(ours.work_dir.path, timeout=0.5)
 

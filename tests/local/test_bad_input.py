@@ -16,6 +16,7 @@ import pytest
 from tests.support import PATIENCE, launched, until
 
 TRAIN = "raise SystemExit('this script must not be started')\n"
+WAITS = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
 HINTS: dict[str, Any] = {"apiVersion": "elastic-hints/v1", "defaults": {"gpus": {"allowed": 1}}}
 
 
@@ -110,7 +111,7 @@ def test_a_work_directory_that_cannot_be_written(tmp_path: Path, work_dir: str) 
 
 
 def test_work_directories_of_jobs_that_live_ended_or_are_others(tmp_path: Path) -> None:
-    (tmp_path / "wait.py").write_text("import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\n")
+    (tmp_path / "wait.py").write_text(WAITS)
     arguments = ("--work-dir", "job", "--global-batch-size", "8")
     with launched("--global-batch-size", "8", "--", "wait.py", cwd=tmp_path) as first:
         first.node_pid(1)
