@@ -111,12 +111,25 @@ def test_a_launch_that_is_told_to_stop_before_its_nodes_are_up(folder: Path, num
         assert_nothing_left(launcher, folder)
 
 
-def test_a_launcher_that_is_killed_leaves_nothing_after_the_orphan_timeout(folder: Path) -> None:
+@pytest.mark.parametrize("moment", ["job_started", "node_started", "progress"])
+def test_a_launcher_that_is_killed_leaves_nothing_after_the_orphan_timeout(folder: Path, moment: str) -> None:
     with start(folder, "--nodes", "2:2", "--orphan-timeout", "4") as launcher:
-        launcher.events.wait("progress")
+        launcher.events.wait(moment)
         launcher.process.kill()
         launcher.process.wait()
         assert_no_process(launcher.work_dir, timeout=4 + 5)
+        assert_nothing_left(launcher, folder)
+
+
+def test_a_launch_with_two_ranks_on_each_node(folder: Path) -> None:
+    with start(folder, "--nodes", "1:2", "--nproc-per-node", "2") as launcher:
+        formed = launcher.events.wait("generation_formed", lambda event: event["world_size"] == 4)
+        nodes = {member["member"]: member["node"] for member in formed["members"]}
+        assert nodes == {1: 1, 2: 1, 3: 2, 4: 2}
+        os.kill(launcher.node_pid(2), signal.SIGTERM)
+        launcher.events.wait("generation_formed", lambda event: event["cause"] == "notice" and event["world_size"] == 2)
+        (folder / "stop").touch()
+        assert launcher.wait() == 0
         assert_nothing_left(launcher, folder)
 
 
