@@ -332,8 +332,15 @@ class Coordinator:
             "epoch": self._state.epoch,
             "step": self._state.step,
             "begun": self._state.generation > 0,
+            "store": self._store.address,
+            "expected_world_size": self._expected_world_size(),
             "heartbeat_interval": HEARTBEAT_SECONDS,
         }
+
+    def _expected_world_size(self) -> int:
+        """Returns how many ranks there will be when all nodes that are wanted have come: joiners rehearse that share."""
+        nodes = self._state.target.nodes if self._state.target is not None else self._config.min_nodes
+        return max(1, nodes) * self._config.nproc_per_node
 
     def report(self, member: int, report: Message) -> None:
         """A member reported."""

@@ -23,6 +23,7 @@ from elastic_launcher.control.client import ControlClient, ControlRefused, Contr
 from elastic_launcher.torch.group import Group, GroupError, build_group
 from elastic_launcher.torch.launch import Launch
 from elastic_launcher.torch.place import Formation
+from elastic_launcher.torch.store_clients import connect_store
 
 POLL_SECONDS = 2.0  # how long a request for orders waits; also the heartbeat
 RETRY_SECONDS = 0.2  # between attempts to reach a coordinator that is away
@@ -30,6 +31,7 @@ FLUSH_SECONDS = 3.0  # for the last reports of a process that ends
 GROUP_SECONDS = (
     7 * 86400.0
 )  # a peer may evaluate for hours between two steps; the coordinator judges who is dead, not this
+STORE_SECONDS = 10.0  # for a first connection to the c10d store
 ORPHANED = 75
 
 
@@ -65,6 +67,7 @@ class Member:
         self._last_contact = time.monotonic()
         self.coming: dict[str, Any] | None = None
         self.expected_world_size = 1
+        self._store = ""
 
     def join(self) -> dict[str, Any]:
         """Tells the coordinator that this process is there, and starts to follow orders.
@@ -86,9 +89,16 @@ class Member:
         }
         standing = self._client.post(f"/v1/members/{self.number}/join", payload)
         self.expected_world_size = int(standing.get("expected_world_size", 1))
+        self._store = str(standing.get("store", ""))
         for target, name in ((self._follow_orders, "orders"), (self._send_reports, "reports")):
             threading.Thread(target=target, name=f"elastic-{name}", daemon=True).start()
         return standing
+
+    def warm_up(self) -> None:
+        """Opens the connection to the c10d store, whose first look-up of names can take seconds, before peers wait."""
+        if self._store:
+            with contextlib.suppress(GroupError, OSError, RuntimeError):  # a formation will tell
+                connect_store(self._store, STORE_SECONDS)
 
     def report(self, kind: str, **fields: Any) -> None:
         """Has something told to the coordinator, soon and without waiting."""

@@ -4,6 +4,7 @@ lost peer spoiled.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -120,6 +121,11 @@ class StepLoop:
         micro = MicroBatch(samples=0, count=count, last=True, rehearsal=True)
         yield from self._issue(loader, (position.epoch, start, self._rehearsed), micro)
         session.buffers.undo_step()
+        session.state.capture()  # what can't be carried to a joiner is said now, not when one comes
+        if session.member is not None:
+            session.member.warm_up()
+        gc.collect()
+        gc.freeze()  # a full collection over all that was imported takes longer than any resize
 
     def _expected_world_size(self) -> int:
         member = self._session.member
