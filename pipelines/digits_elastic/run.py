@@ -115,4 +115,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # all that was started has had it too
+        print("make run: interrupted", file=sys.stderr)
+        sys.exit(130)
