@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from elastic_launcher.hints import Demand, Document, HintError, parse, parse_match, resolve
-from elastic_launcher.hints.document import API_VERSION
+from elastic_launcher.hints import Demand, Document, HintError, Resolution, edit, parse, parse_match, resolve
+from elastic_launcher.hints.resolve import is_stale, skewed
 
-hints_app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+try:
+    import fcntl
+except ImportError:  # not on Windows, where `hints` runs as well
+    fcntl = None  # type: ignore[assignment]
+
+MANY_NODES = 10**5
+"""Stands for the most nodes of a job of which that is not said."""
+
+hints_app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Check, show and edit quota hints.",
+)
 Hints = Annotated[Path, typer.Argument(metavar="FILE", help="The hints file.")]
-Matches = Annotated[list[str] | None, typer.Option("--match", metavar="KEY=VALUE", help="What the job is; repeat.")]
+Matches = Annotated[
+    list[str] | None,
+    typer.Option("--match", metavar="KEY=VALUE", help="namespace, queue, pipeline or job; may be repeated."),
+]
 
 
 @contextlib.contextmanager
@@ -28,96 +44,149 @@ def _usage_errors() -> Iterator[None]:
     """Turns what is wrong with the input into one line and exit code 2."""
     try:
         yield
-    except (HintError, OSError, ValueError) as error:
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        typer.echo(f"elastic-launcher: hints: {where}{error.strerror or error}", err=True)
+        raise typer.Exit(2) from None
+    except ValueError as error:
         typer.echo(f"elastic-launcher: {error}", err=True)
         raise typer.Exit(2) from None
 
 
-def _read(path: Path) -> Document:
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Says which file a wrong document is in."""
     try:
-        return parse(path.read_bytes())
+        yield
     except HintError as error:
         raise HintError(f"hints: {path}: {error}", error.path) from error
 
 
+def _read(path: Path) -> Document:
+    with _naming(path):
+        return parse(path.read_bytes())
+
+
+def _warnings(document: Document) -> list[str]:
+    """Returns what is odd about a document now."""
+    now = time.time()
+    warnings = list(document.warnings)
+    if is_stale(document, now):
+        age = now - (document.observed_at or 0.0)
+        warnings.append(
+            f"it is stale: observed {age:.0f} s ago, for {document.ttl_seconds:.0f} s; jobs don't grow by it"
+        )
+    if skewed(document, now):
+        warnings.append('"observedAt" is in the future; it is taken as now')
+    return warnings
+
+
 @hints_app.command()
-def check(path: Hints) -> None:
-    """Says whether a file can be used, and where and what is wrong."""
+def check(
+    path: Hints,
+    strict: Annotated[bool, typer.Option("--strict", help="Take unknown fields, too, as errors.")] = False,
+) -> None:
+    """Says whether a file can be used, or where and what is wrong."""
     with _usage_errors():
         document = _read(path)
-    for warning in document.warnings:
+        if strict and document.warnings:
+            raise HintError(f"hints: {path}: {'; '.join(document.warnings)} (--strict)")
+    for warning in _warnings(document):
         typer.echo(f"warning: {warning}", err=True)
-    generation = f", generation {document.generation}" if document.generation is not None else ""
-    defaults = " and defaults" if document.defaults is not None else ""
-    typer.echo(f"{path} is good: {len(document.entries)} hints{defaults}{generation}")
+    count = len(document.entries)
+    parts = [f"{count} {'hint' if count == 1 else 'hints'}"]
+    parts += ["defaults"] if document.defaults is not None else []
+    parts += [f"generation {document.generation}"] if document.generation is not None else []
+    typer.echo(f"{path}: good ({', '.join(parts)})")
 
 
 @hints_app.command()
 def show(
     path: Hints,
     match: Matches = None,
-    nodes: Annotated[str, typer.Option(metavar="MIN:MAX", help="What the job asks for.")] = "1:1000",
-    nproc_per_node: Annotated[int, typer.Option(min=1, help="Ranks of each node.")] = 1,
-    global_batch_size: Annotated[int | None, typer.Option(min=1, help="Samples of a step.")] = None,
-    share: Annotated[str | None, typer.Option(metavar="I/N", help="Take the I-th of N parts.")] = None,
+    nodes: Annotated[
+        str | None, typer.Option(metavar="MIN:MAX", help="What the job asks for; default: any number.")
+    ] = None,
+    nproc_per_node: Annotated[int, typer.Option(min=1, help="Ranks (GPUs) of each node.")] = 1,
+    global_batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Samples of a step: there are no more ranks.")
+    ] = None,
+    share: Annotated[str | None, typer.Option(metavar="I/N", help="Take the I-th of N equal parts.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
-    """Says which entry a job gets, why, and how many nodes that makes."""
+    """Says which entry a job that starts now gets, why, and how many nodes that makes."""
     with _usage_errors():
         demand = Demand(
-            parse_match(match or []), *_pair("--nodes", nodes, ":"), nproc_per_node, global_batch_size,
+            parse_match(match or []),
+            *(_pair("--nodes", nodes, ":") if nodes is not None else (1, MANY_NODES)),
+            nproc_per_node,
+            global_batch_size,
             _pair("--share", share, "/") if share is not None else None,
-        )  # fmt: skip
-        resolution = resolve(_read(path), demand, now=time.time(), starting=True)
+        )
+        document = _read(path)
+    warnings = _warnings(document)
+    resolution = resolve(document, demand, now=time.time(), starting=True)
     if as_json:
-        names = ("nodes", "guaranteed", "allowed", "limit", "matched", "stale", "why")
-        typer.echo(json.dumps({name: getattr(resolution, name) for name in names}))
+        typer.echo(json.dumps(asdict(resolution) | {"generation": document.generation, "warnings": warnings}))
         return
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
     for line in resolution.why:
         typer.echo(line)
-    numbers = ", ".join(f"{name} {getattr(resolution, name)}" for name in ("guaranteed", "allowed", "limit"))
-    typer.echo(f"{resolution.nodes} nodes ({numbers})" if resolution.nodes else f"below the minimum ({numbers})")
+    typer.echo(_summary(resolution))
+
+
+def _summary(resolution: Resolution) -> str:
+    names = ("guaranteed", "allowed", "limit")
+    numbers = [f"{name} {value}" for name in names if (value := getattr(resolution, name)) is not None]
+    outcome = f"nodes: {resolution.nodes}" if resolution.nodes else "nodes: 0, the job would not start"
+    return f"{outcome} ({', '.join(numbers)})" if numbers else outcome
 
 
 def _pair(flag: str, text: str, between: str) -> tuple[int, int]:
-    match = re.fullmatch(rf"([1-9]\d*){between}([1-9]\d*)", text)
+    match = re.fullmatch(rf"([1-9][0-9]{{0,8}}){between}([1-9][0-9]{{0,8}})", text.strip())
     if match is None or int(match[1]) > int(match[2]):
-        raise ValueError(f"{flag} is {text!r}; it must be two whole numbers such as 1{between}4, the first not larger")
+        raise ValueError(
+            f"{flag} is {text!r}: it must be two whole numbers, the first not larger, for example {flag} 1{between}3"
+        )
     return int(match[1]), int(match[2])
 
 
 @hints_app.command("set")
 def set_(
     path: Hints,
-    allowed: Annotated[int, typer.Option(min=0, help="GPUs that each job may hold now.")],
+    allowed: Annotated[int, typer.Option(min=0, help="GPUs that each such job may hold now.")],
     match: Matches = None,
     guaranteed: Annotated[int | None, typer.Option(min=0, help="GPUs that nobody takes back.")] = None,
     limit: Annotated[int | None, typer.Option(min=0, help="GPUs never to exceed.")] = None,
 ) -> None:
-    """Edits an entry (the defaults, without --match) so that no reader sees half of it, and raises the generation."""
+    """Edits an entry (without --match the defaults), so that no reader sees half of it, and raises the generation.
+
+    A file that is not there is made.
+    """
+    numbers = {"guaranteed": guaranteed, "allowed": allowed, "limit": limit}
+    given = {name: value for name, value in numbers.items() if value is not None}
     with _usage_errors():
         wanted = parse_match(match or [])
-        numbers = {"guaranteed": guaranteed, "allowed": allowed, "limit": limit}
-        given = {name: value for name, value in numbers.items() if value is not None}
-        with _locked(path):
-            text = path.read_bytes() if path.exists() else b""
-            if text.strip():
-                parse(text)  # what is broken is not edited
-            changed = _edit(json.loads(text.decode("utf-8-sig")) if text.strip() else None, wanted, given)
-            new = json.dumps(changed, indent=1) + "\n"
-            parse(new)
-            _replace(path, new)
-    generation = changed.get("generation")
-    typer.echo(
-        f"{path}: {', '.join(f'{k} {v}' for k, v in given.items())}"
-        + (f" (generation {generation})" if generation else "")
-    )
+        target = path.resolve()  # a link stays one
+        with _locked(target.parent), _naming(path):
+            changed = edit(target.read_bytes() if target.exists() else b"", wanted, given)
+            _replace(target, changed)
+        document = _read(path)
+    for warning in _warnings(document):
+        typer.echo(f"warning: {warning}", err=True)
+    whom = ", ".join(f"{key}={value}" for key, value in wanted.items()) or "defaults"
+    generation = f" (generation {document.generation})" if document.generation is not None else ""
+    typer.echo(f"{path}: {whom}: {', '.join(f'{name} {value}' for name, value in given.items())}{generation}")
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Keeps two edits apart; the lock is on the folder, since the file itself is replaced."""
-    handle = os.open(path.resolve().parent, os.O_RDONLY)
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -125,44 +194,37 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _edit(found: dict[str, Any] | None, match: dict[str, str], numbers: dict[str, int]) -> dict[str, Any]:
-    if found is None:
-        found = {"apiVersion": API_VERSION, "generation": 0, "hints": []}
-    if "apiVersion" not in found:
-        return _edit_flat(found, match, numbers)
-    if match:
-        rows = found.setdefault("hints", [])
-        entry = next((row for row in rows if row.get("match", {}) == match), None)
-        if entry is None:
-            entry = {"match": match, "gpus": {}}
-            rows.append(entry)
-    else:
-        entry = found.setdefault("defaults", {"gpus": {}})
-    entry["gpus"].update(numbers)
-    if "generation" in found:
-        found["generation"] += 1
-    return found
-
-
-def _edit_flat(found: dict[str, Any], match: dict[str, str], numbers: dict[str, int]) -> dict[str, Any]:
-    if len(match) > 1 or "limit" in numbers:
-        raise ValueError("the flat form has one match key and no limit; write the document with apiVersion instead")
-    key = next((f"{kind}.{value}" for kind, value in match.items()), "default")
-    sure = numbers.get("guaranteed")
-    found[key] = f"{sure}:{numbers['allowed']}" if sure is not None else str(numbers["allowed"])
-    return found
-
-
-def _replace(path: Path, text: str) -> None:
-    target = path.resolve()
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+def _replace(target: Path, text: str) -> None:
+    """Puts a text in a file's place, with the mode and, where that is permitted, the owner of the old one."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, target.stat().st_mode & 0o777 if target.exists() else 0o644)
-        os.replace(temporary, target)
-    except OSError:
-        os.unlink(temporary)
-        raise
+        _keep_mode(Path(name), target)
+        os.replace(name, target)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+    if fcntl is not None:
+        _sync_folder(target.parent)
+
+
+def _keep_mode(new: Path, old: Path) -> None:
+    if not old.exists():
+        new.chmod(0o644)
+        return
+    found = old.stat()
+    if hasattr(os, "chown"):
+        with contextlib.suppress(PermissionError):
+            os.chown(new, found.st_uid, found.st_gid)
+    new.chmod(found.st_mode & 0o7777)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,14 +1,17 @@
 """Quota hints: what a job may use now, who says so, and when the job follows."""
 
 from elastic_launcher.hints.debounce import Debounce
-from elastic_launcher.hints.document import MATCH_KEYS, Document, HintError, parse, parse_match
+from elastic_launcher.hints.document import Document, parse
+from elastic_launcher.hints.edit import edit
 from elastic_launcher.hints.file import FileSource
-from elastic_launcher.hints.policy import HintPolicy, HintRead, Outcome
+from elastic_launcher.hints.match import parse_match
+from elastic_launcher.hints.policy import HintPolicy, Outcome
 from elastic_launcher.hints.resolve import Demand, Resolution, resolve
-from elastic_launcher.hints.source import HintSource
+from elastic_launcher.hints.source import HintRead, HintSource
+from elastic_launcher.hints.static import StaticSource
+from elastic_launcher.hints.values import HintError
 
 __all__ = [
-    "MATCH_KEYS",
     "Debounce",
     "Demand",
     "Document",
@@ -19,6 +22,8 @@ __all__ = [
     "HintSource",
     "Outcome",
     "Resolution",
+    "StaticSource",
+    "edit",
     "parse",
     "parse_match",
     "resolve",

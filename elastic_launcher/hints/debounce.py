@@ -1,4 +1,9 @@
-"""When a job follows its hints: it shrinks at once, and grows when nothing was taken from it for a while."""
+"""When does a job follow its hints? It shrinks at once, and grows when nothing was taken from it for a while.
+
+The laws: what is wanted below the target is the target at once. Growth waits for ``grow_after`` since the last shrink,
+notice or loss, and never since the start or since the hint's rise. A number that is raised lifts the wait after a
+notice, and never that after a shrink; a document that is written again with the same numbers lifts nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +12,30 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Debounce:
-    """What was taken from the job last.
+    """What was taken from the job last. Times are monotonic seconds, None if there was no such thing.
 
     Attributes:
-        since: When, in monotonic seconds; None if nothing was.
-        by_notice: Whether it was a notice: a raised number lifts the wait after one.
-        allowed: What the hints allowed then.
+        shrunk_at: When a hint took something.
+        noticed_at: When a notice did, or a loss in answer to a hint or notice, and no number was raised since then.
+        allowed: The smallest number of GPUs that was allowed since then.
     """
 
-    since: float | None = None
-    by_notice: bool = False
+    shrunk_at: float | None = None
+    noticed_at: float | None = None
     allowed: int | None = None
 
-    def note_shrink(self, now: float, allowed: int | None) -> Debounce:
+    def note_shrink(self, now: float) -> Debounce:
         """A hint took something."""
-        return replace(self, since=now, by_notice=False, allowed=allowed)
+        return replace(self, shrunk_at=now)
 
     def note_notice(self, now: float, allowed: int | None) -> Debounce:
-        """A notice, or a loss in answer to one, took something."""
-        return replace(self, since=now, by_notice=True, allowed=allowed)
+        """A notice, or a loss in answer to a hint or notice, took something.
+
+        Args:
+            now: Monotonic seconds.
+            allowed: GPUs that the hints allow now, which a raised number has to exceed; None without any.
+        """
+        return replace(self, noticed_at=now, allowed=allowed)
 
     def decide(
         self, wanted: int, current: int, now: float, *, grow_after: float, allowed: int | None
@@ -42,11 +52,23 @@ class Debounce:
         Returns:
             The state from now on, the target, and when to ask again (None: when something changes).
         """
-        if wanted <= current:
-            return (self.note_shrink(now, allowed) if wanted < current else self), wanted, None
-        if self.since is None or now - self.since >= grow_after:
-            return self, wanted, None
-        raised = self.by_notice and allowed is not None and self.allowed is not None and allowed > self.allowed
-        if raised:
-            return replace(self, since=None), wanted, None
-        return self, current, self.since + grow_after
+        if wanted < current:
+            return self._remember(allowed).note_shrink(now), wanted, None
+        if wanted == current:
+            return self._remember(allowed), wanted, None
+        after = self._after_raise(allowed)
+        waits = [since + grow_after for since in (after.shrunk_at, after.noticed_at) if since is not None]
+        if waits and now < max(waits):
+            return after, current, max(waits)
+        return after, wanted, None
+
+    def _remember(self, allowed: int | None) -> Debounce:
+        """Keeps the smallest number, from which a later one is a rise."""
+        if self.noticed_at is None or self.allowed is None or allowed is None or allowed >= self.allowed:
+            return self
+        return replace(self, allowed=allowed)
+
+    def _after_raise(self, allowed: int | None) -> Debounce:
+        if self.noticed_at is None or allowed is None or self.allowed is None or allowed <= self.allowed:
+            return self._remember(allowed)
+        return replace(self, noticed_at=None)

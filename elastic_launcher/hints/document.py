@@ -1,40 +1,47 @@
-"""What a quota hints document says: parsing and checking its two forms.
+"""What does a quota hints document say? Parsing and checking its two forms.
 
 Form B is a JSON document (``apiVersion``: ``elastic-hints/v1``); form A is the flat one, a JSON object of texts such as
 ``{"default": "1:4", "job.bert": "8"}`` (allowed, or guaranteed:allowed).
+
+The law: in whatever was parsed, ``guaranteed <= allowed <= limit`` holds for every entry; everything else is refused
+with its place, what it is and what it must be.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from typing import Any
 
+from elastic_launcher.config import MATCH_KEYS
+from elastic_launcher.hints.values import (
+    GPUS,
+    HintError,
+    describe,
+    join,
+    load_json,
+    missing,
+    moment,
+    objects,
+    quoted,
+    seconds,
+    whole,
+    whole_value,
+    wrong,
+)
+
 API_VERSION = "elastic-hints/v1"
-MATCH_KEYS = ("namespace", "queue", "pipeline", "job")
-"""From the most general to the most specific."""
 MAX_BYTES = 2**20
 MAX_HINTS = 1000
 MAX_GPUS = 10**5
 DEFAULT_GROW_AFTER = 60.0
-_WHOLE = "a whole number of GPUs, 0 or more"
+_COUNT = "a whole number, 1 or more"
 _TOP_KEYS = {"apiVersion", "generation", "observedAt", "ttlSeconds", "source", "defaults", "hints"}
-_ENTRY_KEYS = {"match", "priority", "gpus", "flavor", "gpusPerNode", "sizes", "growAfterSeconds", "reclaim"}
-
-
-class HintError(ValueError):
-    """A document that can't be used.
-
-    Attributes:
-        path: What is wrong in it, such as ``hints[3].gpus.allowed``; empty for the document as a whole.
-    """
-
-    def __init__(self, message: str, path: str = "") -> None:
-        super().__init__(message)
-        self.path = path
+_DEFAULTS_KEYS = {"gpus", "flavor", "gpusPerNode", "sizes", "growAfterSeconds", "reclaim"}
+_ENTRY_KEYS = _DEFAULTS_KEYS | {"match", "priority"}
+_NUMBER = "0|[1-9][0-9]{0,17}"
+_FLAT = re.compile(rf"\s*(?:(?P<guaranteed>{_NUMBER})\s*:\s*)?(?P<allowed>{_NUMBER})\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,7 @@ class Document:
 
     Attributes:
         entries: In the order of the document.
-        defaults: For jobs that nothing matches, or None.
+        defaults: For jobs that no entry matches, or None.
         generation: Grows with each version; None where every new content is newer.
         observed_at: When its numbers were seen, in seconds since the epoch, or None.
         ttl_seconds: How long they hold from then on, or None for ever.
@@ -84,7 +91,7 @@ class Document:
     generation: int | None = None
     observed_at: float | None = None
     ttl_seconds: float | None = None
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
 
 
 def parse(text: str | bytes) -> Document:
@@ -93,63 +100,58 @@ def parse(text: str | bytes) -> Document:
     Raises:
         HintError: If it can't be used; the message says where and why, and what it must be.
     """
-    if len(text) > MAX_BYTES:
-        raise HintError(f"the document has {len(text)} bytes; at most {MAX_BYTES} are read")
-    if isinstance(text, bytes):
-        try:
-            text = text.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise HintError(f"the document is not UTF-8 (byte {error.start})") from error
-    text = text.removeprefix("\ufeff")
-    if not text.strip():
-        raise HintError("the document is empty; it must be a JSON object")
-    try:
-        found = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        raise HintError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
-    except RecursionError as error:
-        raise HintError("not a hints document: too deeply nested") from error
-    if not isinstance(found, dict):
-        raise HintError(f"the document is {_name(found)}; it must be a JSON object")
-    if "apiVersion" not in found and found and all(isinstance(value, str) for value in found.values()):
+    found = load(text)
+    if "apiVersion" not in found and (any(map(_is_flat, found)) or _all_texts(found)):
         return _parse_flat(found)
     return _parse_document(found)
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise HintError(f"the key {key!r} is there twice", key)
-        found[key] = value
+def load(text: str | bytes) -> dict[str, Any]:
+    """Reads a document's JSON object and looks no further.
+
+    Raises:
+        HintError: If it is too large, not UTF-8, not JSON, or no object.
+    """
+    size = len(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
+        raise HintError(f"the document has {size} bytes; it must have {MAX_BYTES} at most")
+    if isinstance(text, bytes):
+        try:
+            text = text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise HintError(f"byte {error.start} of the document is not UTF-8; it must be JSON in UTF-8") from error
+    text = text.removeprefix("\ufeff")
+    if not text.strip():
+        raise HintError("the document is empty; it must be a JSON object")
+    found = load_json(text)
+    if not isinstance(found, dict):
+        raise HintError(f"the document is {describe(found)}; it must be a JSON object")
     return found
 
 
-def _no_constant(name: str) -> Any:
-    raise HintError(f"{name} is no JSON number; numbers must be {_WHOLE}")
+def _is_flat(key: str) -> bool:
+    kind, _, name = key.partition(".")
+    return key == "default" or (kind in MATCH_KEYS and name != "")
 
 
-def _name(value: Any) -> str:
-    names = {bool: "true or false", dict: "an object", list: "a list", str: "a text", type(None): "null"}
-    return names.get(type(value), "a number")
+def _all_texts(found: Mapping[str, Any]) -> bool:
+    return bool(found) and all(isinstance(value, str) for value in found.values())
 
 
-def _parse_flat(found: dict[str, str]) -> Document:
+def _parse_flat(found: Mapping[str, Any]) -> Document:
+    _refuse_too_many(len(found), "the document")
     entries: list[Entry] = []
     defaults: Entry | None = None
     for key, text in found.items():
-        match = re.fullmatch(r"\s*(?:(0|[1-9]\d*)\s*:\s*)?(0|[1-9]\d*)\s*", text)
-        if match is None:
+        kind, _, name = key.partition(".")
+        if not _is_flat(key):
+            known = ", ".join(f"{one}.NAME" for one in MATCH_KEYS)
             raise HintError(
-                f'"{key}" is {text!r}; it must be GPUs, such as "8", or guaranteed:allowed, such as "2:6"', key
+                f"{quoted(key)} is no key of the flat form; it must be default, {known} "
+                f'(the full form has "apiVersion": "{API_VERSION}")',
+                key,
             )
-        guaranteed = int(match[1]) if match[1] is not None else None
-        kind, _, value = key.partition(".")
-        if key != "default" and (kind not in MATCH_KEYS or not value):
-            known = ", ".join(f"{name}.NAME" for name in MATCH_KEYS)
-            raise HintError(f'"{key}" is no key of the flat form; use default, {known}', key)
-        entry = Entry(key, {} if key == "default" else {kind: value}, int(match[2]), guaranteed)
-        _check_order(entry, key)
+        entry = _flat_entry(key, {} if key == "default" else {kind: name}, text)
         if key == "default":
             defaults = entry
         else:
@@ -157,159 +159,130 @@ def _parse_flat(found: dict[str, str]) -> Document:
     return Document(tuple(entries), defaults)
 
 
-def _parse_document(found: dict[str, Any]) -> Document:
-    version = found.get("apiVersion")
-    if version != API_VERSION:
-        what = "is missing" if version is None else f"is {version!r}"
-        raise HintError(f'"apiVersion" {what}; it must be "{API_VERSION}"', "apiVersion")
-    if "defaults" not in found and "hints" not in found:
-        raise HintError('neither "defaults" nor "hints" is there; one of them is needed', "hints")
-    warnings = [f'unknown key "{key}" is ignored' for key in found if key not in _TOP_KEYS]
-    rows = found.get("hints", [])
-    if not isinstance(rows, list):
-        raise HintError(f'"hints" is {_name(rows)}; it must be a list', "hints")
-    if len(rows) > MAX_HINTS:
-        raise HintError(f'"hints" has {len(rows)} entries; at most {MAX_HINTS} are read', "hints")
-    entries = tuple(_parse_entry(row, f"hints[{number}]", warnings) for number, row in enumerate(rows))
-    defaults = _parse_entry(found["defaults"], "defaults", warnings) if "defaults" in found else None
-    return Document(
-        entries,
-        defaults,
-        _integer(found, "generation", "", "a whole number, 0 or more"),
-        _time(found.get("observedAt")),
-        _seconds(found, "ttlSeconds", ""),
-        tuple(warnings),
-    )
-
-
-def _parse_entry(row: Any, path: str, warnings: list[str]) -> Entry:
-    if not isinstance(row, dict):
-        raise HintError(f'"{path}" is {_name(row)}; it must be an object', path)
-    warnings += [f'unknown key "{path}.{key}" is ignored' for key in row if key not in _ENTRY_KEYS]
-    match = row.get("match", {})
-    if not isinstance(match, dict) or not all(isinstance(value, str) for value in match.values()):
-        raise HintError(f'"{path}.match" must be an object of texts', f"{path}.match")
-    unknown = [key for key in match if key not in MATCH_KEYS]
-    if unknown:
-        raise HintError(f'"{path}.match.{unknown[0]}" is unknown; keys are {", ".join(MATCH_KEYS)}', f"{path}.match")
-    gpus = row.get("gpus")
-    if not isinstance(gpus, dict):
-        raise HintError(f'"{path}.gpus" must be an object with "allowed"', f"{path}.gpus")
-    warnings += [
-        f'unknown key "{path}.gpus.{k}" is ignored' for k in gpus if k not in ("guaranteed", "allowed", "limit")
-    ]
-    guaranteed, allowed, limit = (
-        _integer(gpus, name, f"{path}.gpus", _WHOLE) for name in ("guaranteed", "allowed", "limit")
-    )
-    if allowed is None:
-        if guaranteed is None:
-            raise HintError(f'"{path}.gpus.allowed" is missing; it must be {_WHOLE}', f"{path}.gpus.allowed")
-        allowed = guaranteed
-    grow_after = _seconds(row, "growAfterSeconds", path)
-    entry = Entry(
-        path,
-        match,
-        allowed,
-        guaranteed,
-        limit,
-        _priority(row, path),
-        _at_least_one(row, "gpusPerNode", path),
-        _sizes(row, path),
-        DEFAULT_GROW_AFTER if grow_after is None else grow_after,
-        _reclaim(row, path),
-    )
-    _check_order(entry, f"{path}.gpus")
+def _flat_entry(key: str, match: Mapping[str, str], text: Any) -> Entry:
+    found = _FLAT.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise wrong(key, text, 'a text of GPUs, "8", or guaranteed:allowed, "2:6", without sign or leading zeros', key)
+    guaranteed = int(found["guaranteed"]) if found["guaranteed"] is not None else None
+    entry = Entry(key, match, int(found["allowed"]), guaranteed)
+    if guaranteed is not None and guaranteed > entry.allowed:
+        raise wrong(key, text, "guaranteed:allowed, the first not larger than the second", key)
+    if entry.allowed > MAX_GPUS:
+        raise wrong(key, text, f"{MAX_GPUS} GPUs at most", key)
     return entry
 
 
-def _check_order(entry: Entry, path: str) -> None:
-    if entry.guaranteed is not None and entry.guaranteed > entry.allowed:
-        raise HintError(f"guaranteed {entry.guaranteed} is more than allowed {entry.allowed} ({path})", path)
-    if entry.limit is not None and entry.allowed > entry.limit:
-        raise HintError(f"allowed {entry.allowed} is more than limit {entry.limit} ({path})", path)
-    if entry.allowed > MAX_GPUS:
-        raise HintError(f"allowed {entry.allowed} is absurd; at most {MAX_GPUS} GPUs are believed ({path})", path)
+def _parse_document(found: Mapping[str, Any]) -> Document:
+    version = f'"{API_VERSION}"'
+    if "apiVersion" not in found:
+        raise missing("apiVersion", version)
+    if found["apiVersion"] != API_VERSION:
+        raise wrong("apiVersion", found["apiVersion"], version)
+    if "defaults" not in found and "hints" not in found:
+        raise HintError('neither "hints" nor "defaults" is there; one of them must be', "hints")
+    warnings = _unknown(found, _TOP_KEYS, "")
+    objects(found.get("source", {}), "source")
+    rows = found.get("hints", [])
+    if not isinstance(rows, list):
+        raise wrong("hints", rows, "a list of entries")
+    _refuse_too_many(len(rows), '"hints"')
+    entries = tuple(_parse_entry(row, f"hints[{number}]", _ENTRY_KEYS, warnings) for number, row in enumerate(rows))
+    defaults = _parse_entry(found["defaults"], "defaults", _DEFAULTS_KEYS, warnings) if "defaults" in found else None
+    observed_at, ttl = moment(found, "observedAt", ""), seconds(found, "ttlSeconds", "")
+    if ttl is not None and observed_at is None:
+        warnings.append('"ttlSeconds" is ignored, since "observedAt" is missing')
+    generation = whole(found, "generation", "", "a whole number, 0 or more")
+    return Document(entries, defaults, generation, observed_at, ttl, tuple(warnings))
 
 
-def _integer(row: Mapping[str, Any], key: str, path: str, what: str) -> int | None:
-    value = row.get(key)
-    if value is None and key not in row:
-        return None
-    where = f"{path}.{key}" if path else key
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise HintError(f'"{key}" is {json.dumps(value)} ({where}); it must be {what}', where)
-    return value
+def _refuse_too_many(count: int, what: str) -> None:
+    if count > MAX_HINTS:
+        raise HintError(f"{what} has {count} entries; it must have {MAX_HINTS} at most", "hints")
 
 
-def _priority(row: Mapping[str, Any], path: str) -> int:
-    value = row.get("priority", 0)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise HintError(
-            f'"priority" is {json.dumps(value)} ({path}.priority); it must be a whole number', f"{path}.priority"
-        )
-    return value
+def _unknown(row: Mapping[str, Any], known: set[str], path: str) -> list[str]:
+    return [f"{join(path, key)} is unknown, and ignored" for key in row if key not in known]
 
 
-def _at_least_one(row: Mapping[str, Any], key: str, path: str) -> int:
-    value = _integer(row, key, path, "a whole number, 1 or more")
-    if value == 0:
-        raise HintError(f'"{key}" is 0 ({path}.{key}); it must be a whole number, 1 or more', f"{path}.{key}")
-    return 1 if value is None else value
+def _parse_entry(row: Any, path: str, known: set[str], warnings: list[str]) -> Entry:
+    row = objects(row, path)
+    warnings += _unknown(row, known, path)
+    guaranteed, allowed, limit = _parse_gpus(row, f"{path}.gpus", warnings)
+    if not isinstance(row.get("flavor", ""), str):
+        raise wrong(f"{path}.flavor", row["flavor"], "a text")
+    priority = whole(row, "priority", path, "a whole number", None) if "priority" in known else None
+    per_node = whole(row, "gpusPerNode", path, _COUNT, 1)
+    grow_after = seconds(row, "growAfterSeconds", path)
+    entry = Entry(
+        path,
+        _parse_entry_match(row, path) if "match" in known else {},
+        allowed,
+        guaranteed,
+        limit,
+        priority or 0,
+        1 if per_node is None else per_node,
+        _parse_sizes(row, path),
+        DEFAULT_GROW_AFTER if grow_after is None else grow_after,
+        _parse_reclaim(row, path, guaranteed, warnings),
+    )
+    warnings += [
+        f"size {size} of {path}.sizes is never used: it is no multiple of gpusPerNode, {entry.gpus_per_node}"
+        for size in entry.sizes
+        if size % entry.gpus_per_node
+    ]
+    return entry
 
 
-def _sizes(row: Mapping[str, Any], path: str) -> tuple[int, ...]:
-    value = row.get("sizes", [])
+def _parse_gpus(row: Mapping[str, Any], path: str, warnings: list[str]) -> tuple[int | None, int, int | None]:
+    if "gpus" not in row:
+        raise missing(path, 'an object with "allowed"')
+    gpus = objects(row["gpus"], path, 'an object with "allowed"')
+    warnings += _unknown(gpus, {"guaranteed", "allowed", "limit"}, path)
+    guaranteed, allowed, limit = (whole(gpus, key, path) for key in ("guaranteed", "allowed", "limit"))
+    if allowed is None:
+        raise missing(f"{path}.allowed", GPUS)
+    if allowed > MAX_GPUS:
+        raise wrong(f"{path}.allowed", allowed, f"{MAX_GPUS} GPUs at most")
+    if guaranteed is not None and guaranteed > allowed:
+        raise wrong(f"{path}.guaranteed", guaranteed, f"at most what is allowed, {allowed}")
+    if limit is not None and allowed > limit:
+        raise wrong(f"{path}.allowed", allowed, f"at most the limit, {limit}")
+    return guaranteed, allowed, limit
+
+
+def _parse_entry_match(row: Mapping[str, Any], path: str) -> dict[str, str]:
+    where = f"{path}.match"
+    found = objects(row.get("match", {}), where)
+    for key, text in found.items():
+        if key not in MATCH_KEYS:  # an entry that is understood by half would speak for too many jobs
+            raise HintError(
+                f"{quoted(key)} is unknown ({join(where, key)}); it must be one of {', '.join(MATCH_KEYS)}",
+                join(where, key),
+            )
+        if not isinstance(text, str) or not text:
+            raise wrong(join(where, key), text, 'a name, or "*" for any')
+    return dict(found)
+
+
+def _parse_sizes(row: Mapping[str, Any], path: str) -> tuple[int, ...]:
     where = f"{path}.sizes"
+    value = row.get("sizes", [])
     if not isinstance(value, list):
-        raise HintError(f'"sizes" is {_name(value)} ({where}); it must be a list of whole numbers', where)
-    for size in value:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise HintError(f'"sizes" holds {json.dumps(size)} ({where}); it must hold whole numbers, 1 or more', where)
-    return tuple(sorted(set(value)))
+        raise wrong(where, value, "a list of numbers of GPUs")
+    sizes = {whole_value(size, f"{where}[{number}]", _COUNT, 1) for number, size in enumerate(value)}
+    return tuple(sorted(sizes))
 
 
-def _reclaim(row: Mapping[str, Any], path: str) -> int | None:
-    value = row.get("reclaim")
-    if value is None:
+def _parse_reclaim(row: Mapping[str, Any], path: str, guaranteed: int | None, warnings: list[str]) -> int | None:
+    if "reclaim" not in row:
         return None
-    if not isinstance(value, dict) or "to" not in value:
-        raise HintError(f'"{path}.reclaim" must be an object with "to"', f"{path}.reclaim")
-    if "by" in value:
-        _time(value["by"], f"{path}.reclaim.by")
-    return _integer(value, "to", f"{path}.reclaim", _WHOLE)
-
-
-def _seconds(row: Mapping[str, Any], key: str, path: str) -> float | None:
-    value = row.get(key)
-    if value is None:
-        return None
-    where = f"{path}.{key}" if path else key
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 10**9:
-        raise HintError(f'"{key}" is {json.dumps(value)} ({where}); it must be seconds, 0 or more', where)
-    return float(value)
-
-
-def _time(value: Any, path: str = "observedAt") -> float | None:
-    if value is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(value)
-    except (TypeError, ValueError) as error:
-        what = 'a time such as "2026-11-20T10:00:00Z"'
-        raise HintError(f'"{path}" is {json.dumps(value)}; it must be {what}', path) from error
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
-
-
-def parse_match(pairs: list[str]) -> dict[str, str]:
-    """Reads ``KEY=VALUE`` texts as a match.
-
-    Raises:
-        HintError: If one is not of that form, or its key unknown.
-    """
-    found: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not value or key not in MATCH_KEYS:
-            raise HintError(f"--match {pair}: it must be KEY=VALUE with KEY one of {', '.join(MATCH_KEYS)}", key)
-        found[key] = value
-    return found
+    where = f"{path}.reclaim"
+    reclaim = objects(row["reclaim"], where, 'an object with "to"')
+    warnings += _unknown(reclaim, {"by", "to", "reason"}, where)
+    moment(reclaim, "by", where)
+    left = whole(reclaim, "to", where)
+    if left is None:
+        raise missing(f"{where}.to", GPUS)
+    if guaranteed is not None and left < guaranteed:
+        warnings.append(f"{where}.to is {left}, fewer than the {guaranteed} that are guaranteed; it is followed")
+    return left

@@ -1,25 +1,17 @@
-"""Which document is in force: the last good one, whatever comes after it."""
+"""Which document is in force? The last good one, whatever comes after it.
+
+The laws: of one object, the generations that are applied only grow; what can't be used changes nothing, and is said
+once.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from elastic_launcher.hints.document import Document, HintError, parse
-
-
-@dataclass(frozen=True, slots=True)
-class HintRead:
-    """What a source found.
-
-    Attributes:
-        text: The document, or None if there is none.
-        identity: What tells a new object from a changed one (a file that came back, another uid).
-        error: Why there is none, if it could not be read.
-    """
-
-    text: str | bytes | None
-    identity: str = ""
-    error: str = ""
+from elastic_launcher.hints.document import Document, parse
+from elastic_launcher.hints.resolve import skewed
+from elastic_launcher.hints.source import HintRead
+from elastic_launcher.hints.values import HintError
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +19,9 @@ class Outcome:
     """What a read has changed.
 
     Attributes:
-        kind: ``applied``, ``rejected``, ``missing``, ``older`` or ``same``.
-        message: What to tell the user; empty for ``applied`` and ``same``.
+        kind: ``applied``, or, where nothing changed: ``rejected`` (broken, or the same generation with other content),
+            ``older`` (an older generation), ``missing`` (not there, or not to be read), ``same``.
+        message: What to tell the user: for ``applied`` the warnings that are new, if any; empty for ``same``.
     """
 
     kind: str
@@ -41,53 +34,93 @@ class HintPolicy:
 
     Attributes:
         name: What the source is called in messages.
-        document: The last good one, or None.
-        version: Counts the documents that were applied; stands in for a missing generation.
+        document: The last good document, or None.
+        applied: What it was read from, or None.
+        applied_at: When it was read, in seconds since the epoch, or None where that was not told.
+        generation: The highest that was applied of this object, or None.
+        vanished: Whether the object has gone since then: the next one is another.
+        complained: The read that was complained about last.
     """
 
     name: str
     document: Document | None = None
-    version: int = 0
-    _text: str | bytes | None = None
-    _identity: str | None = None
-    _told: str | bytes | None = None
+    applied: HintRead | None = None
+    applied_at: float | None = None
+    generation: int | None = None
+    vanished: bool = False
+    complained: HintRead | None = None
 
-    def read(self, found: HintRead) -> tuple[HintPolicy, Outcome]:
-        """Judges what a source found."""
-        if found.text is None:
-            gone = replace(self, _identity=None, _text=None, _told=None)
-            if self._identity is None and self._told is not None:
-                return self, Outcome("same")
-            return replace(gone, _told=b""), Outcome(
-                "missing", f"hints: {self.name}: {found.error or 'it is not there'}"
-            )
-        if found.text == self._text and found.identity == self._identity:
+    def read(self, found: HintRead, now: float | None = None) -> tuple[HintPolicy, Outcome]:
+        """Judges what a source found.
+
+        Args:
+            found: What it found.
+            now: Seconds since the epoch. With it, messages say how old the document in force is, and one that was
+                observed in the future counts as observed now.
+        """
+        if found == self.complained:
             return self, Outcome("same")
-        same_object = self._identity is not None and found.identity == self._identity
+        if found.text is None:
+            return self._miss(found, now)
+        if found == self.applied and not self.vanished:
+            return replace(self, complained=None), Outcome("same")
         try:
             document = parse(found.text)
         except HintError as error:
-            return self._reject(found, str(error))
-        old = self.document.generation if self.document is not None and same_object else None
-        if old is not None and document.generation is not None:
-            if document.generation < old:
-                return replace(self, _told=found.text), Outcome(
-                    "older", f"hints: {self.name}: generation {document.generation} is older than {old}; ignored"
-                )
-            if document.generation == old and found.text != self._text:
-                return self._reject(found, f"generation {old} again, with other content; raise generation")
-        applied = replace(
-            self,
-            document=document,
-            version=self.version + 1,
-            _text=found.text,
-            _identity=found.identity,
-            _told=None,
-        )
-        return applied, Outcome("applied", "; ".join(document.warnings))
+            return self._refuse(found, "rejected", str(error), now)
+        old = self._generation_of(found)
+        if old is not None and document.generation is not None and document.generation <= old:
+            if document == self.document:  # only laid out in another way
+                return replace(self, applied=found, complained=None), Outcome("same")
+            return self._refuse_old(found, document.generation, old, now)
+        return self._apply(found, document, old, now)
 
-    def _reject(self, found: HintRead, why: str) -> tuple[HintPolicy, Outcome]:
-        if found.text == self._told:
-            return self, Outcome("same")
-        kept = "" if self.document is None else " The last good document stays in force."
-        return replace(self, _told=found.text), Outcome("rejected", f"hints: {self.name}: {why}.{kept}")
+    def _generation_of(self, found: HintRead) -> int | None:
+        """Returns what a document's generation has to exceed; a new object starts the count anew."""
+        same_object = self.applied is not None and not self.vanished and found.identity == self.applied.identity
+        return self.generation if same_object else None
+
+    def _miss(self, found: HintRead, now: float | None) -> tuple[HintPolicy, Outcome]:
+        policy = self if found.error else replace(self, vanished=True)
+        return policy._refuse(found, "missing", found.error or "it is not there", now)
+
+    def _refuse_old(self, found: HintRead, new: int, old: int, now: float | None) -> tuple[HintPolicy, Outcome]:
+        if new < old:
+            return self._refuse(found, "older", f"generation {new} is older than {old}, and ignored", now)
+        why = f'generation {new} is there again with other content; "generation" must grow with each change'
+        return self._refuse(found, "rejected", why, now)
+
+    def _refuse(self, found: HintRead, kind: str, why: str, now: float | None) -> tuple[HintPolicy, Outcome]:
+        return replace(self, complained=found), Outcome(kind, f"hints: {self.name}: {why}{self._what_stays(now)}")
+
+    def _what_stays(self, now: float | None) -> str:
+        if self.document is None:
+            return ""
+        facts = [f"generation {self.document.generation}"] if self.document.generation is not None else []
+        since = self.applied_at if self.document.observed_at is None else self.document.observed_at
+        if now is not None and since is not None:
+            facts.append(f"{_duration(now - since)} old")
+        return f". The last good document{' (' + ', '.join(facts) + ')' if facts else ''} stays in force."
+
+    def _apply(
+        self, found: HintRead, document: Document, old: int | None, now: float | None
+    ) -> tuple[HintPolicy, Outcome]:
+        if now is not None and skewed(document, now):
+            odd = '"observedAt" is in the future, by a clock that is ahead; it is taken as now'
+            document = replace(document, observed_at=now, warnings=(*document.warnings, odd))
+        said = self.document.warnings if self.document is not None else ()
+        news = [warning for warning in document.warnings if warning not in said]
+        policy = HintPolicy(
+            self.name,
+            document,
+            applied=found,
+            applied_at=now,
+            generation=old if document.generation is None else document.generation,
+        )
+        return policy, Outcome("applied", "; ".join(news))
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{max(0.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.0f} h"

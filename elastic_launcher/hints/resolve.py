@@ -1,12 +1,16 @@
-"""How many nodes a job may have now: from a hints document and what is known of the job."""
+"""How many nodes may a job have now? From a hints document and what is known of the job.
+
+The laws: the nodes' GPUs are never more than allowed, nor than the limit; more allowed is never fewer nodes; the answer
+is 0 or within the job's minimum and maximum; a stale document never says 0 to a job that runs, which keeps its minimum.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
-from elastic_launcher.hints.document import DEFAULT_GROW_AFTER, MATCH_KEYS, Document, Entry
+from elastic_launcher.hints.document import DEFAULT_GROW_AFTER, Document, Entry
+from elastic_launcher.hints.match import matches, specificity, spelled
 
 SKEW_SECONDS = 60.0  # a clock further ahead than this is wrong, and its time is taken as now
 
@@ -20,7 +24,7 @@ class Demand:
         min_nodes: Fewest nodes that it runs on.
         max_nodes: Most nodes that it can use.
         nproc_per_node: Ranks (GPUs) of each node.
-        global_batch_size: Samples of a step, where known: there are never more ranks.
+        global_batch_size: Samples of a step, where known: there are no more ranks, but for the minimum of nodes.
         share: (i, n) for the i-th of n equal parts of what is matched, i from 1.
     """
 
@@ -30,6 +34,13 @@ class Demand:
     nproc_per_node: int = 1
     global_batch_size: int | None = None
     share: tuple[int, int] | None = None
+
+    @property
+    def most_nodes(self) -> int:
+        """The most nodes that have something to do."""
+        if self.global_batch_size is None:
+            return self.max_nodes
+        return min(self.max_nodes, max(self.min_nodes, self.global_batch_size // self.nproc_per_node))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +67,23 @@ class Resolution:
     grow_after: float
     why: tuple[str, ...]
 
+    def wanted(self, current: int) -> int:
+        """Returns the nodes that a job should have that runs on ``current`` of them; 0 when it has to end.
 
-def _matches(entry: Entry, match: Mapping[str, str]) -> bool:
-    return all(fnmatchcase(match.get(key, ""), pattern) for key, pattern in entry.match.items())
-
-
-def _specificity(entry: Entry) -> tuple[bool, ...]:
-    """Ranks by the most specific key that an entry names; a bare ``*`` names nothing."""
-    return tuple(entry.match.get(key, "*") != "*" for key in reversed(MATCH_KEYS))
-
-
-def _part(total: int, share: tuple[int, int]) -> int:
-    """Returns one of n parts that differ by at most one, larger ones first."""
-    number, parts = share
-    return total // parts + (number <= total % parts)
+        A stale document never raises; where nothing matches any more, the job keeps what it has.
+        """
+        if not self.matched:
+            return current
+        return min(self.nodes, current) if self.stale else self.nodes
 
 
-def legal_nodes(gpus: int, entry: Entry, demand: Demand) -> int:
-    """Returns the nodes that so many GPUs make: rounded down to sizes, whole machines and whole nodes."""
-    usable = min(gpus, demand.max_nodes * demand.nproc_per_node)
-    if entry.sizes:
-        usable = max((size for size in entry.sizes if size <= usable), default=0)
-    usable -= usable % entry.gpus_per_node
-    nodes = usable // demand.nproc_per_node
-    if demand.global_batch_size is not None:
-        nodes = min(nodes, max(1, demand.global_batch_size // demand.nproc_per_node))
-    return nodes if nodes >= demand.min_nodes else 0
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """The GPUs of a job, whatever nodes they make."""
+
+    guaranteed: int | None
+    allowed: int
+    limit: int | None
 
 
 def resolve(document: Document, demand: Demand, *, now: float, starting: bool) -> Resolution:
@@ -93,44 +95,145 @@ def resolve(document: Document, demand: Demand, *, now: float, starting: bool) -
         now: Seconds since the epoch.
         starting: Whether the job holds nothing yet: then a stale document gives only what is guaranteed.
     """
-    why: list[str] = []
-    matching = [entry for entry in document.entries if _matches(entry, demand.match)]
-    order = {id(entry): number for number, entry in enumerate(matching)}
-    winner = max(matching, key=lambda e: (_specificity(e), e.priority, -order[id(e)]), default=document.defaults)
+    matching = [entry for entry in document.entries if matches(entry.match, demand.match)]
+    winner = _winner(matching) if matching else document.defaults
     if winner is None:
-        return Resolution(
-            demand.min_nodes, None, None, None, "", False, DEFAULT_GROW_AFTER, ("nothing matches: the minimum",)
-        )
-    why.append(f"{winner.path} matches best" if matching else "nothing matches but the defaults")
-    everyone = [*matching, *([document.defaults] if document.defaults is not None else [])]
-    limits = [entry.limit for entry in everyone if entry.limit is not None]
-    guaranteed, allowed, limit = winner.guaranteed, winner.allowed, min(limits) if limits else None
+        why = ("no entry matches and there are no defaults: the job's minimum",)
+        return Resolution(demand.min_nodes, None, None, None, "", is_stale(document, now), DEFAULT_GROW_AFTER, why)
+    others = [entry for entry in matching if entry is not winner]
+    numbers, why_numbers = _numbers(winner, others, demand.share)
+    stale = is_stale(document, now)
+    nodes, why_nodes = _nodes(winner, numbers, demand, stale, starting)
+    return Resolution(
+        nodes,
+        numbers.guaranteed,
+        numbers.allowed,
+        numbers.limit,
+        winner.path,
+        stale,
+        winner.grow_after,
+        (_why_winner(winner, others), *why_numbers, *why_nodes),
+    )
+
+
+def _winner(matching: Sequence[Entry]) -> Entry:
+    """Returns the most specific entry; of equal ones that of the highest priority, and then the first."""
+    return max(matching, key=lambda entry: (specificity(entry.match), entry.priority))
+
+
+def _why_winner(winner: Entry, others: Sequence[Entry]) -> str:
+    if winner.path in ("default", "defaults"):
+        return f"no entry matches: taken from {winner.path}"
+    if not others:
+        return f"{winner.path} ({spelled(winner.match)}) is the only entry that matches"
+    rivals = [entry for entry in others if specificity(entry.match) == specificity(winner.match)]
+    why = "the most specific"
+    if rivals:
+        highest = max(entry.priority for entry in rivals)
+        why = f"of the highest priority, {winner.priority}" if winner.priority > highest else "the first of equals"
+    return f"{winner.path} ({spelled(winner.match)}) wins over {_listed(others)}: it is {why}"
+
+
+def _listed(entries: Sequence[Entry]) -> str:
+    shown = ", ".join(f"{entry.path} ({spelled(entry.match)})" for entry in entries[:3])
+    return shown if len(entries) <= 3 else f"{shown} and {len(entries) - 3} more"
+
+
+def _numbers(winner: Entry, others: Sequence[Entry], share: tuple[int, int] | None) -> tuple[_Numbers, tuple[str, ...]]:
+    """Returns the numbers of an entry after reclaim, share and the limits of all that match."""
+    why: list[str] = []
+    guaranteed, allowed, limit = winner.guaranteed, winner.allowed, winner.limit
     if winner.reclaim_to is not None and winner.reclaim_to < allowed:
         allowed = winner.reclaim_to
-        why.append(f"{allowed} are to be left after a reclaim")
-    if demand.share is not None:
-        allowed = _part(allowed, demand.share)
-        guaranteed = None if guaranteed is None else _part(guaranteed, demand.share)
-        limit = None if limit is None else _part(limit, demand.share)
-        why.append(f"part {demand.share[0]} of {demand.share[1]}: {allowed}")
-    if limit is not None and allowed > limit:
+        why.append(f"GPUs are being reclaimed: {allowed} of {winner.allowed} are to be left")
+    if share is not None:
+        whole, unit = allowed, winner.gpus_per_node
+        allowed = divide(allowed, share, unit)
+        guaranteed = None if guaranteed is None else divide(guaranteed, share, unit)
+        limit = None if limit is None else divide(limit, share, unit)
+        why.append(f"part {share[0]} of {share[1]} of {_gpus(whole)} is {allowed}")
+    for entry in others:
+        if entry.limit is not None and (limit is None or entry.limit < limit):
+            limit = entry.limit
+            why.append(f"the limit is that of {entry.path}: {_gpus(limit)}")
+    if limit is not None and limit < allowed:
+        why.append(f"{_gpus(allowed)} would be above the limit, {limit}")
         allowed = limit
-        why.append(f"limit {limit}")
-    guaranteed = None if guaranteed is None else min(guaranteed, allowed)
-    stale = _is_stale(document, now)
-    nodes = legal_nodes(allowed, winner, demand)
-    if stale:
-        why.append("the document is stale: no growth")
-        if starting:
-            sure = legal_nodes(guaranteed, winner, demand) if guaranteed is not None else demand.min_nodes
-            nodes = min(nodes, sure)
-        else:
-            nodes = max(nodes, demand.min_nodes) if allowed else demand.min_nodes
-    why.append(f"{allowed} GPUs allowed make {nodes} nodes" if nodes else f"{allowed} GPUs are fewer than the minimum")
-    return Resolution(nodes, guaranteed, allowed, limit, winner.path, stale, winner.grow_after, tuple(why))
+    if guaranteed is not None:
+        guaranteed = min(guaranteed, allowed)
+    return _Numbers(guaranteed, allowed, limit), tuple(why)
 
 
-def _is_stale(document: Document, now: float) -> bool:
+def divide(gpus: int, share: tuple[int, int], unit: int = 1) -> int:
+    """Returns the i-th of n parts, filled like communicating vessels: by one unit at most, the first are larger.
+
+    Args:
+        gpus: What is divided.
+        share: (i, n), i from 1.
+        unit: What is not divided, the GPUs of a machine; what is left of the last one is nobody's.
+    """
+    number, parts = share
+    least, larger = divmod(gpus // unit, parts)
+    return unit * (least + (number <= larger))
+
+
+def _nodes(entry: Entry, numbers: _Numbers, demand: Demand, stale: bool, starting: bool) -> tuple[int, tuple[str, ...]]:
+    nodes = legal_nodes(numbers.allowed, entry, demand)
+    why = [_why_nodes(nodes, numbers.allowed, entry, demand)]
+    if stale and starting:
+        sure = demand.min_nodes if numbers.guaranteed is None else legal_nodes(numbers.guaranteed, entry, demand)
+        source = (
+            "the job's minimum" if numbers.guaranteed is None else f"what is guaranteed, {_gpus(numbers.guaranteed)}"
+        )
+        why.append(f"the document is stale: a job starts with {source}, and does not grow by it")
+        nodes = min(nodes, sure)
+    elif stale:
+        why.append("the document is stale: a job shrinks by it, to its minimum at the least, and does not grow")
+        nodes = max(nodes, demand.min_nodes)
+    return nodes, tuple(why)
+
+
+def legal_nodes(gpus: int, entry: Entry, demand: Demand) -> int:
+    """Returns the nodes that so many GPUs make, within the job's bounds; 0 if that is fewer than its minimum."""
+    nodes = usable_gpus(gpus, entry, demand) // demand.nproc_per_node
+    return nodes if nodes >= demand.min_nodes else 0
+
+
+def usable_gpus(gpus: int, entry: Entry, demand: Demand) -> int:
+    """Returns the largest legal number up to what is given and what the job can use."""
+    bound = min(gpus, demand.most_nodes * demand.nproc_per_node)
+    if not entry.sizes:
+        return bound - bound % entry.gpus_per_node
+    return max((size for size in entry.sizes if size <= bound and size % entry.gpus_per_node == 0), default=0)
+
+
+def _why_nodes(nodes: int, allowed: int, entry: Entry, demand: Demand) -> str:
+    usable, process_count = usable_gpus(allowed, entry, demand), demand.nproc_per_node
+    rules = []
+    if demand.most_nodes * process_count < allowed:
+        most = f"the job has {demand.max_nodes} nodes at most"
+        rules.append(most if demand.most_nodes == demand.max_nodes else f"B is {demand.global_batch_size}")
+    if entry.sizes:
+        rules.append(f"sizes are {', '.join(map(str, entry.sizes))}")
+    if entry.gpus_per_node > 1:
+        rules.append(f"gpusPerNode is {entry.gpus_per_node}")
+    used = f", {usable} used ({'; '.join(rules)})" if rules else ""
+    if nodes:
+        return f"{_gpus(allowed)} allowed{used}: {_many(nodes, 'node')} of {process_count}"
+    least = f"{_many(demand.min_nodes, 'node')} of {process_count}"
+    return f"{_gpus(allowed)} allowed{used}: fewer than the job's minimum, {least}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _gpus(count: int) -> str:
+    return _many(count, "GPU")
+
+
+def is_stale(document: Document, now: float) -> bool:
+    """Says whether a document's numbers are older than they hold."""
     if document.observed_at is None or document.ttl_seconds is None:
         return False
     return now - document.observed_at > document.ttl_seconds

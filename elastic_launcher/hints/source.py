@@ -1,19 +1,36 @@
-"""What all sources of hints have in common; the cluster's watch is another one."""
+"""What all sources of hints have in common: a file, fixed numbers, a watch of the cluster's API."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Protocol
 
-from elastic_launcher.hints.policy import HintRead
+
+@dataclass(frozen=True, slots=True)
+class HintRead:
+    """What a source found.
+
+    Attributes:
+        text: The document, or None if there is none.
+        identity: What tells a new object from a changed one: a uid, or the count of a file's returns.
+        error: Why it could not be read; empty where it is simply not there.
+    """
+
+    text: str | bytes | None
+    identity: str = ""
+    error: str = ""
 
 
 class HintSource(Protocol):
-    """Where hints come from."""
+    """Where hints come from. It owns what it reads them with."""
 
     @property
     def name(self) -> str:
         """What it is called in messages."""
 
     def changes(self) -> AsyncIterator[HintRead]:
-        """Yields what is there now at once, and again after each change; ends when its task is cancelled."""
+        """Yields what is there now at once, and again after each change, until its task is cancelled.
+
+        What can't be read now is yielded as such, and never raised: the source goes on looking.
+        """

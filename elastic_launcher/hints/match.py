@@ -1,0 +1,66 @@
+"""Which jobs does an entry speak for, and how precisely does it name them?
+
+A value is a name, or holds ``*`` for any text; a bare ``*``, like a key that is left out, names nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+
+from elastic_launcher.config import MATCH_KEYS
+from elastic_launcher.hints.values import HintError
+
+ANY = "*"
+
+
+def parse_match(pairs: Iterable[str]) -> dict[str, str]:
+    """Reads ``KEY=VALUE`` texts as what a job is matched by.
+
+    Raises:
+        HintError: If one is not of that form, its key is unknown, or a key has two values.
+    """
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or not key or not value:
+            raise HintError(f"--match is {pair!r}: it must be KEY=VALUE, for example --match queue=team-a", key)
+        if key not in MATCH_KEYS:
+            raise HintError(f"--match has the unknown key {key!r}; known are {', '.join(MATCH_KEYS)}", key)
+        if found.setdefault(key, value) != value:
+            raise HintError(f"--match gives {key} twice: {found[key]!r} and {value!r}; leave one of them out", key)
+    return found
+
+
+def matches(pattern: Mapping[str, str], job: Mapping[str, str]) -> bool:
+    """Says whether an entry speaks for a job; a job of which a key is not known is matched by no name of it."""
+    return all(text == ANY or (key in job and _fits(text, job[key])) for key, text in pattern.items())
+
+
+def _fits(text: str, name: str) -> bool:
+    return fnmatchcase(name, text.replace("[", "[[]").replace("?", "[?]"))
+
+
+def specificity(pattern: Mapping[str, str]) -> tuple[int, ...]:
+    """Returns what the most specific of several matching entries has the most of.
+
+    A job is more specific than a pipeline, that than a queue, and that than a namespace; at each of them a name is more
+    specific than a name with ``*``, and that than nothing.
+    """
+    return tuple(_precision(pattern.get(key, ANY)) for key in reversed(MATCH_KEYS))
+
+
+def _precision(text: str) -> int:
+    if text == ANY:
+        return 0
+    return 1 if ANY in text else 2
+
+
+def named(pattern: Mapping[str, str]) -> dict[str, str]:
+    """Returns the keys that name something: two entries with the same ones speak for the same jobs."""
+    return {key: text for key, text in pattern.items() if text != ANY}
+
+
+def spelled(pattern: Mapping[str, str]) -> str:
+    """Returns a match as it is shown."""
+    return ", ".join(f"{key}={text}" for key, text in named(pattern).items()) or "every job"
