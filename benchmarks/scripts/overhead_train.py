@@ -36,7 +36,13 @@ def build() -> nn.Module:
     if MODEL == "small":
         return nn.Sequential(*[nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Tanh()) for _ in range(200)])
     return nn.Sequential(
-        nn.Linear(1024, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 1024), nn.ReLU(), nn.Linear(1024, 10)
+        nn.Linear(1024, 2048),
+        nn.ReLU(),
+        nn.Linear(2048, 2048),
+        nn.ReLU(),
+        nn.Linear(2048, 1024),
+        nn.ReLU(),
+        nn.Linear(1024, 10),
     )
 
 
@@ -52,12 +58,15 @@ class Peer:
         store = dist.FileStore(str(OUT) + f".store{ACCUMULATION}", WORLD)
         if not dist.is_initialized():
             dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
-        self.model = DistributedDataParallel(build(), gradient_as_bucket_view=True, static_graph=True, broadcast_buffers=False)
+        self.model = DistributedDataParallel(
+            build(), gradient_as_bucket_view=True, static_graph=True, broadcast_buffers=False
+        )
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, foreach=True)
         self.x, self.y, self.rank, self.at, self.fresh = x, y, rank, 0, True
         self.order = torch.randperm(len(x), generator=torch.Generator().manual_seed(2))
 
     def step(self) -> None:
+        """Does one optimizer step."""
         for part in range(ACCUMULATION):
             if self.at + BATCH > len(self.x):
                 self.at = 0

@@ -7,6 +7,7 @@ import inspect
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -29,6 +30,10 @@ def run(**given: Any) -> None:
     except ConfigError as error:
         _say(str(error))
         code = ExitCode.BAD_USAGE
+    except Exception as error:  # noqa: BLE001 - whatever it is, the exit code says that it was not the script
+        traceback.print_exc()
+        _say(f"the launcher itself failed ({type(error).__name__}: {error})")
+        code = ExitCode.LAUNCHER_FAILED
     except KeyboardInterrupt:
         _say("interrupted from the keyboard before anything was started")
         code = ExitCode.INTERRUPTED

@@ -338,7 +338,7 @@ class Coordinator:
         }
 
     def _expected_world_size(self) -> int:
-        """Returns how many ranks there will be when all nodes that are wanted have come: joiners rehearse that share."""
+        """Returns how many ranks there will be when all wanted nodes have come: joiners rehearse that share."""
         nodes = self._state.target.nodes if self._state.target is not None else self._config.min_nodes
         return max(1, nodes) * self._config.nproc_per_node
 

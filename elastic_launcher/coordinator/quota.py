@@ -11,7 +11,6 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.state import Target
 from elastic_launcher.hints import Debounce, Demand, HintError, HintPolicy, HintRead, HintSource, Resolution, resolve
 from elastic_launcher.hints.document import DEFAULT_GROW_AFTER
-from elastic_launcher.hints.resolve import skewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,18 +145,14 @@ class Quota:
             wake_at = self._decide(applied)
 
     def _judge(self, found: HintRead) -> tuple[str, str]:
-        self._policy, outcome = self._policy.read(found)
+        self._policy, outcome = self._policy.read(found, self._clocks.wall())
         if outcome.kind in ("rejected", "older"):
             self._emit("hint_rejected", message=outcome.message)
         elif outcome.kind == "missing":
             self._emit("hint_missing", message=outcome.message)
         elif outcome.kind == "applied":
-            document = self._policy.document
-            odd = [outcome.message] if outcome.message else []
-            if document is not None and skewed(document, self._clocks.wall()):
-                odd.append("it was observed in the future; taken as observed now")
-            for message in odd:
-                self._emit("warning", message=f"hints: {self._policy.name}: {message}")
+            if outcome.message:
+                self._emit("warning", message=outcome.message)
         return outcome.kind, outcome.message
 
     def _resolve(self, *, starting: bool) -> Resolution | None:
@@ -174,9 +169,8 @@ class Quota:
             if self._source is not None:
                 wanted = self._current  # without a document nothing changes
         else:
-            wanted, grow_after, allowed = resolution.nodes, resolution.grow_after, resolution.allowed
-            if resolution.stale:
-                wanted = min(wanted, self._current)
+            grow_after, allowed = resolution.grow_after, resolution.allowed
+            wanted = resolution.wanted(self._current)
         now = self._clocks.monotonic()
         self._debounce, target, wake_at = self._debounce.decide(
             wanted, self._current, now, grow_after=grow_after, allowed=allowed

@@ -75,7 +75,22 @@ class Receiver(_Background):
 
     def __init__(self, group: Group, rank: int, state: TrainingState) -> None:
         self._group, self._rank, self._state = group, rank, state
+        self._received: Captured | None = None
         super().__init__("elastic-receive-state")
 
     def _run(self) -> None:
-        receive_state(self._group, self._rank, self._state)
+        self._received = receive_state(self._group, self._rank, self._state)
+
+    def finish(self) -> bool:
+        """Waits for the state and puts it in place; returns whether this call did so.
+
+        Raises:
+            GroupError: If the peer or the group was lost.
+            StateMismatch: If this rank has built something else.
+        """
+        self.wait()
+        received, self._received = self._received, None
+        if received is None:
+            return False
+        self._state.finish(received.header, received.tensors)
+        return True

@@ -127,7 +127,7 @@ class Resizer:
             if growing:
                 self._receiver = receiver
             else:
-                receiver.wait()
+                receiver.finish()
         elif not growing:
             self._send(formation, me)
             self._finish_sending()
@@ -170,14 +170,13 @@ class Resizer:
         self._activation = Activation(formation, self._session.position.step + 1, survivor=True)
         self._send(formation, place.member)
 
-    def wait_for_state(self) -> None:
-        """Waits until a joiner's state is complete.
+    def take_state(self) -> bool:
+        """Waits until a joiner's state is complete and puts it in place; returns whether this call did so.
 
         Raises:
             GroupError: If the peer that sends it was lost.
         """
-        if self._receiver is not None:
-            self._receiver.wait()
+        return self._receiver is not None and self._receiver.finish()
 
     def complete_reduction(self) -> None:
         """Waits until nobody reads this rank's state any more: the optimizer may step."""
@@ -288,7 +287,7 @@ class Resizer:
         source = formation.sources.get(me)
         if source is not None:
             session.position = receive_position(group, formation.rank_of(source))
-            Receiver(group, formation.rank_of(source), session.state).wait()
+            Receiver(group, formation.rank_of(source), session.state).finish()
         else:
             self._send(formation, me)
             self._finish_sending()

@@ -190,11 +190,13 @@ class TrainingState:
             fits = mine is not None and (mine.dtype, mine.shape) == (getattr(torch, form.dtype), form.shape)
             if number >= len(model) and mine is not None and mine.device.type != form.device:
                 fits = False
+            if len(parameters) <= number < len(model):
+                fits = False  # a forward pass under way writes into buffers: they are put in place by `finish`
             found.append(mine.data if mine is not None and fits else form.empty(gpu))
         return found
 
     def finish(self, header: dict[str, Any], tensors: list[torch.Tensor]) -> None:
-        """Puts received state in place; what is large is there already.
+        """Puts received state in place; parameters and optimizer state are there already.
 
         Args:
             header: Of the sender's `capture`.
@@ -204,6 +206,9 @@ class TrainingState:
             StateMismatch: If an object does not take the state of its like on another rank.
         """
         parameters = self._parameters()
+        with torch.no_grad():
+            for buffer, received in zip(self._buffers().values(), tensors[len(parameters) :], strict=False):
+                buffer.copy_(received)
         for name, requires_grad in header["parameters"]:
             if parameters[name].requires_grad != requires_grad:
                 parameters[name].requires_grad_(requires_grad)

@@ -313,8 +313,8 @@ class StepLoop:
         place = session.need_place("job.backward")
         if call < session.position.calls:
             return  # this rank's optimizer took this part of the step before the step had to be done again
-        if self._resizer.joining:
-            self._resizer.wait_for_state()
+        if self._resizer.take_state():
+            session.buffers.begin_step()  # the step's beginning is what the peer sent, not what was here before
             session.reducer.begin_step()  # parameters may have been added or frozen before this rank came
         slot = session.reducer.slot(call, only, owner)
         share_samples = self._share(place, micro.count).samples

@@ -47,8 +47,8 @@ def send_state(group: Group, dst: int, captured: Captured, timeout: float = TIME
     _run(((group.start_send(memory, dst, TENSOR_TAG), None) for memory in pieces), timeout)
 
 
-def receive_state(group: Group, src: int, state: TrainingState, timeout: float = TIMEOUT) -> dict[str, Any]:
-    """Receives the state that a peer sends with `send_state` into this rank's own memory.
+def receive_state(group: Group, src: int, state: TrainingState, timeout: float = TIMEOUT) -> Captured:
+    """Receives the state that a peer sends with `send_state`; `TrainingState.finish` puts it in place.
 
     Args:
         group: Both ranks' group; other threads may use it meanwhile.
@@ -57,7 +57,7 @@ def receive_state(group: Group, src: int, state: TrainingState, timeout: float =
         timeout: Seconds that any one message may take.
 
     Returns:
-        The header that came with it.
+        The header, and this rank's memory that holds the tensors now.
 
     Raises:
         GroupError: If the peer was lost, the group was cut, or the time is over; the state is a mixture then.
@@ -71,8 +71,7 @@ def receive_state(group: Group, src: int, state: TrainingState, timeout: float =
     targets = state.targets(header)
     pieces = incoming(forms(header), targets)
     _run(((group.start_recv(memory, src, TENSOR_TAG), put) for memory, put in pieces), timeout)
-    state.finish(header, targets)
-    return header
+    return Captured(header, targets)
 
 
 def _run(started: Iterable[tuple[Work, Callable[[], None] | None]], timeout: float) -> None:

@@ -11,13 +11,20 @@ import pytest
 import torch
 from torch import nn
 
-from elastic_launcher.torch.group import GroupError
+from elastic_launcher.torch.group import Group, GroupError
 from elastic_launcher.torch.state import StateMismatch, TrainingState
 from elastic_launcher.torch.transfer import receive_state, send_state
 from tests.local.ranks import Rank, ranks, run_ranks
 from tests.unit.torch.trainings import KINDS, STEPS_AFTER, STEPS_BEFORE, picture, trained
 
 MB = 1_000_000
+
+
+def take_state(group: Group, src: int, state: TrainingState, timeout: float = 300.0) -> dict[str, Any]:
+    """Receives a peer's state and puts it in place."""
+    received = receive_state(group, src, state, timeout)
+    state.finish(received.header, received.tensors)
+    return received.header
 
 
 def _move_all(rank: Rank, kinds: list[str]) -> list[Any]:
@@ -31,7 +38,7 @@ def _move_all(rank: Rank, kinds: list[str]) -> list[Any]:
             with ThreadPoolExecutor(2) as pool:
                 list(pool.map(lambda dst: send_state(group, dst, captured), (0, 2)))  # noqa: B023
         else:
-            receive_state(group, 1, training.state)
+            take_state(group, 1, training.state)
         for number in range(STEPS_BEFORE, STEPS_BEFORE + STEPS_AFTER):
             training.step(number)
         pictures.append(picture(training))
@@ -75,7 +82,7 @@ def _move_while_reducing(rank: Rank, mebibytes: float, turned: int) -> tuple[lis
         if rank.number == 0:
             moving = pool.submit(send_state, group, 1, state.capture())
         else:
-            moving = pool.submit(receive_state, group, 0, state)  # type: ignore[arg-type]
+            moving = pool.submit(take_state, group, 0, state)  # type: ignore[arg-type]
         going_on = torch.ones(1)
         while going_on:
             tensor = torch.full((100_000,), float(rank.number))
@@ -119,7 +126,7 @@ def _measure_memory(rank: Rank, mebibytes: float) -> int:
     if rank.number == 0:
         send_state(group, 1, state.capture())
     else:
-        receive_state(group, 0, state)
+        take_state(group, 0, state)
     done.set()
     watcher.join()
     return highest - before
@@ -141,7 +148,7 @@ def _move_until_cut(rank: Rank) -> tuple[float, str]:
             if rank.number == 0:
                 send_state(group, 1, state.capture())
             else:
-                receive_state(group, 0, state)
+                take_state(group, 0, state)
             if not began:
                 rank.tell("moving")
             began = time.monotonic()
@@ -191,7 +198,7 @@ def _differ(rank: Rank) -> str:
         if rank.number == 0:
             send_state(group, 1, state.capture())
         else:
-            receive_state(group, 0, state)
+            take_state(group, 0, state)
     except StateMismatch as error:
         group.cut()
         return str(error)

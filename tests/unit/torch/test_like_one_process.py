@@ -276,8 +276,10 @@ def test_grad_scaler_skips_an_overflow_on_all_ranks(world_size: int, max_batch: 
     def poisoned(step: int, loss: torch.Tensor) -> torch.Tensor:
         return loss * (float("inf") if step == 3 else 1.0)
 
+    start = Case().build().float()
+
     def parts() -> tuple[nn.Module, torch.optim.Optimizer, torch.amp.GradScaler]:
-        model = Case().build().float()
+        model = copy.deepcopy(start)  # threads share the random generator
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
         return model, torch.optim.AdamW(model.parameters(), lr=0.05), scaler
 

@@ -1,0 +1,132 @@
+"""What the benchmarks share: starting jobs, waiting for events, reading stamps, and printing results."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from elastic_launcher.agent import processes
+from elastic_launcher.events import Event, read_events
+
+SCRIPTS = Path(__file__).parent / "scripts"
+DEADLINE_SECONDS = 180.0  # for anything that ought to take seconds
+POLL_SECONDS = 0.01
+
+
+def wait_for(what: str, condition: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> Any:
+    """Returns what a condition returns, once that is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not come within {seconds:g} s")
+        time.sleep(POLL_SECONDS)
+    return found
+
+
+class Job:
+    """A launcher under way."""
+
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
+        self.process = process
+        self.folder = folder
+
+    def events(self) -> list[Event]:
+        """Returns what has happened so far."""
+        path = self.folder / "job" / "events.jsonl"
+        return read_events(path) if path.exists() else []
+
+    def event(self, kind: str, test: Callable[[Event], bool] = lambda event: True) -> Event:
+        """Waits for an event."""
+
+        def look() -> Event | None:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the launcher ended: {(self.folder / 'log').read_text()[-2000:]}")
+            return next((event for event in self.events() if event.kind == kind and test(event)), None)
+
+        found = wait_for(kind, look)
+        assert isinstance(found, Event)
+        return found
+
+    def notice(self, node: int) -> None:
+        """Gives a node notice."""
+        pid = json.loads((self.folder / "job" / "nodes" / f"{node}.json").read_text())["pid"]
+        os.kill(pid, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def launched(*arguments: str | Path, environment: dict[str, str] | None = None) -> Iterator[Job]:
+    """Runs ``elastic-launcher run ARGUMENTS`` in a new folder, and ends it."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        command = [
+            sys.executable,
+            "-m",
+            "elastic_launcher",
+            "run",
+            "--work-dir",
+            str(folder / "job"),
+            *map(str, arguments),
+        ]
+        with open(folder / "log", "wb") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | (environment or {})
+            )
+        try:
+            yield Job(process, folder)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            processes.kill_until_none(str(folder / "job"))
+
+
+def write_hint(path: Path, gpus: int) -> float:
+    """Allows a number of GPUs; returns when, on the monotonic clock."""
+    aside = path.with_suffix(".new")
+    document = {"apiVersion": "elastic-hints/v1", "defaults": {"gpus": {"allowed": gpus}, "growAfterSeconds": 0}}
+    aside.write_text(json.dumps(document))
+    os.replace(aside, path)
+    return time.monotonic()
+
+
+def stamps(folder: Path) -> dict[int, list[dict[str, Any]]]:
+    """Returns what each process of a script wrote after its optimizer steps, by process id."""
+    found = {}
+    for path in folder.glob("stamps-*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+        if rows:
+            found[int(path.stem.partition("-")[2])] = rows
+    return found
+
+
+def row(benchmark: str, ours: Sequence[float], peer: Sequence[float], unit: str, **more: Any) -> dict[str, Any]:
+    """Returns one row of results: medians, their ratio (peer to ours for times), and the spread."""
+    middle, other = statistics.median(ours), statistics.median(peer)
+    return {
+        "benchmark": benchmark,
+        **more,
+        "ours": round(middle, 4),
+        "peer": round(other, 4),
+        "ratio": round(other / max(middle, 1e-3), 2),
+        "unit": unit,
+        "runs": len(ours),
+        "ours_all": [round(v, 4) for v in ours],
+        "peer_all": [round(v, 4) for v in peer],
+    }
+
+
+def finish(rows: list[dict[str, Any]]) -> None:
+    """Prints the machine's line."""
+    print(json.dumps(rows[0] if len(rows) == 1 else rows))

@@ -1,0 +1,213 @@
+"""How long the training stands still when its size changes: in process, against stock torchrun with checkpoints.
+
+Pause: the slowest survivor's longest gap between optimizer steps around the change, minus the median step at that size.
+The peer is torchrun's c10d rendezvous at its best valid settings (printed), the same model, a checkpoint each 10 steps;
+its survivors are the ranks of the agent that stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+
+from benchmarks.common import SCRIPTS, finish, launched, row, stamps, wait_for, write_hint
+
+SCRIPT = SCRIPTS / "resize_train.py"
+PEER_SETTINGS = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+PEER_ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+SETTLED = 12  # steps between two changes
+# name, megabytes, samples of a step, seconds an item, loader workers, whether there is a bar
+CASES = [
+    ("25 MB", 25, 160, 0.0, 0, True),
+    ("300 MB", 300, 128, 0.0, 0, True),
+    ("25 MB, 2 workers of 20 ms an item", 25, 8, 0.02, 2, True),
+    ("300 MB, short steps", 300, 16, 0.0, 0, False),
+]
+
+
+def longest_gap(rows: list[dict[str, Any]], change: float, size: int) -> float:
+    """Returns the longest gap around a moment, minus the median step at a size."""
+    gaps = [(b["t"] - a["t"], b["t"], b["w"]) for a, b in zip(rows, rows[1:], strict=False)]
+    usual = statistics.median([gap for gap, _, w in gaps if w == size])
+    near = [gap for gap, at, _ in gaps if at >= change]
+    return max(near[: SETTLED + 1]) - usual
+
+
+def ours(case: tuple[Any, ...]) -> tuple[float, float, float]:
+    """Returns the pauses of one grow and one shrink, and the median step at one rank."""
+    _, megabytes, batch, item, workers, _ = case
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        hints = folder / "hints.json"
+        write_hint(hints, 1)
+        arguments = ("ours", folder, str(megabytes), str(batch), str(item), str(workers))
+        with launched("--nodes", "1:2", "--hints", hints, "--", SCRIPT, *arguments) as job:
+            wait_for("steps", lambda: any(len(rows) > SETTLED for rows in stamps(folder).values()))
+            first = next(iter(stamps(folder)))
+            write_hint(hints, 2)
+            grown = job.event("generation_formed", lambda e: e["world_size"] == 2)
+            wait_for("steps", lambda: sum(r["w"] == 2 for r in stamps(folder)[first]) > SETTLED)
+            job.notice(2)
+            job.event("generation_formed", lambda e: e.generation == grown.generation + 1)
+            wait_for(
+                "steps",
+                lambda: sum(r["w"] == 1 and r["step"] > grown["first_step"] for r in stamps(folder)[first]) > SETTLED,
+            )
+            rows = stamps(folder)[first]
+    entered = next(r["t"] for r in rows if r["w"] == 2)
+    left = [r["t"] for r in rows if r["w"] == 2][-1]
+    alone = [b["t"] - a["t"] for a, b in zip(rows, rows[1:], strict=False) if a["w"] == b["w"] == 1]
+    return (
+        longest_gap(rows, entered, 1),
+        longest_gap([r for r in rows if r["t"] >= left], left, 1),
+        statistics.median(alone),
+    )
+
+
+def _agent(port: int, folder: Path, case: tuple[Any, ...], host: bool) -> subprocess.Popen[bytes]:
+    _, megabytes, batch, item, workers, _ = case
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", "--rdzv-backend=c10d"),
+        *(f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=peer", "--max-restarts=9", "--local-addr=127.0.0.1"),
+        *(f"--rdzv-conf={PEER_SETTINGS},is_host={int(host)}", f"--log-dir={folder / 'logs'}", str(SCRIPT)),
+        *("peer", str(folder), str(megabytes), str(batch), str(item), str(workers)),
+    ]
+    environment = os.environ | PEER_ENVIRONMENT | {"OMP_NUM_THREADS": "1"}
+    with open(folder / f"agent-{int(host)}.log", "wb") as log:
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+
+def peer(case: tuple[Any, ...]) -> tuple[float, float]:
+    """Returns stock torchrun's pauses of one grow and one shrink."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        agents = [_agent(port, folder, case, True)]
+        try:
+
+            def rows() -> list[dict[str, Any]]:
+                return sorted((r for one in stamps(folder).values() for r in one), key=lambda r: r["t"])
+
+            wait_for("steps", lambda: len(rows()) > SETTLED)
+            agents.append(_agent(port, folder, case, False))
+            wait_for("steps of two", lambda: sum(r["w"] == 2 for r in rows()) > 4 * SETTLED)
+            grown = rows()
+            told = time.monotonic()
+            agents[1].send_signal(signal.SIGTERM)
+            wait_for("steps of one", lambda: sum(r["w"] == 1 and r["t"] > told for r in rows()) > SETTLED)
+            after = rows()
+        finally:
+            for agent in agents:
+                agent.send_signal(signal.SIGTERM)
+            for agent in agents:
+                try:
+                    agent.wait(40)
+                except subprocess.TimeoutExpired:
+                    os.killpg(agent.pid, signal.SIGKILL)
+    alone = [r["t"] for r in grown if r["w"] == 1]
+    usual = statistics.median(b - a for a, b in zip(alone, alone[1:], strict=False))
+    grow = next(r["t"] for r in grown if r["w"] == 2) - alone[-1] - usual
+    last_of_two = max(r["t"] for r in after if r["w"] == 2)
+    return grow, min(r["t"] for r in after if r["w"] == 1 and r["t"] > last_of_two) - last_of_two - usual
+
+
+def _exchange(rank: int, port: int, results: Any) -> None:
+    from elastic_launcher.torch.group import build_group
+
+    with socket.create_server(("127.0.0.1", port)) if rank == 0 else contextlib.nullcontext() as listener:
+        own = listener is not None
+        store = torch.distributed.TCPStore(
+            "127.0.0.1",
+            port,
+            is_master=own,
+            wait_for_workers=False,
+            **({"master_listen_fd": listener.detach()} if listener is not None else {}),
+        )
+    began = time.monotonic()
+    group = build_group(f"127.0.0.1:{port}", 1, rank, 2, 20.0, torch.device("cpu"))
+    group.all_reduce(torch.zeros(1)).wait()
+    built = time.monotonic() - began
+    data = torch.ones(32 * 2**20)  # 128 MB
+    for _ in range(2):
+        group.all_reduce(torch.zeros(1)).wait()
+        began = time.monotonic()
+        if rank == 0:
+            group.send(data, 1, 5)
+        else:
+            group.recv(data, 0, 5)
+        group.all_reduce(torch.zeros(1)).wait()
+    if rank == 0:
+        results.put((built, data.numel() * 4 / (time.monotonic() - began)))
+    del store
+
+
+def physics() -> tuple[float, float]:
+    """Returns how long a group of two takes to build, and its bandwidth in bytes per second."""
+    context = mp.get_context("spawn")
+    results = context.Queue()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    processes = [context.Process(target=_exchange, args=(rank, port, results)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    built, bandwidth = results.get(timeout=60)
+    for process in processes:
+        process.join()
+    return built, bandwidth
+
+
+def main() -> None:
+    """Runs all cases, ours and the peer in turn."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--case", help="only cases whose name contains this")
+    options = parser.parse_args()
+    built, bandwidth = physics()
+    print(f"group of two: {built * 1000:.0f} ms, loopback {bandwidth / 1e9:.2f} GB/s")
+    print(f"peer: torchrun c10d, {PEER_SETTINGS}, {PEER_ENVIRONMENT}, max_restarts 9, checkpoints each 10 steps")
+    rows = []
+    for case in CASES:
+        if options.case and options.case not in case[0]:
+            continue
+        found, theirs = [], []
+        for _ in range(options.runs):
+            found.append(ours(case))
+            theirs.append(peer(case))
+        step = statistics.median(f[2] for f in found)
+        for number, change in enumerate(("grow 1 to 2", "shrink 2 to 1")):
+            limit = built + (case[1] * 2**20 / bandwidth if number == 0 else 0.0)
+            hidden = max(0.0, case[1] * 2**20 / bandwidth - step) if number == 0 else 0.0
+            one = row(
+                "resize",
+                [f[number] for f in found],
+                [t[number] for t in theirs],
+                "seconds of pause",
+                case=f"{change}, {case[0]}",
+                step=round(step, 3),
+                limit=round(limit, 4),
+                bar=round((0.1 + hidden) if number == 0 else 0.05, 3) if case[5] else None,
+            )
+            times = f"ours {one['ours']:.3f} s, peer {one['peer']:.2f} s, {one['ratio']:.0f} times less"
+            print(f"{one['case']}: {times}; all: {one['ours_all']}", flush=True)
+            rows.append(one)
+    finish(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""A model of a given size, trained with a job or as a stock torchrun script with checkpoints; stamps each step.
+
+Arguments: side (ours or peer), folder, megabytes of model and Adam state, samples of a step, seconds an item, workers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Dataset, TensorDataset
+
+SIDE, FOLDER, MEGABYTES, BATCH, ITEM, WORKERS = (
+    sys.argv[1],
+    Path(sys.argv[2]),
+    float(sys.argv[3]),
+    int(sys.argv[4]),
+    float(sys.argv[5]),
+    int(sys.argv[6]),
+)
+LAYERS, SAMPLES, CHECKPOINT_EVERY = 8, 4096, 10
+WIDTH = int((MEGABYTES * 2**20 / 12 / LAYERS) ** 0.5)  # parameters and Adam's two moments, float32
+
+
+class Slow(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Items that take their time to load."""
+
+    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(ITEM)
+        return self.x[index], self.y[index]
+
+
+def parts() -> tuple[nn.Module, torch.optim.Optimizer, Dataset[tuple[torch.Tensor, ...]]]:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(LAYERS)])
+    x, y = torch.randn(SAMPLES, WIDTH), torch.randint(0, WIDTH, (SAMPLES,))
+    dataset = Slow(x, y) if ITEM else TensorDataset(x, y)
+    return model, torch.optim.Adam(model.parameters(), lr=1e-4), dataset  # type: ignore[return-value]
+
+
+def stamp(file: object, step: int, world_size: int) -> None:
+    print(json.dumps({"t": time.monotonic(), "step": step, "w": world_size}), file=file, flush=True)  # type: ignore[call-overload]
+
+
+def ours() -> None:
+    import elastic_launcher.torch as elastic
+
+    job = elastic.init(BATCH, BATCH)
+    model, optimizer, dataset = parts()
+    model, optimizer = job.prepare(model, optimizer)
+    loader = job.dataloader(dataset, shuffle=True, num_workers=WORKERS)
+    with open(FOLDER / f"stamps-{os.getpid()}.jsonl", "w") as file:
+        for _ in job.epochs(100_000):
+            for x, y in loader:
+                job.backward(functional.cross_entropy(model(x), y))
+                optimizer.step()
+                optimizer.zero_grad()
+                if job.sync_gradients:
+                    stamp(file, job.step, job.world_size)
+
+
+def peer() -> None:
+    dist.init_process_group("gloo")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    model, optimizer, dataset = parts()
+    saved = FOLDER / "checkpoint.pt"
+    step = 0
+    if saved.exists():
+        state = torch.load(saved, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        step = state["step"]
+    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    share = BATCH // world_size
+    loader = torch.utils.data.DataLoader(dataset, batch_size=share, num_workers=WORKERS, persistent_workers=WORKERS > 0)
+    with open(FOLDER / f"stamps-{os.getpid()}.jsonl", "w") as file:
+        while True:
+            for x, y in loader:
+                functional.cross_entropy(wrapped(x), y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                step += 1
+                stamp(file, step, world_size)
+                if rank == 0 and step % CHECKPOINT_EVERY == 0:
+                    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+                    torch.save(state, saved.with_suffix(".new"))
+                    os.replace(saved.with_suffix(".new"), saved)
+
+
+if __name__ == "__main__":
+    ours() if SIDE == "ours" else peer()
