@@ -230,7 +230,10 @@ class StepLoop:
         """Has the workers load this rank's next micro-batches, also those of a generation that is being formed."""
         if not loader.ahead:
             return
-        loader.ask(self._pieces(loader, place.rank, place.dividing, 0, loader.ahead + 1))
+        if place.rank < place.dividing:
+            loader.ask(self._pieces(loader, place.rank, place.dividing, 0, loader.ahead + 1))
+        if place.dividing < place.world_size:  # joiners get their share from the next step on
+            loader.ask(self._pieces(loader, place.rank, place.world_size, 1, loader.ahead))
         coming = self._resizer.coming()
         if coming is not None:
             rank = coming["members"].index(place.member)

@@ -108,7 +108,7 @@ def test_a_slow_joiner_costs_the_others_no_step(tmp_path: Path) -> None:
     """Its slow start and its slow first forward pass are its own: the others train on meanwhile."""
     hints = tmp_path / "hints.json"
     allow(hints, 1)
-    script = options(tmp_path, slow_start=2.0, slow_forward=3.0)
+    script = options(tmp_path, slow_start=2.0, slow_forward=3.0, workers=2)
     with launched("--nodes", "1:2", "--hints", hints, "--", SCRIPT, script, cwd=tmp_path) as job:
         formed(job, 1, 0)
         before = job.events.of("progress")[-1]["step"]
