@@ -68,10 +68,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     runs = parser.parse_args().runs
     found = [once() for _ in range(runs)]
+    peer = [f[2] for f in found]
     rows = [
-        row("hint_latency", [f[0] for f in found], [f[2] for f in found], "seconds", case="grow 1 to 2", bar="peer + 1.5 s"),
-        row("hint_latency", [f[1] for f in found], [f[2] for f in found], "seconds", case="shrink 2 to 1", bar="0.5 s + a step"),
-    ]  # fmt: skip
+        row("hint_latency", [f[0] for f in found], peer, "seconds", case="grow 1 to 2", bar="peer + 1.5 s"),
+        row("hint_latency", [f[1] for f in found], peer, "seconds", case="shrink 2 to 1", bar="0.5 s + a step"),
+    ]
     for one in rows:
         print(f"{one['case']}: ours {one['ours']:.2f} s, torchrun from nothing {one['peer']:.2f} s; {one['ours_all']}")
     finish(rows)
