@@ -88,7 +88,7 @@ def read_ledgers(folder: Path) -> list[list[dict[str, Any]]]:
 
 
 def counted(ledgers: list[list[dict[str, Any]]]) -> dict[int, list[dict[str, Any]]]:
-    """Returns the micro-batches that counted, by step, in rank order: of each step the last attempt, if it was completed."""
+    """Returns the micro-batches that counted, by step, in rank order: of each step the last attempt."""
     steps: dict[int, list[tuple[int, list[dict[str, Any]]]]] = {}
     for rows in ledgers:
         attempt: list[dict[str, Any]] = []
@@ -112,7 +112,7 @@ def _begins_anew(row: dict[str, Any], attempt: list[dict[str, Any]]) -> bool:
 
 
 def assert_each_sample_once(ledgers: list[list[dict[str, Any]]], samples: int, batch: int, micro: int) -> int:
-    """Fails unless every step used its samples once, in order, in micro-batches that fit; returns the number of steps."""
+    """Fails unless every step used its samples once, in order, in parts that fit; returns the number of steps."""
     steps = counted(ledgers)
     assert sorted(steps) == list(range(len(steps))), "a step is missing"
     for step, rows in steps.items():

@@ -1,4 +1,4 @@
-"""Law 8, the scripts' side: what is wrong in a script or between ranks ends the job with 1, is named, and leaves nothing."""
+"""Law 8, the scripts' side: a mistake in a script or between ranks ends the job with 1, named, and leaves nothing."""
 
 from __future__ import annotations
 
