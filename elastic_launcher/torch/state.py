@@ -206,9 +206,8 @@ class TrainingState:
             StateMismatch: If an object does not take the state of its like on another rank.
         """
         parameters = self._parameters()
-        with torch.no_grad():
-            for buffer, received in zip(self._buffers().values(), tensors[len(parameters) :], strict=False):
-                buffer.copy_(received)
+        for buffer, received in zip(self._buffers().values(), tensors[len(parameters) :], strict=False):
+            write_values(buffer.data, received)
         for name, requires_grad in header["parameters"]:
             if parameters[name].requires_grad != requires_grad:
                 parameters[name].requires_grad_(requires_grad)
@@ -319,3 +318,11 @@ def _bit_sum(tensor: torch.Tensor) -> torch.Tensor:
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
     return flat.view(_INTEGERS[flat.element_size()]).sum(dtype=torch.int64)
+
+
+def write_values(target: torch.Tensor, values: torch.Tensor) -> None:
+    """Copies values into a tensor of any layout, also one whose elements share memory (an expanded one)."""
+    for dimension, stride in enumerate(target.stride()):
+        if stride == 0 and target.shape[dimension] > 1:
+            target, values = target.narrow(dimension, 0, 1), values.narrow(dimension, 0, 1)
+    target.copy_(values)

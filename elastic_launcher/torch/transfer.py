@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from elastic_launcher.torch.group import Group, Work
-from elastic_launcher.torch.state import Captured, TensorForm, TrainingState, forms
+from elastic_launcher.torch.state import Captured, TensorForm, TrainingState, forms, write_values
 
 LENGTH_TAG, HEADER_TAG, TENSOR_TAG = 7100, 7101, 7102
 SMALL_BYTES = 64 * 2**10  # below this a message of its own costs more than a copy
@@ -148,7 +148,7 @@ def incoming(wanted: list[TensorForm], targets: list[torch.Tensor]) -> Iterator[
 
         def unpack(pack: torch.Tensor = pack, places: list[tuple[int, int]] = places) -> None:
             for number, start in places:
-                _write(wanted[number].arranged(targets[number]), _packed(pack, start, wanted[number]))
+                write_values(wanted[number].arranged(targets[number]), _packed(pack, start, wanted[number]))
 
         yield pack, unpack
     for form, target in zip(wanted, targets, strict=True):
@@ -167,14 +167,6 @@ def _incoming_large(target: torch.Tensor) -> Iterator[Piece]:
             if host is not piece:
                 piece.copy_(host)
             if is_last and memory is not target:
-                _write(target, memory)
+                write_values(target, memory)
 
         yield host, put
-
-
-def _write(target: torch.Tensor, values: torch.Tensor) -> None:
-    """Copies values into a tensor of any layout, also one whose elements share memory (an expanded one)."""
-    for dimension, stride in enumerate(target.stride()):
-        if stride == 0 and target.shape[dimension] > 1:
-            target, values = target.narrow(dimension, 0, 1), values.narrow(dimension, 0, 1)
-    target.copy_(values)

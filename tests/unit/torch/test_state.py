@@ -44,18 +44,18 @@ def test_the_receiver_trains_on_like_the_sender(kind: str, steps: int) -> None:
 
 
 def _memory(state: TrainingState) -> set[int]:
-    """Returns where the tensors of a training lie."""
+    """Returns where the large tensors of a training lie."""
     optimizer = [v for o in state.optimizers for values in o.state.values() for v in values.values()]
-    buffers = [b for name, b in state.models[0].named_buffers() if name != "cache"]  # that one is not persistent
-    return {t.data_ptr() for t in (*state.models[0].parameters(), *buffers, *optimizer)}
+    return {t.data_ptr() for t in (*state.models[0].parameters(), *optimizer)}
 
 
 @pytest.mark.parametrize("kind", ["adam", "tied", "sgd with momentum"])
 def test_state_goes_into_the_memory_that_is_there(kind: str) -> None:
     sender, receiver = trained(kind, 1, 2), trained(kind, 2, 2)
     before = _memory(receiver.state)
-    targets = _hand_over(sender.state, receiver.state)
-    assert {t.data_ptr() for t in targets} == before == _memory(receiver.state)
+    targets = {t.data_ptr() for t in _hand_over(sender.state, receiver.state)}
+    assert before <= targets and before == _memory(receiver.state)
+    assert not {b.data_ptr() for b in receiver.state.models[0].buffers()} & targets, "forward passes write there"
 
 
 def test_parameters_and_optimizer_state_are_not_copied_but_buffers_are() -> None:
