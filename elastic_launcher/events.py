@@ -1,7 +1,7 @@
 """What happened in a job, one JSON object a line: the kinds, writing them, and reading them.
 
-It is what the report, the metrics, the progress line and the tests read. Writing never stops a training: what can't be
-written is counted, and the gap is marked as soon as there is room again.
+It is what the report, the metrics, the progress line and the tests read. The law: writing never stops a training. What
+can't be written is counted, and the gap is marked as soon as there is room again.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,15 @@ KINDS = (
     "events_gap",
     "job_finished",
 )
+"""What this version writes; a reader takes others too."""
 
 
 class EventError(ValueError):
-    """A file of events that can't be read; the message says where and why."""
+    """Events that can't be read; the message says where and why."""
+
+
+class EventVersionError(EventError):
+    """Events of a later version than this one knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,7 @@ class Event(Mapping[str, Any]):
         kind: One of `KINDS`, or of a later version's.
         time: Seconds since the epoch.
         generation: The generation that trained then, 0 before the first.
-        fields: What else is known of it.
+        fields: What else is known of it, as JSON values.
     """
 
     kind: str
@@ -66,34 +72,50 @@ class Event(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.fields)
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """Returns a field; ``default`` where it is missing, as in events of other versions."""
+        return self.fields.get(name, default)
+
     def to_line(self) -> str:
         """Returns the event as a line of the file, with its end."""
         head = {"v": VERSION, "time": self.time, "kind": self.kind, "generation": self.generation}
-        return json.dumps({**head, **_plain(dict(self.fields))}, separators=(",", ":"), allow_nan=False) + "\n"
+        document = {**head, **_plain(self.fields), **head}  # no field takes the place of these
+        return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
 
     @staticmethod
-    def from_line(line: str) -> Event:
+    def from_line(line: str | bytes) -> Event:
         """Reads a line.
 
         Raises:
-            EventError: If it is no event, or of a version that this one can't read.
+            EventVersionError: If it is of a version that this one can't read.
+            EventError: If it is no event.
         """
         try:
             found = json.loads(line)
             version = found.pop("v")
             if version > VERSION:
-                raise EventError(f"events of version {version}; this elastic-launcher reads {VERSION}: use a newer one")
-            return Event(found.pop("kind"), float(found.pop("time")), int(found.pop("generation")), found)
+                raise EventVersionError(
+                    f"events of version {version}, and this elastic-launcher reads {VERSION}: use a newer one"
+                )
+            head = sys.intern(str(found.pop("kind"))), float(found.pop("time")), int(found.pop("generation"))
+            return Event(*head, {sys.intern(name): value for name, value in found.items()})  # long files, few names
+        except EventError:
+            raise
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            if isinstance(error, EventError):
-                raise
             raise EventError(f"no event: {line[:80]!r}") from error
+
+
+def finite(value: object) -> float | None:
+    """Returns a field's number; None for what is none or not finite (``nan``, ``inf`` and ``-inf`` are texts here)."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    return None
 
 
 def _plain(value: Any) -> Any:
     """Replaces numbers that JSON lacks by their names: nan, inf, -inf."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -104,43 +126,65 @@ def _plain(value: Any) -> Any:
 class EventLog:
     """Appends events to a file, each by one write, so that a reader never sees half of two.
 
+    A full disk or an I/O error is no error here: what is lost is counted, and an ``events_gap`` marks the place when
+    writing works again.
+
     Args:
-        path: The file; made if it is not there.
+        path: The file; made if it is not there, continued if it is.
         clock: Seconds since the epoch.
+
+    Raises:
+        OSError: If the file can't be opened.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._file: int | None = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         self._clock = clock
         self._lost = 0
-        self._torn = False
+        self._torn = _ends_within_a_line(self._file)
 
     def append(self, kind: str, generation: int = 0, **fields: Any) -> Event:
-        """Writes an event and returns it; a full disk is no error, but marked by an ``events_gap`` afterwards."""
-        event = Event(kind, self._clock(), generation, fields)
-        if self._lost:
-            gap = Event("events_gap", event.time, generation, {"lost": self._lost})
-            if not self._write(gap.to_line()):
-                self._lost += 1
-                return event
-            self._lost = 0
-        if not self._write(event.to_line()):
-            self._lost += 1
+        """Writes an event, and returns it as a reader will find it.
+
+        Raises:
+            ValueError: If the log is closed.
+        """
+        event = Event(kind, self._clock(), generation, _plain(fields))
+        if self._mark_gap(event.time, generation) and self._write(event.to_line()):
+            return event
+        self._lost += 1
         return event
 
+    def _mark_gap(self, now: float, generation: int) -> bool:
+        """Returns whether nothing is missing from the file, or what is missing has now been marked."""
+        if self._lost:
+            if not self._write(Event("events_gap", now, generation, {"lost": self._lost}).to_line()):
+                return False
+            self._lost = 0
+        return True
+
     def _write(self, line: str) -> bool:
-        data = ("\n" if self._torn else "") + line
-        encoded = data.encode()
+        if self._file is None:
+            raise ValueError("the events are closed")
+        encoded = (("\n" if self._torn else "") + line).encode()
         try:
             written = os.write(self._file, encoded)
         except OSError:
             return False
         self._torn = written < len(encoded)  # the disk became full within the line: the next one starts afresh
-        return not self._torn
+        return written >= len(encoded) - 1  # all but the end of the line is a whole event
 
     def close(self) -> None:
-        """Closes the file."""
-        os.close(self._file)
+        """Closes the file, after a last attempt to mark a gap; does nothing the second time."""
+        if self._file is not None:
+            self._mark_gap(self._clock(), 0)
+            os.close(self._file)
+            self._file = None
+
+
+def _ends_within_a_line(file: int) -> bool:
+    size = os.fstat(file).st_size
+    return size > 0 and os.pread(file, 1, size - 1) != b"\n"
 
 
 class EventFollower:
@@ -159,7 +203,8 @@ class EventFollower:
         """Returns the events that came since the last call.
 
         Raises:
-            EventError: If a line is of a version that can't be read.
+            EventVersionError: If a line is of a version that can't be read.
+            OSError: If the file is there and can't be read.
         """
         try:
             with open(self._path, "rb") as file:
@@ -172,26 +217,29 @@ class EventFollower:
         return _events(lines)
 
 
-def _events(lines: list[bytes]) -> list[Event]:
+def _events(lines: Iterable[bytes]) -> list[Event]:
     """Reads lines; one that a full disk or a power failure has torn is left out."""
     events = []
     for line in lines:
-        text = line.decode(errors="replace").strip()
-        if not text:
-            continue
         try:
-            events.append(Event.from_line(text))
-        except EventError as error:
-            if "version" in str(error):
-                raise
+            events.append(Event.from_line(line))
+        except EventVersionError:
+            raise
+        except EventError:
+            continue
     return events
 
 
 def read_events(path: Path) -> list[Event]:
-    """Reads a whole file of events; an incomplete last line is left out.
+    """Reads a whole file of events; torn lines are left out, an incomplete last one too.
 
     Raises:
-        EventError: If a line is of a version that can't be read.
+        EventVersionError: If a line is of a version that can't be read.
+        EventError: If there is text in the file, and no event.
         OSError: If the file can't be read.
     """
-    return _events(Path(path).read_bytes().split(b"\n"))
+    lines = Path(path).read_bytes().split(b"\n")
+    events = _events(lines)
+    if not events and len(lines) > 1:
+        raise EventError(f"{path} holds no events")
+    return events
