@@ -1,112 +1,181 @@
-"""What `run` shows: a live line on a terminal, elsewhere a plain line at each change and every few seconds."""
+"""What `run` shows: live progress on a terminal, elsewhere a plain line at each change and every few seconds.
+
+What the launcher has to say goes to standard error, what the script writes to standard output.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
+from collections.abc import Callable, Sequence
+from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.events import Event
-from elastic_launcher.report.state import JobState, advance, describe
+from elastic_launcher.report.describe import (
+    describe,
+    done,
+    loss,
+    position,
+    progress_line,
+    quota,
+    speed,
+    time_left,
+    waiting,
+)
+from elastic_launcher.report.state import JobState, advance
+from elastic_launcher.report.words import number, plural
 
-PLAIN_SECONDS = 5.0  # between two progress lines where there is no terminal
-
-
-def progress_line(state: JobState) -> str:
-    """Returns where the training stands, in one line."""
-    parts = []
-    if state.total_steps:
-        parts.append(f"{100 * state.step // state.total_steps}%")
-    epochs = f"/{state.epochs}" if state.epochs else ""
-    steps = f"/{state.total_steps}" if state.total_steps else ""
-    parts.append(f"epoch {state.epoch + 1}{epochs}")
-    parts.append(f"step {state.step}{steps}")
-    if state.loss is not None:
-        parts.append(f"loss {state.loss}" if isinstance(state.loss, str) else f"loss {state.loss:.4g}")
-    quota = f" (hint {state.quota})" if state.quota else ""
-    parts.append(f"{state.world_size} ranks{quota}")
-    if state.samples_per_second:
-        parts.append(f"{state.samples_per_second:.0f} samples/s")
-    if state.resizes:
-        parts.append(f"{state.resizes} resizes")
-    if state.seconds_left is not None:
-        parts.append(f"{_duration(state.seconds_left)} left")
-    return ", ".join(parts)
-
-
-def _duration(seconds: float) -> str:
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+PLAIN_SECONDS = 5.0
+"""Least time between two progress lines where there is no terminal: logs stay readable, and nobody thinks it hangs."""
+FRAMES_PER_SECOND = 4
+MOST_LOGGED = 3
+"""Values of ``job.log`` that are shown live."""
+MOST_NAME = 24
+LEAST_WITH_BAR = 76
+"""Columns of a terminal from which on there is room for a bar."""
+SILENT = ("job_finished",)
+"""Kinds that the launcher itself tells, in its last line."""
+ALARMING = ("node_failed", "node_lost", "hint_rejected", "hint_missing", "warning", "events_gap")
 
 
 class Display:
-    """Shows a job while it runs: ours on standard error, the script's lines on standard output.
+    """Shows a job while it runs. Writing raises OSError where nobody reads: whoever feeds it knows what to do then.
 
     Args:
         config: The job.
         console: Where ours goes; standard error by default.
+        clock: Monotonic seconds.
     """
 
-    def __init__(self, config: JobConfig, console: Console | None = None) -> None:
-        self._config = config
-        self._console = console or Console(stderr=True, highlight=False)
+    def __init__(
+        self, config: JobConfig, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._name = config.name
+        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._clock = clock
         self._state = JobState()
         self._live: Live | None = None
-        self._told = 0.0
+        self._told: float | None = None
+
+    @property
+    def state(self) -> JobState:
+        """What the events so far have told."""
+        return self._state
 
     def start(self) -> None:
         """Begins to show."""
-        if self._console.is_terminal:
-            self._live = Live(console=self._console, get_renderable=self._table, refresh_per_second=4, transient=True)
+        if self._console.is_terminal and self._console.encoding.lower().startswith("utf"):
+            self._live = Live(
+                console=self._console,
+                get_renderable=self._panel,
+                refresh_per_second=FRAMES_PER_SECOND,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=True,  # what else is said there stands above the live lines
+            )
             self._live.start()
 
     def stop(self) -> None:
-        """Ends the live line."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        """Ends the live lines; what was said stays."""
+        live, self._live = self._live, None
+        if live is not None:
+            with contextlib.suppress(OSError):
+                live.stop()
 
     def feed(self, event: Event) -> None:
         """Takes an event."""
         self._state = advance(self._state, event)
-        line = describe(event)
-        if line is not None:
-            self._say(line)
-        elif event.kind == "progress" and self._live is None and time.monotonic() - self._told >= PLAIN_SECONDS:
-            self._told = time.monotonic()
-            self._say(progress_line(self._state))
+        if event.kind == "progress":
+            self._tell_progress()
+        elif event.kind not in SILENT and (line := describe(event)) is not None:
+            self._say(line, alarming=event.kind in ALARMING)
 
     def script_line(self, rank: int | None, text: str) -> None:
-        """Shows a line that a script wrote."""
-        line = f"[rank {rank}] {text}" if rank is not None else text
-        with contextlib.suppress(OSError):  # a full disk behind the output is no reason to end a training
-            if self._live is not None and sys.stdout.isatty():
-                self._console.print(Text(line))
-            else:
-                print(line, flush=True)
+        """Shows a line that a script wrote; of what it overwrote itself (a progress bar), the last state."""
+        text = text.rstrip("\r").rpartition("\r")[2]
+        prefix = f"[rank {rank}] " if rank is not None else ""
+        if self._live is not None and sys.stdout.isatty():  # the same terminal: above the live lines
+            self._console.print(Text(prefix, style="cyan") + Text.from_ansi(text), soft_wrap=True)
+        else:
+            _print(prefix + text, sys.stdout)
 
-    def _say(self, line: str) -> None:
-        with contextlib.suppress(OSError):
-            if self._live is not None:
-                self._live.console.print(Text(f"elastic-launcher: {line}", style="dim"))
-            else:
-                print(f"elastic-launcher: {line}", file=sys.stderr, flush=True)
+    def _tell_progress(self) -> None:
+        """Says where the training stands, if nobody sees it live and it was not said just now."""
+        now = self._clock()
+        if self._live is None and (self._told is None or now - self._told >= PLAIN_SECONDS):
+            self._told = now
+            self._say(progress_line(self._state))
 
-    def _table(self) -> Table:
-        state = self._state
-        table = Table.grid(padding=(0, 2))
-        filled = int(24 * state.step / state.total_steps) if state.total_steps else 0
-        bar = Text("━" * filled, style="cyan") + Text("━" * (24 - filled), style="grey30")
-        text = progress_line(state) if state.world_size else "waiting for the first nodes"
-        table.add_row(Text(str(state.started.get("name", self._config.name)), style="bold"), bar, Text(text))
-        return table
+    def _say(self, line: str, *, alarming: bool = False) -> None:
+        if self._live is not None:
+            style = "yellow" if alarming else "dim"
+            self._console.print(Text(f"elastic-launcher: {line}", style=style), soft_wrap=True)
+        else:
+            _print(f"elastic-launcher: {line}", sys.stderr)
+
+    def _panel(self) -> RenderableType:
+        return panel(self._state, self._name, self._console.width)
+
+
+def _print(line: str, file: TextIO) -> None:
+    """Prints a line, whatever characters the other side can take."""
+    try:
+        print(line, file=file, flush=True)
+    except UnicodeEncodeError:
+        print(line.encode("ascii", "backslashreplace").decode("ascii"), file=file, flush=True)
+
+
+def panel(state: JobState, name: str, width: int) -> RenderableType:
+    """Returns the live lines: how far the training is, and with what.
+
+    Args:
+        state: Of the job.
+        name: Its name.
+        width: Columns of the terminal.
+    """
+    title = Text(name if len(name) <= MOST_NAME else name[: MOST_NAME - 1] + "…", style="bold")
+    if not state.generation:
+        return Group(Text(""), Text("  ").join([title, Text(f"waiting to train: {waiting(state) or 'no nodes yet'}")]))
+    cells: list[RenderableType] = [title, Text(position(state)), Text(time_left(state), style="cyan")]
+    bar = bool(state.total_steps) and width >= LEAST_WITH_BAR
+    if bar:
+        cells.insert(1, ProgressBar(total=1.0, completed=done(state), width=None))
+    row = Table.grid(padding=(0, 2), expand=bar)
+    for cell in cells:
+        row.add_column(ratio=1 if isinstance(cell, ProgressBar) else None, no_wrap=True)
+    row.add_row(*cells)
+    return Group(Text(""), row, *_lines([Text(fact, style=style) for fact, style in _facts(state) if fact], width))
+
+
+def _lines(facts: Sequence[Text], width: int) -> list[Text]:
+    """Puts facts into lines, each fact whole where it fits."""
+    lines: list[Text] = []
+    for fact in facts:
+        if lines and len(lines[-1]) + 3 + len(fact) <= width:
+            lines[-1].append(" · ").append_text(fact)
+        else:
+            lines.append(Text().append_text(fact))
+    return lines
+
+
+def _facts(state: JobState) -> list[tuple[str, str]]:
+    """Returns the second line's parts, each with its style."""
+    logged = ((f"{name} {number(value)}", "") for name, value in list(state.logged.items())[:MOST_LOGGED])
+    numbers = quota(state.quota)
+    return [
+        (plural(state.world_size, "rank"), "bold"),
+        (numbers, "green"),
+        (loss(state), "bold red" if isinstance(state.loss, str) else ""),
+        (speed(state), ""),
+        (plural(state.resizes, "resize"), ""),
+        *logged,
+        (waiting(state), "magenta"),
+    ]

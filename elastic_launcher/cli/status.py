@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
-from elastic_launcher.cli.display import progress_line
+from elastic_launcher.cli.folders import job_folder, refuse
 from elastic_launcher.events import EventError, read_events
+from elastic_launcher.report.describe import position, quota
 from elastic_launcher.report.state import JobState, fold
+from elastic_launcher.report.words import NONE, clock, duration, first_line, listing, number, plural, rate
+from elastic_launcher.workdir import Layout, process_start
+
+GONE = "launcher gone"
+STYLES = {"running": "bold blue", "starting": "bold blue", "finished": "bold green", "stopped": "bold yellow"}
 
 
 def status(
@@ -21,69 +32,163 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Shows how a job is doing while it runs, or how it ended."""
-    path = work_dir / "events.jsonl"
+    layout = job_folder(work_dir)
     try:
-        state = fold(read_events(path))
-    except FileNotFoundError:
-        typer.echo(f"elastic-launcher: {work_dir} is no work directory: there is no {path.name} in it", err=True)
-        raise typer.Exit(2) from None
+        state = fold(read_events(layout.events) if layout.events.exists() else ())
     except (OSError, EventError) as error:
-        typer.echo(f"elastic-launcher: {path}: {error}", err=True)
-        raise typer.Exit(2) from None
-    document = describe_status(state)
+        refuse(f"{layout.events}: {error}")
+    job = _read(layout.job)
+    found = document(state, job, _read(layout.control), alive=launcher_lives({**state.started, **job}), now=time.time())
     if as_json:
-        typer.echo(json.dumps(document))
+        typer.echo(json.dumps(found))
         return
-    console = Console(highlight=False)
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for key, value in document.items():
-        if value not in (None, "", [], {}):
-            table.add_row(key.replace("_", " "), _text(value))
-    console.print(table)
+    _show(layout, state, found, Console(highlight=False, soft_wrap=True))
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {item}" for key, item in value.items())
-    return str(value)
+def _read(path: Path) -> dict[str, Any]:
+    """Returns a small document; an empty one where it can't be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
-def describe_status(state: JobState) -> dict[str, Any]:
-    """Returns the status as a JSON object."""
-    nodes: dict[str, list[int]] = {}
-    for member in state.members:
-        nodes.setdefault(f"node {member['node']}", []).append(member["member"])
+def launcher_lives(
+    owner: Mapping[str, Any], host: str | None = None, started: Callable[[int], int | None] = process_start
+) -> bool | None:
+    """Returns whether the process that runs a job is alive; None where that can't be seen from here.
+
+    Args:
+        owner: ``host``, ``pid`` and, if known, ``started``, of the launcher.
+        host: This machine; found out if None.
+        started: Returns when a process started, and None where there is none.
+    """
+    pid = owner.get("pid")
+    if not isinstance(pid, int) or owner.get("host") != (host or socket.gethostname()):
+        return None
+    found = started(pid)
+    return found is not None and owner.get("started") in (None, found)
+
+
+def document(
+    state: JobState, job: Mapping[str, Any], control: Mapping[str, Any], *, alive: bool | None, now: float
+) -> dict[str, Any]:
+    """Returns the status as a JSON object.
+
+    Args:
+        state: What the events tell.
+        job: What ``job.json`` holds.
+        control: What ``control.json`` holds.
+        alive: Whether the launcher is; None where that is not known.
+        now: Seconds since the epoch.
+    """
     finished = state.finished or {}
+    gone = state.finished is None and alive is False
+    config = job.get("config") or {}
+    started_at = state.started_at or job.get("created") or now
     return {
-        "job": state.started.get("job_id"),
-        "name": state.started.get("name"),
-        "state": _state(state),
+        "v": 1,
+        "job": state.started.get("job_id") or job.get("id"),
+        "name": state.started.get("name") or config.get("name"),
+        "state": GONE if gone else state.outcome,
         "exit_code": finished.get("exit_code"),
-        "message": finished.get("message") or state.message,
-        "progress": progress_line(state) if state.step else None,
+        "message": str(finished.get("message") or (_orphaned(config) if gone else state.message)),
+        "started": started_at,
+        "seconds": round(max(0.0, (now if state.finished is None and not gone else state.last_at) - started_at), 3),
         "step": state.step,
         "total_steps": state.total_steps,
         "epoch": state.epoch,
         "epochs": state.epochs,
+        "samples": state.samples,
         "loss": state.loss,
-        "world_size": state.world_size,
-        "generation": state.generation,
-        "resizes": state.resizes,
-        "hint": {k: state.hint.get(k) for k in ("guaranteed", "allowed", "limit")} if state.hint else None,
         "samples_per_second": state.samples_per_second,
-        "nodes": nodes,
+        "seconds_left": None if gone or state.seconds_left is None else round(state.seconds_left, 1),
+        "generation": state.generation,
+        "world_size": state.world_size,
+        "resizes": state.resizes,
+        "hint": state.quota or None,
+        "nodes": _nodes(state, over=gone or state.finished is not None),
+        "logged": dict(state.logged),
+        "launcher": {"host": job.get("host"), "pid": job.get("pid"), "alive": alive, "control": control.get("url")},
     }
 
 
-def _state(state: JobState) -> str:
-    if state.finished is not None:
-        return "finished" if state.finished.get("exit_code") == 0 else "failed"
-    pid = state.started.get("pid")
-    if pid is not None and state.started.get("host") == os.uname().nodename:
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            return "the launcher is gone"
-        except PermissionError:
-            pass  # it lives, as another user
-    return "running" if state.generation else "starting"
+def _orphaned(config: Mapping[str, Any]) -> str:
+    patience = config.get("orphan_timeout")
+    when = "" if patience is None else f" within {duration(float(patience))}"
+    return f"the launcher ended without a word (killed?); its nodes leave by themselves{when}"
+
+
+def _nodes(state: JobState, *, over: bool) -> list[dict[str, Any]]:
+    """Returns the nodes that are there; of a job that is over, those of its last generation."""
+    ranks = {member["member"]: rank for rank, member in enumerate(state.members)}
+    last = {member["node"] for member in state.members}
+    return [
+        {
+            "node": node.node,
+            "phase": "trained" if over and node.phase == "training" else node.phase,
+            "members": list(node.members),
+            "ranks": [ranks[member] for member in node.members if member in ranks],
+        }
+        for node in state.nodes.values()
+        if (node.node in last if over else node.is_there)
+    ]
+
+
+def _show(layout: Layout, state: JobState, found: Mapping[str, Any], console: Console) -> None:
+    rows = _rows(layout, state, found)
+    if not console.is_terminal:
+        for name, value in rows:
+            typer.echo(f"{name + ':':<20} {value}")
+        return
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, Text(value, style=STYLES.get(found["state"], "bold red") if name == "state" else ""))
+    console.print(Panel(table, title=Text(str(found["name"])), title_align="left", expand=False))
+
+
+def _rows(layout: Layout, state: JobState, found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns what is told, line by line; what is not known yet is left out."""
+    code, since = found["exit_code"], f"{duration(found['seconds'])} after its start, {clock(found['started'])}"
+    left = found["seconds_left"]
+    rows = [
+        ("job", str(found["job"] or NONE)),
+        ("state", found["state"] + (f", exit code {code}" if code else "") + f", {since}"),
+        ("progress", position(state) if state.step else ""),
+        ("time left", "" if left is None else duration(left)),
+        ("loss", "" if state.loss is None else number(state.loss)),
+        ("world size", plural(state.world_size, "rank") if state.world_size else ""),
+        ("hint (GPUs)", quota(state.quota)),
+        ("samples per second", "" if not state.samples_per_second else rate(state.samples_per_second)),
+        ("resizes", str(state.resizes) if state.generation else ""),
+        *((f"node {node['node']}", _node(node)) for node in found["nodes"]),
+        *((name, number(value)) for name, value in state.logged.items()),
+        ("last message", first_line(found["message"])),
+        ("launcher", _launcher(found)),
+        ("work directory", os.path.abspath(layout.path)),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _node(node: Mapping[str, Any]) -> str:
+    """Returns what a node does, and with which members."""
+    count = len(node["members"])
+    members = f"{'member' if count == 1 else 'members'} {listing(node['members'])}" if count else ""
+    ranks = f"{'rank' if len(node['ranks']) == 1 else 'ranks'} {listing(node['ranks'])}" if node["ranks"] else ""
+    return ", ".join(part for part in (node["phase"], members, ranks) if part)
+
+
+def _launcher(found: Mapping[str, Any]) -> str:
+    launcher = found["launcher"]
+    if launcher["pid"] is None:
+        return ""
+    who = f"process {launcher['pid']} on {launcher['host']}"
+    if found["exit_code"] is not None:
+        return f"{who}, has ended"
+    if launcher["alive"] is None:
+        return f"{who}, which can't be seen from this machine"
+    address = f", {launcher['control']}" if launcher["control"] else ""
+    return f"{who}, alive{address}" if launcher["alive"] else f"{who}, gone"

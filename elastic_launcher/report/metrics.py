@@ -1,4 +1,4 @@
-"""Numbers of a job, from its events."""
+"""What pipelines compare runs by: the numbers of a job, from its events."""
 
 from __future__ import annotations
 
@@ -6,31 +6,32 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from elastic_launcher.events import Event
-from elastic_launcher.report.state import fold
+from elastic_launcher.events import Event, finite
+from elastic_launcher.report.state import JobState, fold
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What a pipeline compares runs by. Times are in seconds.
+    """The numbers of a job that has ended or still runs.
 
     Attributes:
         world_size_final: Ranks at the end.
-        resizes_total: Changes of the world size.
-        goodput: Share of the time since the start that was spent in steps that counted.
-        samples_per_second: Over the whole training.
+        resizes_total: Changes of the membership after the first generation.
+        goodput: Share of the wall time since the start that was spent in steps that counted.
+        samples_per_second: Over the whole training, pauses included.
         steps: Optimizer steps.
         samples: Samples used.
-        duration: From start to end.
-        pauses: Of each resize, in order.
+        duration_seconds: From the start to the last event.
+        generations: How many there were.
+        pauses_seconds: How long training stood still for each resize, in order.
         notices: Nodes that were told to go.
         failures: Nodes that failed or were lost.
         steps_redone: Steps that were done again.
-        loss: The last one told; None if there was none or it was not finite.
-        loss_not_finite: How many progress events had a NaN or infinite loss.
+        loss: The last one told; None if there was none, or it was not finite.
+        loss_not_finite: How many reports had a NaN or infinite loss.
         events_lost: Events that could not be written.
         exit_code: Of the job; None while it runs.
-        logged: Last values of ``job.log``.
+        logged: Last values of ``job.log``; a text for what is no finite number.
     """
 
     world_size_final: int
@@ -39,8 +40,9 @@ class Metrics:
     samples_per_second: float
     steps: int
     samples: int
-    duration: float
-    pauses: tuple[float, ...]
+    duration_seconds: float
+    generations: int
+    pauses_seconds: tuple[float, ...]
     notices: int
     failures: int
     steps_redone: int
@@ -48,38 +50,57 @@ class Metrics:
     loss_not_finite: int
     events_lost: int
     exit_code: int | None
-    logged: dict[str, float]
+    logged: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the metrics as JSON values."""
-        return {**asdict(self), "pauses": list(self.pauses)}
+        return {**asdict(self), "pauses_seconds": list(self.pauses_seconds)}
 
 
 def measure(events: Sequence[Event]) -> Metrics:
-    """Returns the numbers of a job that has ended or still runs."""
+    """Returns the numbers of a job."""
     state = fold(events)
     formed = [event for event in events if event.kind == "generation_formed"]
     progress = [event for event in events if event.kind == "progress"]
-    duration = max(0.0, state.last_at - state.started_at)
-    trained = state.last_at - formed[0].time if formed else 0.0
-    pauses = tuple(float(event["pause_seconds"]) for event in formed[1:])
-    finished = state.finished or {}
+    pauses = tuple(finite(event.get("pause_seconds")) or 0.0 for event in formed[1:])
     kinds = [event.kind for event in events]
     return Metrics(
         world_size_final=state.world_size,
         resizes_total=state.resizes,
-        goodput=float(finished.get("goodput", (trained - sum(pauses)) / duration if duration else 0.0)),
-        samples_per_second=round(state.samples / trained, 2) if trained > 0 else 0.0,
+        goodput=round(_goodput(state, sum(pauses)), 4),
+        samples_per_second=round(_speed(progress), 2),
         steps=state.step,
         samples=state.samples,
-        duration=round(duration, 3),
-        pauses=pauses,
+        duration_seconds=round(max(0.0, state.last_at - state.started_at), 3),
+        generations=len(formed),
+        pauses_seconds=pauses,
         notices=kinds.count("notice"),
         failures=kinds.count("node_failed") + kinds.count("node_lost"),
         steps_redone=kinds.count("step_redone"),
-        loss=float(state.loss) if isinstance(state.loss, (int, float)) else None,
-        loss_not_finite=sum(isinstance(event.get("loss"), str) for event in progress),
-        events_lost=sum(event["lost"] for event in events if event.kind == "events_gap"),
-        exit_code=finished.get("exit_code"),
+        loss=finite(state.loss),
+        loss_not_finite=sum(event.get("loss") is not None and finite(event["loss"]) is None for event in progress),
+        events_lost=sum(event.get("lost") or 0 for event in events if event.kind == "events_gap"),
+        exit_code=None if state.finished is None else state.finished.get("exit_code"),
         logged=dict(state.logged),
     )
+
+
+def _goodput(state: JobState, paused: float) -> float:
+    """Returns what the coordinator measured by its monotonic clock, or the same by the events' times."""
+    told = finite((state.finished or {}).get("goodput"))
+    if told is not None:
+        return told
+    seconds = state.last_at - state.started_at
+    if state.trained_from is None or state.progressed_at is None or seconds <= 0:
+        return 0.0
+    return max(0.0, min(1.0, (state.progressed_at - state.trained_from - paused) / seconds))
+
+
+def _speed(progress: Sequence[Event]) -> float:
+    told = [event for event in progress if event.get("samples")]
+    if not told:
+        return 0.0
+    seconds = told[-1].time - told[0].time
+    if seconds > 0:
+        return float((told[-1]["samples"] - told[0]["samples"]) / seconds)
+    return finite(told[-1].get("samples_per_second")) or 0.0

@@ -1,12 +1,39 @@
-"""The state of a job as its events tell it: what the progress line, the status and the metrics have in common."""
+"""Where does a job stand? A pure fold of its events, which the progress line, the status and the metrics share."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from elastic_launcher.config import ExitCode
 from elastic_launcher.events import Event
+
+SMOOTHING_SECONDS = 15.0
+"""The time over which the length of a step is averaged for the time left: seconds of noise must not make it jump."""
+
+STOPPED = (ExitCode.STOPPED, ExitCode.INTERRUPTED, ExitCode.NO_QUOTA)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node, as far as events tell.
+
+    Attributes:
+        node: Its number.
+        members: Its members' numbers.
+        phase: ``starting``, ``warm`` (waits to be admitted), ``training``, ``leaving``, ``left``, ``failed``, ``lost``.
+    """
+
+    node: int
+    members: tuple[int, ...]
+    phase: str
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it holds GPUs."""
+        return self.phase in ("starting", "warm", "training", "leaving")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,26 +43,30 @@ class JobState:
     Attributes:
         started: What ``job_started`` said.
         started_at: Seconds since the epoch.
+        trained_from: When the first generation had formed, or None.
         last_at: Time of the last event.
         step: Optimizer steps done.
-        epoch: Of the last progress.
+        epoch: Of the last progress, from 0.
         epochs: Of the whole training, or None.
         total_steps: Of the whole training, or None.
         samples: Samples used.
         loss: Of the last progress; a text for what is no finite number; None before.
-        samples_per_second: Of the last progress, or None.
+        samples_per_second: Of the last progress that told it, or None.
+        step_seconds: How long a step takes now, on average; None before that is known.
         world_size: Ranks now.
-        members: Of the generation, in rank order.
+        members: Of the generation, in rank order: ``member`` and ``node`` of each.
+        nodes: All that ever were, by their numbers.
         generation: Its number.
         resizes: How many generations came after the first.
         hint: The last ``hint_applied``.
-        message: Of the last warning, rejection or loss.
+        message: Of the last warning, rejection, failure or loss.
         logged: The last values of ``job.log``.
         finished: What ``job_finished`` said, or None.
     """
 
     started: Mapping[str, Any] = field(default_factory=dict)
     started_at: float = 0.0
+    trained_from: float | None = None
     last_at: float = 0.0
     step: int = 0
     epoch: int = 0
@@ -44,74 +75,140 @@ class JobState:
     samples: int = 0
     loss: float | str | None = None
     samples_per_second: float | None = None
+    step_seconds: float | None = None
     world_size: int = 0
     members: tuple[Mapping[str, int], ...] = ()
+    nodes: Mapping[int, NodeState] = field(default_factory=dict)
     generation: int = 0
     resizes: int = 0
     hint: Mapping[str, Any] = field(default_factory=dict)
     message: str = ""
-    logged: Mapping[str, float] = field(default_factory=dict)
+    logged: Mapping[str, Any] = field(default_factory=dict)
     finished: Mapping[str, Any] | None = None
+    progressed_at: float | None = None
+    timed_generation: int = 0
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimates the rest from the steps done so far; None while nothing is known."""
-        trained = self.last_at - self.started_at
-        if self.total_steps is None or self.step < 1 or trained <= 0:
+        """The rest of the training at its present speed; None while that is not known, or when it is over."""
+        if self.total_steps is None or self.step_seconds is None or self.finished is not None:
             return None
-        if self.samples_per_second and self.samples:
-            return (self.total_steps - self.step) * (self.samples / self.step) / self.samples_per_second
-        return (self.total_steps - self.step) * trained / self.step
+        return max(0, self.total_steps - self.step) * self.step_seconds
 
     @property
-    def quota(self) -> str:
-        """The hint as ``guaranteed/allowed/limit``; empty without one."""
-        if not self.hint:
-            return ""
-        return "/".join(
-            "-" if self.hint.get(k) is None else str(self.hint[k]) for k in ("guaranteed", "allowed", "limit")
-        )
+    def quota(self) -> dict[str, int]:
+        """The numbers of the hint in force, in GPUs; those that it does not give are left out."""
+        found = {name: self.hint.get(name) for name in ("guaranteed", "allowed", "limit")}
+        return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def outcome(self) -> str:
+        """``starting``, ``running``, ``finished``, ``stopped`` or ``failed``."""
+        if self.finished is None:
+            return "running" if self.generation else "starting"
+        return outcome(self.finished.get("exit_code"))
+
+
+def outcome(exit_code: object) -> str:
+    """Returns what an exit code of the launcher says about its job: ``finished``, ``stopped`` or ``failed``."""
+    if exit_code == ExitCode.DONE:
+        return "finished"
+    return "stopped" if exit_code in STOPPED else "failed"
 
 
 def advance(state: JobState, event: Event) -> JobState:
-    """Returns the state after one more event."""
-    state = replace(state, last_at=event.time)
+    """Returns the state after one more event; kinds that it does not know change only the time."""
+    now = max(state.last_at, event.time)  # a wall clock may be set back
+    get = event.get
     match event.kind:
-        case "job_started":
-            return replace(state, started=event.fields, started_at=event.time)
         case "progress":
             return replace(
                 state,
-                step=event["step"],
-                epoch=event["epoch"],
-                epochs=event.get("epochs"),
-                total_steps=event.get("total_steps"),
-                samples=event.get("samples") or state.samples,
-                loss=event.get("loss"),
-                samples_per_second=event.get("samples_per_second") or state.samples_per_second,
+                last_at=now,
+                progressed_at=now,
+                step=max(state.step, get("step") or 0),
+                epoch=get("epoch") or 0,
+                epochs=get("epochs"),
+                total_steps=get("total_steps"),
+                samples=get("samples") or state.samples,
+                loss=get("loss"),
+                samples_per_second=get("samples_per_second") or state.samples_per_second,
+                step_seconds=_step_seconds(state, event, now),
+                timed_generation=event.generation,
             )
         case "log":
-            return replace(state, logged={**state.logged, **event["values"]})
-        case "generation_formed":
-            return replace(
-                state,
-                world_size=event["world_size"],
-                members=tuple(event["members"]),
-                generation=event.generation,
-                resizes=state.resizes + (state.world_size > 0),
-            )
+            return replace(state, last_at=now, logged={**state.logged, **(get("values") or {})})
+        case "job_started":
+            return replace(state, last_at=now, started=event.fields, started_at=now)
         case "hint_applied":
-            return replace(state, hint=event.fields)
-        case "warning" | "hint_rejected" | "hint_missing" | "node_failed" | "node_lost":
-            return replace(state, message=event.get("message", ""))
+            return replace(state, last_at=now, hint=event.fields)
+        case "generation_formed":
+            return _form(state, event, now)
         case "job_finished":
             return replace(
                 state,
+                last_at=now,
                 finished=event.fields,
-                step=event.get("steps") or state.step,
-                samples=event.get("samples") or state.samples,
+                step=get("steps") or state.step,
+                samples=get("samples") or state.samples,
             )
+    state = replace(state, last_at=now)
+    if event.kind in ("warning", "hint_rejected", "hint_missing", "node_failed", "node_lost"):
+        state = replace(state, message=str(get("message") or ""))
+    if "node" in event:
+        state = _follow_node(state, event)
     return state
+
+
+def _step_seconds(state: JobState, event: Event, now: float) -> float | None:
+    """Averages the time of a step; a new generation starts the average anew."""
+    steps = (event.get("step") or 0) - state.step
+    since = state.progressed_at if state.progressed_at is not None else state.trained_from
+    if steps <= 0 or since is None or now <= since:
+        return state.step_seconds
+    seconds = (now - since) / steps
+    if state.step_seconds is None or state.timed_generation != event.generation:
+        return seconds
+    weight = 1 - math.exp(-(now - since) / SMOOTHING_SECONDS)
+    return state.step_seconds + weight * (seconds - state.step_seconds)
+
+
+def _form(state: JobState, event: Event, now: float) -> JobState:
+    members = tuple(event.get("members") or ())
+    nodes = dict(state.nodes)
+    for node in sorted({member["node"] for member in members}):
+        own = tuple(member["member"] for member in members if member["node"] == node)
+        phase = "leaving" if node in nodes and nodes[node].phase == "leaving" else "training"
+        nodes[node] = NodeState(node, own, phase)
+    return replace(
+        state,
+        last_at=now,
+        trained_from=now if state.trained_from is None else state.trained_from,
+        world_size=event.get("world_size") or len(members),
+        members=members,
+        nodes=nodes,
+        generation=event.generation,
+        resizes=state.resizes + (state.generation > 0),
+    )
+
+
+_PHASES = {
+    "node_started": "starting",
+    "node_warm": "warm",
+    "notice": "leaving",
+    "node_left": "left",
+    "node_failed": "failed",
+    "node_lost": "lost",
+}
+
+
+def _follow_node(state: JobState, event: Event) -> JobState:
+    phase, number = _PHASES.get(event.kind), event["node"]
+    if phase is None:
+        return state
+    known = state.nodes.get(number, NodeState(number, (), "starting"))
+    members = tuple(event.get("members") or known.members)
+    return replace(state, nodes={**state.nodes, number: NodeState(number, members, phase)})
 
 
 def fold(events: Iterable[Event]) -> JobState:
@@ -120,36 +217,3 @@ def fold(events: Iterable[Event]) -> JobState:
     for event in events:
         state = advance(state, event)
     return state
-
-
-def describe(event: Event) -> str | None:
-    """Returns one line that tells a person what happened; None for what only changes numbers."""
-    get = event.get
-    match event.kind:
-        case "job_started":
-            return (
-                f"job {get('name')} started: {get('min_nodes')} to {get('max_nodes')} nodes of {get('nproc_per_node')}"
-            )
-        case "generation_formed":
-            nodes = ", ".join(str(n) for n in dict.fromkeys(m["node"] for m in event["members"]))
-            pause = f", paused {event['pause_seconds']:.3f} s" if event.get("cause") != "start" else ""
-            return f"generation {event.generation}: {event['world_size']} ranks on node {nodes} ({get('cause')}{pause})"
-        case "hint_applied":
-            numbers = ", ".join(f"{k} {event[k]}" for k in ("guaranteed", "allowed", "limit") if get(k) is not None)
-            stale = " (stale: no growth)" if get("stale") else ""
-            return f"hint: {numbers or 'nothing matches'}{stale}; target {get('target_nodes')} nodes"
-        case "notice":
-            return f"node {get('node')} was told to go ({get('source')}): it leaves after this step"
-        case "node_started":
-            return f"node {get('node')} is starting"
-        case "node_left":
-            return f"node {get('node')} left ({get('cause')})"
-        case "node_failed" | "node_lost" | "warning" | "hint_rejected" | "hint_missing":
-            return str(get("message", event.kind))
-        case "step_redone":
-            return f"step {get('step')} is done again: a node was lost in it"
-        case "events_gap":
-            return f"{get('lost')} events could not be written"
-        case "job_finished":
-            return None  # the launcher's last line says it
-    return None

@@ -1,54 +1,95 @@
-"""The summary of a job in Markdown."""
+"""The summary of a job in Markdown: how it ended, its numbers, its generations, and what a reader should know."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
-from elastic_launcher.events import Event
+from elastic_launcher.report.history import History
 from elastic_launcher.report.metrics import Metrics
+from elastic_launcher.report.words import NONE, duration, listing, moment, number, plural, rate, share
+
+MOST_GENERATIONS = 50
+MOST_REMARKS = 30
 
 
-def summarize(events: Sequence[Event], metrics: Metrics) -> str:
-    """Returns a short Markdown page: how it ended, its numbers, its generations, and what went wrong."""
-    started = next((event for event in events if event.kind == "job_started"), None)
-    finished = next((event for event in events if event.kind == "job_finished"), None)
-    name = started.get("name", "job") if started is not None else "job"
-    lines = [f"# {name}", ""]
-    lines += [str(finished.get("message") or "finished") if finished is not None else "still running", ""]
-    rows = [
-        ("steps", f"{metrics.steps:,}"),
-        ("samples", f"{metrics.samples:,}"),
-        ("samples per second", f"{metrics.samples_per_second:,.1f}"),
-        ("duration", f"{metrics.duration:.1f} s"),
-        ("goodput", f"{metrics.goodput:.1%}"),
-        ("resizes", f"{metrics.resizes_total}"),
-        ("longest pause", f"{max(metrics.pauses, default=0.0):.3f} s"),
-        ("last loss", "-" if metrics.loss is None else f"{metrics.loss:.4g}"),
-        *((key, f"{value:.6g}") for key, value in metrics.logged.items()),
-    ]
-    lines += ["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows), ""]
-    lines += ["## Generations", "", "| | ranks | nodes | first step | cause | pause |", "|---|---|---|---|---|---|"]
-    for event in events:
-        if event.kind == "generation_formed":
-            nodes = ", ".join(str(n) for n in dict.fromkeys(member["node"] for member in event["members"]))
-            cells = (event.generation, event["world_size"], nodes, event["first_step"], event["cause"])
-            lines.append(f"| {' | '.join(map(str, cells))} | {event['pause_seconds']:.3f} s |")
-    notes = remarks(events, metrics)
+def summarize(history: History, metrics: Metrics) -> str:
+    """Returns the page."""
+    lines = [f"# {_inline(history.name)}", "", *_ending(history), ""]
+    lines += _table(("", ""), _numbers(metrics))
+    lines += ["", "## Generations", "", *_generations(history)]
+    notes = remarks(history, metrics)
     if notes:
-        lines += ["", "## Remarks", "", *(f"- {note}" for note in notes)]
+        lines += ["", "## Notices, warnings, failures", "", *(f"- {_inline(note)}" for note in notes)]
     return "\n".join(lines) + "\n"
 
 
-def remarks(events: Sequence[Event], metrics: Metrics) -> list[str]:
-    """Returns what a reader should know: warnings, failures, a loss that was no number, events that were lost."""
-    notes = []
-    for event in events:
-        if event.kind in ("warning", "hint_rejected", "hint_missing", "node_failed", "node_lost"):
-            notes.append(str(event.get("message", event.kind)))
-        elif event.kind == "step_redone":
-            notes.append(f"step {event['step']} was done again")
+def remarks(history: History, metrics: Metrics) -> list[str]:
+    """Returns what a reader should know: notices, warnings, failures, a loss that was no number."""
+    notes = list(dict.fromkeys(f"at {moment(note.at)}: {note.text}" for note in history.notable))
+    if len(notes) > MOST_REMARKS:
+        notes = [*notes[:MOST_REMARKS], f"and {len(notes) - MOST_REMARKS:,} more, in the timeline"]
     if metrics.loss_not_finite:
-        notes.append(f"the loss was not a finite number in {metrics.loss_not_finite} reports")
-    if metrics.events_lost:
-        notes.append(f"{metrics.events_lost} events could not be written (a full disk?): the history has a gap")
-    return list(dict.fromkeys(notes))
+        notes.append(f"the loss was not a finite number in {plural(metrics.loss_not_finite, 'report')}")
+    return notes
+
+
+def _ending(history: History) -> list[str]:
+    if history.finished is None:
+        return [f"**{history.outcome}**, {duration(history.seconds)} after its start"]
+    code = history.finished.get("exit_code")
+    first, _, rest = str(history.finished.get("message") or "").strip().partition("\n")
+    named = f"**{history.outcome}**" + (f" (exit code {code})" if code else "")
+    lines = [f"{named}: {_inline(first)}" if first else named]
+    if rest.strip():
+        fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", rest)), default=0))
+        lines += ["", f"{fence}text", rest.rstrip(), fence]
+    return lines
+
+
+def _numbers(metrics: Metrics) -> list[tuple[str, ...]]:
+    pauses = metrics.pauses_seconds
+    return [
+        ("steps", f"{metrics.steps:,}"),
+        ("samples", f"{metrics.samples:,}"),
+        ("samples per second", rate(metrics.samples_per_second)),
+        ("duration", duration(metrics.duration_seconds)),
+        ("goodput", share(metrics.goodput)),
+        ("ranks at the end", f"{metrics.world_size_final:,}"),
+        ("resizes", f"{metrics.resizes_total:,}"),
+        ("pauses", f"{duration(sum(pauses))} in all, the longest {duration(max(pauses))}" if pauses else NONE),
+        ("last loss", "not finite" if metrics.loss is None and metrics.loss_not_finite else number(metrics.loss)),
+        *((name, number(value)) for name, value in metrics.logged.items()),
+    ]
+
+
+def _generations(history: History) -> list[str]:
+    if not history.generations:
+        return ["none: training did not begin"]
+    shown = history.generations[:MOST_GENERATIONS]
+    rows = [
+        (
+            str(one.number),
+            moment(one.at),
+            one.cause,
+            str(one.world_size),
+            listing(one.nodes),
+            f"{one.first_step:,}",
+            duration(one.pause_seconds) if one.number > 1 else NONE,
+            NONE if one.samples_per_second is None else rate(one.samples_per_second),
+        )
+        for one in shown
+    ]
+    more = len(history.generations) - len(shown)
+    lines = _table(("", "from", "cause", "ranks", "on nodes", "first step", "pause", "samples/s"), rows)
+    return [*lines, "", f"and {more:,} more, in the timeline"] if more else lines
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    return lines + [f"| {' | '.join(map(_inline, row))} |" for row in rows]
+
+
+def _inline(text: str) -> str:
+    """Keeps a text from being taken for Markdown or HTML."""
+    return re.sub(r"([\\`*_|<\[])", r"\\\1", " ".join(text.split()))

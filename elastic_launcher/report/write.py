@@ -8,20 +8,55 @@ import tempfile
 from pathlib import Path
 
 from elastic_launcher.events import read_events
+from elastic_launcher.report.history import relate
 from elastic_launcher.report.metrics import Metrics, measure
 from elastic_launcher.report.summary import summarize
 from elastic_launcher.report.timeline import render
 
 
+def write_report(work_dir: Path) -> Metrics:
+    """Writes ``report.html``, ``report.md`` and ``metrics.json``, each so that a reader never sees half of it.
+
+    Args:
+        work_dir: The job's folder.
+
+    Raises:
+        EventError: If its events can't be read.
+        OSError: If there are none, or the files can't be written.
+    """
+    events = read_events(work_dir / "events.jsonl")
+    metrics, history = measure(events), relate(events)
+    write_atomically(work_dir / "metrics.json", json.dumps(metrics.to_dict(), indent=1, allow_nan=False) + "\n")
+    write_atomically(work_dir / "report.md", summarize(history, metrics))
+    write_atomically(work_dir / "report.html", render(history, metrics))
+    return metrics
+
+
+def write_timeline(work_dir: Path, html: Path) -> Metrics:
+    """Writes the timeline alone, wherever it is wanted, and nothing into the work directory.
+
+    Raises:
+        EventError: If the events can't be read.
+        OSError: If there are none, or ``html`` can't be written.
+    """
+    events = read_events(work_dir / "events.jsonl")
+    metrics = measure(events)
+    write_atomically(html, render(relate(events), metrics))
+    return metrics
+
+
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a file so that a reader sees all of it or what was there before.
+    """Writes a file so that a reader sees all of it or what was there before; a device or a pipe is just written to.
 
     Raises:
         OSError: If it can't be written.
     """
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -30,21 +65,3 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError:
         os.unlink(temporary)
         raise
-
-
-def write_report(work_dir: Path, html: Path | None = None) -> Metrics:
-    """Writes ``report.html``, ``report.md`` and ``metrics.json``.
-
-    Args:
-        work_dir: The job's folder.
-        html: Where the timeline goes instead.
-
-    Raises:
-        OSError: If there are no events, or the files can't be written.
-    """
-    events = read_events(work_dir / "events.jsonl")
-    metrics = measure(events)
-    write_atomically(html or work_dir / "report.html", render(events, metrics))
-    write_atomically(work_dir / "report.md", summarize(events, metrics))
-    write_atomically(work_dir / "metrics.json", json.dumps(metrics.to_dict(), indent=1) + "\n")
-    return metrics

@@ -1,0 +1,167 @@
+"""What happened, and where a job stands, each in one line for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from elastic_launcher.events import Event
+from elastic_launcher.report.state import JobState, outcome
+from elastic_launcher.report.words import duration, first_line, listing, number, plural, rate
+
+CAUSES = {
+    "start": "",
+    "hint": "because the quota hint changed",
+    "notice": "because a node was given notice",
+    "loss": "because a node was lost",
+}
+"""Why a generation formed, by its ``cause``."""
+
+
+def describe(event: Event) -> str | None:
+    """Returns one line that tells what happened, to what, and what follows; None for what only changes numbers."""
+    get = event.get
+    match event.kind:
+        case "job_started":
+            return f"job {get('name')} started on {get('host')}: {shape(event)}"
+        case "hint_applied":
+            return _hint(event)
+        case "node_started":
+            meanwhile = "; the others train on meanwhile" if event.generation else ""
+            return f"node {get('node')} is starting{_members(event)}{meanwhile}"
+        case "node_warm":
+            return f"node {get('node')} is ready to train"
+        case "node_left":
+            cause = get("cause")
+            return f"node {get('node')} has left" + (f" ({cause})" if cause else "")
+        case "notice":
+            return f"node {get('node')} was given notice ({get('source')}): it leaves at the next step"
+        case "generation_formed":
+            return _generation(event)
+        case "step_redone":
+            return f"step {number(get('step'))} is done again from its first sample: a node was lost in it"
+        case "events_gap":
+            lost = get("lost") or 0
+            return f"{plural(lost, 'event')} could not be written before this (is the disk full?); the training went on"
+        case "warning":
+            return f"warning: {first_line(get('message'))}"
+        case "node_failed" | "node_lost":
+            return _about_node(event)
+        case "hint_rejected" | "hint_missing":
+            return first_line(get("message")) or event.kind.replace("_", " ")
+        case "job_finished":
+            message = first_line(get("message"))
+            return f"{outcome(get('exit_code'))} (exit code {get('exit_code')})" + (f": {message}" if message else "")
+    return None
+
+
+def shape(started: Mapping[str, Any]) -> str:
+    """Returns what was asked for: nodes, ranks and batch, from the fields of ``job_started``."""
+    least, most = started.get("min_nodes"), started.get("max_nodes")
+    nodes = plural(most or 0, "node") if least == most else f"{least} to {most} nodes"
+    parts = [f"{nodes} of {plural(started.get('nproc_per_node') or 1, 'rank')}"]
+    if started.get("global_batch_size"):
+        parts.append(f"{number(started['global_batch_size'])} samples a step")
+    if started.get("max_batch_per_gpu"):
+        parts.append(f"at most {number(started['max_batch_per_gpu'])} a GPU at a time")
+    return ", ".join(parts)
+
+
+def quota(numbers: Mapping[str, int]) -> str:
+    """Returns a hint's numbers: ``guaranteed 1, allowed 3, limit 3``; empty without any."""
+    return ", ".join(f"{name} {value:,}" for name, value in numbers.items())
+
+
+def progress_line(state: JobState) -> str:
+    """Returns where the training stands, in one line."""
+    parts = [
+        position(state),
+        loss(state),
+        size(state),
+        speed(state),
+        plural(state.resizes, "resize") if state.resizes else "",
+        time_left(state),
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def position(state: JobState) -> str:
+    """Returns epoch and step of how many."""
+    epochs = f"/{state.epochs:,}" if state.epochs else ""
+    digits = 1 if (state.total_steps or 0) >= 1000 else 0
+    steps = f"/{state.total_steps:,} ({done(state):.{digits}%})" if state.total_steps else ""
+    return f"epoch {state.epoch + 1:,}{epochs}, step {state.step:,}{steps}"
+
+
+def done(state: JobState) -> float:
+    """Returns the share of the training that is done, from 0 to 1; 0 where its length is not known."""
+    return min(1.0, state.step / state.total_steps) if state.total_steps else 0.0
+
+
+def loss(state: JobState) -> str:
+    """Returns the loss; empty before the first."""
+    return "" if state.loss is None else f"loss {number(state.loss)}"
+
+
+def size(state: JobState) -> str:
+    """Returns the world size with the hint's numbers."""
+    numbers = quota(state.quota)
+    return plural(state.world_size, "rank") + (f" ({numbers})" if numbers else "")
+
+
+def speed(state: JobState) -> str:
+    """Returns the samples per second; empty before they are known."""
+    return f"{rate(state.samples_per_second)} samples/s" if state.samples_per_second else ""
+
+
+def time_left(state: JobState) -> str:
+    """Returns how long the training will go on; empty where that is not known."""
+    left = state.seconds_left
+    if left is None:
+        return ""
+    return f"{duration(round(left))} left" if left >= 1 else "under 1 s left"
+
+
+def waiting(state: JobState) -> str:
+    """Returns what nodes are on their way; empty when none is."""
+    starting = [node.node for node in state.nodes.values() if node.phase == "starting"]
+    ready = [node.node for node in state.nodes.values() if node.phase == "warm"]
+    parts = [f"{_nodes(numbers)} {what}" for numbers, what in ((starting, "starting"), (ready, "ready")) if numbers]
+    return ", ".join(parts)
+
+
+def _nodes(numbers: list[int]) -> str:
+    return ("node " if len(numbers) == 1 else "nodes ") + listing(numbers)
+
+
+def _members(event: Event) -> str:
+    members = event.get("members") or []
+    return f" ({'member' if len(members) == 1 else 'members'} {listing(members)})" if members else ""
+
+
+def _hint(event: Event) -> str:
+    numbers = quota(JobState(hint=event.fields).quota)
+    target = plural(event.get("target_nodes") or 0, "node")
+    which = "" if event.get("hint_generation") is None else f" {event['hint_generation']}"
+    what = numbers or "nothing in it is for this job"
+    stale = "; it is stale, so the job does not grow until it is renewed" if event.get("stale") else ""
+    return f"hint{which}: {what}; the job may have {target}{stale}"
+
+
+def _generation(event: Event) -> str:
+    nodes = [member["node"] for member in event.get("members") or ()]
+    cause = str(event.get("cause") or "")
+    parts = [
+        f"generation {event.generation}: {plural(event.get('world_size') or len(nodes), 'rank')}",
+        f" on {_nodes(sorted(set(nodes)))}" if nodes else "",
+        f" from step {event.get('first_step') or 0:,}",
+        f" {CAUSES.get(cause, f'({cause})')}" if CAUSES.get(cause, cause) else "",
+        "" if event.generation <= 1 else f"; pause {duration(event.get('pause_seconds') or 0.0)}",
+    ]
+    return "".join(parts)
+
+
+def _about_node(event: Event) -> str:
+    message = first_line(event.get("message")) or event.kind.replace("node_", "was ").replace("was failed", "failed")
+    name = f"node {event.get('node')}"
+    return message if name in message else f"{name}: {message}"

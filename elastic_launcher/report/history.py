@@ -1,0 +1,250 @@
+"""What has a job been through? Its events on one axis of seconds since its start, ready to be drawn or told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from elastic_launcher.events import Event, finite
+from elastic_launcher.report.describe import describe
+from elastic_launcher.report.state import outcome
+
+NOTABLE = (
+    "notice",
+    "warning",
+    "hint_rejected",
+    "hint_missing",
+    "node_failed",
+    "node_lost",
+    "step_redone",
+    "events_gap",
+)
+"""Kinds that a reader of a report should not miss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One membership of the job.
+
+    Attributes:
+        number: From 1.
+        at: When its first step was completed.
+        until: When the next one was there, or the job's end.
+        world_size: Its ranks.
+        nodes: Their nodes, in rank order.
+        members: In rank order.
+        cause: ``start``, ``hint``, ``notice`` or ``loss``.
+        first_step: The first step whose samples are divided among its members.
+        pause_seconds: How long the survivors stood still for it.
+        samples_per_second: While it trained; None where too little is known.
+    """
+
+    number: int
+    at: float
+    until: float
+    world_size: int
+    nodes: tuple[int, ...]
+    members: tuple[int, ...]
+    cause: str
+    first_step: int
+    pause_seconds: float
+    samples_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The numbers of a hint, in GPUs, from a moment on; None for what it does not give."""
+
+    at: float
+    guaranteed: int | None
+    allowed: int | None
+    limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLife:
+    """What became of a node.
+
+    Attributes:
+        node: Its number.
+        started: When it was started.
+        admitted: When it first trained, or None.
+        noticed: When it was told to go, or None.
+        ended: When it left or was lost, or None.
+        end: ``left``, ``failed``, ``lost``; empty while it is there.
+    """
+
+    node: int
+    started: float
+    admitted: float | None = None
+    noticed: float | None = None
+    ended: float | None = None
+    end: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that happened, in words.
+
+    Attributes:
+        at: When.
+        kind: The event's.
+        text: One line.
+    """
+
+    at: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A job's past. All moments are seconds since its start.
+
+    Attributes:
+        started: What ``job_started`` said.
+        started_at: In seconds since the epoch.
+        finished: What ``job_finished`` said; None while the job runs.
+        seconds: How long it is, up to its last event.
+        generations: In order.
+        quotas: The hint's numbers whenever they changed.
+        nodes: In order of their numbers.
+        loss: (moment, value) of each report; nan for what is not finite.
+        speed: (moment, samples per second) of each report.
+        notes: All that happened, in words.
+    """
+
+    started: Mapping[str, Any] = field(default_factory=dict)
+    started_at: float = 0.0
+    finished: Mapping[str, Any] | None = None
+    seconds: float = 0.0
+    generations: tuple[Generation, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+    nodes: tuple[NodeLife, ...] = ()
+    loss: tuple[tuple[float, float], ...] = ()
+    speed: tuple[tuple[float, float], ...] = ()
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return str(self.started.get("name") or "job")
+
+    @property
+    def outcome(self) -> str:
+        """``starting``, ``running``, ``finished``, ``stopped`` or ``failed``."""
+        if self.finished is None:
+            return "running" if self.generations else "starting"
+        return outcome(self.finished.get("exit_code"))
+
+    @property
+    def notable(self) -> tuple[Note, ...]:
+        """The notes that a reader should not miss."""
+        return tuple(note for note in self.notes if note.kind in NOTABLE)
+
+
+def relate(events: Sequence[Event]) -> History:
+    """Returns the history that events tell."""
+    start = next((event for event in events if event.kind == "job_started"), events[0] if events else None)
+    if start is None:
+        return History()
+    timed = list(_timed(events, start.time))
+    seconds = timed[-1][0]
+    progress = [(at, event) for at, event in timed if event.kind == "progress"]
+    finished = [event.fields for event in events if event.kind == "job_finished"]
+    return History(
+        started=start.fields if start.kind == "job_started" else {},
+        started_at=start.time,
+        finished=finished[-1] if finished else None,
+        seconds=seconds,
+        generations=_generations(timed, progress, seconds),
+        quotas=_quotas(timed),
+        nodes=_nodes(timed),
+        loss=tuple((at, _or_nan(event["loss"])) for at, event in progress if event.get("loss") is not None),
+        speed=tuple((at, value) for at, event in progress if (value := finite(event.get("samples_per_second")))),
+        notes=tuple(Note(at, event.kind, text) for at, event in timed if (text := describe(event)) is not None),
+    )
+
+
+def _timed(events: Iterable[Event], start: float) -> Iterator[tuple[float, Event]]:
+    """Puts events on the axis, which never runs backwards even where the wall clock did."""
+    latest = 0.0
+    for event in events:
+        latest = max(latest, event.time - start)
+        yield latest, event
+
+
+def _or_nan(value: object) -> float:
+    number = finite(value)
+    return math.nan if number is None else number
+
+
+def _generations(
+    timed: Sequence[tuple[float, Event]], progress: Sequence[tuple[float, Event]], seconds: float
+) -> tuple[Generation, ...]:
+    formed = [(at, event) for at, event in timed if event.kind == "generation_formed"]
+    ends = [*(at for at, _ in formed[1:]), seconds][: len(formed)]
+    speeds = _speeds(progress)
+    return tuple(
+        Generation(
+            number=event.generation,
+            at=at,
+            until=until,
+            world_size=event.get("world_size") or len(event.get("members") or ()),
+            nodes=tuple(dict.fromkeys(member["node"] for member in event.get("members") or ())),
+            members=tuple(member["member"] for member in event.get("members") or ()),
+            cause=str(event.get("cause") or ""),
+            first_step=event.get("first_step") or 0,
+            pause_seconds=finite(event.get("pause_seconds")) or 0.0,
+            samples_per_second=speeds.get(event.generation),
+        )
+        for (at, event), until in zip(formed, ends, strict=True)
+    )
+
+
+def _speeds(progress: Sequence[tuple[float, Event]]) -> dict[int, float]:
+    """Returns each generation's samples per second, from its first report to its last."""
+    spans: dict[int, list[tuple[float, int]]] = {}
+    for at, event in progress:
+        if event.get("samples"):
+            spans.setdefault(event.generation, []).append((at, event["samples"]))
+    return {
+        generation: (span[-1][1] - span[0][1]) / (span[-1][0] - span[0][0])
+        for generation, span in spans.items()
+        if span[-1][0] > span[0][0]
+    }
+
+
+def _quotas(timed: Iterable[tuple[float, Event]]) -> tuple[Quota, ...]:
+    """Returns the hint's numbers whenever they changed; a mere re-write of the document is no change."""
+    found: list[Quota] = []
+    for at, event in timed:
+        if event.kind == "hint_applied":
+            quota = Quota(at, event.get("guaranteed"), event.get("allowed"), event.get("limit"))
+            if not found or replace(quota, at=found[-1].at) != found[-1]:
+                found.append(quota)
+    return tuple(found)
+
+
+_ENDS = {"node_left": "left", "node_failed": "failed", "node_lost": "lost"}
+
+
+def _nodes(timed: Iterable[tuple[float, Event]]) -> tuple[NodeLife, ...]:
+    lives: dict[int, NodeLife] = {}
+    for at, event in timed:
+        if event.kind == "generation_formed":
+            for number in {member["node"] for member in event.get("members") or ()}:
+                life = lives.get(number, NodeLife(number, at))
+                lives[number] = life if life.admitted is not None else replace(life, admitted=at)
+        number = event.get("node")
+        if number is None:
+            continue
+        life = lives.get(number, NodeLife(number, at))
+        if event.kind == "notice":
+            life = replace(life, noticed=at)
+        elif event.kind in _ENDS and life.ended is None:
+            life = replace(life, ended=at, end=_ENDS[event.kind])
+        lives[number] = life
+    return tuple(lives[number] for number in sorted(lives))

@@ -1,0 +1,134 @@
+"""Where a job stands: the fold that status, display and metrics share."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_launcher.events import KINDS, Event
+from elastic_launcher.report.state import JobState, advance, fold, outcome
+from tests.unit.report import jobs
+
+
+def test_nothing_is_known_of_a_job_without_events() -> None:
+    assert fold([]) == JobState()
+    assert fold([]).outcome == "starting"
+    assert fold([]).seconds_left is None
+
+
+def test_a_job_that_was_resized() -> None:
+    story = jobs.resized()
+    state = fold(story.events)
+    assert (state.outcome, state.generation, state.resizes, state.world_size) == ("finished", 3, 2, 2)
+    assert state.step == story.step
+    assert state.samples == story.step * jobs.SAMPLES
+    assert state.quota == {"guaranteed": 1, "allowed": 3, "limit": 3}
+    assert state.logged == {"test_accuracy": 0.9811, "test_loss": 0.0612}
+    assert [member["member"] for member in state.members] == [2, 3]
+    assert {node.node: node.phase for node in state.nodes.values()} == {1: "left", 2: "training", 3: "training"}
+
+
+@pytest.mark.parametrize(
+    ("last", "phase"),
+    [
+        (("node_started", {"node": 9, "members": [17, 18]}), "starting"),
+        (("node_warm", {"node": 9}), "warm"),
+        (("notice", {"node": 9, "source": "signal"}), "leaving"),
+        (("node_left", {"node": 9, "cause": "hint"}), "left"),
+        (("node_failed", {"node": 9, "message": "m"}), "failed"),
+        (("node_lost", {"node": 9, "message": "m"}), "lost"),
+    ],
+)
+def test_a_node_is_followed_from_its_start_to_its_end(last: tuple[str, dict[str, object]], phase: str) -> None:
+    story = jobs.Story(nproc_per_node=2).start_nodes(9).add(last[0], **last[1])
+    node = fold(story.events).nodes[9]
+    assert (node.phase, node.members) == (phase, (17, 18))
+    assert node.is_there == (phase in ("starting", "warm", "training", "leaving"))
+
+
+def test_a_noticed_node_is_leaving_although_a_generation_with_it_still_forms() -> None:
+    story = jobs.Story().start_nodes(1, 2).form(1, cause="start").add("notice", node=1, source="signal").form(1, 2)
+    assert fold(story.events).nodes[1].phase == "leaving"
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", None, 0.0, 2])
+def test_the_loss_is_the_last_one_told(value: object) -> None:
+    story = jobs.Story().start_nodes(1).form(1, cause="start").train(2).train(1, loss=value or 0.0)
+    assert fold(story.events).loss == (value or 0.0)
+
+
+@pytest.mark.parametrize("kind", ["warning", "hint_rejected", "hint_missing", "node_failed", "node_lost"])
+def test_the_message_is_the_last_one_of_any_kind_that_has_one(kind: str) -> None:
+    story = jobs.Story().add("warning", message="first").add(kind, node=1, message="second").hint(1, 1, 1)
+    assert fold(story.events).message == "second"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(0, "finished"), (1, "failed"), (2, "failed"), (70, "failed"), (75, "stopped"), (76, "stopped"), (130, "stopped")],
+)
+def test_how_a_job_ended_follows_from_its_exit_code(code: int, said: str) -> None:
+    assert outcome(code) == said
+    assert fold(jobs.Story().finish(code).events).outcome == said
+
+
+def test_the_time_left_is_that_of_the_steps_to_do_at_the_present_speed() -> None:
+    story = jobs.Story(total_steps=1000).start_nodes(1).form(1, cause="start")
+    for _ in range(10):
+        story.later(2.0)
+        story.step += 10
+        story.add("progress", step=story.step, epoch=0, total_steps=1000, samples=story.step)
+    state = fold(story.events)
+    assert state.step_seconds == pytest.approx(0.2)
+    assert state.seconds_left == pytest.approx(900 * 0.2)
+
+
+def test_a_new_generation_changes_the_time_left_at_once() -> None:
+    story = jobs.Story(total_steps=10_000).start_nodes(1).form(1, cause="start")
+    for nodes, rate in ((1, 5), (4, 20)):
+        if nodes > 1:
+            story.form(1, 2, 3, 4, pause=0.0)
+        for _ in range(3):
+            story.later(1.0)
+            story.step += rate
+            story.add("progress", step=story.step, epoch=0, total_steps=10_000, samples=story.step)
+    assert fold(story.events).step_seconds == pytest.approx(1 / 20)
+
+
+def test_the_time_left_does_not_jump_with_one_slow_report() -> None:
+    story = jobs.Story(total_steps=10_000).start_nodes(1).form(1, cause="start")
+    for seconds in (*[1.0] * 60, 3.0):
+        story.later(seconds)
+        story.step += 10
+        story.add("progress", step=story.step, epoch=0, total_steps=10_000, samples=story.step)
+    step_seconds = fold(story.events).step_seconds
+    assert step_seconds is not None
+    assert 0.1 < step_seconds < 0.15
+
+
+def test_a_wall_clock_that_is_set_back_does_no_harm() -> None:
+    story = jobs.resized()
+    story.later(-3600).train(3)
+    state = fold(story.events)
+    assert state.last_at >= state.started_at
+    assert state.step == story.step
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([*KINDS, "of_a_later_version"]),
+            st.floats(0, 2e9),
+            st.fixed_dictionaries({}, optional={"node": st.integers(1, 4), "step": st.integers(0, 99)}),
+        ),
+        max_size=8,
+    )
+)
+def test_events_that_lack_fields_break_nothing(told: list[tuple[str, float, dict[str, int]]]) -> None:
+    state = JobState()
+    for kind, time, fields in told:
+        after = advance(state, Event(kind, time, 1, fields))
+        assert after.step >= state.step
+        assert after.last_at >= state.last_at
+        state = after

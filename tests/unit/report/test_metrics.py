@@ -1,0 +1,68 @@
+"""The numbers that pipelines compare runs by."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from elastic_launcher.report.metrics import measure
+from tests.unit.report import jobs
+
+
+def test_a_job_that_was_resized() -> None:
+    story = jobs.resized()
+    metrics = measure(story.events)
+    assert (metrics.world_size_final, metrics.resizes_total, metrics.generations) == (2, 2, 3)
+    assert metrics.pauses_seconds == (0.031, 0.012)
+    assert (metrics.steps, metrics.samples) == (story.step, story.step * jobs.SAMPLES)
+    assert metrics.goodput == 0.94
+    assert (metrics.notices, metrics.failures, metrics.exit_code) == (1, 0, 0)
+    assert metrics.duration_seconds == pytest.approx(story.now - jobs.START, abs=1e-3)
+    assert metrics.logged == {"test_accuracy": 0.9811, "test_loss": 0.0612}
+
+
+def test_a_job_with_troubles() -> None:
+    metrics = measure(jobs.troubled().events)
+    assert (metrics.failures, metrics.steps_redone, metrics.events_lost, metrics.exit_code) == (2, 1, 17, 1)
+    assert metrics.loss_not_finite == 10
+    assert metrics.loss is not None
+    assert metrics.pauses_seconds == (2.4,)
+
+
+def test_a_loss_that_is_no_number_at_the_end_is_none_and_flagged() -> None:
+    story = jobs.Story().start_nodes(1).form(1, cause="start").train(3).train(2, loss="nan")
+    metrics = measure(story.events)
+    assert metrics.loss is None
+    assert metrics.loss_not_finite == 2
+    json.dumps(metrics.to_dict(), allow_nan=False)
+
+
+def test_the_speed_is_that_of_the_whole_training_without_what_came_before_and_after() -> None:
+    story = jobs.Story().later(500).start_nodes(1).form(1, cause="start")
+    for _ in range(11):
+        story.later(2.0)
+        story.step += 4
+        story.add("progress", step=story.step, epoch=0, samples=story.step * 256)
+    story.later(300).finish()
+    assert measure(story.events).samples_per_second == 4 * 256 / 2
+
+
+def test_goodput_of_a_running_job_leaves_out_the_start_and_the_pauses() -> None:
+    story = jobs.Story().later(20).start_nodes(1).form(1, cause="start", pause=0)
+    for _ in range(2):
+        story.later(38).add("progress", step=1, epoch=0, samples=1).form(1, cause="hint", pause=2)
+    story.add("progress", step=2, epoch=0, samples=2)
+    seconds = story.now - jobs.START
+    assert measure(story.events).goodput == pytest.approx((seconds - 20 - 4) / seconds, abs=1e-3)
+
+
+@pytest.mark.parametrize("story", [jobs.Story(), jobs.waiting(), jobs.Story().finish(76, "no quota", goodput=0.0)])
+def test_a_job_that_never_trained_has_numbers_too(story: jobs.Story) -> None:
+    metrics = measure(story.events)
+    assert (metrics.steps, metrics.samples_per_second, metrics.goodput, metrics.resizes_total) == (0, 0.0, 0.0, 0)
+    assert metrics.pauses_seconds == ()
+
+
+def test_no_events_no_numbers() -> None:
+    assert measure([]).duration_seconds == 0.0

@@ -1,0 +1,48 @@
+"""The summary in Markdown."""
+
+from __future__ import annotations
+
+from elastic_launcher.report.history import relate
+from elastic_launcher.report.metrics import measure
+from elastic_launcher.report.summary import MOST_REMARKS, summarize
+from tests.unit.report import jobs
+
+
+def summary(story: jobs.Story) -> str:
+    return summarize(relate(story.events), measure(story.events))
+
+
+def test_a_job_that_was_resized() -> None:
+    lines = summary(jobs.resized()).splitlines()
+    assert lines[0] == "# bert"
+    assert lines[2] == "**finished**: done: 348 steps, 89088 samples"
+    assert "| pauses | 43 ms in all, the longest 31 ms |" in lines
+    assert "| test\\_accuracy | 0.9811 |" in lines
+    assert "| 3 | 31.6 s | notice | 2 | 2, 3 | 221 | 12 ms | 2,048 |" in lines
+
+
+def test_what_went_wrong_is_quoted_and_never_taken_for_markup() -> None:
+    text = summary(jobs.troubled())
+    assert text.startswith("# llm \\<b>&amp;\\|\\`x\\`\n")
+    assert "**failed** (exit code 1): rank 2" in text
+    assert "\n````text\nLast lines of logs/3-0.log:\n  File <train.py>\n  ```Killed```\n````\n" in text
+    assert "- the loss was not a finite number in 10 reports" in text
+    assert "17 events could not be written" in text
+
+
+def test_tables_keep_their_columns() -> None:
+    for story in (jobs.resized(), jobs.troubled(), jobs.week(0.5, 5)):
+        rows = [line for line in summary(story).splitlines() if line.startswith("|")]
+        assert {line.replace("\\|", "").count("|") for line in rows} == {3, 9}
+
+
+def test_a_job_that_never_trained() -> None:
+    assert "none: training did not begin" in summary(jobs.waiting())
+    assert "**starting**, 2.0 s after its start" in summary(jobs.waiting())
+
+
+def test_many_remarks_are_cut() -> None:
+    story = jobs.Story()
+    for number in range(MOST_REMARKS + 7):
+        story.later(1).add("warning", message=f"warning {number}")
+    assert "and 7 more, in the timeline" in summary(story)
