@@ -6,6 +6,7 @@ than the largest one allowed.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 
 
@@ -52,10 +53,25 @@ class StepPlan:
         return max(len(share.micro_batches) for share in self.shares)
 
 
-def _whole(name: str, value: int, least: int = 1) -> None:
-    """Refuses what is not a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number, {least} or more")
+def whole_number(name: str, value: int, least: int | None = 1) -> int:
+    """Returns an argument as a plain integer (numpy's count as integers too).
+
+    Args:
+        name: What the error calls it.
+        value: The argument.
+        least: The smallest value allowed; None where any will do.
+
+    Raises:
+        ValueError: If it is a bool, no integer, or too small.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or (least is not None and number < least):
+        allowed = "" if least is None else f", {least} or more"
+        raise ValueError(f"{name} is {value!r}; it must be a whole number{allowed}")
+    return number
 
 
 def _even_parts(total: int, parts: int) -> tuple[int, ...]:
@@ -76,10 +92,10 @@ def share(samples: int, max_batch_per_gpu: int, world_size: int, rank: int) -> S
     Raises:
         ValueError: If an argument is not a whole number, or out of range.
     """
-    _whole("samples", samples)
-    _whole("max_batch_per_gpu", max_batch_per_gpu)
-    _whole("world_size", world_size)
-    _whole("rank", rank, 0)
+    samples = whole_number("samples", samples)
+    max_batch_per_gpu = whole_number("max_batch_per_gpu", max_batch_per_gpu)
+    world_size = whole_number("world_size", world_size)
+    rank = whole_number("rank", rank, 0)
     if rank >= world_size:
         raise ValueError(f"rank is {rank}; it must be below the world size, {world_size}")
     least, larger = divmod(samples, world_size)
@@ -92,7 +108,9 @@ def share(samples: int, max_batch_per_gpu: int, world_size: int, rank: int) -> S
 
 def plan_step(samples: int, max_batch_per_gpu: int, world_size: int) -> StepPlan:
     """Returns the parts of all ranks; see `share`."""
-    _whole("world_size", world_size)
+    samples = whole_number("samples", samples)
+    max_batch_per_gpu = whole_number("max_batch_per_gpu", max_batch_per_gpu)
+    world_size = whole_number("world_size", world_size)
     shares = tuple(share(samples, max_batch_per_gpu, world_size, rank) for rank in range(world_size))
     return StepPlan(samples, max_batch_per_gpu, shares)
 
@@ -104,20 +122,31 @@ def steps_per_epoch(dataset_size: int, global_batch_size: int, drop_last: bool =
         dataset_size: Samples in the data set.
         global_batch_size: Samples of a full step.
         drop_last: Whether an incomplete last step is left out.
+
+    Raises:
+        ValueError: If a number is not a whole one of 1 or more.
     """
-    _whole("dataset_size", dataset_size)
-    _whole("global_batch_size", global_batch_size)
+    dataset_size = whole_number("dataset_size", dataset_size)
+    global_batch_size = whole_number("global_batch_size", global_batch_size)
     return dataset_size // global_batch_size if drop_last else -(-dataset_size // global_batch_size)
 
 
 def step_size(dataset_size: int, global_batch_size: int, step_in_epoch: int, drop_last: bool = False) -> int:
     """Returns how many samples a step of the epoch really has: the last one may hold fewer.
 
+    Args:
+        dataset_size: Samples in the data set.
+        global_batch_size: Samples of a full step.
+        step_in_epoch: Counted from 0.
+        drop_last: Whether an incomplete last step is left out.
+
     Raises:
-        ValueError: If the epoch has no such step.
+        ValueError: If a number is not a whole one, or the epoch has no such step.
     """
+    dataset_size = whole_number("dataset_size", dataset_size)
+    global_batch_size = whole_number("global_batch_size", global_batch_size)
     steps = steps_per_epoch(dataset_size, global_batch_size, drop_last)
-    _whole("step_in_epoch", step_in_epoch, 0)
+    step_in_epoch = whole_number("step_in_epoch", step_in_epoch, 0)
     if step_in_epoch >= steps:
         raise ValueError(f"step_in_epoch is {step_in_epoch}; the epoch has {steps} steps, counted from 0")
     return min(global_batch_size, dataset_size - step_in_epoch * global_batch_size)
@@ -126,16 +155,20 @@ def step_size(dataset_size: int, global_batch_size: int, step_in_epoch: int, dro
 def fewest_useful_nodes(global_batch_size: int, nproc_per_node: int, max_nodes: int) -> int:
     """Returns the fewest nodes that are as fast as ``max_nodes``.
 
-    A step takes as long as its largest share, ⌈B ÷ W⌉ samples; nodes that don't make that smaller aren't worth having.
+    A step takes as long as its largest share, ⌈B ÷ W⌉ samples. A node is worth having if that becomes smaller with it:
+    a batch of 10 on 5, 6, 7, 8 or 9 ranks takes two samples' time, so that 5 are enough where 9 could be had.
 
     Args:
         global_batch_size: Samples of a step.
         nproc_per_node: Ranks on each node.
         max_nodes: Nodes that could be had.
+
+    Raises:
+        ValueError: If an argument is not a whole number of 1 or more.
     """
-    _whole("global_batch_size", global_batch_size)
-    _whole("nproc_per_node", nproc_per_node)
-    _whole("max_nodes", max_nodes)
+    global_batch_size = whole_number("global_batch_size", global_batch_size)
+    nproc_per_node = whole_number("nproc_per_node", nproc_per_node)
+    max_nodes = whole_number("max_nodes", max_nodes)
     largest = -(-global_batch_size // (nproc_per_node * max_nodes))
     ranks = -(-global_batch_size // largest)
-    return min(max_nodes, -(-ranks // nproc_per_node))
+    return -(-ranks // nproc_per_node)

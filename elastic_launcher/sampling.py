@@ -3,6 +3,9 @@
 The order is a keyed permutation: a Feistel network over a·b ≥ n with a ≈ b ≈ √n (the generalized network of Black and
 Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, §5), whose rare values of n or more are sent through it again
 until they fall below (cycle walking).
+
+The law: an epoch's order is a permutation, what stands at a position doesn't depend on the slice it is asked for in,
+and the orders can't be told from a true shuffle's. An order once given stays: what was trained in part goes on in it.
 """
 
 from __future__ import annotations
@@ -12,9 +15,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_launcher.batch import step_size
+from elastic_launcher.batch import step_size, whole_number
 
-ROUNDS = 8  # at sizes of a few samples fewer rounds are seen to favour some orders
+ROUNDS = (
+    8  # even; over 40,000 orders of 65, 72 and 81 samples neighbours were seen to be off after 4 and 6, after 8 not
+)
+SMALL = 64  # up to here the order is shuffled as a whole: so few numbers are no permutation of a data set
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -57,7 +63,7 @@ def _permute(values: NDArray[np.uint64], a: np.uint64, b: np.uint64, keys: list[
     for number, key in enumerate(keys):
         modulus = a if number % 2 == 0 else b
         left, right = right, (left + _mix_array(right, key) % modulus) % modulus
-    return left + a * right if ROUNDS % 2 == 0 else right + a * left
+    return left + a * right
 
 
 def _small(size: int, seed: int, epoch: int) -> Indices:
@@ -71,9 +77,6 @@ def _small(size: int, seed: int, epoch: int) -> Indices:
     return np.array(order, dtype=np.int64)
 
 
-SMALL = 64  # up to here the order is shuffled as a whole: 64 numbers are no permutation of a data set
-
-
 def indices(dataset_size: int, seed: int, epoch: int, start: int, stop: int, shuffle: bool = True) -> Indices:
     """Returns the samples at the positions from ``start`` up to ``stop`` of an epoch's order.
 
@@ -81,7 +84,7 @@ def indices(dataset_size: int, seed: int, epoch: int, start: int, stop: int, shu
 
     Args:
         dataset_size: Samples in the data set.
-        seed: Of the training.
+        seed: Of the training; any whole number (modulo 2⁶⁴).
         epoch: Counted from 0; each has an order of its own.
         start: First position.
         stop: The position after the last one, at most ``dataset_size``.
@@ -91,9 +94,14 @@ def indices(dataset_size: int, seed: int, epoch: int, start: int, stop: int, shu
         int64 array of ``stop - start`` indices.
 
     Raises:
-        ValueError: If the positions are not within the data set.
+        ValueError: If an argument is not a whole number, or the positions are not within the data set.
     """
-    if dataset_size < 1 or not 0 <= start <= stop <= dataset_size:
+    dataset_size = whole_number("dataset_size", dataset_size)
+    seed = whole_number("seed", seed, None)
+    epoch = whole_number("epoch", epoch, 0)
+    start = whole_number("start", start, 0)
+    stop = whole_number("stop", stop, 0)
+    if not start <= stop <= dataset_size:
         raise ValueError(f"positions {start} to {stop} are not within a data set of {dataset_size} samples")
     if not shuffle:
         return np.arange(start, stop, dtype=np.int64)
@@ -131,8 +139,8 @@ def step_indices(
         drop_last: Whether an incomplete last step is left out.
 
     Raises:
-        ValueError: If the epoch has no such step.
+        ValueError: If a number is not a whole one, or the epoch has no such step.
     """
     count = step_size(dataset_size, global_batch_size, step_in_epoch, drop_last)
-    start = step_in_epoch * global_batch_size
+    start = int(step_in_epoch) * int(global_batch_size)
     return indices(dataset_size, seed, epoch, start, start + count, shuffle)

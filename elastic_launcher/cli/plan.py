@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import Annotated
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -25,20 +26,18 @@ def plan(
 ) -> None:
     """Shows the plan of one optimizer step: which rank works on which samples, in which micro-batches."""
     try:
-        batch, largest = (
-            _whole("--global-batch-size", global_batch_size),
-            _whole("--max-batch-per-gpu", max_batch_per_gpu),
-        )
+        batch = _whole("--global-batch-size", global_batch_size)
+        largest = _whole("--max-batch-per-gpu", max_batch_per_gpu)
         sizes = [_whole("--world-size", world_size)] if world_size is not None else [w for w in SIZES if w <= batch]
     except ValueError as error:
         typer.echo(f"elastic-launcher: {error}", err=True)
         raise typer.Exit(2) from None
-    plans = [plan_step(batch, largest, size) for size in sizes]
+    plans = (plan_step(batch, largest, size) for size in sizes)
     if as_json:
-        documents = [{**asdict(one), "world_size": one.world_size, "accumulation": one.accumulation} for one in plans]
+        documents = [_document(one) for one in plans]
         typer.echo(json.dumps(documents[0] if world_size is not None else documents))
     else:
-        Console(highlight=False).print(_ranks(plans[0]) if world_size is not None else _overview(plans, batch))
+        Console(highlight=False).print(_ranks(next(plans)) if world_size is not None else _overview(plans))
 
 
 def _whole(flag: str, text: str) -> int:
@@ -47,19 +46,35 @@ def _whole(flag: str, text: str) -> int:
     return int(text)
 
 
-def _overview(plans: list[StepPlan], batch: int) -> Table:
-    table = Table("ranks", "micro-batches a rank", "samples a rank", "largest micro-batch", "as fast with", box=None)
+def _document(one: StepPlan) -> dict[str, Any]:
+    """Returns a plan as JSON has it."""
+    return {
+        "samples": one.samples,
+        "max_batch_per_gpu": one.max_batch_per_gpu,
+        "world_size": one.world_size,
+        "accumulation": one.accumulation,
+        "largest_micro_batch": one.shares[0].micro_batches[0],
+        "fewest_useful_ranks": fewest_useful_nodes(one.samples, 1, one.world_size),
+        "shares": [
+            {"rank": rank, "start": share.start, "samples": share.samples, "micro_batches": share.micro_batches}
+            for rank, share in enumerate(one.shares)
+        ],
+    }
+
+
+def _overview(plans: Iterable[StepPlan]) -> Table:
+    """Returns a row for each world size; the micro-batches are rank 0's, whose share is the largest."""
+    table = Table("ranks", "samples", "accumulation", "largest", "micro-batches", "as fast with", box=None)
     for one in plans:
-        shares = [share.samples for share in one.shares]
-        samples = f"{shares[0]}" if shares[0] == shares[-1] else f"{shares[-1]} to {shares[0]}"
-        fewest = fewest_useful_nodes(batch, 1, one.world_size)
-        largest = one.shares[0].micro_batches[0]
+        first, last = one.shares[0], one.shares[-1]
+        fewest = fewest_useful_nodes(one.samples, 1, one.world_size)
         table.add_row(
             f"{one.world_size}",
+            f"{first.samples}" if first.samples == last.samples else f"{last.samples}-{first.samples}",
             f"{one.accumulation}",
-            samples,
-            f"{largest}",
-            "" if fewest == one.world_size else f"{fewest}",
+            f"{first.micro_batches[0]}",
+            _sizes(first.micro_batches),
+            "" if fewest == one.world_size else f"{fewest} ranks",
         )
     return table
 
@@ -67,7 +82,11 @@ def _overview(plans: list[StepPlan], batch: int) -> Table:
 def _ranks(one: StepPlan) -> Table:
     table = Table("rank", "samples", "from", "micro-batches", box=None)
     for rank, share in enumerate(one.shares):
-        table.add_row(
-            f"{rank}", f"{share.samples}", f"{share.start}", " + ".join(map(str, share.micro_batches)) or "none"
-        )
+        table.add_row(f"{rank}", f"{share.samples}", f"{share.start}", _sizes(share.micro_batches) or "none")
     return table
+
+
+def _sizes(micro_batches: tuple[int, ...]) -> str:
+    """Returns sizes for people: ``2 x 43 + 42``."""
+    runs = [(size, len(tuple(same))) for size, same in groupby(micro_batches)]
+    return " + ".join(f"{size}" if count == 1 else f"{count} x {size}" for size, count in runs)
