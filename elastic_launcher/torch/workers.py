@@ -132,6 +132,7 @@ def _serve(post: _Post, number: int) -> None:
                 epoch, indices = task.open()
                 loading = True
                 if post.marks[_CLOSING]:  # it may have been heard just before
+                    loading = False
                     return
                 outcome = failure or _load(post.fetcher, number, epoch, indices)
                 loading = False

@@ -1,90 +1,26 @@
-"""Law 5, and that loader workers are no trouble to anyone: not to peers, not when something dies, not afterwards."""
+"""Law 5, and what a worker is: how tasks go to workers and batches come back, and what they keep their hands off."""
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import multiprocessing
 import os
 import random
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
-from torch.utils.data import Dataset, default_collate, get_worker_info
+from torch.utils.data import default_collate, get_worker_info
 
 from elastic_launcher.torch.fetch import Fetcher
-from elastic_launcher.torch.workers import AHEAD, END_SECONDS, WorkerPool
-from tests.support import until
-
-ROOT = Path(__file__).parents[2]
-FORK = multiprocessing.get_context("fork")
-PATIENCE = 60.0
-
-
-class Items(Dataset[Any]):
-    """Samples made by a function of the index."""
-
-    def __init__(self, make: Callable[[int], Any], size: int = 1000) -> None:
-        self.make, self.size = make, size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> Any:
-        return self.make(index)
-
-
-@contextlib.contextmanager
-def pool_of(
-    make: Callable[[int], Any], workers: int = 1, collate_fn: Callable[[list[Any]], Any] | None = list, **options: Any
-) -> Iterator[WorkerPool]:
-    pool = WorkerPool(Fetcher(Items(make), collate_fn, 7), workers, **options)
-    try:
-        yield pool
-    finally:
-        pool.close()
-        assert not any(map(lives, pool.pids))
-
-
-def lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def loaded(pool: WorkerPool, *indices: int) -> Any:
-    """What the workers make of these samples."""
-    pool.request(("once", indices), 0, indices)
-    return pool.take(("once", indices), timeout=PATIENCE)
-
-
-class Gate:
-    """Lets a sample wait in the worker until the test opens it."""
-
-    def __init__(self) -> None:
-        self._inside, self._open = FORK.Semaphore(0), FORK.Semaphore(0)
-
-    def wait(self) -> None:
-        self._inside.release()
-        self._open.acquire()
-
-    def reached(self) -> bool:
-        return self._inside.acquire(timeout=PATIENCE)
-
-    def open(self) -> None:
-        self._open.release()
-
+from elastic_launcher.torch.workers import AHEAD
+from tests.local.pools import FORK, Gate, Items, lives, loaded, pool_of
+from tests.support import PATIENCE, until
 
 # -- the same samples
 
@@ -245,87 +181,6 @@ def test_large_batches_come_without_their_memory_staying() -> None:
     print(f"{batches * megabytes / seconds:.0f} MB/s with 2 workers")
 
 
-# -- what goes wrong
-
-
-class Odd(Exception):
-    def __init__(self, name: str, code: int) -> None:
-        super().__init__(f"{name} has {code}")
-        self.name, self.code = name, code
-
-
-class Rebuildable(Odd):
-    def __reduce__(self) -> Any:
-        return Rebuildable, (self.name, self.code)
-
-
-def test_an_exception_keeps_its_type_and_tells_where_it_was_raised() -> None:
-    def fails(index: int) -> Any:
-        raise Rebuildable("sample", index)
-
-    with pool_of(fails) as pool:
-        with pytest.raises(Rebuildable, match="sample has 3") as caught:
-            loaded(pool, 3)
-        assert caught.value.code == 3
-        (note,) = caught.value.__notes__
-        assert f"in loader worker 0 (pid {pool.pids[0]})" in note and "in fails" in note
-
-
-def test_an_exception_that_cant_travel_is_told() -> None:
-    def fails(index: int) -> Any:
-        raise Odd("sample", index)
-
-    with pool_of(fails) as pool, pytest.raises(RuntimeError, match="Odd: sample has 3"):
-        loaded(pool, 3)
-
-
-def test_a_batch_that_cant_travel_is_an_error_and_no_end() -> None:
-    with pool_of(lambda index: (lambda: None) if index else 5) as pool:
-        with pytest.raises(Exception, match="lambda"):
-            loaded(pool, 1)
-        assert loaded(pool, 0) == [5]
-
-
-def test_a_worker_lives_on_after_an_exception() -> None:
-    with pool_of(lambda index: 1 / index) as pool:
-        with pytest.raises(ZeroDivisionError):
-            loaded(pool, 0)
-        assert loaded(pool, 2) == [0.5]
-
-
-def test_a_killed_worker_is_named() -> None:
-    gate = Gate()
-    with pool_of(lambda index: gate.wait(), 2) as pool:
-        pool.request(0, 0, [0])
-        assert gate.reached()
-        os.kill(pool.pids[1], signal.SIGKILL)
-        with pytest.raises(RuntimeError, match=rf"loader worker 1 \(pid {pool.pids[1]}\) was killed by SIGKILL"):
-            pool.take(0, timeout=PATIENCE)
-        pool.request(1, 0, [1])
-        with pytest.raises(RuntimeError, match="worker 1"):
-            pool.take(1)
-        gate.open()
-
-
-def test_a_worker_that_ends_is_named_and_what_it_had_made_stays() -> None:
-    with pool_of(lambda index: os._exit(index) if index else index) as pool:
-        pool.request("made", 0, [0])
-        pool.request("not made", 0, [3])
-        with pytest.raises(RuntimeError, match="loader worker 0 .* ended with exit code 3"):
-            pool.take("not made", timeout=PATIENCE)
-        assert pool.take("made") == [0]
-
-
-def test_a_batch_that_does_not_come_in_time_is_an_error() -> None:
-    gate = Gate()
-    with pool_of(lambda index: gate.wait()) as pool:
-        pool.request(0, 0, [0])
-        with pytest.raises(RuntimeError, match=r"no batch within 0\.05 s"):
-            pool.take(0, timeout=0.05)
-        gate.open()
-        assert pool.take(0, timeout=PATIENCE) == [None]
-
-
 # -- what a worker is
 
 
@@ -390,112 +245,3 @@ def test_peers_notice_the_ranks_end_though_workers_live() -> None:
 def refused(address: Any) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(address) != 0
-
-
-# -- how it ends
-
-
-def test_closing_ends_idle_and_waiting_workers_at_once() -> None:
-    with pool_of(lambda index: bytes(5000), 2) as pool, pool_of(lambda index: index):
-        for ticket in range(500):
-            pool.request(ticket, 0, [1])
-        pool.take(0, timeout=PATIENCE)
-        began = time.monotonic()
-        pool.close()
-        assert time.monotonic() - began < END_SECONDS and not any(map(lives, pool.pids))
-        pool.close()
-        with pytest.raises(KeyError):
-            pool.take(1)
-        pool.request(1, 0, [1])
-        with pytest.raises(RuntimeError, match="the loader is closed"):
-            pool.take(1)
-
-
-@pytest.mark.parametrize("deaf", [False, True])
-def test_closing_ends_a_worker_in_the_midst_of_a_sample(deaf: bool) -> None:
-    gate, cleaned = Gate(), FORK.Event()
-
-    def sample(index: int) -> None:
-        try:
-            if deaf:  # as in foreign code that never returns to Python
-                signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-            gate.wait()
-        finally:
-            cleaned.set()
-
-    with pool_of(sample) as pool:
-        pool.request(0, 0, [0])
-        assert gate.reached()
-        began = time.monotonic()
-        pool.close()
-        assert not lives(pool.pids[0])
-        assert deaf != cleaned.is_set() and deaf == (time.monotonic() - began >= END_SECONDS)
-
-
-def test_a_forgotten_pool_ends_its_workers() -> None:
-    pool = WorkerPool(Fetcher(Items(lambda index: index), None, 7), 2)
-    pids = pool.pids
-    assert loaded(pool, 1).tolist() == [1]
-    del pool
-    gc.collect()
-    assert not any(map(lives, pids))
-
-
-SCRIPT = """
-import os, signal, sys, threading
-import torch
-from elastic_launcher.torch.fetch import Fetcher
-from elastic_launcher.torch.workers import WorkerPool
-
-threading.Thread(target=signal.sigwait, args=[{signal.SIGUSR1}], daemon=True).start()  # as a rank's heartbeat
-
-class Items:
-    def __len__(self): return 10
-    def __getitem__(self, index):
-        while index == 1:
-            signal.pause()
-        return torch.ones(100_000)
-
-pools = [WorkerPool(Fetcher(Items(), None, 7), 2) for _ in range(2)]
-for ticket in range(3):
-    pools[0].request(ticket, 0, [0, 0])
-pools[0].take(0)
-pools[0].request("hangs", 0, [1])
-pools[1].request("never taken", 0, [0])
-print(*(pid for pool in pools for pid in pool.pids), flush=True)
-"""
-ENDS = {
-    "killed": ("signal.pause()", -signal.SIGKILL),
-    "ends": ("", 0),
-    "exits": ("sys.exit(5)", 5),
-    "fails": ("raise KeyError", 1),
-    "leaves at once": ("os._exit(6)", 6),
-}
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_workers_end_with_their_rank_and_leave_nothing(end: str, tmp_path: Path) -> None:
-    line, code = ENDS[end]
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    rank = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT + line],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert rank.stdout is not None
-        pids = [int(word) for word in rank.stdout.readline().split()]
-        assert len(pids) == 4
-        if end == "killed":
-            assert all(map(lives, pids))
-            rank.kill()
-        _, errors = rank.communicate(timeout=PATIENCE)  # ends when the workers' copies of its output are closed too
-        assert (rank.returncode, errors if end != "fails" else "") == (code, "")
-    finally:
-        rank.kill()
-        rank.wait()
-    until(lambda: not any(map(lives, pids)), "the workers end")
-    assert list(tmp_path.iterdir()) == []
-    assert not [name for name in os.listdir("/dev/shm") if any(str(pid) in name for pid in [rank.pid, *pids])]
