@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,7 @@ def test_closing_ends_a_worker_in_the_midst_of_a_sample(deaf: bool) -> None:
 def test_closing_at_any_moment_is_prompt_and_quiet() -> None:
     """A worker may be idle, about to begin, in the midst of a sample, or on its way out when it is asked to end."""
     gate = Gate()
-    for closings in range(40):
+    for closings in range(20):
         with pool_of(lambda index: gate.wait() if index else index, 2) as pool:
             for ticket in range(closings % 4):
                 pool.request(ticket, 0, [0])
@@ -157,6 +158,22 @@ def test_closing_at_any_moment_is_prompt_and_quiet() -> None:
             assert time.monotonic() - began < END_SECONDS
             codes = {worker.exitcode for worker in pool._processes.workers}
             assert codes <= {0, -signal.SIGTERM}  # by the signal: asked before it was set up
+
+
+def test_closing_leaves_time_to_what_a_data_set_does_at_the_workers_exit() -> None:
+    never, cleaned = FORK.Semaphore(0), FORK.Event()
+
+    def clean() -> None:
+        never.acquire(timeout=END_SECONDS / 5)  # the rank asks again and again meanwhile
+        cleaned.set()
+
+    def first(number: int) -> None:
+        util.Finalize(None, clean, exitpriority=0)
+
+    with pool_of(lambda index: index, worker_init_fn=first) as pool:
+        assert loaded(pool, 1) == [1]
+        pool.close()
+        assert cleaned.is_set() and pool._processes.workers[0].exitcode == 0
 
 
 def test_a_forgotten_pool_ends_its_workers() -> None:
