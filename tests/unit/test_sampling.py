@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from elastic_launcher import sampling
 from elastic_launcher.batch import steps_per_epoch
-from elastic_launcher.sampling import SMALL, indices, step_indices
+from elastic_launcher.sampling import BLOCK, SMALL, indices, step_indices
 
 BILLION = 10**9
 SIZES = [
@@ -131,7 +131,16 @@ def test_memory_grows_with_the_slice_and_not_with_the_data_set() -> None:
 
     peak(1000, 100)  # what the first call alone allocates
     assert peak(BILLION, 100_000) < 1.1 * peak(1_000_000, 100_000)
-    assert peak(BILLION, 100_000) < 100 * 100_000  # bytes
+    result = 8 * 1_000_000
+    assert peak(BILLION, 1_000_000) < result + 5_000_000  # bytes: what a block needs
+
+
+@pytest.mark.parametrize("start", [0, 1, BLOCK - 1, BILLION - 2 * BLOCK - 1])
+@pytest.mark.parametrize("count", [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 1])
+def test_a_long_slice_is_its_short_ones(start: int, count: int) -> None:
+    whole = indices(BILLION, 3, 1, start, start + count)
+    cuts = [*range(start, start + count, 5003), start + count]
+    assert np.array_equal(whole, np.concatenate([indices(BILLION, 3, 1, *cut) for cut in pairwise(cuts)]))
 
 
 @given(st.integers(1, 2000), st.integers(1, 300), st.booleans(), st.booleans())
@@ -186,6 +195,7 @@ def test_numpy_integers_count(size: int) -> None:
 
 BOUND = 5.0
 ORDERS = 6000
+MANY_ORDERS = 20_000  # so many that a network of two rounds less would be seen
 OURS_BY_SEED, OURS_BY_EPOCH, TRUE = "a seed each", "an epoch each", "a true shuffle"
 SOURCES = [OURS_BY_SEED, OURS_BY_EPOCH, TRUE]
 
@@ -249,13 +259,16 @@ def departures(many: np.ndarray) -> dict[str, float]:
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("size", [6, 16, 50, 64, 65, 72, 81])
 def test_positions_neighbours_and_digits_are_those_of_a_shuffle(size: int, source: str) -> None:
-    assert departures(orders(source, size)) == {}
+    assert departures(orders(source, size, MANY_ORDERS if size > SMALL else ORDERS)) == {}
 
 
-@pytest.mark.parametrize("size", [65, 72, 81])
-def test_the_statistics_see_a_network_of_too_few_rounds(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "ROUNDS", 4)
-    assert "sample 1 later" in departures(orders(OURS_BY_SEED, size))
+@pytest.mark.parametrize("size", [65, 72])
+@pytest.mark.parametrize("rounds", [4, 6])
+def test_the_statistics_see_a_network_of_too_few_rounds(
+    size: int, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "ROUNDS", rounds)
+    assert "sample 1 later" in departures(orders(OURS_BY_SEED, size, MANY_ORDERS))
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -165,7 +165,7 @@ class Walk:
         raise AssertionError(f"the job does not end: {self.job.state}")
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(
     sizes=st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(1, 2)),
     steps=st.one_of(histories(LIKELY), histories(LIKELY + FAILING), histories(LIKELY + FAILING + FATAL)),
