@@ -45,15 +45,25 @@ class Job:
         path = self.folder / "job" / "events.jsonl"
         return read_events(path) if path.exists() else []
 
-    def event(self, kind: str, test: Callable[[Event], bool] = lambda event: True) -> Event:
-        """Waits for an event."""
+    def wait_for(self, what: str, condition: Callable[[], Any]) -> Any:
+        """Returns what a condition returns, once that is true.
 
-        def look() -> Event | None:
+        Raises:
+            RuntimeError: If the launcher ends before.
+        """
+
+        def look() -> Any:
             if self.process.poll() is not None:
                 raise RuntimeError(f"the launcher ended: {(self.folder / 'log').read_text()[-2000:]}")
-            return next((event for event in self.events() if event.kind == kind and test(event)), None)
+            return condition()
 
-        found = wait_for(kind, look)
+        return wait_for(what, look)
+
+    def event(self, kind: str, test: Callable[[Event], bool] = lambda event: True) -> Event:
+        """Waits for an event."""
+        found = self.wait_for(
+            kind, lambda: next((event for event in self.events() if event.kind == kind and test(event)), None)
+        )
         assert isinstance(found, Event)
         return found
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.common import SCRIPTS, finish, launched, row, stamps, wait_for, write_hint
 
 SCRIPT = SCRIPTS / "resize_train.py"
-ARGUMENTS = ("25", "160", "0.0", "0")
+ARGUMENTS = ("25", "160", "1", "0.0", "0")  # as in resize.py: megabytes, samples of a step, rows a sample, no workers
 SETTLED = 12
 
 
@@ -49,15 +49,15 @@ def once() -> tuple[float, float, float]:
         hints = folder / "hints.json"
         write_hint(hints, 1)
         with launched("--nodes", "1:2", "--hints", hints, "--", SCRIPT, "ours", folder, *ARGUMENTS) as job:
-            wait_for("steps", lambda: any(len(rows) > SETTLED for rows in stamps(folder).values()))
+            job.wait_for("steps", lambda: any(len(rows) > SETTLED for rows in stamps(folder).values()))
             first = next(iter(stamps(folder)))
             peer = torchrun(folder)
             raised = write_hint(hints, 2)
             formed = job.event("generation_formed", lambda e: e["world_size"] == 2)["first_step"]
-            wait_for("steps of two", lambda: sum(r["w"] == 2 for r in stamps(folder)[first]) > SETTLED)
+            job.wait_for("steps of two", lambda: sum(r["w"] == 2 for r in stamps(folder)[first]) > SETTLED)
             grow = next(r["t"] for r in stamps(folder)[first] if r["step"] > formed) - raised
             lowered = write_hint(hints, 1)
-            wait_for("steps of one", lambda: stamps(folder)[first][-1]["w"] == 1)
+            job.wait_for("steps of one", lambda: stamps(folder)[first][-1]["w"] == 1)
             shrink = next(r["t"] for r in stamps(folder)[first] if r["w"] == 1 and r["t"] > lowered) - lowered
     return grow, shrink, peer
 

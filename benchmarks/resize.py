@@ -1,6 +1,7 @@
 """How long the training stands still when its size changes: in process, against stock torchrun with checkpoints.
 
-Pause: the slowest survivor's longest gap between optimizer steps around the change, minus the median step at that size.
+Pause: the survivor's longest gap between optimizer steps around the change, minus the median step at the size that asks
+more of it: the longest of the gap that ends at the change and the AROUND next ones.
 The peer is torchrun's c10d rendezvous at its best valid settings (printed), the same model, a checkpoint each 10 steps;
 its survivors are the ranks of the agent that stays.
 """
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +31,42 @@ SCRIPT = SCRIPTS / "resize_train.py"
 PEER_SETTINGS = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
 PEER_ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 SETTLED = 12  # steps between two changes
-# name, megabytes, samples of a step, seconds an item, loader workers, whether there is a bar
+AROUND = 3  # gaps after a change that may still be longer for it
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained.
+
+    Attributes:
+        name: As it is printed.
+        megabytes: Of the model and its Adam state.
+        batch: Samples of a step.
+        rows: Of a sample.
+        item: Seconds that loading a sample takes.
+        workers: Loader workers.
+        barred: Whether there is a bar.
+    """
+
+    name: str
+    megabytes: int
+    batch: int
+    rows: int = 1
+    item: float = 0.0
+    workers: int = 0
+    barred: bool = True
+
+    @property
+    def arguments(self) -> list[str]:
+        """The script's arguments behind side and folder."""
+        return [str(value) for value in (self.megabytes, self.batch, self.rows, self.item, self.workers)]
+
+
 CASES = [
-    ("25 MB", 25, 160, 0.0, 0, True),
-    ("300 MB", 300, 128, 0.0, 0, True),
-    ("25 MB, 2 workers of 20 ms an item", 25, 8, 0.02, 2, True),
-    ("300 MB, short steps", 300, 16, 0.0, 0, False),
+    Case("25 MB", 25, 160),
+    Case("300 MB", 300, 128),
+    Case("25 MB, 2 workers of 20 ms an item", 25, 6, rows=27, item=0.02, workers=2),
+    Case("300 MB, short steps", 300, 16, barred=False),
 ]
 
 
@@ -43,26 +75,24 @@ def longest_gap(rows: list[dict[str, Any]], change: float, size: int) -> float:
     gaps = [(b["t"] - a["t"], b["t"], b["w"]) for a, b in zip(rows, rows[1:], strict=False)]
     usual = statistics.median([gap for gap, _, w in gaps if w == size])
     near = [gap for gap, at, _ in gaps if at >= change]
-    return max(near[: SETTLED + 1]) - usual
+    return max(near[: AROUND + 1]) - usual
 
 
-def ours(case: tuple[Any, ...]) -> tuple[float, float, float]:
+def ours(case: Case) -> tuple[float, float, float]:
     """Returns the pauses of one grow and one shrink, and the median step at one rank."""
-    _, megabytes, batch, item, workers, _ = case
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         hints = folder / "hints.json"
         write_hint(hints, 1)
-        arguments = ("ours", folder, str(megabytes), str(batch), str(item), str(workers))
-        with launched("--nodes", "1:2", "--hints", hints, "--", SCRIPT, *arguments) as job:
-            wait_for("steps", lambda: any(len(rows) > SETTLED for rows in stamps(folder).values()))
+        with launched("--nodes", "1:2", "--hints", hints, "--", SCRIPT, "ours", folder, *case.arguments) as job:
+            job.wait_for("steps", lambda: any(len(rows) > SETTLED for rows in stamps(folder).values()))
             first = next(iter(stamps(folder)))
             write_hint(hints, 2)
             grown = job.event("generation_formed", lambda e: e["world_size"] == 2)
-            wait_for("steps", lambda: sum(r["w"] == 2 for r in stamps(folder)[first]) > SETTLED)
+            job.wait_for("steps", lambda: sum(r["w"] == 2 for r in stamps(folder)[first]) > SETTLED)
             job.notice(2)
             job.event("generation_formed", lambda e: e.generation == grown.generation + 1)
-            wait_for(
+            job.wait_for(
                 "steps",
                 lambda: sum(r["w"] == 1 and r["step"] > grown["first_step"] for r in stamps(folder)[first]) > SETTLED,
             )
@@ -77,20 +107,19 @@ def ours(case: tuple[Any, ...]) -> tuple[float, float, float]:
     )
 
 
-def _agent(port: int, folder: Path, case: tuple[Any, ...], host: bool) -> subprocess.Popen[bytes]:
-    _, megabytes, batch, item, workers, _ = case
+def _agent(port: int, folder: Path, case: Case, host: bool) -> subprocess.Popen[bytes]:
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", "--rdzv-backend=c10d"),
         *(f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=peer", "--max-restarts=9", "--local-addr=127.0.0.1"),
         *(f"--rdzv-conf={PEER_SETTINGS},is_host={int(host)}", f"--log-dir={folder / 'logs'}", str(SCRIPT)),
-        *("peer", str(folder), str(megabytes), str(batch), str(item), str(workers)),
+        *("peer", str(folder), *case.arguments),
     ]
     environment = os.environ | PEER_ENVIRONMENT | {"OMP_NUM_THREADS": "1"}
     with open(folder / f"agent-{int(host)}.log", "wb") as log:
         return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 
 
-def peer(case: tuple[Any, ...]) -> tuple[float, float]:
+def peer(case: Case) -> tuple[float, float]:
     """Returns stock torchrun's pauses of one grow and one shrink."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
@@ -183,7 +212,7 @@ def main() -> None:
     print(f"peer: torchrun c10d, {PEER_SETTINGS}, {PEER_ENVIRONMENT}, max_restarts 9, checkpoints each 10 steps")
     rows = []
     for case in CASES:
-        if options.case and options.case not in case[0]:
+        if options.case and options.case not in case.name:
             continue
         found, theirs = [], []
         for _ in range(options.runs):
@@ -191,17 +220,17 @@ def main() -> None:
             theirs.append(peer(case))
         step = statistics.median(f[2] for f in found)
         for number, change in enumerate(("grow 1 to 2", "shrink 2 to 1")):
-            limit = built + (case[1] * 2**20 / bandwidth if number == 0 else 0.0)
-            hidden = max(0.0, case[1] * 2**20 / bandwidth - step) if number == 0 else 0.0
+            limit = built + (case.megabytes * 2**20 / bandwidth if number == 0 else 0.0)
+            hidden = max(0.0, case.megabytes * 2**20 / bandwidth - step) if number == 0 else 0.0
             one = row(
                 "resize",
                 [f[number] for f in found],
                 [t[number] for t in theirs],
                 "seconds of pause",
-                case=f"{change}, {case[0]}",
+                case=f"{change}, {case.name}",
                 step=round(step, 3),
                 limit=round(limit, 4),
-                bar=round((0.1 + hidden) if number == 0 else 0.05, 3) if case[5] else None,
+                bar=round((0.1 + hidden) if number == 0 else 0.05, 3) if case.barred else None,
             )
             times = f"ours {one['ours']:.3f} s, peer {one['peer']:.2f} s, {one['ratio']:.0f} times less"
             print(f"{one['case']}: {times}; all: {one['ours_all']}", flush=True)

@@ -1,6 +1,7 @@
 """A model of a given size, trained with a job or as a stock torchrun script with checkpoints; stamps each step.
 
-Arguments: side (ours or peer), folder, megabytes of model and Adam state, samples of a step, seconds an item, workers.
+Arguments: side (ours or peer), folder, megabytes of model and Adam state, samples of a step, rows a sample, seconds an
+item, workers.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset, TensorDataset
 
-SIDE, FOLDER, MEGABYTES, BATCH, ITEM, WORKERS = (
-    sys.argv[1],
-    Path(sys.argv[2]),
+SIDE, FOLDER = sys.argv[1], Path(sys.argv[2])
+MEGABYTES, BATCH, ROWS, ITEM, WORKERS = (
     float(sys.argv[3]),
     int(sys.argv[4]),
-    float(sys.argv[5]),
-    int(sys.argv[6]),
+    int(sys.argv[5]),
+    float(sys.argv[6]),
+    int(sys.argv[7]),
 )
 LAYERS, SAMPLES, CHECKPOINT_EVERY = 8, 4096, 10
 WIDTH = int((MEGABYTES * 2**20 / 12 / LAYERS) ** 0.5)  # parameters and Adam's two moments, float32
@@ -47,9 +48,14 @@ class Slow(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 def parts() -> tuple[nn.Module, torch.optim.Optimizer, Dataset[tuple[torch.Tensor, ...]]]:
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(LAYERS)])
-    x, y = torch.randn(SAMPLES, WIDTH), torch.randint(0, WIDTH, (SAMPLES,))
+    x = torch.randn(SAMPLES, 1, WIDTH).expand(-1, ROWS, -1)  # the same row again and again takes no more memory
+    y = torch.randint(0, WIDTH, (SAMPLES, 1)).expand(-1, ROWS)
     dataset = Slow(x, y) if ITEM else TensorDataset(x, y)
     return model, torch.optim.Adam(model.parameters(), lr=1e-4), dataset  # type: ignore[return-value]
+
+
+def loss_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(model(x.flatten(0, 1)), y.flatten())
 
 
 def stamp(file: object, step: int, world_size: int) -> None:
@@ -66,7 +72,7 @@ def ours() -> None:
     with open(FOLDER / f"stamps-{os.getpid()}.jsonl", "w") as file:
         for _ in job.epochs(100_000):
             for x, y in loader:
-                job.backward(functional.cross_entropy(model(x), y))
+                job.backward(loss_of(model, x, y))
                 optimizer.step()
                 optimizer.zero_grad()
                 if job.sync_gradients:
@@ -90,7 +96,7 @@ def peer() -> None:
     with open(FOLDER / f"stamps-{os.getpid()}.jsonl", "w") as file:
         while True:
             for x, y in loader:
-                functional.cross_entropy(wrapped(x), y).backward()
+                loss_of(wrapped, x, y).backward()
                 optimizer.step()
                 optimizer.zero_grad()
                 step += 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Launcher, assert_no_process, launched, until
+from tests.support import PATIENCE, Launcher, assert_no_process, launched, until
 
 TRAIN = """
 import os, sys, tempfile, time
@@ -117,7 +117,7 @@ def test_a_launcher_that_is_killed_leaves_nothing_after_the_orphan_timeout(folde
         launcher.events.wait(moment)
         launcher.process.kill()
         launcher.process.wait()
-        assert_no_process(launcher.work_dir, timeout=4 + 5)
+        assert_no_process(launcher.work_dir, timeout=PATIENCE)  # an agent that only starts counts from its first try on
         assert_nothing_left(launcher, folder)
 
 
