@@ -20,7 +20,7 @@ from elastic_launcher.events import Event, read_events
 
 SCRIPTS = Path(__file__).parent / "scripts"
 DEADLINE_SECONDS = 180.0  # for anything that ought to take seconds
-POLL_SECONDS = 0.01
+POLL_SECONDS = 0.05  # each look costs the training something
 
 
 def wait_for(what: str, condition: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> Any:

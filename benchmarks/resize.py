@@ -94,8 +94,8 @@ def ours(case: Case) -> tuple[float, float, float]:
             job.event("generation_formed", lambda e: e.generation == grown.generation + 1)
             job.wait_for(
                 "steps",
-                lambda: sum(r["w"] == 1 and r["step"] > grown["first_step"] for r in stamps(folder)[first]) > SETTLED,
-            )
+                lambda: sum(r["w"] == 1 and r["step"] > grown["first_step"] for r in stamps(folder)[first]) > AROUND,
+            )  # soon, another node takes the place of the one that left
             rows = stamps(folder)[first]
     entered = next(r["t"] for r in rows if r["w"] == 2)
     left = [r["t"] for r in rows if r["w"] == 2][-1]

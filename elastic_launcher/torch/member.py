@@ -58,7 +58,7 @@ class Member:
         self._changed = threading.Condition()
         self._pending: Formation | None = None
         self._pending_since = 0.0
-        self._building: set[int] = set()
+        self._building: dict[int, Group] = {}
         self._abandoned: set[int] = set()
         self._current: Formation | None = None
         self._over: str | None = None
@@ -66,6 +66,7 @@ class Member:
         self._closed = False
         self._last_contact = time.monotonic()
         self.coming: dict[str, Any] | None = None
+        self.before_growing: Callable[[Formation], None] = lambda formation: None
         self.expected_world_size = 1
         self._store = ""
 
@@ -185,7 +186,6 @@ class Member:
         kind = order["kind"]
         if kind == "form":
             self.coming = order
-            self._building.add(order["formation"])
             threading.Thread(target=self._build, args=(order,), name="elastic-formation", daemon=True).start()
         elif kind == "abandon":
             self._abandon(order["formation"])
@@ -202,6 +202,8 @@ class Member:
     def _abandon(self, number: int) -> None:
         with self._changed:
             self._abandoned.add(number)
+            if number in self._building:
+                self._building[number].cut()
             for formation in (self._pending, self._current):
                 if formation is not None and formation.number == number and formation.group is not None:
                     formation.group.cut()
@@ -225,6 +227,8 @@ class Member:
                     self._device,
                     long_timeout=GROUP_SECONDS,
                 )
+                if order["mode"] == "grow":
+                    self._make_ready(number, Formation.from_order(order, group))
             except (GroupError, OSError, RuntimeError) as error:
                 self.report("form_failed", formation=number, error=str(error))
                 return
@@ -237,6 +241,19 @@ class Member:
             self._pending_since = time.monotonic()
             self._changed.notify_all()
         self.report("formed", formation=number)
+
+    def _make_ready(self, number: int, formation: Formation) -> None:
+        """Does what costs the training nothing as long as the generation is not the one that trains."""
+        assert formation.group is not None
+        with self._changed:
+            if number in self._abandoned:
+                return
+            self._building[number] = formation.group
+        try:
+            self.before_growing(formation)
+        finally:
+            with self._changed:
+                del self._building[number]
 
     def _send_reports(self) -> None:
         """Tells the coordinator what happened, in order."""

@@ -44,6 +44,43 @@ def capture_optimizer(
     return {"groups": groups, "state": state, "shared": encode(shared, f"{path}.state", tensors)[0]}
 
 
+def outline(optimizer: Optimizer, names: Mapping[int, str]) -> list[list[Any]]:
+    """Returns what of an optimizer's state needs memory; may be called while another thread trains.
+
+    Args:
+        optimizer: The optimizer.
+        names: Of all parameters, by identity.
+
+    Returns:
+        Of each tensor the parameter's name, its own name, its type and its shape. What is shaped like no parameter's
+        state usually is (in a list, say) is left out.
+    """
+    return [
+        [names[id(key)], name, str(value.dtype).removeprefix("torch."), list(value.shape)]
+        for key, values in list(optimizer.state.items())
+        if isinstance(values, dict) and id(key) in names
+        for name, value in list(values.items())
+        if isinstance(name, str) and isinstance(value, torch.Tensor) and value.dim()
+    ]
+
+
+def reserve(optimizer: Optimizer, wanted: list[list[Any]], parameters: Mapping[str, torch.Tensor]) -> None:
+    """Gives an optimizer that has not stepped yet the memory of a described one's state, touched already.
+
+    Args:
+        optimizer: The optimizer.
+        wanted: What `outline` returned on another rank.
+        parameters: This rank's, by name; state of others is left out.
+    """
+    for parameter_name, name, dtype, shape in wanted:
+        parameter = parameters.get(parameter_name)
+        if parameter is not None and name not in optimizer.state[parameter]:
+            memory = torch.zeros(shape, dtype=getattr(torch, dtype), device=parameter.device)
+            optimizer.state[parameter][name] = memory.fill_(
+                0.0
+            )  # zeros alone are not given memory before they are written
+
+
 def own_tensors(
     optimizer: Optimizer, theirs: dict[str, Any], parameters: Mapping[str, torch.Tensor]
 ) -> dict[int, torch.Tensor]:

@@ -130,10 +130,14 @@ class Reducer:
         return self._slots[self._first_key]
 
     def rehearse(self, loss: torch.Tensor, call: int, only: Sequence[torch.Tensor] | None, owner: int) -> None:
-        """Runs a backward pass of which nothing is kept, and lays out the memory of the real one."""
+        """Runs a backward pass of which nothing is kept but the order in which gradients come; lays memory out."""
         self.begin_step()
-        self.slot(call, only, owner)
+        slot = self.slot(call, only, owner)
+        if slot.recording:
+            self._record_order(slot)
         loss.backward()  # type: ignore[no-untyped-call]
+        if slot.recording:
+            self._learn_order(slot)
         for parameter in self._all:
             parameter.grad = None
 
@@ -236,13 +240,10 @@ class Reducer:
     def _arm(self, slot: Slot, group: ReduceGroup, factor: float, first: bool) -> None:
         """Makes buckets go as soon as the gradient that is expected last has come."""
         layout = slot.layout
-        slot.fired.clear()
         if not slot.overlap or len(layout.buckets) < 2:
             return
         if slot.recording:
-            if not layout.handles:
-                for parameter in layout.parameters:
-                    layout.handles.append(parameter.register_post_accumulate_grad_hook(slot.fired.append))
+            self._record_order(slot)
             return
 
         def launch(done: Bucket) -> None:
@@ -256,6 +257,13 @@ class Reducer:
                     self._works.append(group.all_reduce(bucket.flat))
 
         self._launching = launch
+
+    def _record_order(self, slot: Slot) -> None:
+        """Has the next backward pass note the order in which gradients come."""
+        slot.fired.clear()
+        if not slot.layout.handles:
+            for parameter in slot.layout.parameters:
+                slot.layout.handles.append(parameter.register_post_accumulate_grad_hook(slot.fired.append))
 
     def _learn_order(self, slot: Slot) -> None:
         """Puts the hooks where the last backward pass showed that a bucket is complete."""

@@ -8,6 +8,7 @@ same optimizer step as all.
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +48,8 @@ class Resizer:
         self._old_group: Group | None = None
         self.check_due = False
         self.transition: Formation | None = None
+        if session.member is not None:
+            session.member.before_growing = self._reserve
 
     @property
     def joining(self) -> bool:
@@ -156,6 +159,20 @@ class Resizer:
         senders, self._senders = self._senders, []
         for sender in senders:
             sender.wait()
+
+    def _reserve(self, formation: Formation) -> None:
+        """Has joiners make the memory ready for what they will get, beside the training: new memory is slow at first.
+
+        Raises:
+            GroupError: If a peer was lost, or the formation was given up.
+        """
+        group, state = formation.group, self._session.state
+        assert group is not None
+        outline = json.dumps(state.outline()).encode() if group.rank == 0 else b""
+        wanted = group.all_gather_bytes(outline)[0]
+        if self._member().number in formation.joiners:
+            state.reserve(json.loads(wanted))
+        group.all_gather_bytes(b"")  # all joiners have it
 
     def before_step(self) -> None:
         """Changes to a larger generation, if the ranks have agreed on one: the next step is the joiners' first."""

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from elastic_launcher.torch.codec import decode, encode, match
-from elastic_launcher.torch.optimizer_state import capture_optimizer, own_tensors, restore_optimizer
+from elastic_launcher.torch.optimizer_state import capture_optimizer, outline, own_tensors, reserve, restore_optimizer
 
 COPY_BYTES = 64 * 1024  # registered tensors up to here are copied when captured: a script may change them at any time
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -161,6 +161,17 @@ class TrainingState:
         tensors[first:] = [t.clone() if t.nbytes <= COPY_BYTES else t for t in tensors[first:]]
         header["tensors"] = [[f.dtype, f.shape, f.device, f.order] for f in map(TensorForm.of, tensors)]
         return Captured(header, tensors)
+
+    def outline(self) -> list[Any]:
+        """Returns what memory the optimizers' state needs (JSON); may be called while another thread trains."""
+        names = {id(parameter): name for name, parameter in self._parameters().items()}
+        return [outline(optimizer, names) for optimizer in self.optimizers]
+
+    def reserve(self, wanted: list[Any]) -> None:
+        """Makes the memory ready that another rank's `outline` asks for; `finish` later drops what is too much."""
+        parameters = self._parameters()
+        for optimizer, theirs in zip(self.optimizers, wanted, strict=False):
+            reserve(optimizer, theirs, parameters)
 
     def targets(self, header: dict[str, Any]) -> list[torch.Tensor]:
         """Returns the memory into which another rank's tensors go: this rank's own where it has some.

@@ -39,7 +39,6 @@ class StepLoop:
         self._resizer = resizer
         self._progress = Progress(session)
         self._check: ChecksumTask | None = None
-        self._rehearsed = 0
         self._epoch_done = False
         self._error: RuntimeError | None = None
 
@@ -108,18 +107,19 @@ class StepLoop:
             session.loader, session.micro = None, None
 
     def _rehearse(self, loader: ElasticLoader) -> Iterator[Any]:
-        """Runs the script's loop body once, of which nothing is kept, so that all that is slow the first time is done
-        before peers wait.
+        """Runs the script's loop body on the largest and on the smallest micro-batch, of which nothing is kept, so that
+        all that is slow the first time, and the first time at another size, is done before peers wait.
         """
         session = self._session
         position = session.position
         count = loader.step_size(position.step_in_epoch)
         ranks = max(1, self._expected_world_size())
-        self._rehearsed = max(share(count, session.max_batch_per_gpu, ranks, 0).micro_batches)
+        largest = max(share(count, session.max_batch_per_gpu, ranks, 0).micro_batches)
         start = position.step_in_epoch * session.global_batch_size
         session.buffers.begin_step()
-        micro = MicroBatch(samples=0, count=count, last=True, rehearsal=True)
-        yield from self._issue(loader, (position.epoch, start, self._rehearsed), micro)
+        for size in {largest: None, min(count, SPARE_SAMPLES): None}:
+            micro = MicroBatch(samples=0, count=count, last=True, rehearsal=True)
+            yield from self._issue(loader, (position.epoch, start, size), micro)
         session.buffers.undo_step()
         session.state.capture()  # what can't be carried to a joiner is said now, not when one comes
         if session.member is not None:
@@ -192,9 +192,8 @@ class StepLoop:
         self._load_ahead(loader, place)
         sizes = mine.micro_batches
         if not sizes:
-            spare = min(count, max(SPARE_SAMPLES, self._rehearsed if self._resizer.joining else 0))
             micro = MicroBatch(samples=0, count=count, last=True)
-            yield from self._issue(loader, (position.epoch, start, spare), micro)
+            yield from self._issue(loader, (position.epoch, start, min(count, SPARE_SAMPLES)), micro)
             return micro
         offset = start + mine.start
         for number, size in enumerate(sizes):
