@@ -251,7 +251,10 @@ class Job:
         path = os.path.join(folder, f".elastic-first-on-node-{os.getuid()}.lock")
         with open(path, "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+            try:
+                yield
+            finally:
+                fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough: what was forked inside holds the file too
 
     # -- how it ends
 
