@@ -109,7 +109,7 @@ def document(
         "resizes": state.resizes,
         "hint": state.quota or None,
         "nodes": _nodes(state, over=gone or state.finished is not None),
-        "logged": dict(state.logged),
+        "logged": state.logged,
         "launcher": {"host": job.get("host"), "pid": job.get("pid"), "alive": alive, "control": control.get("url")},
     }
 

@@ -146,10 +146,11 @@ class Progress(Message):
 
 @dataclass(frozen=True, slots=True)
 class Log(Message):
-    """Report: the values that the script gave to ``job.log``."""
+    """Report: the values that the script of rank ``rank`` gave to ``job.log``; several ranks may log the same ones."""
 
     KIND: ClassVar[str] = "log"
     step: int
+    rank: int
     values: Mapping[str, Any]
 
 

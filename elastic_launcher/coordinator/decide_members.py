@@ -214,8 +214,11 @@ def _progress(state: State, member: Member, report: Progress, now: float) -> Dec
 def _log(state: State, member: Member, report: Log, now: float) -> Decision:
     if not _trains(state, member):
         return state, ()
-    state = replace(state, logged={**state.logged, **report.values})
-    return state, (emit(state, "log", step=report.step, values=dict(report.values)),)
+    logged, values = state.logged.add(report.step, report.rank, report.values)
+    if not values:
+        return state, ()  # a lower rank has logged them all
+    state = replace(state, logged=logged)
+    return state, (emit(state, "log", step=report.step, rank=report.rank, values=values),)
 
 
 def _step_failed(state: State, member: Member, report: StepFailed, now: float) -> Decision:

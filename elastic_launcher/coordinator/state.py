@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from elastic_launcher.control.messages import Active, Failed, Progress
+from elastic_launcher.logged import Logged
 
 
 def _nothing() -> Mapping[Any, Any]:
@@ -246,7 +247,7 @@ class State:
         samples: Samples trained on.
         redone: The last step that is known to have been done again.
         progress: The last report of rank 0.
-        logged: The last values of ``job.log``.
+        logged: The values of ``job.log`` that count.
     """
 
     rules: Rules
@@ -275,7 +276,7 @@ class State:
     samples: int | None = None
     redone: int | None = None
     progress: Progress | None = None
-    logged: Mapping[str, Any] = field(default_factory=_nothing)
+    logged: Logged = field(default_factory=Logged)
 
     def in_phase(self, *phases: Phase) -> list[Node]:
         """Returns the nodes in one of ``phases``, oldest first."""

@@ -33,7 +33,7 @@ def status(state: State) -> dict[str, Any]:
             "active": sorted(formation.active),
         },
         "progress": None if state.progress is None else asdict(state.progress),
-        "log": dict(state.logged),
+        "log": state.logged.last(),
     }
 
 

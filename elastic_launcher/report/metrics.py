@@ -81,7 +81,7 @@ def measure(events: Sequence[Event]) -> Metrics:
         loss_not_finite=sum(event.get("loss") is not None and finite(event["loss"]) is None for event in progress),
         events_lost=sum(event.get("lost") or 0 for event in events if event.kind == "events_gap"),
         exit_code=None if state.finished is None else state.finished.get("exit_code"),
-        logged=dict(state.logged),
+        logged=state.logged,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.events import Event
+from elastic_launcher.logged import Logged
 
 SMOOTHING_SECONDS = 15.0
 """The time over which the length of a step is averaged for the time left: seconds of noise must not make it jump."""
@@ -60,7 +61,7 @@ class JobState:
         resizes: How many generations came after the first.
         hint: The last ``hint_applied``.
         message: Of the last warning, rejection, failure or loss.
-        logged: The last values of ``job.log``.
+        log: The values of ``job.log`` that count.
         finished: What ``job_finished`` said, or None.
     """
 
@@ -83,7 +84,7 @@ class JobState:
     resizes: int = 0
     hint: Mapping[str, Any] = field(default_factory=dict)
     message: str = ""
-    logged: Mapping[str, Any] = field(default_factory=dict)
+    log: Logged = field(default_factory=Logged)
     finished: Mapping[str, Any] | None = None
     progressed_at: float | None = None
     timed_generation: int = 0
@@ -94,6 +95,11 @@ class JobState:
         if self.total_steps is None or self.step_seconds is None or self.finished is not None:
             return None
         return max(0, self.total_steps - self.step) * self.step_seconds
+
+    @property
+    def logged(self) -> dict[str, Any]:
+        """The last values of ``job.log``."""
+        return self.log.last()
 
     @property
     def quota(self) -> dict[str, int]:
@@ -137,7 +143,8 @@ def advance(state: JobState, event: Event) -> JobState:
                 timed_generation=event.generation,
             )
         case "log":
-            return replace(state, last_at=now, logged={**state.logged, **(get("values") or {})})
+            log, _ = state.log.add(get("step") or 0, get("rank") or 0, get("values") or {})
+            return replace(state, last_at=now, log=log)
         case "job_started":
             return replace(state, last_at=now, started=event.fields, started_at=now)
         case "hint_applied":

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
 from elastic_launcher.batch import StepPlan, plan_step
+from elastic_launcher.torch.backward import Backward
 from elastic_launcher.torch.evaluate import Number, evaluate, reduce_values
 from elastic_launcher.torch.loader import REFUSED, ElasticLoader
 from elastic_launcher.torch.prepare import prepare
@@ -35,7 +36,8 @@ class Job:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._resizer = Resizer(session)
-        self._steps = StepLoop(session, self._resizer)
+        self._backward = Backward(session, self._resizer)
+        self._steps = StepLoop(session, self._resizer, self._backward)
         if session.member is not None:
             self._watch_the_end()
 
@@ -187,7 +189,7 @@ class Job:
                     "the optimizer given to job.backward was not prepared; call job.prepare(optimizer) first"
                 )
             only = [p for group in optimizer.param_groups for p in group["params"]]
-        self._steps.backward(loss, number, only, owner)
+        self._backward.add(loss, number, only, owner)
 
     def evaluate(self, fn: Callable[..., Mapping[str, Number]], loader: ElasticLoader) -> dict[str, Any]:
         """Sums ``fn`` over a data set, which all ranks share; each sample is counted once.
@@ -251,7 +253,10 @@ class Job:
         path = os.path.join(folder, f".elastic-first-on-node-{os.getuid()}.lock")
         with open(path, "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+            try:
+                yield
+            finally:
+                fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough: what was forked inside holds the file too
 
     # -- how it ends
 

@@ -1,5 +1,5 @@
-"""The training loop: issues each step's micro-batches, ends each step with the reduction, and does a step again that a
-lost peer spoiled.
+"""The training loop: issues each step's micro-batches, does a step again that a lost peer spoiled, and ends epochs and
+training on all ranks together. What `job.backward` does in it is in `backward`.
 """
 
 from __future__ import annotations
@@ -9,19 +9,16 @@ import sys
 from collections.abc import Generator, Iterator
 from typing import Any
 
-import torch
-
-from elastic_launcher.batch import Share, share
+from elastic_launcher.batch import share
 from elastic_launcher.torch import rng
+from elastic_launcher.torch.backward import Backward
 from elastic_launcher.torch.fingerprint import fingerprint
 from elastic_launcher.torch.group import GroupError
 from elastic_launcher.torch.loader import ElasticLoader, Piece
-from elastic_launcher.torch.place import Place
+from elastic_launcher.torch.pieces import load_ahead, share_of_step
 from elastic_launcher.torch.progress import Progress
 from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import MicroBatch, Session
-from elastic_launcher.torch.signals import Agreement, Signals
-from elastic_launcher.torch.verify import ChecksumTask, name_differences, name_positions
 
 SPARE_SAMPLES = 2  # a rank without a share runs on two samples, since batch norm refuses one
 
@@ -32,13 +29,14 @@ class StepLoop:
     Args:
         session: The job.
         resizer: Changes this rank's place between steps.
+        backward: Ends each step.
     """
 
-    def __init__(self, session: Session, resizer: Resizer) -> None:
+    def __init__(self, session: Session, resizer: Resizer, backward: Backward) -> None:
         self._session = session
         self._resizer = resizer
+        self._backward = backward
         self._progress = Progress(session)
-        self._check: ChecksumTask | None = None
         self._epoch_done = False
         self._error: RuntimeError | None = None
 
@@ -183,13 +181,10 @@ class StepLoop:
         position = session.position
         count = loader.step_size(position.step_in_epoch)
         start = position.step_in_epoch * session.global_batch_size
-        mine = self._share(place, count)
         rng.seed_all(rng.step_seed(session.seed, position.step, place.rank), session.device)
-        session.buffers.begin_step()
-        session.reducer.begin_step()
-        if self._resizer.check_due:
-            self._check, self._resizer.check_due = ChecksumTask(session.state), False
-        self._load_ahead(loader, place)
+        self._backward.begin_step()
+        load_ahead(session, loader, self._resizer)
+        mine = share_of_step(session, place, count)
         sizes = mine.micro_batches
         if not sizes:
             micro = MicroBatch(samples=0, count=count, last=True)
@@ -205,11 +200,6 @@ class StepLoop:
             offset += size
         return micro
 
-    def _share(self, place: Place, count: int) -> Share:
-        if place.rank >= place.dividing:
-            return Share(count, ())
-        return share(count, self._session.max_batch_per_gpu, place.dividing, place.rank)
-
     def _complete(self, loader: ElasticLoader) -> None:
         """Moves on to the next step, and through a boundary if there is one."""
         session = self._session
@@ -223,180 +213,14 @@ class StepLoop:
         self._progress.tell(loader)
         self._resizer.after_step(session.pace.tick())
 
-    # -- loading ahead
-
-    def _load_ahead(self, loader: ElasticLoader, place: Place) -> None:
-        """Has the workers load this rank's next micro-batches, also those of a generation that is being formed."""
-        if not loader.ahead:
-            return
-        if place.rank < place.dividing:
-            loader.ask(self._pieces(loader, place.rank, place.dividing, 0, loader.ahead + 1))
-        if place.dividing < place.world_size:  # joiners get their share from the next step on
-            loader.ask(self._pieces(loader, place.rank, place.world_size, 1, loader.ahead))
-        coming = self._resizer.coming()
-        if coming is not None:
-            rank = coming["members"].index(place.member)
-            loader.ask(self._pieces(loader, rank, len(coming["members"]), 1, loader.ahead))
-
-    def _pieces(self, loader: ElasticLoader, rank: int, ranks: int, skip: int, limit: int) -> list[Piece]:
-        """Returns the micro-batches that a rank needs from ``skip`` steps after the current one on."""
-        session = self._session
-        pieces: list[Piece] = []
-        epoch, step = session.position.epoch, session.position.step_in_epoch + skip
-        while len(pieces) < limit:
-            if step >= loader.steps_per_epoch:
-                epoch, step = epoch + 1, 0
-                if session.epochs is not None and epoch >= session.epochs:
-                    break
-            mine = share(loader.step_size(step), session.max_batch_per_gpu, ranks, rank)
-            start = step * session.global_batch_size + mine.start
-            for size in mine.micro_batches:
-                pieces.append((epoch, start, size))
-                start += size
-            if not mine.micro_batches:
-                break
-            step += 1
-        return pieces
-
-    # -- the end of a step
-
-    def backward(self, loss: torch.Tensor, weight: float | None, only: list[torch.Tensor] | None, owner: int) -> None:
-        """Adds a micro-batch's gradient and, when it completes the step, reduces (see `Job.backward`)."""
-        session = self._session
-        micro = session.micro
-        if micro is None:
-            raise RuntimeError("job.backward() was called outside the training loop (for batch in loader: ...)")
-        if micro.dropped:
-            return
-        call, micro.calls = micro.calls, micro.calls + 1
-        session.sync_gradients = False
-        if micro.rehearsal:
-            session.reducer.rehearse(loss, call, only, owner)
-            return
-        try:
-            self._accumulate(loss, weight, call, only, owner, micro)
-            if micro.last:
-                self._reduce(call, only, owner, micro)
-        except GroupError as error:
-            micro.dropped, micro.error = True, error
-            session.sync_gradients = False
-            for parameter in session.parameters():
-                parameter.grad = None
-
-    def _accumulate(
-        self,
-        loss: torch.Tensor,
-        weight: float | None,
-        call: int,
-        only: list[torch.Tensor] | None,
-        owner: int,
-        micro: MicroBatch,
-    ) -> None:
-        session = self._session
-        place = session.need_place("job.backward")
-        counted = 0.0 if micro.samples == 0 else float(micro.samples if weight is None else weight)
-        if counted == 0:
-            if micro.samples:
-                session.buffers.undo_micro_batch()
-            elif not self._resizer.joining:  # a joiner's are being replaced by its peer's
-                session.buffers.undo_step()
-            return
-        session.reducer.accumulate(
-            session.reducer.slot(call, only, owner),
-            loss,
-            scale=counted / micro.count,
-            weight=counted,
-            logged=getattr(loss, "elastic_unscaled", loss),
-            group=place.group if micro.last and call >= session.position.calls else None,
-        )
-
-    def _reduce(self, call: int, only: list[torch.Tensor] | None, owner: int, micro: MicroBatch) -> None:
-        session = self._session
-        place = session.need_place("job.backward")
-        if call < session.position.calls:
-            return  # this rank's optimizer took this part of the step before the step had to be done again
-        if self._resizer.take_state():
-            session.buffers.begin_step()  # the step's beginning is what the peer sent, not what was here before
-            session.reducer.begin_step()  # parameters may have been added or frozen before this rank came
-        slot = session.reducer.slot(call, only, owner)
-        share_samples = self._share(place, micro.count).samples
-        signals = self._signals(first=call == 0)
-        agreement = session.reducer.reduce(slot, place.group, signals, samples=share_samples, count=micro.count)
-        self._resizer.complete_reduction()
-        if session.device.type == "cuda":
-            torch.cuda.synchronize(
-                session.device
-            )  # an aborted NCCL reduction shows only when the host has seen its end
-        if not self._accept(agreement, signals):
-            micro.dropped = True
-            return
-        session.loss = agreement.loss if call == 0 else session.loss + agreement.loss
-        session.position.calls = call + 1
-        micro.synced = True
-        session.sync_gradients = True
-
-    def _signals(self, *, first: bool = True, stop: bool = False, left_loop: bool = False) -> Signals:
-        session = self._session
-        ready = None
-        if first and not stop and not left_loop:
-            ready = self._ready()
-        check = 0
-        if self._check is not None:
-            check = self._check.combined()
-        return Signals(position=session.position.mark(), ready=ready, stop=stop, left_loop=left_loop, check=check)
-
-    def _ready(self) -> int | None:
-        coming, loader = self._resizer.coming(), self._session.loader
-        pieces: list[Piece] = []
-        if coming is not None and loader is not None and loader.ahead:
-            rank = coming["members"].index(self._session.need_place("a step").member)
-            pieces = self._pieces(loader, rank, len(coming["members"]), 1, 1)
-        formation = self._resizer.ready(loader, pieces)
-        return formation.number if formation is not None else None
-
-    def _accept(self, agreement: Agreement, signals: Signals) -> bool:
-        """Acts on what the ranks agreed on; returns whether the step counts.
-
-        Raises:
-            RuntimeError: If ranks stand at different steps, differ in their parameters, or one has left the loop alone.
-        """
-        session = self._session
-        group = session.need_place("a step").group
-        if not agreement.same_position:
-            raise RuntimeError(name_positions(group, session.position))
-        check, self._check = self._check, None
-        if check is not None and not agreement.same_check:
-            raise RuntimeError(name_differences(group, check))
-        if agreement.stop:
-            session.over = True
-        elif agreement.left_loop:
-            if agreement.left_loop != group.world_size:
-                raise RuntimeError(name_positions(group, session.position, left_loop=signals.left_loop))
-        elif agreement.formation is not None:
-            self._resizer.agree(agreement.formation)
-        dropped = bool(agreement.stop or agreement.left_loop)
-        if dropped:
-            for parameter in session.parameters():
-                parameter.grad = None
-        return not dropped
-
     # -- ends
-
-    def _exchange(self, *, stop: bool = False, left_loop: bool = False) -> None:
-        """Takes part in the reduction of the next step without working on it, to tell the peers that there is none."""
-        session = self._session
-        place = session.need_place("the end of the training")
-        session.reducer.begin_step()
-        signals = self._signals(stop=stop, left_loop=left_loop)
-        agreement = session.reducer.reduce(session.reducer.first_slot(), place.group, signals, samples=0, count=1)
-        self._accept(agreement, signals)
 
     def _tell_stop(self) -> None:
         """Ends the training on all ranks before the next step."""
         if self._session.need_place("job.stop").world_size == 1:
             self._session.over = True
         else:
-            self._exchange(stop=True)
+            self._backward.exchange(stop=True)
 
     def _end_together(self, loader: ElasticLoader) -> None:
         """Ends the epoch or the training where another rank's script did; the step that this rank had begun does not
@@ -418,7 +242,7 @@ class StepLoop:
         session.micro, session.sync_gradients = None, False
         at_end = session.position.step_in_epoch >= loader.steps_per_epoch
         if not at_end and not session.over and session.place.world_size > 1:
-            self._exchange(stop=session.stop_reason is not None, left_loop=session.stop_reason is None)
+            self._backward.exchange(stop=session.stop_reason is not None, left_loop=session.stop_reason is None)
         elif session.stop_reason is not None:
             session.over = session.over or session.place.world_size == 1
         self._epoch_done = not session.over

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from contextlib import AbstractContextManager
@@ -30,6 +31,7 @@ for epoch in job.epochs(100000):
         optimizer.step()
         optimizer.zero_grad()
         time.sleep(0.01)
+    job.log({"rank": job.rank})  # on all ranks: the lowest one's counts
     if os.path.exists("fail") and job.rank == 1:
         raise ArithmeticError("the third wheel came off")
     if os.path.exists("stop"):
@@ -75,6 +77,9 @@ def test_a_launch_that_ends_well(folder: Path) -> None:
         assert launcher.stdout == "[rank 0] ready\n[rank 0] over 0\n"
         assert (launcher.work_dir / "report.html").stat().st_size > 0
         assert launcher.events.of("job_finished")[0]["exit_code"] == 0
+        assert json.loads((launcher.work_dir / "metrics.json").read_text())["logged"] == {"rank": 0}
+        logs = launcher.events.of("log")
+        assert len({event["step"] for event in logs}) == sum(event["rank"] == 0 for event in logs)
 
 
 @pytest.mark.quick

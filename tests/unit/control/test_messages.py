@@ -32,7 +32,7 @@ EXAMPLES: list[Message] = [
     Active(3, 11, 11, 0, 0.02),
     messages.Left(9),
     Progress(9, 1, 0.5, 100.0, 8, 4, 32, 576),
-    messages.Log(9, {"accuracy": 0.5}),
+    messages.Log(9, 1, {"accuracy": 0.5}),
     messages.StepFailed(3, 9, "reset"),
     messages.StepRedone(9),
     messages.Failed("ValueError: boom", "Traceback"),

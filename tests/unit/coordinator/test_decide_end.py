@@ -294,8 +294,8 @@ def test_interrupts_say_that_nothing_was_saved(number: int, code: int) -> None:
 def test_progress_and_logged_values_become_events() -> None:
     job = training(2)
     job.report(1, Progress(30, 1, 0.25, 900.0, 24, 4, 96, 1920))
-    job.report(1, Log(30, {"accuracy": 0.9}))
-    job.report(1, Log(31, {"lr": 0.1}))
+    job.report(1, Log(30, 0, {"accuracy": 0.9}))
+    job.report(1, Log(31, 0, {"lr": 0.1}))
     assert job.events("progress") == [
         {
             "step": 30,
@@ -309,8 +309,8 @@ def test_progress_and_logged_values_become_events() -> None:
             "world_size": 2,
         }
     ]
-    assert job.events("log")[0] == {"step": 30, "values": {"accuracy": 0.9}}
-    assert dict(job.state.logged) == {"accuracy": 0.9, "lr": 0.1}
+    assert job.events("log")[0] == {"step": 30, "rank": 0, "values": {"accuracy": 0.9}}
+    assert job.state.logged.last() == {"accuracy": 0.9, "lr": 0.1}
     assert (job.state.step, job.state.epoch, job.state.samples) == (30, 1, 1920)
 
 
@@ -318,5 +318,5 @@ def test_what_is_said_by_one_that_does_not_train_is_not_taken() -> None:
     job = Job(target=1)
     job.join(1)
     job.report(1, Progress(30, 1, 0.25))
-    job.report(1, Log(30, {"accuracy": 0.9}))
+    job.report(1, Log(30, 0, {"accuracy": 0.9}))
     assert job.events("progress") == job.events("log") == []

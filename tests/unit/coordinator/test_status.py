@@ -12,7 +12,7 @@ from tests.unit.coordinator.driver import Job, training
 def test_the_status_of_a_job_that_trains() -> None:
     job = training(2)
     job.report(1, Progress(30, 1, 0.25))
-    job.report(1, Log(30, {"accuracy": 0.5}))
+    job.report(1, Log(30, 0, {"accuracy": 0.5}))
     job.target(3)
     job.join(3)
     found = json.loads(json.dumps(status(job.state)))

@@ -1,0 +1,159 @@
+"""What `job.backward` does: adds a micro-batch's gradient to the step's and, when that is complete, reduces it over all
+ranks and acts on what they agreed on in the same reduction.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from elastic_launcher.torch.group import GroupError
+from elastic_launcher.torch.pieces import pieces_to_come, share_of_step
+from elastic_launcher.torch.resize import Resizer
+from elastic_launcher.torch.session import MicroBatch, Session
+from elastic_launcher.torch.signals import Agreement, Signals
+from elastic_launcher.torch.verify import ChecksumTask, name_differences, name_positions
+
+
+class Backward:
+    """Ends the steps of one job in one process.
+
+    Args:
+        session: The job.
+        resizer: Changes this rank's place between steps.
+    """
+
+    def __init__(self, session: Session, resizer: Resizer) -> None:
+        self._session = session
+        self._resizer = resizer
+        self._check: ChecksumTask | None = None
+
+    def begin_step(self) -> None:
+        """Starts a step anew, without any gradient."""
+        self._session.buffers.begin_step()
+        self._session.reducer.begin_step()
+        if self._resizer.check_due:
+            self._check, self._resizer.check_due = ChecksumTask(self._session.state), False
+
+    def add(self, loss: torch.Tensor, weight: float | None, only: list[torch.Tensor] | None, owner: int) -> None:
+        """Adds a micro-batch's gradient and, when it completes the step, reduces (see `Job.backward`)."""
+        session = self._session
+        micro = session.micro
+        if micro is None:
+            raise RuntimeError("job.backward() was called outside the training loop (for batch in loader: ...)")
+        if micro.dropped:
+            return
+        call, micro.calls = micro.calls, micro.calls + 1
+        session.sync_gradients = False
+        if micro.rehearsal:
+            session.reducer.rehearse(loss, call, only, owner)
+            return
+        try:
+            self._accumulate(loss, weight, call, only, owner, micro)
+            if micro.last:
+                self._reduce(call, only, owner, micro)
+        except GroupError as error:
+            micro.dropped, micro.error = True, error
+            session.sync_gradients = False
+            for parameter in session.parameters():
+                parameter.grad = None
+
+    def exchange(self, *, stop: bool = False, left_loop: bool = False) -> None:
+        """Takes part in the reduction of the next step without working on it, to tell the peers that there is none."""
+        session = self._session
+        place = session.need_place("the end of the training")
+        session.reducer.begin_step()
+        signals = self._signals(stop=stop, left_loop=left_loop)
+        agreement = session.reducer.reduce(session.reducer.first_slot(), place.group, signals, samples=0, count=1)
+        self._accept(agreement, signals)
+
+    def _accumulate(
+        self,
+        loss: torch.Tensor,
+        weight: float | None,
+        call: int,
+        only: list[torch.Tensor] | None,
+        owner: int,
+        micro: MicroBatch,
+    ) -> None:
+        session = self._session
+        place = session.need_place("job.backward")
+        counted = 0.0 if micro.samples == 0 else float(micro.samples if weight is None else weight)
+        if counted == 0:
+            if micro.samples:
+                session.buffers.undo_micro_batch()
+            elif not self._resizer.joining:  # a joiner's are being replaced by its peer's
+                session.buffers.undo_step()
+            return
+        session.reducer.accumulate(
+            session.reducer.slot(call, only, owner),
+            loss,
+            scale=counted / micro.count,
+            weight=counted,
+            logged=getattr(loss, "elastic_unscaled", loss),
+            group=place.group if micro.last and call >= session.position.calls else None,
+        )
+
+    def _reduce(self, call: int, only: list[torch.Tensor] | None, owner: int, micro: MicroBatch) -> None:
+        session = self._session
+        place = session.need_place("job.backward")
+        if call < session.position.calls:
+            return  # this rank's optimizer took this part of the step before the step had to be done again
+        if self._resizer.take_state():
+            session.buffers.begin_step()  # the step's beginning is what the peer sent, not what was here before
+            session.reducer.begin_step()  # parameters may have been added or frozen before this rank came
+        slot = session.reducer.slot(call, only, owner)
+        share_samples = share_of_step(session, place, micro.count).samples
+        signals = self._signals(first=call == 0)
+        agreement = session.reducer.reduce(slot, place.group, signals, samples=share_samples, count=micro.count)
+        self._resizer.complete_reduction()
+        if session.device.type == "cuda":
+            torch.cuda.synchronize(session.device)  # an aborted NCCL reduction shows only when its end is seen here
+        if not self._accept(agreement, signals):
+            micro.dropped = True
+            return
+        session.loss = agreement.loss if call == 0 else session.loss + agreement.loss
+        session.position.calls = call + 1
+        micro.synced = True
+        session.sync_gradients = True
+
+    def _signals(self, *, first: bool = True, stop: bool = False, left_loop: bool = False) -> Signals:
+        session = self._session
+        ready = None
+        if first and not stop and not left_loop:
+            ready = self._ready()
+        check = 0
+        if self._check is not None:
+            check = self._check.combined()
+        return Signals(position=session.position.mark(), ready=ready, stop=stop, left_loop=left_loop, check=check)
+
+    def _ready(self) -> int | None:
+        session, loader = self._session, self._session.loader
+        pieces = pieces_to_come(session, loader, self._resizer, 1) if loader is not None and loader.ahead else []
+        formation = self._resizer.ready(loader, pieces)
+        return formation.number if formation is not None else None
+
+    def _accept(self, agreement: Agreement, signals: Signals) -> bool:
+        """Acts on what the ranks agreed on; returns whether the step counts.
+
+        Raises:
+            RuntimeError: If ranks stand at different steps, differ in their parameters, or one has left the loop alone.
+        """
+        session = self._session
+        group = session.need_place("a step").group
+        if not agreement.same_position:
+            raise RuntimeError(name_positions(group, session.position))
+        check, self._check = self._check, None
+        if check is not None and not agreement.same_check:
+            raise RuntimeError(name_differences(group, check))
+        if agreement.stop:
+            session.over = True
+        elif agreement.left_loop:
+            if agreement.left_loop != group.world_size:
+                raise RuntimeError(name_positions(group, session.position, left_loop=signals.left_loop))
+        elif agreement.formation is not None:
+            self._resizer.agree(agreement.formation)
+        dropped = bool(agreement.stop or agreement.left_loop)
+        if dropped:
+            for parameter in session.parameters():
+                parameter.grad = None
+        return not dropped
