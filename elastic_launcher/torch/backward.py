@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 
 from elastic_launcher.torch.group import GroupError
-from elastic_launcher.torch.pieces import pieces_to_come, share_of_step
+from elastic_launcher.torch.pieces import LoadPlan, share_of_step
 from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import MicroBatch, Session
 from elastic_launcher.torch.signals import Agreement, Signals
@@ -20,11 +20,13 @@ class Backward:
     Args:
         session: The job.
         resizer: Changes this rank's place between steps.
+        plan: Knows what is loaded.
     """
 
-    def __init__(self, session: Session, resizer: Resizer) -> None:
+    def __init__(self, session: Session, resizer: Resizer, plan: LoadPlan) -> None:
         self._session = session
         self._resizer = resizer
+        self._plan = plan
         self._check: ChecksumTask | None = None
 
     def begin_step(self) -> None:
@@ -127,9 +129,8 @@ class Backward:
         return Signals(position=session.position.mark(), ready=ready, stop=stop, left_loop=left_loop, check=check)
 
     def _ready(self) -> int | None:
-        session, loader = self._session, self._session.loader
-        pieces = pieces_to_come(session, loader, self._resizer, 1) if loader is not None and loader.ahead else []
-        formation = self._resizer.ready(loader, pieces)
+        loader = self._session.loader
+        formation = self._resizer.ready(lambda: loader is None or self._plan.is_loaded(loader))
         return formation.number if formation is not None else None
 
     def _accept(self, agreement: Agreement, signals: Signals) -> bool:

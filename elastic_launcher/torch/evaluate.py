@@ -35,7 +35,7 @@ def evaluate(session: Session, fn: Callable[..., Mapping[str, Number]], loader: 
             pieces.append((0, start, size))
             start += size
         for number, piece in enumerate(pieces):
-            loader.ask(pieces[number : number + loader.ahead + 1])
+            loader.want(pieces[number : number + loader.ahead + 1])
             for name, value in _call(fn, loader.take(piece)).items():
                 number_value = _number(name, value)
                 sums[name] = sums[name] + number_value if name in sums else number_value

@@ -21,6 +21,7 @@ from elastic_launcher.batch import StepPlan, plan_step
 from elastic_launcher.torch.backward import Backward
 from elastic_launcher.torch.evaluate import Number, evaluate, reduce_values
 from elastic_launcher.torch.loader import REFUSED, ElasticLoader
+from elastic_launcher.torch.pieces import LoadPlan
 from elastic_launcher.torch.prepare import prepare
 from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import Session
@@ -36,8 +37,9 @@ class Job:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._resizer = Resizer(session)
-        self._backward = Backward(session, self._resizer)
-        self._steps = StepLoop(session, self._resizer, self._backward)
+        plan = LoadPlan(session, self._resizer)
+        self._backward = Backward(session, self._resizer, plan)
+        self._steps = StepLoop(session, self._resizer, self._backward, plan)
         if session.member is not None:
             self._watch_the_end()
 

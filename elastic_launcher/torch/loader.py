@@ -124,21 +124,27 @@ class ElasticLoader:
         if self._pool is None:
             batch = self._fetcher.fetch(piece[0], self._indices(piece))
         else:
-            self.ask([piece])
+            self._ask(self._pool, piece)
             self._asked.discard(piece)
             batch = self._pool.take(piece, timeout=self._timeout)
         if self._pin:
             batch = pin(batch)
         return batch_to_device(batch, self._session.device, non_blocking=self._pin)
 
-    def ask(self, pieces: Sequence[Piece]) -> None:
-        """Has micro-batches loaded ahead, as far as workers go."""
+    def want(self, pieces: Sequence[Piece]) -> None:
+        """Has these micro-batches loaded ahead, in this order, and no others, as far as workers go."""
         if self._pool is None:
             return
+        stale = self._asked.difference(pieces)
+        self._pool.discard(stale)
+        self._asked -= stale
         for piece in pieces:
-            if piece not in self._asked:
-                self._asked.add(piece)
-                self._pool.request(piece, piece[0], self._indices(piece))
+            self._ask(self._pool, piece)
+
+    def _ask(self, pool: WorkerPool, piece: Piece) -> None:
+        if piece not in self._asked:
+            self._asked.add(piece)
+            pool.request(piece, piece[0], self._indices(piece))
 
     @property
     def ahead(self) -> int:
@@ -148,15 +154,6 @@ class ElasticLoader:
     def is_ready(self, pieces: Sequence[Piece]) -> bool:
         """Says whether micro-batches that were asked for are there (always without workers)."""
         return self._pool is None or all(piece in self._asked and self._pool.ready(piece) for piece in pieces)
-
-    def forget_before(self, epoch: int, start: int) -> None:
-        """Drops what was loaded ahead for places that are past."""
-        if self._pool is None:
-            return
-        stale = [p for p in self._asked if (p[0], p[1]) < (epoch, start)]
-        if stale:
-            self._pool.discard(stale)
-            self._asked.difference_update(stale)
 
     def close(self) -> None:
         """Ends the workers."""

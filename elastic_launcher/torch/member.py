@@ -65,7 +65,6 @@ class Member:
         self._reports: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._closed = False
         self._last_contact = time.monotonic()
-        self.coming: dict[str, Any] | None = None
         self.before_growing: Callable[[Formation], None] = lambda formation: None
         self.expected_world_size = 1
         self._store = ""
@@ -126,7 +125,7 @@ class Member:
             pending = self._pending
             if pending is None or pending.number != number:
                 return None
-            self._pending, self.coming = None, None
+            self._pending = None
             self._current = pending
             return pending
 
@@ -142,7 +141,7 @@ class Member:
                     raise JobOver(self._over)
                 pending = self._pending
                 if pending is not None and wanted(pending):
-                    self._pending, self.coming = None, None
+                    self._pending = None
                     self._current = pending
                     return pending
                 self._changed.wait(1.0)
@@ -185,7 +184,6 @@ class Member:
     def _obey(self, order: dict[str, Any]) -> None:
         kind = order["kind"]
         if kind == "form":
-            self.coming = order
             threading.Thread(target=self._build, args=(order,), name="elastic-formation", daemon=True).start()
         elif kind == "abandon":
             self._abandon(order["formation"])
@@ -209,8 +207,6 @@ class Member:
                     formation.group.cut()
             if self._pending is not None and self._pending.number == number:
                 self._pending = None
-            if self.coming is not None and self.coming["formation"] == number:
-                self.coming = None
 
     def _build(self, order: dict[str, Any]) -> None:
         """Builds the group of one formation, beside the training."""

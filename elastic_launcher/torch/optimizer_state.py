@@ -52,8 +52,8 @@ def outline(optimizer: Optimizer, names: Mapping[int, str]) -> list[list[Any]]:
         names: Of all parameters, by identity.
 
     Returns:
-        Of each tensor the parameter's name, its own name, its type and its shape. What is shaped like no parameter's
-        state usually is (in a list, say) is left out.
+        Of each tensor the parameter's name, its own name, its type and its shape. Single numbers, and tensors that do
+        not stand directly in a parameter's state, are left out.
     """
     return [
         [names[id(key)], name, str(value.dtype).removeprefix("torch."), list(value.shape)]
@@ -74,11 +74,16 @@ def reserve(optimizer: Optimizer, wanted: list[list[Any]], parameters: Mapping[s
     """
     for parameter_name, name, dtype, shape in wanted:
         parameter = parameters.get(parameter_name)
-        if parameter is not None and name not in optimizer.state[parameter]:
-            memory = torch.zeros(shape, dtype=getattr(torch, dtype), device=parameter.device)
-            optimizer.state[parameter][name] = memory.fill_(
-                0.0
-            )  # zeros alone are not given memory before they are written
+        if parameter is None or name in optimizer.state[parameter]:
+            continue
+        kind = getattr(torch, dtype)
+        alike = list(parameter.shape) == shape  # optimizers make such state with the parameter's strides
+        memory = (
+            torch.empty_like(parameter, dtype=kind)
+            if alike
+            else torch.empty(shape, dtype=kind, device=parameter.device)
+        )
+        optimizer.state[parameter][name] = memory.detach().fill_(0)  # zeros() would not touch it yet
 
 
 def own_tensors(

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 from elastic_launcher.batch import Share, share
 from elastic_launcher.torch.loader import ElasticLoader, Piece
 from elastic_launcher.torch.place import Place
 from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import Session
+
+LEAD_SECONDS = 0.25  # how long a resize may wait for steps whose micro-batches are loaded already
+SPARE_STEPS = 1  # ranks may plan a step apart, and then change at the later one
+
+
+@dataclass(frozen=True)
+class Division:
+    """Among how many ranks samples are divided, and which of them this one is."""
+
+    rank: int
+    ranks: int
 
 
 def share_of_step(session: Session, place: Place, count: int) -> Share:
@@ -16,42 +30,86 @@ def share_of_step(session: Session, place: Place, count: int) -> Share:
     return share(count, session.max_batch_per_gpu, place.dividing, place.rank)
 
 
-def load_ahead(session: Session, loader: ElasticLoader, resizer: Resizer) -> None:
-    """Has the workers load this rank's next micro-batches, also those of a generation that is being formed."""
-    if not loader.ahead:
-        return
-    place = session.need_place("a step")
-    if place.rank < place.dividing:
-        loader.ask(pieces_of(session, loader, place.rank, place.dividing, 0, loader.ahead + 1))
-    if place.dividing < place.world_size:  # joiners get their share from the next step on
-        loader.ask(pieces_of(session, loader, place.rank, place.world_size, 1, loader.ahead))
-    loader.ask(pieces_to_come(session, loader, resizer, loader.ahead))
+class LoadPlan:
+    """Plans what a rank's workers load: the next micro-batches, and those of a generation that is being formed.
 
+    To load both for the same steps would take more time than workers that just keep up have. So the present division's
+    micro-batches are loaded up to a step that is near, and the coming one's from there on.
 
-def pieces_to_come(session: Session, loader: ElasticLoader, resizer: Resizer, limit: int) -> list[Piece]:
-    """Returns this rank's first micro-batches in the generation that is being formed; none without one."""
-    coming = resizer.coming()
-    if coming is None:
-        return []
-    rank = coming["members"].index(session.need_place("a step").member)
-    return pieces_of(session, loader, rank, len(coming["members"]), 1, limit)
+    Args:
+        session: The job.
+        resizer: Knows the generation that is being formed.
+    """
 
+    def __init__(self, session: Session, resizer: Resizer) -> None:
+        self._session = session
+        self._resizer = resizer
+        self._formation = 0
+        self._switch = 0  # from this step on (of the whole training) the coming division's are loaded
 
-def pieces_of(session: Session, loader: ElasticLoader, rank: int, ranks: int, skip: int, limit: int) -> list[Piece]:
-    """Returns the micro-batches that a rank needs from ``skip`` steps after the current one on."""
-    pieces: list[Piece] = []
-    epoch, step = session.position.epoch, session.position.step_in_epoch + skip
-    while len(pieces) < limit:
-        if step >= loader.steps_per_epoch:
-            epoch, step = epoch + 1, 0
+    def load(self, loader: ElasticLoader) -> None:
+        """Has the workers load what this step and the next ones need, and drop what is not needed any more."""
+        if not loader.ahead:
+            return
+        place, now = self._session.need_place("a step"), self._session.position.step
+        present, coming = Division(place.rank, place.dividing), self._coming()
+        steps = loader.ahead + 1
+        if place.dividing < place.world_size:  # the step in which others join: the change is certain
+            coming, self._switch = Division(place.rank, place.world_size), now + 1
+            steps = 1
+        elif coming is not None:
+            self._plan_switch(loader, present)
+            steps = self._switch + SPARE_STEPS - now
+        wanted = self._pieces(loader, present, now, steps)[: loader.ahead + 1]
+        if coming is not None:
+            wanted += self._pieces(loader, coming, self._switch, loader.ahead)[: loader.ahead]
+        loader.want(wanted)
+
+    def is_loaded(self, loader: ElasticLoader) -> bool:
+        """Says whether the workers have loaded the first step after a change that comes now."""
+        coming = self._coming()
+        return (
+            not loader.ahead
+            or coming is None
+            or loader.is_ready(self._pieces(loader, coming, self._first_after_change(), 1))
+        )
+
+    def _coming(self) -> Division | None:
+        formation = self._resizer.standing()
+        if formation is None or formation.group is None:
+            return None
+        return Division(formation.group.rank, formation.group.world_size)
+
+    def _first_after_change(self) -> int:
+        """Returns the first step with the coming division, if the ranks agree on the change in the present one."""
+        formation = self._resizer.standing()
+        joining = formation is not None and formation.mode == "grow"  # joiners take part in one step without samples
+        return self._session.position.step + (2 if joining else 1)
+
+    def _plan_switch(self, loader: ElasticLoader, present: Division) -> None:
+        formation, first = self._resizer.standing(), self._first_after_change()
+        if formation is None or formation.number == self._formation:
+            self._switch = max(self._switch, first)
+            return
+        self._formation = formation.number
+        a_step = len(share(loader.step_size(0), self._session.max_batch_per_gpu, present.ranks, 0).micro_batches)
+        usual = self._session.pace.usual()
+        self._switch = first + (min(math.ceil(loader.ahead / a_step), int(LEAD_SECONDS / usual)) if usual else 0)
+
+    def _pieces(self, loader: ElasticLoader, division: Division, first: int, steps: int) -> list[Piece]:
+        """Returns a rank's micro-batches of some steps, counted over the whole training."""
+        session, found = self._session, []
+        if division.rank >= division.ranks:
+            return []
+        position = session.position
+        for step in range(first, first + steps):
+            further, in_epoch = divmod(position.step_in_epoch + step - position.step, loader.steps_per_epoch)
+            epoch = position.epoch + further
             if session.epochs is not None and epoch >= session.epochs:
                 break
-        mine = share(loader.step_size(step), session.max_batch_per_gpu, ranks, rank)
-        start = step * session.global_batch_size + mine.start
-        for size in mine.micro_batches:
-            pieces.append((epoch, start, size))
-            start += size
-        if not mine.micro_batches:
-            break
-        step += 1
-    return pieces
+            mine = share(loader.step_size(in_epoch), session.max_batch_per_gpu, division.ranks, division.rank)
+            start = in_epoch * session.global_batch_size + mine.start
+            for size in mine.micro_batches:
+                found.append((epoch, start, size))
+                start += size
+        return found

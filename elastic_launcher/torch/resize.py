@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from elastic_launcher.torch.group import Group, GroupError
 from elastic_launcher.torch.handover import Receiver, Sender, receive_position
-from elastic_launcher.torch.loader import ElasticLoader, Piece
 from elastic_launcher.torch.member import JobOver, Member
 from elastic_launcher.torch.place import Formation, Place, mark_log
 from elastic_launcher.torch.session import Session
 
-LOAD_SECONDS = 2.0  # how long a shrink waits for loader workers to have the larger shares ready
+LOAD_SECONDS = 2.0  # how long a change waits for loader workers
 
 
 @dataclass(frozen=True)
@@ -56,25 +56,22 @@ class Resizer:
         """Whether this rank is in the step during which it gets its state."""
         return self._receiver is not None
 
-    def ready(self, loader: ElasticLoader | None, pieces: list[Piece]) -> Formation | None:
-        """Returns the formation that this rank could change to after the step that runs now.
-
-        Args:
-            loader: The training loader.
-            pieces: The first micro-batches that this rank would need then.
-        """
+    def standing(self) -> Formation | None:
+        """Returns the formation whose group stands and to which this rank could change between two steps, if any."""
         member = self._session.member
         formation = member.ready() if member is not None and self.transition is None else None
-        if member is None or formation is None or formation.mode not in ("grow", "shrink"):
-            return None
-        loaded = loader is None or formation.group is None or formation.mode == "grow" or loader.is_ready(pieces)
-        return formation if loaded or time.monotonic() - member.ready_since() > LOAD_SECONDS else None
+        return formation if formation is not None and formation.mode in ("grow", "shrink") else None
 
-    def coming(self) -> dict[str, Any] | None:
-        """Returns the order for the generation that is being formed, if this rank is to be in it."""
-        member = self._session.member
-        order = member.coming if member is not None else None
-        return order if order is not None and member is not None and member.number in order["members"] else None
+    def ready(self, is_loaded: Callable[[], bool]) -> Formation | None:
+        """Returns the formation to which this rank could change after the step that runs now.
+
+        Args:
+            is_loaded: Says whether workers have loaded what this rank would need first.
+        """
+        formation = self.standing()
+        if formation is None or formation.group is None or is_loaded():
+            return formation
+        return formation if time.monotonic() - self._member().ready_since() > LOAD_SECONDS else None
 
     def agree(self, number: int) -> None:
         """Notes that all ranks are ready for a formation: the change comes at the next boundary.

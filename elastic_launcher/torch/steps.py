@@ -15,7 +15,7 @@ from elastic_launcher.torch.backward import Backward
 from elastic_launcher.torch.fingerprint import fingerprint
 from elastic_launcher.torch.group import GroupError
 from elastic_launcher.torch.loader import ElasticLoader, Piece
-from elastic_launcher.torch.pieces import load_ahead, share_of_step
+from elastic_launcher.torch.pieces import LoadPlan, share_of_step
 from elastic_launcher.torch.progress import Progress
 from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import MicroBatch, Session
@@ -30,12 +30,14 @@ class StepLoop:
         session: The job.
         resizer: Changes this rank's place between steps.
         backward: Ends each step.
+        plan: Has workers load ahead.
     """
 
-    def __init__(self, session: Session, resizer: Resizer, backward: Backward) -> None:
+    def __init__(self, session: Session, resizer: Resizer, backward: Backward, plan: LoadPlan) -> None:
         self._session = session
         self._resizer = resizer
         self._backward = backward
+        self._plan = plan
         self._progress = Progress(session)
         self._epoch_done = False
         self._error: RuntimeError | None = None
@@ -183,7 +185,7 @@ class StepLoop:
         start = position.step_in_epoch * session.global_batch_size
         rng.seed_all(rng.step_seed(session.seed, position.step, place.rank), session.device)
         self._backward.begin_step()
-        load_ahead(session, loader, self._resizer)
+        self._plan.load(loader)
         mine = share_of_step(session, place, count)
         sizes = mine.micro_batches
         if not sizes:
@@ -208,7 +210,6 @@ class StepLoop:
         position.samples += loader.step_size(position.step_in_epoch)
         position.step_in_epoch += 1
         position.calls = 0
-        loader.forget_before(position.epoch, position.step_in_epoch * session.global_batch_size)
         session.micro = None
         self._progress.tell(loader)
         self._resizer.after_step(session.pace.tick())

@@ -43,6 +43,24 @@ def test_the_receiver_trains_on_like_the_sender(kind: str, steps: int) -> None:
     assert picture(receiver) == picture(sender)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_that_was_made_ready_is_used_and_nothing_of_it_is_left_over(kind: str) -> None:
+    sender, receiver = trained(kind, 1, STEPS_BEFORE), trained(kind, 2, 0)
+    wanted = json.loads(json.dumps(sender.state.outline()))
+    receiver.state.reserve([[*theirs, ["nobody's", "x", "float32", [3]]] for theirs in wanted])
+    parameters = receiver.state.outline()
+    reserved = {
+        values[name].data_ptr()
+        for optimizer in receiver.state.optimizers
+        for values in optimizer.state.values()
+        for name in values
+    }
+    targets = {t.data_ptr() for t in _hand_over(sender.state, receiver.state)}
+    assert reserved <= targets
+    assert picture(receiver) == picture(sender)
+    assert kind not in ("adam", "sgd with momentum", "tied") or parameters == wanted != [[]]
+
+
 def _memory(state: TrainingState) -> set[int]:
     """Returns where the large tensors of a training lie."""
     optimizer = [v for o in state.optimizers for values in o.state.values() for v in values.values()]

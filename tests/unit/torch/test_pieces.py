@@ -1,0 +1,157 @@
+"""What workers are asked to load around a resize: the present division up to a step, the coming one from there on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from elastic_launcher.torch.loader import Piece
+from elastic_launcher.torch.pieces import LEAD_SECONDS, SPARE_STEPS, LoadPlan
+from elastic_launcher.torch.place import Formation
+from elastic_launcher.torch.position import Position
+
+BATCH, PER_EPOCH, AHEAD = 12, 10, 4
+FAST, SLOW = LEAD_SECONDS / 8, 2 * LEAD_SECONDS  # seconds a step
+
+
+class Loader:
+    """Remembers what is wanted; all of it is loaded, or nothing."""
+
+    ahead = AHEAD
+    steps_per_epoch = PER_EPOCH
+    loaded = True
+
+    def __init__(self) -> None:
+        self.wanted: list[Piece] = []
+
+    def step_size(self, step: int) -> int:
+        return BATCH
+
+    def want(self, pieces: Sequence[Piece]) -> None:
+        assert len(set(pieces)) == len(pieces)
+        self.wanted = list(pieces)
+
+    def is_ready(self, pieces: Sequence[Piece]) -> bool:
+        return self.loaded and set(pieces) <= set(self.wanted)
+
+
+class Rank:
+    """A rank in the middle of its training."""
+
+    def __init__(
+        self, rank: int, ranks: int, usual: float = FAST, epochs: int | None = None, micro: int = BATCH
+    ) -> None:
+        self.place = SimpleNamespace(rank=rank, dividing=ranks, world_size=ranks)
+        self.session: Any = SimpleNamespace(
+            position=Position(epoch=0, step=0, step_in_epoch=0),
+            need_place=lambda what: self.place,
+            max_batch_per_gpu=micro,
+            global_batch_size=BATCH,
+            epochs=epochs,
+            pace=SimpleNamespace(usual=lambda: usual),
+        )
+        self.formation: Formation | None = None
+        self.loader: Any = Loader()
+        self.plan = LoadPlan(self.session, SimpleNamespace(standing=lambda: self.formation))  # type: ignore[arg-type]
+
+    def stands(self, mode: str, rank: int, ranks: int, number: int = 1) -> None:
+        group: Any = SimpleNamespace(rank=rank, world_size=ranks)
+        self.formation = Formation(number, number, mode, tuple(range(1, ranks + 1)), group=group)
+
+    def step(self) -> dict[int, list[tuple[int, int]]]:
+        """Plans the present step, goes on to the next, and returns what was wanted: (start, size) by step."""
+        self.plan.load(self.loader)
+        self.session.position.step += 1
+        self.session.position.step_in_epoch += 1
+        found: dict[int, list[tuple[int, int]]] = {}
+        for epoch, start, size in self.loader.wanted:
+            step, offset = divmod(start, BATCH)
+            found.setdefault(epoch * PER_EPOCH + step, []).append((offset, size))
+        return found
+
+
+def test_without_a_resize_the_next_steps_are_loaded() -> None:
+    rank = Rank(1, 2)
+    assert rank.step() == {step: [(6, 6)] for step in range(AHEAD + 1)}
+    assert rank.step() == {step: [(6, 6)] for step in range(1, AHEAD + 2)}
+
+
+def test_steps_of_several_micro_batches_count_by_micro_batch() -> None:
+    assert Rank(0, 1, micro=6).step() == {0: [(0, 6), (6, 6)], 1: [(0, 6), (6, 6)], 2: [(0, 6)]}
+
+
+def test_the_next_epoch_follows_and_the_last_one_ends() -> None:
+    rank = Rank(0, 2, epochs=2)
+    rank.session.position.step = rank.session.position.step_in_epoch = PER_EPOCH - 2
+    assert sorted(rank.step()) == [8, 9, 10, 11, 12]
+    rank.session.position = Position(epoch=1, step=2 * PER_EPOCH - 2, step_in_epoch=PER_EPOCH - 2)
+    assert sorted(rank.step()) == [18, 19]
+
+
+@pytest.mark.parametrize(("mode", "ranks", "lead"), [("shrink", 1, 1), ("grow", 3, 2)])
+def test_fast_steps_use_up_what_is_loaded_before_the_change(mode: str, ranks: int, lead: int) -> None:
+    rank = Rank(0, 2)
+    rank.step()
+    rank.stands(mode, 0, ranks)
+    present, coming = (0, 6), (0, BATCH // ranks)
+    switch = 1 + lead + AHEAD
+    wanted = rank.step()
+    assert {step: pieces for step, pieces in wanted.items() if present in pieces} == {
+        step: [present] for step in range(1, AHEAD + 2)
+    }
+    assert {step: pieces for step, pieces in wanted.items() if coming in pieces} == {
+        step: [coming] for step in range(switch, switch + AHEAD)
+    }
+    while rank.session.position.step < switch - lead:
+        assert not rank.plan.is_loaded(rank.loader)
+        rank.step()
+    rank.plan.load(rank.loader)
+    assert rank.plan.is_loaded(rank.loader)
+    rank.loader.loaded = False
+    assert not rank.plan.is_loaded(rank.loader)
+
+
+def test_slow_steps_change_at_once() -> None:
+    rank = Rank(0, 2, usual=SLOW)
+    rank.step()
+    rank.stands("shrink", 0, 1)
+    assert rank.step() == {1: [(0, 6)], 2: [(0, 6), (0, 12)], 3: [(0, 12)], 4: [(0, 12)], 5: [(0, 12)]}
+
+
+def test_while_a_change_does_not_come_both_divisions_are_loaded() -> None:
+    rank = Rank(0, 2, usual=SLOW)
+    rank.stands("shrink", 0, 1)
+    for now in range(6):
+        wanted = rank.step()
+        assert wanted[now] == [(0, 6)] or now and wanted[now] == [(0, 6), (0, 12)]
+        assert wanted[now + SPARE_STEPS] == [(0, 6), (0, 12)]
+
+
+def test_a_formation_is_planned_for_once_and_the_next_one_anew() -> None:
+    rank = Rank(0, 2)
+    rank.stands("shrink", 0, 1)
+
+    def switch() -> int:
+        return min(step for step, pieces in rank.step().items() if (0, 12) in pieces)
+
+    first = switch()
+    assert switch() == first
+    rank.stands("shrink", 0, 1, number=2)
+    assert switch() == first + 2
+
+
+def test_in_the_step_in_which_others_join_the_next_ones_are_divided_among_all() -> None:
+    survivor, joiner = Rank(0, 1), Rank(1, 1)
+    survivor.place.world_size = joiner.place.world_size = 2
+    assert survivor.step() == {0: [(0, 12)], **{step: [(0, 6)] for step in range(1, AHEAD + 1)}}
+    assert joiner.step() == {step: [(6, 6)] for step in range(1, AHEAD + 1)}
+
+
+def test_one_who_leaves_loads_on_and_keeps_nobody_waiting() -> None:
+    rank = Rank(1, 2)
+    rank.formation = Formation(1, 1, "shrink", (1,), leavers=(2,))
+    assert rank.step() == {step: [(6, 6)] for step in range(AHEAD + 1)}
+    assert rank.plan.is_loaded(rank.loader)
