@@ -7,8 +7,6 @@ processes in tests/local.
 from __future__ import annotations
 
 import copy
-import math
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -19,20 +17,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
-from elastic_launcher.sampling import step_indices
 from elastic_launcher.torch.job import Job
 from tests.unit.torch.thread_group import ThreadGroup, run_ranks, thread_job
-
-SAMPLES, BATCH, FEATURES, EPOCHS, SEED = 50, 12, 5, 2, 7
-X = torch.randn(SAMPLES, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-Y = torch.randint(0, 3, (SAMPLES,), generator=torch.Generator().manual_seed(2))
-
-
-def batches(epoch: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The global batches of an epoch, in order; the last one is the tail."""
-    steps = math.ceil(SAMPLES / BATCH)
-    indices = [torch.from_numpy(step_indices(SAMPLES, BATCH, SEED, epoch, step, True, False)) for step in range(steps)]
-    return [(X[i], Y[i]) for i in indices]
+from tests.unit.torch.trainings import BATCH, EPOCHS, FEATURES, SEED, X, Y, batches
 
 
 class Case:
@@ -347,177 +334,3 @@ def test_bf16_autocast_keeps_the_weights_of_uneven_micro_batches() -> None:
     for model in run_ranks(2, body):
         for expected, found in zip(plain.parameters(), model.parameters(), strict=True):
             assert torch.allclose(found, expected, rtol=2e-2, atol=2e-3)
-
-
-def replay_batch_norm(build: Callable[[], nn.Module], world_size: int, max_batch: int) -> nn.Module:
-    """What batch norm must come to: per-rank statistics over micro-batches, averaged by samples after each step."""
-    model = build()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for epoch in range(EPOCHS):
-        for x, y in batches(epoch):
-            count = len(x)
-            before = copy.deepcopy(model.state_dict())
-            sums: dict[str, torch.Tensor] = {}
-            start = 0
-            for rank in range(world_size):
-                samples = count // world_size + (rank < count % world_size)
-                model.load_state_dict({**model.state_dict(), **{k: before[k] for k, _ in model.named_buffers()}})
-                pieces = math.ceil(samples / max_batch)
-                for piece in range(pieces):
-                    size = samples // pieces + (piece < samples % pieces)
-                    part = slice(start, start + size)
-                    (functional.cross_entropy(model(x[part]), y[part]) * (size / count)).backward()
-                    start += size
-                for name, buffer in model.named_buffers():
-                    value = buffer * (samples / count) if buffer.is_floating_point() else buffer
-                    old = sums.get(name)
-                    combine = torch.add if buffer.is_floating_point() else torch.maximum
-                    sums[name] = value.clone() if old is None else combine(old, value)
-            model.load_state_dict({**model.state_dict(), **sums})
-            optimizer.step()
-            optimizer.zero_grad()
-    return model
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-@pytest.mark.parametrize("max_batch", [12, 3])
-def test_batch_norm_follows_the_history_of_world_sizes(world_size: int, max_batch: int) -> None:
-    def build() -> nn.Module:
-        torch.manual_seed(5)
-        return nn.Sequential(  # over a length, so that one sample is enough for a rank
-            nn.Unflatten(1, (1, FEATURES)),
-            nn.Conv1d(1, 4, 2, bias=False),
-            nn.BatchNorm1d(4),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(16, 3),
-        ).double()
-
-    start = build()
-    wanted = replay_batch_norm(build, world_size, max_batch).state_dict()
-
-    def body(group: ThreadGroup) -> nn.Module:
-        job = thread_job(group, BATCH, max_batch)
-        model = copy.deepcopy(start)
-        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        loader = job.dataloader(TensorDataset(X, Y), shuffle=True, seed=SEED)
-        for _ in job.epochs(EPOCHS):
-            for x, y in loader:
-                job.backward(functional.cross_entropy(model(x), y))
-                optimizer.step()
-                optimizer.zero_grad()
-        return model
-
-    for model in run_ranks(world_size, body):
-        found = model.state_dict()
-        for key, expected in wanted.items():
-            assert torch.allclose(found[key].double(), expected.double(), rtol=1e-9, atol=1e-12), key
-
-
-@pytest.mark.parametrize("poison", [float("nan"), 1.0])
-def test_a_micro_batch_without_weight_leaves_no_trace(poison: float) -> None:
-    """Weight 0, even with a NaN: gradients, buffers, loss and the other ranks' are as if it had not been."""
-
-    def build() -> nn.Module:
-        torch.manual_seed(5)
-        return nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
-
-    def body(group: ThreadGroup, skip: bool) -> tuple[nn.Module, list[float]]:
-        job = thread_job(group, 8, 4)
-        model = copy.deepcopy(start)
-        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        loader = job.dataloader(TensorDataset(X[:16], Y[:16]), seed=SEED)
-        losses = []
-        for _ in job.epochs(1):
-            for number, (x, y) in enumerate(loader):
-                bad = group.rank == 1 and number == 0 and skip
-                loss = functional.cross_entropy(model(x * poison if bad else x), y)
-                job.backward(loss, weight=0 if bad else len(x))
-                optimizer.step()
-                optimizer.zero_grad()
-                losses.append(job.loss)
-        return model, losses
-
-    start = build()
-    (first, losses), (second, _) = run_ranks(2, lambda group: body(group, True))
-    assert all(math.isfinite(value) for value in losses)
-    for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True):
-        assert torch.equal(a, b) and bool(torch.isfinite(a.double()).all())
-    plain = build()
-    functional.cross_entropy(plain(X[:4]), Y[:4]).backward()
-    with torch.no_grad():
-        for parameter in plain.parameters():
-            parameter -= 0.1 * (parameter.grad if parameter.grad is not None else 0)
-    # the second step starts from what one rank's half made: weighed by its samples alone
-    assert losses[0] == pytest.approx(float(functional.cross_entropy(build()(X[:4]), Y[:4])), rel=1e-12)
-
-
-def test_random_numbers_of_a_step_depend_on_seed_step_and_rank_alone() -> None:
-    def body(group: ThreadGroup) -> list[float]:
-        job = thread_job(group, 4, 4)
-        model = nn.Linear(FEATURES, 3).double()
-        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        loader = job.dataloader(TensorDataset(X[:8], Y[:8]), seed=SEED)
-        drawn = []
-        for _ in job.epochs(2):
-            for x, y in loader:
-                drawn.append(random.random() + float(torch.rand(())))
-                job.backward(functional.cross_entropy(model(x), y))
-                optimizer.step()
-        return drawn
-
-    once, again = run_ranks(1, body)[0], run_ranks(1, body)[0]
-    assert once == again and len(set(once)) == len(once)
-
-
-def test_a_script_can_stop_all_ranks_at_one_step() -> None:
-    def body(group: ThreadGroup) -> int:
-        job = thread_job(group, 4, 2)
-        model = nn.Linear(FEATURES, 3).double()
-        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        loader = job.dataloader(TensorDataset(X, Y), seed=SEED)
-        for _ in job.epochs(5):
-            for x, y in loader:
-                job.backward(functional.cross_entropy(model(x), y))
-                optimizer.step()
-                if job.step == 7 and job.rank == 1:
-                    job.stop("enough")
-        return job.step
-
-    assert run_ranks(3, body) == [7, 7, 7]
-
-
-def test_all_ranks_may_break_together_and_one_alone_is_named() -> None:
-    def body(group: ThreadGroup, ranks: tuple[int, ...]) -> tuple[int, str]:
-        job = thread_job(group, 4, 2)
-        model = nn.Linear(FEATURES, 3).double()
-        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        loader = job.dataloader(TensorDataset(X[:16], Y[:16]), seed=SEED)
-        try:
-            for _ in job.epochs(2):
-                for x, y in loader:
-                    job.backward(functional.cross_entropy(model(x), y))
-                    optimizer.step()
-                    if job.sync_gradients and job.step in (2, 5) and group.rank in ranks:
-                        break
-        except RuntimeError as error:
-            return job.step, str(error)
-        return job.step, ""
-
-    assert run_ranks(2, lambda group: body(group, (0, 1))) == [(5, ""), (5, "")]
-    outcomes = run_ranks(2, lambda group: body(group, (1,)))
-    assert any("rank 1 left the training loop" in message for _, message in outcomes)
-
-
-def test_evaluation_counts_each_sample_once_on_any_number_of_ranks() -> None:
-    def body(group: ThreadGroup) -> dict[str, Any]:
-        job = thread_job(group, 4, 3)
-        loader = job.dataloader(TensorDataset(X[:10], Y[:10]))
-        return job.evaluate(lambda x, y: {"sum": x.sum(), "by": torch.bincount(y, minlength=3)}, loader)
-
-    for world_size in (1, 2, 3, 13):
-        results = run_ranks(world_size, body)
-        assert all(r["count"] == 10 for r in results)
-        assert len({r["sum"] for r in results}) == 1
-        assert results[0]["sum"] == pytest.approx(float(X[:10].sum()), rel=1e-12)
-        assert results[0]["by"].tolist() == torch.bincount(Y[:10], minlength=3).tolist()

@@ -1,7 +1,8 @@
-"""Small trainings of many kinds, whose state travels."""
+"""What is trained: small trainings of many kinds, whose state travels, and a data set."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,19 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler as lr
 
+from elastic_launcher.sampling import step_indices
 from elastic_launcher.torch.state import TrainingState
+
+SAMPLES, BATCH, FEATURES, EPOCHS, SEED = 50, 12, 5, 2, 7
+X = torch.randn(SAMPLES, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+Y = torch.randint(0, 3, (SAMPLES,), generator=torch.Generator().manual_seed(2))
+
+
+def batches(epoch: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The global batches of an epoch, in order; the last one is the tail."""
+    steps = math.ceil(SAMPLES / BATCH)
+    indices = [torch.from_numpy(step_indices(SAMPLES, BATCH, SEED, epoch, step, True, False)) for step in range(steps)]
+    return [(X[i], Y[i]) for i in indices]
 
 
 class Doubling:

@@ -1,0 +1,78 @@
+"""Trains two epochs and writes down the gradient that `job.backward` leaves in each step.
+
+The first epoch's loss is a mean over samples, the second one's a mean over tokens: sequences have 0 to 4 of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+import elastic_launcher.torch as elastic
+
+FEATURES, LENGTH, CLASSES, SEED, RATE, EPOCHS = 6, 4, 3, 7, 0.1, 2
+NO_TOKEN = -100  # as cross_entropy ignores by default
+
+
+def data(samples: int) -> TensorDataset:
+    """Sequences and the class of each token; every third sequence has no token at all."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(samples, LENGTH, FEATURES, dtype=torch.float64, generator=generator)
+    y = torch.randint(0, CLASSES, (samples, LENGTH), generator=generator)
+    lengths = torch.randint(1, LENGTH + 1, (samples,), generator=generator)
+    lengths[::3] = 0
+    return TensorDataset(x, y.masked_fill(torch.arange(LENGTH) >= lengths[:, None], NO_TOKEN), y[:, 0])
+
+
+def build(width: int) -> nn.Module:
+    torch.manual_seed(2)
+    layers = [nn.Linear(FEATURES, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, CLASSES)]
+    return nn.Sequential(*layers).double()
+
+
+def sample_loss(model: nn.Module, x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    """The mean over samples."""
+    return functional.cross_entropy(model(x).mean(1), label)
+
+
+def token_loss(model: nn.Module, x: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """The mean over tokens: NaN where there is none."""
+    return functional.cross_entropy(model(x).flatten(0, 1), tokens.flatten())
+
+
+def main() -> None:
+    options = json.loads(sys.argv[1])
+    folder = Path(options["folder"])
+    job = elastic.init(options["batch"], options["micro"])
+    model = build(options["width"])
+    model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE))
+    loader = job.dataloader(data(options["samples"]), shuffle=True, seed=SEED)
+    gradients, digests, losses = [], [], []
+    for epoch in job.epochs(EPOCHS):
+        for x, tokens, label in loader:
+            if epoch == 0:
+                job.backward(sample_loss(model, x, label))
+            else:
+                job.backward(token_loss(model, x, tokens), weight=int((tokens != NO_TOKEN).sum()))
+            if job.sync_gradients:
+                flat = torch.cat([p.grad.flatten() for p in model.parameters()])
+                digests.append(hashlib.sha256(flat.numpy().tobytes()).hexdigest())
+                losses.append(job.loss)
+                if job.is_main:
+                    gradients.append(flat)
+            optimizer.step()
+            optimizer.zero_grad()
+    (folder / f"rank-{job.rank}.json").write_text(json.dumps({"digests": digests, "losses": losses}))
+    if job.is_main:
+        torch.save(gradients, folder / "gradients.pt")
+
+
+if __name__ == "__main__":
+    main()

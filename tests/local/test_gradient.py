@@ -1,0 +1,66 @@
+"""Law 1 in real process groups: `job.backward` leaves the gradient of the whole batch, on all ranks the same bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from elastic_launcher.sampling import step_indices
+from tests.local.scripts import gradient
+from tests.support import launched
+
+LONG = 150.0  # five ranks import torch on a machine that does other things too
+BUCKETS = 1024  # a width at which the gradient is reduced in more than one bucket
+
+
+def plain(samples: int, batch: int, width: int) -> tuple[list[torch.Tensor], list[float]]:
+    """The reference: torch alone, the whole batch, one backward pass; each step's gradient and loss."""
+    x, tokens, label = gradient.data(samples).tensors
+    model = gradient.build(width)
+    optimizer = torch.optim.SGD(model.parameters(), lr=gradient.RATE)
+    gradients, losses = [], []
+    for epoch in range(gradient.EPOCHS):
+        for step in range(-(-samples // batch)):
+            chosen = torch.from_numpy(step_indices(samples, batch, gradient.SEED, epoch, step, True, False))
+            if epoch == 0:
+                loss = gradient.sample_loss(model, x[chosen], label[chosen])
+            else:
+                loss = gradient.token_loss(model, x[chosen], tokens[chosen])
+            loss.backward()
+            gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+            losses.append(float(loss.detach()))
+            optimizer.step()
+            optimizer.zero_grad()
+    return gradients, losses
+
+
+@pytest.mark.parametrize(
+    ("world_size", "samples", "batch", "micro", "width"),
+    [
+        pytest.param(1, 29, 12, 5, 16, id="one rank, with accumulation"),
+        pytest.param(2, 33, 12, 3, 16, id="two ranks, a batch that divides, a tail that does not"),
+        pytest.param(3, 35, 11, 2, BUCKETS, id="three ranks, a tail of two samples", marks=pytest.mark.quick),
+        pytest.param(4, 11, 3, 2, 16, id="four ranks, a batch of three samples"),
+        pytest.param(5, 17, 13, 2, 16, id="five ranks, a tail of four samples"),
+    ],
+)
+def test_gradient_is_that_of_the_whole_batch(
+    world_size: int, samples: int, batch: int, micro: int, width: int, tmp_path: Path
+) -> None:
+    options = {"folder": str(tmp_path), "samples": samples, "batch": batch, "micro": micro, "width": width}
+    nodes = f"{world_size}:{world_size}"
+    with launched("--nodes", nodes, "--", gradient.__file__, json.dumps(options), cwd=tmp_path) as job:
+        assert job.wait(LONG) == 0, job.stderr
+        formed = [event["world_size"] for event in job.events.of("generation_formed")]
+    assert formed == [world_size]
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(world_size)]
+    assert all(rank == ranks[0] for rank in ranks), "ranks hold different gradients or losses"
+    found = torch.load(tmp_path / "gradients.pt", weights_only=True)
+    gradients, losses = plain(samples, batch, width)
+    assert len(found) == len(gradients)
+    for step, (mine, wanted) in enumerate(zip(found, gradients, strict=True)):
+        assert float((mine - wanted).norm() / wanted.norm()) < 1e-12, f"step {step}"
+    assert ranks[0]["losses"] == pytest.approx(losses, rel=1e-12)

@@ -1,0 +1,106 @@
+"""Law 4 for batch norm: its statistics follow the history of world sizes, and what has no weight leaves none of it."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from tests.replay import replay_step
+from tests.unit.torch.thread_group import ThreadGroup, run_ranks, thread_job
+from tests.unit.torch.trainings import BATCH, EPOCHS, FEATURES, SEED, X, Y, batches
+
+
+def build() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(  # over a length, so that one sample is enough for a rank
+        nn.Unflatten(1, (1, FEATURES)),
+        nn.Conv1d(1, 4, 2, bias=False),
+        nn.BatchNorm1d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16, 3),
+    ).double()
+
+
+def replay(world_size: int, max_batch: int) -> nn.Module:
+    """The reference: the ranks' micro-batches one after the other, in one process."""
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(EPOCHS):
+        for x, y in batches(epoch):
+
+            def loss(part: slice, x: torch.Tensor = x, y: torch.Tensor = y) -> torch.Tensor:
+                return functional.cross_entropy(model(x[part]), y[part])
+
+            replay_step(model, loss, len(x), world_size, max_batch)
+            optimizer.step()
+            optimizer.zero_grad()
+    return model
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("max_batch", [12, 3])
+def test_batch_norm_follows_the_history_of_world_sizes(world_size: int, max_batch: int) -> None:
+    start = build()
+    wanted = replay(world_size, max_batch).state_dict()
+
+    def body(group: ThreadGroup) -> nn.Module:
+        job = thread_job(group, BATCH, max_batch)
+        model = copy.deepcopy(start)
+        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        loader = job.dataloader(TensorDataset(X, Y), shuffle=True, seed=SEED)
+        for _ in job.epochs(EPOCHS):
+            for x, y in loader:
+                job.backward(functional.cross_entropy(model(x), y))
+                optimizer.step()
+                optimizer.zero_grad()
+        return model
+
+    for model in run_ranks(world_size, body):
+        found = model.state_dict()
+        for key, expected in wanted.items():
+            assert torch.allclose(found[key].double(), expected.double(), rtol=1e-9, atol=1e-12), key
+
+
+@pytest.mark.parametrize("poison", [float("nan"), 1.0])
+def test_a_micro_batch_without_weight_leaves_no_trace(poison: float) -> None:
+    """Weight 0, even with a NaN: gradients, buffers, loss and the other ranks' are as if it had not been."""
+
+    def build() -> nn.Module:
+        torch.manual_seed(5)
+        return nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
+
+    def body(group: ThreadGroup, skip: bool) -> tuple[nn.Module, list[float]]:
+        job = thread_job(group, 8, 4)
+        model = copy.deepcopy(start)
+        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        loader = job.dataloader(TensorDataset(X[:16], Y[:16]), seed=SEED)
+        losses = []
+        for _ in job.epochs(1):
+            for number, (x, y) in enumerate(loader):
+                bad = group.rank == 1 and number == 0 and skip
+                loss = functional.cross_entropy(model(x * poison if bad else x), y)
+                job.backward(loss, weight=0 if bad else len(x))
+                optimizer.step()
+                optimizer.zero_grad()
+                losses.append(job.loss)
+        return model, losses
+
+    start = build()
+    (first, losses), (second, _) = run_ranks(2, lambda group: body(group, True))
+    assert all(math.isfinite(value) for value in losses)
+    for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True):
+        assert torch.equal(a, b) and bool(torch.isfinite(a.double()).all())
+    plain = build()
+    functional.cross_entropy(plain(X[:4]), Y[:4]).backward()
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter -= 0.1 * (parameter.grad if parameter.grad is not None else 0)
+    # the second step starts from what one rank's half made: weighed by its samples alone
+    assert losses[0] == pytest.approx(float(functional.cross_entropy(build()(X[:4]), Y[:4])), rel=1e-12)
