@@ -26,6 +26,17 @@ class _Meeting:
         self.tensors: list[torch.Tensor] = []
         self.texts: dict[int, bytes] = {}
         self.done = threading.Event()
+        self.failed = False
+
+    def fail(self) -> None:
+        """Wakes those who wait for a rank that will not come."""
+        self.failed = True
+        self.done.set()
+
+    def wait(self) -> None:
+        """Waits for the end."""
+        assert self.done.wait(WAIT_SECONDS), "a rank is missing in an operation"
+        assert not self.failed, "a rank has ended before an operation that others wait for"
 
 
 class Exchange:
@@ -35,11 +46,27 @@ class Exchange:
         self.world_size = world_size
         self._lock = threading.Lock()
         self._meetings: dict[int, _Meeting] = {}
+        self._left = False
+
+    def leave(self) -> None:
+        """Ends a rank: what others wait for will not come any more."""
+        with self._lock:
+            self._left = True
+            for meeting in self._meetings.values():
+                if max(len(meeting.tensors), len(meeting.texts)) < self.world_size:
+                    meeting.fail()
+
+    def _meeting(self, number: int) -> _Meeting:
+        if number not in self._meetings:
+            self._meetings[number] = _Meeting()
+            if self._left:
+                self._meetings[number].fail()
+        return self._meetings[number]
 
     def enter(self, number: int, tensor: torch.Tensor, op: str) -> _Meeting:
         """Brings a tensor to an operation; the last rank computes it for all."""
         with self._lock:
-            meeting = self._meetings.setdefault(number, _Meeting())
+            meeting = self._meeting(number)
             meeting.tensors.append(tensor)
             complete = len(meeting.tensors) == self.world_size
         if complete:
@@ -54,11 +81,11 @@ class Exchange:
     def gather(self, number: int, rank: int, data: bytes) -> list[bytes]:
         """Collects bytes of all ranks."""
         with self._lock:
-            meeting = self._meetings.setdefault(number, _Meeting())
+            meeting = self._meeting(number)
             meeting.texts[rank] = data
             if len(meeting.texts) == self.world_size:
                 meeting.done.set()
-        assert meeting.done.wait(WAIT_SECONDS), "a rank is missing in a collective"
+        meeting.wait()
         return [meeting.texts[r] for r in range(self.world_size)]
 
 
@@ -79,20 +106,21 @@ class ThreadGroup:
     def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> Any:
         """Starts a reduction; `wait` of the result ends it."""
         self._number += 1
-        meeting = self._exchange.enter(self._number, tensor, op)
-
-        class Work:
-            def wait(self) -> None:
-                assert meeting.done.wait(WAIT_SECONDS), "a rank is missing in a reduction"
-
-        return Work()
+        return self._exchange.enter(self._number, tensor, op)
 
 
 def run_ranks(world_size: int, body: Callable[[ThreadGroup], Any]) -> list[Any]:
     """Runs ``body(group)`` as every rank at once and returns their results in rank order."""
     exchange = Exchange(world_size)
+
+    def play(rank: int) -> Any:
+        try:
+            return body(ThreadGroup(exchange, rank))
+        finally:
+            exchange.leave()
+
     with ThreadPoolExecutor(world_size) as pool:
-        futures = [pool.submit(body, ThreadGroup(exchange, rank)) for rank in range(world_size)]
+        futures = [pool.submit(play, rank) for rank in range(world_size)]
         return [future.result() for future in futures]
 
 
