@@ -199,8 +199,9 @@ def wind_down(state: State) -> Decision:
 
 
 def _own_exits(state: State, verdict: Verdict) -> list[str]:
-    """Returns which scripts have ended with codes of their own, where the message comes from another's exception."""
-    members = [state.members[number] for number in state.survivors() if verdict.weight is Weight.SCRIPT]
+    """Returns which scripts have ended with codes of their own that the message does not tell yet."""
+    told = verdict.weight < Weight.DEATH or "exited with code" in verdict.message
+    members = [] if told else [state.members[number] for number in state.survivors()]
     return [
         f"{state.name(one.number)} {how(one.exit)}"
         for one in members

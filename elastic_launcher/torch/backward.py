@@ -46,6 +46,8 @@ class Backward:
             return
         call, micro.calls = micro.calls, micro.calls + 1
         session.sync_gradients = False
+        if micro.rehearsal and not loss.requires_grad:
+            return
         if micro.rehearsal:
             session.reducer.rehearse(loss, call, only, owner)
             return

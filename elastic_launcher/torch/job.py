@@ -173,7 +173,7 @@ class Job:
             optimizer: The prepared optimizer whose parameters get gradients; all by default.
 
         Raises:
-            ValueError: If the loss is no scalar, or the weight is negative.
+            ValueError: If the loss is no scalar or has no gradient, or the weight is negative.
             RuntimeError: Outside the training loop, or when ranks have come apart.
         """
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
@@ -182,6 +182,11 @@ class Job:
         number = None if weight is None else float(weight)
         if number is not None and not 0 <= number < float("inf"):
             raise ValueError(f"weight is {number}; it must be 0 or more and finite")
+        if not loss.requires_grad and number != 0:
+            raise ValueError(
+                "the loss given to job.backward has no gradient: it depends on no trained parameter, or was detached; "
+                "give the loss that the model's output led to, or weight=0 where nothing counts"
+            )
         only, owner = None, -1
         if optimizer is not None:
             known = self._session.state.optimizers
@@ -205,6 +210,7 @@ class Job:
         """
         if not isinstance(loader, ElasticLoader):
             raise TypeError(f"job.evaluate needs a loader made by job.dataloader, got {type(loader).__name__}")
+        self._steps.settle()
         return evaluate(self._session, fn, loader)
 
     def reduce(self, values: Any, *, op: str = "mean", weight: float = 1.0) -> Any:
@@ -215,6 +221,7 @@ class Job:
             op: ``sum``, ``mean``, ``max`` or ``min``.
             weight: What this rank counts in a mean.
         """
+        self._steps.settle()
         return reduce_values(self._session, values, op, weight)
 
     def log(self, values: Mapping[str, float]) -> None:
@@ -275,6 +282,9 @@ class Job:
                 session.report("failed", message=f"{kind.__name__}: {error}", traceback=lines)
 
         def ended() -> None:
+            if session.stop_reason is not None and not session.dying:
+                with contextlib.suppress(RuntimeError, SystemExit):  # there is nobody left to tell
+                    self._steps.settle()
             finished = session.over or (session.epochs is not None and session.position.epoch >= session.epochs)
             if session.member is not None:
                 if not session.dying:

@@ -5,7 +5,6 @@ training on all ranks together. What `job.backward` does in it is in `backward`.
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -40,7 +39,8 @@ class StepLoop:
         self._plan = plan
         self._progress = Progress(session)
         self._epoch_done = False
-        self._error: RuntimeError | None = None
+        self._left: ElasticLoader | None = None
+        self._left_complete = False
 
     # -- epochs
 
@@ -49,7 +49,7 @@ class StepLoop:
         session = self._session
         session.epochs = total
         while True:
-            self._raise_error()
+            self.settle()
             self._turn_epoch()
             if session.stop_reason is not None and not session.over and session.position.epoch < total:
                 self._tell_stop()
@@ -61,11 +61,6 @@ class StepLoop:
             self._epoch_done = True  # also where the script ran no loop in it
         self._resizer.finish()
         self._progress.finish()
-
-    def _raise_error(self) -> None:
-        """Raises what went wrong while the script left its loop."""
-        if self._error is not None:
-            raise self._error
 
     def _turn_epoch(self) -> None:
         if self._epoch_done:
@@ -89,7 +84,7 @@ class StepLoop:
             )
         if not session.state.optimizers:
             raise RuntimeError("no optimizer was prepared: call job.prepare(model, optimizer) before the training loop")
-        self._raise_error()
+        self.settle()
         self._turn_epoch()
         session.loader = loader
         try:
@@ -139,10 +134,7 @@ class StepLoop:
         try:
             yield batch
         except GeneratorExit:
-            try:
-                self._left_loop(loader)
-            except RuntimeError as error:  # nothing can be raised out of a generator that is being dropped
-                self._error = error
+            self._note_left(loader, micro)
             raise
         session.sync_gradients = False
         if micro.rehearsal or micro.dropped:
@@ -204,15 +196,20 @@ class StepLoop:
 
     def _complete(self, loader: ElasticLoader) -> None:
         """Moves on to the next step, and through a boundary if there is one."""
-        session = self._session
-        position = session.position
+        self._advance(loader)
+        self._pass_boundary(loader)
+
+    def _advance(self, loader: ElasticLoader) -> None:
+        position = self._session.position
         position.step += 1
         position.samples += loader.step_size(position.step_in_epoch)
         position.step_in_epoch += 1
         position.calls = 0
-        session.micro = None
+        self._session.micro = None
+
+    def _pass_boundary(self, loader: ElasticLoader) -> None:
         self._progress.tell(loader)
-        self._resizer.after_step(session.pace.tick())
+        self._resizer.after_step(self._session.pace.tick())
 
     # -- ends
 
@@ -232,18 +229,32 @@ class StepLoop:
         if not self._session.over:
             self._session.position.step_in_epoch = loader.steps_per_epoch
 
-    def _left_loop(self, loader: ElasticLoader) -> None:
-        """The script broke out of the loop: tells the peers, who must have done the same."""
-        session = self._session
-        micro = session.micro
-        if sys.is_finalizing() or session.dying or micro is None or session.place is None or micro.rehearsal:
+    def _note_left(self, loader: ElasticLoader, micro: MicroBatch) -> None:
+        """The script left the loop: by ``break``, or by an exception, which can't be told apart here."""
+        if self._session.place is None or micro.rehearsal:
             return
-        if micro.last and micro.synced:
-            self._complete(loader)
-        session.micro, session.sync_gradients = None, False
-        at_end = session.position.step_in_epoch >= loader.steps_per_epoch
-        if not at_end and not session.over and session.place.world_size > 1:
+        self._left, self._left_complete = loader, micro.last and micro.synced
+        if self._left_complete:
+            self._advance(loader)
+
+    def settle(self) -> None:
+        """The script comes back after it left the loop, so it was by ``break``: tells the peers, who must have done the
+        same.
+
+        Raises:
+            RuntimeError: If they have not.
+            SystemExit: With 0, on a rank that leaves the job.
+        """
+        loader, self._left = self._left, None
+        if loader is None:
+            return
+        session = self._session
+        if self._left_complete:
+            self._pass_boundary(loader)
+        session.sync_gradients = False
+        ranks = session.need_place("the end of the loop").world_size
+        if session.position.step_in_epoch < loader.steps_per_epoch and not session.over and ranks > 1:
             self._backward.exchange(stop=session.stop_reason is not None, left_loop=session.stop_reason is None)
         elif session.stop_reason is not None:
-            session.over = session.over or session.place.world_size == 1
+            session.over = session.over or ranks == 1
         self._epoch_done = not session.over

@@ -27,7 +27,8 @@ def options(folder: Path, **more: object) -> str:
         ("vector loss", ["rank 1", "scalar loss", "shape (2,)"]),
         ("step first", ["optimizer.step() was called before job.backward(loss)"]),
         ("break", ["rank 1 left the training loop", "job.stop"]),
-        pytest.param("exit", ["rank 1 left the training loop", "step 3", "job.stop"], marks=pytest.mark.quick),
+        pytest.param("exit", ["rank 1's script", "ended after step 3", "job.stop"], marks=pytest.mark.quick),
+        ("exit 3", ["rank 1's script (member 2, node 2)", "ended after step 3", "exited with code 3"]),
         pytest.param("kill", ["member 2", "rank 1", "SIGKILL", "nothing was saved"], marks=pytest.mark.quick),
         ("differs: batch", ["global_batch_size", "24", "25"]),
         pytest.param("differs: data", ["dataset", "97 samples", "98 samples"], marks=pytest.mark.quick),
@@ -44,6 +45,8 @@ def test_a_mistake_ends_the_job_and_is_named(tmp_path: Path, fault: str, said: l
     finished = job.events.of("job_finished")[0]
     assert finished["exit_code"] == 1
     assert said[0] in finished["message"]
+    if fault != "break":
+        assert "left the training loop" not in shown, "an innocent rank was told that its peer had left by break"
 
 
 def test_parameters_that_come_apart_are_named_when_a_generation_forms(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def fault(job: elastic.Job, loss: torch.Tensor, optimizer: torch.optim.Optimizer
             optimizer.step()
         case "exit":
             sys.exit(0)
+        case "exit 3":
+            sys.exit(3)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "nan":
