@@ -65,9 +65,11 @@ class Backward:
         """Takes part in the reduction of the next step without working on it, to tell the peers that there is none."""
         session = self._session
         place = session.need_place("the end of the training")
+        session.buffers.begin_step()
         session.reducer.begin_step()
         signals = self._signals(stop=stop, left_loop=left_loop)
         agreement = session.reducer.reduce(session.reducer.first_slot(), place.group, signals, samples=0, count=1)
+        session.buffers.undo_step()  # peers may have begun the step, which does not count
         self._accept(agreement, signals)
 
     def _accumulate(

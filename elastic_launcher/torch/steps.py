@@ -236,6 +236,8 @@ class StepLoop:
         self._left, self._left_complete = loader, micro.last and micro.synced
         if self._left_complete:
             self._advance(loader)
+        else:
+            self._session.buffers.undo_step()
 
     def settle(self) -> None:
         """The script comes back after it left the loop, so it was by ``break``: tells the peers, who must have done the

@@ -28,19 +28,18 @@ def build() -> nn.Module:
     ).double()
 
 
-def replay(world_size: int, max_batch: int) -> nn.Module:
+def replay(world_size: int, max_batch: int, steps: int | None = None) -> nn.Module:
     """The reference: the ranks' micro-batches one after the other, in one process."""
     model = build()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for epoch in range(EPOCHS):
-        for x, y in batches(epoch):
+    for x, y in [batch for epoch in range(EPOCHS) for batch in batches(epoch)][:steps]:
 
-            def loss(part: slice, x: torch.Tensor = x, y: torch.Tensor = y) -> torch.Tensor:
-                return functional.cross_entropy(model(x[part]), y[part])
+        def loss(part: slice, x: torch.Tensor = x, y: torch.Tensor = y) -> torch.Tensor:
+            return functional.cross_entropy(model(x[part]), y[part])
 
-            replay_step(model, loss, len(x), world_size, max_batch)
-            optimizer.step()
-            optimizer.zero_grad()
+        replay_step(model, loss, len(x), world_size, max_batch)
+        optimizer.step()
+        optimizer.zero_grad()
     return model
 
 
@@ -66,6 +65,34 @@ def test_batch_norm_follows_the_history_of_world_sizes(world_size: int, max_batc
         found = model.state_dict()
         for key, expected in wanted.items():
             assert torch.allclose(found[key].double(), expected.double(), rtol=1e-9, atol=1e-12), key
+
+
+@pytest.mark.parametrize("end", ["stop", "break", "break within a step"])
+def test_statistics_are_those_of_the_last_step_when_the_script_ends_the_training(end: str) -> None:
+    """What ranks had run of the next step by then does not count, and all ranks are left with the same."""
+    steps, world_size, max_batch = 3, 2, 3  # two micro-batches a rank
+    start = build()
+    wanted = replay(world_size, max_batch, steps).state_dict()
+
+    def body(group: ThreadGroup) -> nn.Module:
+        job = thread_job(group, BATCH, max_batch)
+        model = copy.deepcopy(start)
+        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        loader = job.dataloader(TensorDataset(X, Y), shuffle=True, seed=SEED)
+        for _ in job.epochs(1):
+            for x, y in loader:
+                job.backward(functional.cross_entropy(model(x), y))
+                optimizer.step()
+                optimizer.zero_grad()
+                if job.step == steps and end == ("break" if job.sync_gradients else "break within a step"):
+                    break
+                if job.step == steps and end == "stop" and job.is_main:
+                    job.stop()
+        return model
+
+    for model in run_ranks(world_size, body):
+        for key, found in model.state_dict().items():
+            assert torch.allclose(found.double(), wanted[key].double(), rtol=1e-9, atol=1e-12), key
 
 
 @pytest.mark.parametrize("poison", [float("nan"), 1.0])

@@ -50,7 +50,6 @@ def test_a_script_can_stop_all_ranks_at_one_step() -> None:
     assert run_ranks(3, body) == [7, 7, 7]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the loop that is then dropped
 def test_all_ranks_may_break_together_and_one_alone_is_named() -> None:
     def body(group: ThreadGroup, ranks: tuple[int, ...]) -> tuple[int, str]:
         job = thread_job(group, 4, 2)
