@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -56,23 +57,42 @@ def order(samples: int, batch: int, step: int) -> list[int]:
     return [int(i) for i in step_indices(samples, batch, SEED, epoch, step_in_epoch, True, False)]
 
 
-def train_plain(samples: int, batch: int, steps: int) -> Plain:
-    """Trains the script's model without anything of ours but the order of the samples."""
+def whole_batch(model: nn.Module, loss: Callable[[slice], torch.Tensor], count: int, step: int) -> float:
+    """Runs one backward pass over a step's samples, and returns the loss."""
+    mean = loss(slice(0, count))
+    mean.backward()
+    return float(mean.detach())
+
+
+def train_plain(
+    samples: int, batch: int, steps: int, *, norm: bool = False, backward: Callable[..., float] = whole_batch
+) -> Plain:
+    """Trains the script's model without anything of ours but the order of the samples.
+
+    Args:
+        samples: In the data set.
+        batch: Samples of a step.
+        steps: How many.
+        norm: Whether the model has batch norm.
+        backward: What leaves a step's gradients in the model; see `whole_batch`.
+    """
     script = script_module()
     data = script.Numbered(samples)
     y = torch.tensor(data.y)
-    model = script.build()
+    model = script.build(norm)
     optimizer, scheduler = script.optimizer_of(model)
     losses, rates = [], []
     for step in range(steps):
         chosen = order(samples, batch, step)
-        loss = functional.cross_entropy(model(data.x[chosen]), y[chosen])
-        loss.backward()
+
+        def loss(part: slice, chosen: list[int] = chosen) -> torch.Tensor:
+            return functional.cross_entropy(model(data.x[chosen[part]]), y[chosen[part]])
+
+        losses.append(backward(model, loss, len(chosen), step))
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
-        losses.append(float(loss.detach()))
         rates.append(scheduler.get_last_lr()[0])
     return Plain(model, losses, rates)
 

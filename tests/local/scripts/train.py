@@ -30,6 +30,7 @@ KEYS: dict[str, Any] = {
     "epochs": 100_000,
     "pace": 0.0,  # seconds that each micro-batch takes at least, so that the test has time to act
     "workers": 0,
+    "norm": False,  # whether the model has batch norm
     "augment": False,
     "slow_start": 0.0,  # seconds before init, in joiners
     "slow_forward": 0.0,  # seconds of the first forward pass, in joiners
@@ -62,8 +63,20 @@ class Numbered(Dataset[tuple[int, torch.Tensor, int]]):
         return index, x, self.y[index]
 
 
-def build() -> nn.Module:
+def build(norm: bool = False) -> nn.Module:
     torch.manual_seed(2)
+    if norm:  # over a length, so that one sample is enough for a rank; no bias before it, whose gradient would be noise
+        return nn.Sequential(
+            nn.Unflatten(1, (1, FEATURES)),
+            nn.Conv1d(1, 4, 2, bias=False),
+            nn.BatchNorm1d(4),
+            nn.Tanh(),
+            nn.Conv1d(4, 4, 2, bias=False),
+            nn.BatchNorm1d(4, momentum=None),  # the mean over all batches so far
+            nn.Tanh(),
+            nn.Flatten(),
+            nn.Linear(4 * (FEATURES - 2), 3),
+        ).double()
     return nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 3)).double()
 
 
@@ -104,7 +117,7 @@ def main() -> None:
     off = MEMBER == 2 and OPTIONS["fault"].startswith("differs")
     batch = OPTIONS["batch"] + (off and OPTIONS["fault"] == "differs: batch")
     job = elastic.init(batch, OPTIONS["micro"])
-    model = build()
+    model = build(OPTIONS["norm"])
     if off and OPTIONS["fault"] == "differs: model":
         model = nn.Sequential(*model[:2], nn.Linear(16, 4)).double()
     optimizer, scheduler = optimizer_of(model)
