@@ -1,0 +1,58 @@
+"""What `init` reads: how the process was started, and the batch sizes from one place or the same from two."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic_launcher.torch.launch import GLOBAL_BATCH_SIZE, MAX_BATCH_PER_GPU, read_batch, read_launch
+
+GIVEN = {GLOBAL_BATCH_SIZE: "256", MAX_BATCH_PER_GPU: "64"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment"),
+    [
+        ((256, 64), {}),
+        ((None, None), GIVEN),
+        ((256, 64), GIVEN),
+        ((256, None), {MAX_BATCH_PER_GPU: "64"}),
+        ((None, 64), {GLOBAL_BATCH_SIZE: "256"}),
+    ],
+)
+def test_batch_sizes_come_from_the_arguments_or_the_environment(
+    arguments: tuple[int | None, int | None], environment: dict[str, str]
+) -> None:
+    assert read_batch(*arguments, environment) == (256, 64)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "said"),
+    [
+        ((128, 64), GIVEN, "global_batch_size is 128 in init() but 256 in ELASTIC_GLOBAL_BATCH_SIZE"),
+        ((256, 32), GIVEN, "max_batch_per_gpu is 32 in init() but 64 in ELASTIC_MAX_BATCH_PER_GPU"),
+        ((None, 64), {}, "global_batch_size is missing"),
+        ((256, None), {}, "--max-batch-per-gpu"),
+        ((0, 64), {}, "global_batch_size is 0"),
+        ((256, 2.5), {}, "max_batch_per_gpu is 2.5"),
+        ((True, 64), {}, "global_batch_size is True"),
+        ((None, 64), {GLOBAL_BATCH_SIZE: "many"}, "ELASTIC_GLOBAL_BATCH_SIZE is 'many'"),
+        ((None, 64), {GLOBAL_BATCH_SIZE: "0"}, "ELASTIC_GLOBAL_BATCH_SIZE is 0"),
+    ],
+)
+def test_batch_sizes_that_differ_or_make_no_sense_are_refused(
+    arguments: tuple[int | None, int | None], environment: dict[str, str], said: str
+) -> None:
+    with pytest.raises(ValueError) as caught:
+        read_batch(*arguments, environment)
+    assert said in str(caught.value)
+
+
+def test_how_the_process_was_started() -> None:
+    alone = read_launch({})
+    assert (alone.control, alone.member, alone.torchrun) == (None, None, False)
+    torchrun = read_launch({"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"})
+    assert (torchrun.control, torchrun.torchrun, torchrun.local_rank) == (None, True, 1)
+    ours = read_launch({"ELASTIC_CONTROL": "/c.json", "ELASTIC_MEMBER": "3", "ELASTIC_NODE": "2", "WORLD_SIZE": "2"})
+    assert (ours.control, ours.member, ours.node, ours.torchrun) == ("/c.json", 3, 2, False)
+    with pytest.raises(RuntimeError, match="ELASTIC_NODE"):
+        read_launch({"ELASTIC_CONTROL": "/c.json", "ELASTIC_MEMBER": "3"})
