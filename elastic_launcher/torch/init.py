@@ -19,6 +19,7 @@ from elastic_launcher.torch.state import TrainingState
 
 ORPHAN_TIMEOUT = "ELASTIC_ORPHAN_TIMEOUT"
 TORCHRUN_SECONDS = 300.0  # for all ranks of plain torchrun to come
+_is_rank = False  # whether this process is a rank of a job that others know
 
 
 def init(global_batch_size: int | None = None, max_batch_per_gpu: int | None = None, *, seed: int = 0) -> Job:
@@ -34,11 +35,15 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | None = N
 
     Raises:
         ValueError: If a batch size is missing, not a whole number of 1 or more, or given twice and different.
-        RuntimeError: If the launcher's environment is incomplete.
+        RuntimeError: If the launcher's environment is incomplete, or this rank has a job already.
     """
+    global _is_rank
     batch, largest = read_batch(global_batch_size, max_batch_per_gpu)
     launch = read_launch()
     device = choose_device(launch.local_rank)
+    if _is_rank:
+        raise RuntimeError("elastic.init() was called twice in one rank; keep the job that the first call returned")
+    _is_rank = launch.control is not None or launch.torchrun
     member = None
     if launch.control is not None:
         member = Member(launch, device, float(os.environ.get(ORPHAN_TIMEOUT, "60")))

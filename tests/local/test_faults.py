@@ -24,6 +24,7 @@ def options(folder: Path, **more: object) -> str:
     ("fault", "said"),
     [
         pytest.param("exception", ["rank 1", "ValueError: a mistake in the script"], marks=pytest.mark.quick),
+        ("init twice", ["elastic.init() was called twice", "keep the job"]),
         ("vector loss", ["rank 1", "scalar loss", "shape (2,)"]),
         ("step first", ["optimizer.step() was called before job.backward(loss)"]),
         ("break", ["rank 1 left the training loop", "job.stop"]),

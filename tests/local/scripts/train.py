@@ -117,6 +117,8 @@ def main() -> None:
     off = MEMBER == 2 and OPTIONS["fault"].startswith("differs")
     batch = OPTIONS["batch"] + (off and OPTIONS["fault"] == "differs: batch")
     job = elastic.init(batch, OPTIONS["micro"])
+    if OPTIONS["fault"] == "init twice":
+        elastic.init(batch, OPTIONS["micro"])
     model = build(OPTIONS["norm"])
     if off and OPTIONS["fault"] == "differs: model":
         model = nn.Sequential(*model[:2], nn.Linear(16, 4)).double()

@@ -130,4 +130,4 @@ def test_a_micro_batch_without_weight_leaves_no_trace(poison: float) -> None:
         for parameter in plain.parameters():
             parameter -= 0.1 * (parameter.grad if parameter.grad is not None else 0)
     # the second step starts from what one rank's half made: weighed by its samples alone
-    assert losses[0] == pytest.approx(float(functional.cross_entropy(build()(X[:4]), Y[:4])), rel=1e-12)
+    assert losses[0] == pytest.approx(float(functional.cross_entropy(build()(X[:4]), Y[:4]).detach()), rel=1e-12)
