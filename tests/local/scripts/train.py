@@ -31,6 +31,7 @@ KEYS: dict[str, Any] = {
     "pace": 0.0,  # seconds that each micro-batch takes at least, so that the test has time to act
     "workers": 0,
     "norm": False,  # whether the model has batch norm
+    "compile": False,  # whether the model is compiled
     "augment": False,
     "slow_start": 0.0,  # seconds before init, in joiners
     "slow_forward": 0.0,  # seconds of the first forward pass, in joiners
@@ -123,6 +124,9 @@ def main() -> None:
     if off and OPTIONS["fault"] == "differs: model":
         model = nn.Sequential(*model[:2], nn.Linear(16, 4)).double()
     optimizer, scheduler = optimizer_of(model)
+    plain = model
+    if OPTIONS["compile"]:
+        model = torch.compile(model)
     model, optimizer, scheduler = job.prepare(model, optimizer, scheduler)
     dataset = Numbered(OPTIONS["samples"] + (off and OPTIONS["fault"] == "differs: data"))
     loader = job.dataloader(dataset, shuffle=True, seed=7, num_workers=OPTIONS["workers"])
@@ -169,7 +173,7 @@ def main() -> None:
                 if job.is_main and job.sync_gradients and (FOLDER / "stop").exists():
                     job.stop("the test has seen enough")
     if job.is_main:
-        torch.save({"model": model.state_dict(), "step": job.step}, FOLDER / "model.pt")
+        torch.save({"model": plain.state_dict(), "step": job.step}, FOLDER / "model.pt")
 
 
 if __name__ == "__main__":
