@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from elastic_launcher.config import JobConfig
+from elastic_launcher.agent import processes
+from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.coordinator.actions import Finish
 from elastic_launcher.coordinator.coordinator import Coordinator
+from elastic_launcher.coordinator.decide_end import NOTHING_SAVED, when
 from elastic_launcher.coordinator.logs import LogFollower
 from elastic_launcher.engines.local import LocalEngine
 from elastic_launcher.engines.machine import cores, gpus, threads_per_rank
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
     from elastic_launcher.cli.display import Display
 
 
+KILL_PATIENCE = 1.0
+"""Seconds for killed processes to be gone after a second Ctrl-C; the kernel ends what is left without us."""
 LAST_LINES = "\nLast lines of "
 """What stands between the coordinator's message and the lines that it quotes."""
 
@@ -71,6 +77,10 @@ class Showing:
         return head if all(line.strip() in shown for line in tail.splitlines()[1:]) else message
 
 
+GONE = (errno.EPIPE, errno.EIO)
+"""Errors of writing to a reader that has gone, and to a terminal that was closed: nothing will come of trying again."""
+
+
 def launch(config: JobConfig, directory: Path) -> int:
     """Runs a job to its end and returns the launcher's exit code.
 
@@ -88,18 +98,43 @@ def launch(config: JobConfig, directory: Path) -> int:
         display = Display(config)
         showing = Showing(display, work_dir.layout.logs, config.nproc_per_node)
         engine = LocalEngine(config, work_dir.layout, devices)
-        coordinator = Coordinator(config, work_dir.path, engine, events, _hint_source(config), on_event=showing.take)
+
+        def hurry(*signal_and_frame: object) -> None:
+            _kill_all(coordinator, work_dir, display)
+
+        coordinator = Coordinator(
+            config,
+            work_dir.path,
+            engine,
+            events,
+            _hint_source(config),
+            on_event=showing.take,
+            on_second_interrupt=hurry,
+        )
         display.start()
         try:
-            code, message = asyncio.run(_train(coordinator, showing))
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_IGN)  # all is over but the report
+            code, message = asyncio.run(_train(coordinator, showing, hurry))
         finally:
             engine.close()
             display.stop()
         say(_report(work_dir))
         say(message)
     return code
+
+
+def _kill_all(coordinator: Coordinator, work_dir: WorkDir, display: Display) -> NoReturn:
+    """Ends all nodes and this process at once, whatever both are doing: Ctrl-C was pressed a second time."""
+    processes.kill_until_none(str(work_dir.path), timeout=KILL_PATIENCE)
+    for node in coordinator.state.nodes:
+        work_dir.layout.remove_tmp(node)
+    if not coordinator.message:
+        place = when(coordinator.state)
+        killed = f"interrupted from the keyboard {place}, and again: all was killed at once; {NOTHING_SAVED}"
+        coordinator.conclude(Finish(ExitCode.INTERRUPTED, killed))
+    display.stop()
+    say(f"no report was written: `elastic-launcher report {work_dir.path}` does it")
+    say(coordinator.message)
+    os._exit(ExitCode.INTERRUPTED)
 
 
 def _hint_source(config: JobConfig) -> HintSource | None:
@@ -134,18 +169,22 @@ def lenient(descriptor: int) -> Iterator[None]:
     """
     try:
         yield
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in GONE:
+            return  # what scripts write is in their own files, and what happens among the events
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, descriptor)
         os.close(nowhere)
-    except OSError:
-        return  # what scripts write is in their own files, and what happens among the events
 
 
-async def _train(coordinator: Coordinator, showing: Showing) -> tuple[int, str]:
+async def _train(coordinator: Coordinator, showing: Showing, hurry: Callable[..., None]) -> tuple[int, str]:
     following = asyncio.create_task(showing.follower.run())
     try:
         code = await coordinator.run()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # all is over but the report
+        if code == ExitCode.INTERRUPTED:
+            signal.signal(signal.SIGINT, hurry)
         verdict = coordinator.state.verdict
         return code, showing.last_words(coordinator.message, None if verdict is None else verdict.log_of)
     finally:

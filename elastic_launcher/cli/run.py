@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import os
@@ -17,6 +18,9 @@ import typer
 
 from elastic_launcher.config import OPTIONS, ConfigError, ExitCode, JobConfig, Option
 
+STOPS = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask for the end as Ctrl-C does; SIGHUP comes when the terminal is closed or its connection lost."""
+
 
 def run(**given: Any) -> None:
     """Trains SCRIPT (or -m MODULE) on as many nodes as the quota hints allow, changing their number while it runs.
@@ -24,7 +28,9 @@ def run(**given: Any) -> None:
     Every optimizer step uses exactly the global batch, whatever the number of nodes.
     """
     command = given.pop("command") or []
-    signal.signal(signal.SIGTERM, _stop)  # until the coordinator takes signals: there is nothing to end yet
+    for number in STOPS:  # until the coordinator takes signals: there is nothing to end yet
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, and means it
+            signal.signal(number, _stop)
     try:
         code = _run(given, command)
     except ConfigError as error:
@@ -37,18 +43,18 @@ def run(**given: Any) -> None:
     except KeyboardInterrupt:
         _say("interrupted from the keyboard before anything was started")
         code = ExitCode.INTERRUPTED
-    except _Stopped:
-        _say("stopped by SIGTERM before anything was started")
+    except _Stopped as stopped:
+        _say(f"stopped by {stopped} before anything was started")
         code = ExitCode.STOPPED
     raise typer.Exit(int(code))
 
 
 class _Stopped(BaseException):
-    """SIGTERM came."""
+    """A signal asks the launcher to stop; its text is the signal's name."""
 
 
 def _stop(number: int, frame: object) -> None:
-    raise _Stopped
+    raise _Stopped(signal.Signals(number).name)
 
 
 def read(texts: Mapping[str, Any], command: Sequence[str], directory: Path) -> JobConfig:
@@ -105,7 +111,8 @@ def _absolute(path: str | None, directory: Path) -> str | None:
 
 
 def _say(message: str) -> None:
-    print(f"elastic-launcher: {message}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # the terminal may have gone
+        print(f"elastic-launcher: {message}", file=sys.stderr, flush=True)
 
 
 def _parameter(option: Option) -> inspect.Parameter:

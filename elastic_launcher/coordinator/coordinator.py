@@ -72,6 +72,7 @@ class Coordinator:
         events: Takes what happens.
         hint_source: Where quota hints come from; None for a fixed target of ``config.max_nodes``.
         on_event: Is given each event after it was written.
+        on_second_interrupt: Is called when Ctrl-C is pressed again: whoever presses it does not want to wait.
         store: Where groups meet; a new one if None.
         monotonic: The clock of all waits.
         wall: The clock of hints, in seconds since the epoch.
@@ -89,6 +90,7 @@ class Coordinator:
         hint_source: HintSource | None = None,
         *,
         on_event: Callable[[Any], None] | None = None,
+        on_second_interrupt: Callable[[], None] | None = None,
         store: Store | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -98,6 +100,8 @@ class Coordinator:
         self._engine = engine
         self._events = events
         self._on_event = on_event or (lambda event: None)
+        self._on_second_interrupt = on_second_interrupt or (lambda: None)
+        self._interrupts = 0
         self._monotonic = monotonic
         self._key = secrets.token_bytes(32)
         self._store = store or Store()
@@ -133,7 +137,7 @@ class Coordinator:
                 finish = Finish(ExitCode.LAUNCHER_FAILED, f"the launcher failed: {type(error).__name__}: {error}")
             finally:
                 await self._stop()
-        return self._conclude(finish)
+            return self.conclude(finish)
 
     async def _govern(self) -> Finish:
         """Returns how the job is to end."""
@@ -200,7 +204,8 @@ class Coordinator:
         await self._server.close()
         self._store.close()
 
-    def _conclude(self, finish: Finish) -> int:
+    def conclude(self, finish: Finish) -> int:
+        """Tells how the job ended, once nothing of it runs any more; returns the exit code."""
         message = finish.message
         if finish.log_of is not None:
             message = with_last_lines(message, self._layout.rank_log(*finish.log_of), finish.traceback)
@@ -269,8 +274,9 @@ class Coordinator:
 
     @contextlib.contextmanager
     def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Takes SIGINT and SIGTERM, any number of them."""
-        numbers = (signal.SIGINT, signal.SIGTERM)
+        """Takes SIGINT, SIGTERM and, unless it is ignored (``nohup``), SIGHUP, any number of them."""
+        hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        numbers = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hangs_up else ()))
         for number in numbers:
             loop.add_signal_handler(number, self.interrupt, number)
         try:
@@ -281,6 +287,9 @@ class Coordinator:
 
     def interrupt(self, number: int) -> None:
         """Takes a signal that asks the launcher to stop."""
+        self._interrupts += number == signal.SIGINT
+        if self._interrupts > 1:
+            self._on_second_interrupt()
         self._observe(Interrupted(self._monotonic(), number))
 
     def _exits(self, node: int) -> tuple[tuple[int, Exit], ...]:

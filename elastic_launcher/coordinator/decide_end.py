@@ -79,7 +79,7 @@ def conclude(state: State, now: float) -> Decision:
 def interrupt(state: State, observation: Interrupted) -> Decision:
     """Ends the job because the user, or the system, asks the launcher to."""
     by_keyboard = observation.signal == signals.SIGINT
-    what = "interrupted from the keyboard" if by_keyboard else "stopped by SIGTERM"
+    what = "interrupted from the keyboard" if by_keyboard else f"stopped by {signals.Signals(observation.signal).name}"
     code = ExitCode.INTERRUPTED if by_keyboard else ExitCode.STOPPED
     return finish(state, code, f"{what} {when(state)}; {NOTHING_SAVED}")
 

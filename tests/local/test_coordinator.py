@@ -232,7 +232,7 @@ def test_what_the_parent_of_a_rank_wrote_counts(tmp_path: Path) -> None:
     assert "exited with code 7" in job.finished["message"]
 
 
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGHUP, 75)])
 def test_signals_end_the_job_any_number_of_them(tmp_path: Path, number: int, exit_code: int) -> None:
     async def play() -> tuple[Job, int]:
         job = Job(tmp_path, "2:2")
@@ -248,6 +248,26 @@ def test_signals_end_the_job_any_number_of_them(tmp_path: Path, number: int, exi
     assert found == exit_code
     assert job.finished["message"].endswith("nothing was saved")
     assert job.engine.closed
+
+
+def test_a_hangup_that_was_ignored_at_the_start_stays_ignored(tmp_path: Path) -> None:
+    async def play() -> tuple[Job, int]:
+        job = Job(tmp_path)
+
+        async def hang_up_and_stop() -> None:
+            await job.log.size(1)
+            for number in (signal.SIGHUP, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+
+        return job, await job.run(hang_up_and_stop)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        job, found = asyncio.run(play())
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert found == 75
+    assert job.finished["message"].startswith("stopped by SIGTERM ")
 
 
 class BrokenEngine(PlayedEngine):

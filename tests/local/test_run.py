@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import signal
+import subprocess
+import sys
+import termios
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from tests.support import PATIENCE, Launcher, assert_no_process, launched, until
+from elastic_launcher.agent import processes
+from tests.support import PATIENCE, EventFollower, Launcher, assert_no_process, launched, until
 
 TRAIN = """
 import os, sys, tempfile, time
@@ -96,7 +102,7 @@ def test_a_launch_whose_script_fails_on_one_rank(folder: Path) -> None:
         assert "[rank 1] Traceback (most recent call last):" in launcher.stdout
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGHUP, 75)])
 def test_a_launch_that_is_told_to_stop(folder: Path, number: int, code: int) -> None:
     with start(folder, "--nodes", "2:2") as launcher:
         launcher.events.wait("progress")
@@ -107,13 +113,57 @@ def test_a_launch_that_is_told_to_stop(folder: Path, number: int, code: int) -> 
         assert launcher.events.all()[-1]["exit_code"] == code
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_launch_that_is_told_to_stop_before_its_nodes_are_up(folder: Path, number: int) -> None:
     with start(folder, "--nodes", "2:2") as launcher:
         launcher.events.wait("node_started")
         launcher.process.send_signal(number)
         assert launcher.wait() in (130, 75)
         assert_nothing_left(launcher, folder)
+
+
+@pytest.mark.parametrize("moment", ["node_started", "progress"])
+def test_a_second_interrupt_kills_at_once(folder: Path, moment: str) -> None:
+    with start(folder, "--nodes", "2:2") as launcher:
+        launcher.events.wait(moment)
+
+        def ended_by_another() -> bool:
+            launcher.process.send_signal(signal.SIGINT)
+            return launcher.process.poll() is not None
+
+        until(ended_by_another, "the launcher ends")
+        assert launcher.wait() == 130
+        assert_nothing_left(launcher, folder)
+        assert "no report was written" in launcher.stderr.splitlines()[-2]
+        assert launcher.stderr.splitlines()[-1].endswith("; nothing was saved")
+        assert [event["exit_code"] for event in launcher.events.of("job_finished")] == [130]
+
+
+def test_a_terminal_that_is_closed_ends_the_job(folder: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "elastic_launcher", "run", "--nodes", "2:2", "--work-dir", "job", "--", "train.py"],
+        cwd=folder,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(theirs)
+    try:
+        events = EventFollower(folder / "job" / "events.jsonl")
+        while not events.of("progress"):
+            os.read(ours, 4096)  # live lines would fill the terminal
+        os.close(ours)
+        assert process.wait(PATIENCE) == 75
+        assert_no_process(folder / "job")
+        assert "stopped by SIGHUP" in events.of("job_finished")[0]["message"]
+        assert (folder / "job" / "report.html").exists()
+    finally:
+        process.kill()
+        process.wait()
+        processes.kill_until_none(str(folder / "job"))
 
 
 @pytest.mark.parametrize("moment", ["job_started", "node_started", "progress"])

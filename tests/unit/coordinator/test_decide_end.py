@@ -281,7 +281,7 @@ def test_an_exception_after_the_training_fails_the_job() -> None:
     assert "failed after the training, at step 400: OSError: disk full" in job.finish.message
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGHUP, 75)])
 def test_interrupts_say_that_nothing_was_saved(number: int, code: int) -> None:
     job = training(2)
     job.feed(Interrupted(job.now, number))
