@@ -100,7 +100,7 @@ class Agent:
                 told = self._signals
                 outbox.put("notice", {"source": "signal"})
             if outbox.silence() > self._config.orphan_timeout:
-                self._say(f"the coordinator has not answered for {self._config.orphan_timeout:g} s: leaving")
+                self._say_goodbye()
                 return ExitCode.STOPPED
             if not asked_to_end and outbox.oldest("notice") > patience:
                 asked_to_end = True
@@ -119,6 +119,16 @@ class Agent:
                 ended = json.loads(self._layout.exit_file(self._node, local_rank).read_text())
                 self._exits[local_rank] = ended
                 outbox.put("rank_ended", {"local_rank": local_rank, **ended})
+
+    def _say_goodbye(self) -> None:
+        """Says why the node leaves a job whose coordinator has gone, in the logs of its ranks too."""
+        silence = f"the coordinator has not answered for {self._config.orphan_timeout:g} s"
+        self._say(f"{silence}: leaving; nothing was saved")
+        for local_rank in range(len(self._members)):
+            path = self._layout.rank_log(self._node, local_rank)
+            if local_rank not in self._exits and path.exists():
+                with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as log:
+                    log.write(f"elastic-launcher: {silence}: this rank leaves; nothing was saved\n")
 
     def _say(self, message: str) -> None:
         print(f"agent of node {self._node}: {message}", flush=True)

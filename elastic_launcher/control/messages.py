@@ -70,10 +70,11 @@ class End(Message):
 
 @dataclass(frozen=True, slots=True)
 class Fail(Message):
-    """Order: the job failed, leave at once."""
+    """Order: leave at once; ``failed`` is false where the job was stopped, and nothing is wrong."""
 
     KIND: ClassVar[str] = "fail"
     message: str
+    failed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +175,18 @@ class StepRedone(Message):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Message):
-    """Report: an exception ended the script, or the library found an error that the user must see."""
+    """Report: an exception ended the script, or the library found an error that the user must see.
+
+    Attributes:
+        message: What is wrong.
+        traceback: Where.
+        step: Optimizer steps that this rank had done.
+    """
 
     KIND: ClassVar[str] = "failed"
     message: str
     traceback: str = ""
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +207,9 @@ class Ended(Message):
     step: int
     done: bool
 
+
+FAREWELLS = ("elastic-launcher: the job failed: ", "elastic-launcher: the job ends: ")
+"""How the line begins in which a rank's log says why the job ended; on the screen the launcher's last line says it."""
 
 ORDERS: Mapping[str, type[Message]] = {one.KIND: one for one in (Form, Abandon, End, Fail)}
 REPORTS: Mapping[str, type[Message]] = {

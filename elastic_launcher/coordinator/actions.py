@@ -61,9 +61,11 @@ class Finish(Action):
         message: What happened.
         log_of: Node and local rank whose last lines belong to the message.
         traceback: The script's own account, if it gave one.
+        uncaught: Whether an exception that only the log shows is likely to be the cause.
     """
 
     exit_code: int
     message: str
     log_of: tuple[int, int] | None = None
     traceback: str = ""
+    uncaught: bool = False

@@ -23,7 +23,7 @@ from elastic_launcher.control.messages import Message
 from elastic_launcher.coordinator.actions import Action, Emit, Finish, KillNode, NoteNotice, Order, StartNode
 from elastic_launcher.coordinator.decide import decide
 from elastic_launcher.coordinator.goodput import Goodput
-from elastic_launcher.coordinator.last_words import read_exit, with_last_lines
+from elastic_launcher.coordinator.last_words import last_exception, read_exit, with_last_lines
 from elastic_launcher.coordinator.observations import (
     Interrupted,
     MemberJoined,
@@ -208,7 +208,10 @@ class Coordinator:
         """Tells how the job ended, once nothing of it runs any more; returns the exit code."""
         message = finish.message
         if finish.log_of is not None:
-            message = with_last_lines(message, self._layout.rank_log(*finish.log_of), finish.traceback)
+            log = self._layout.rank_log(*finish.log_of)
+            if finish.uncaught and (error := last_exception(log)):
+                message = f"{message}; its last exception: {error}"
+            message = with_last_lines(message, log, finish.traceback)
         self.message = message
         self._emit(
             "job_finished",

@@ -17,7 +17,10 @@ Decision = tuple[State, tuple[Action, ...]]
 
 COLLECT_SECONDS = 1.0  # what dies together is seen together: better evidence may be on its way
 INQUIRY_SECONDS = 5.0  # within which a death is known, after a step broke off
+UNCAUGHT = 1  # what Python exits with after an exception that nothing caught
 AGENT_SECONDS = 15.0  # that agents take to end after their ranks, at most
+
+STOPS = (ExitCode.STOPPED, ExitCode.NO_QUOTA, ExitCode.INTERRUPTED)  # of a job in which nothing failed
 
 NOTHING_SAVED = "nothing was saved"
 
@@ -40,14 +43,15 @@ def finish(
     message: str,
     log_of: tuple[int, int] | None = None,
     traceback: str = "",
+    uncaught: bool = False,
 ) -> Decision:
     """Ends the job now."""
     if state.finished:
         return state, ()
-    actions: tuple[Action, ...] = (Finish(exit_code, message, log_of, traceback),)
+    actions: tuple[Action, ...] = (Finish(exit_code, message, log_of, traceback, uncaught),)
     alive = tuple(one.number for one in state.members.values() if one.pid is not None and one.exit is None)
     if exit_code != ExitCode.DONE and alive:
-        actions = (Order(alive, Fail(message)), *actions)
+        actions = (Order(alive, Fail(message, failed=exit_code not in STOPS)), *actions)
     return replace(state, finished=True), actions
 
 
@@ -71,7 +75,9 @@ def conclude(state: State, now: float) -> Decision:
         )
         if now >= verdict.until or (known and verdict.weight > Weight.SUSPICION):
             message = "; ".join([verdict.message, *_own_exits(state, verdict)])
-            return finish(state, verdict.exit_code, message, verdict.log_of, verdict.traceback)
+            return finish(
+                state, verdict.exit_code, message, verdict.log_of, verdict.traceback, uncaught=verdict.uncaught
+            )
         return state, ()
     return _finish_when_all_ended(state, now)
 
@@ -84,11 +90,18 @@ def interrupt(state: State, observation: Interrupted) -> Decision:
     return finish(state, code, f"{what} {when(state)}; {NOTHING_SAVED}")
 
 
-def when(state: State) -> str:
-    """Returns how a message says where the job stands."""
+def when(state: State, step: int | None = None) -> str:
+    """Returns how a message says where the job stands.
+
+    Args:
+        state: What is known of the job, which may be a second old.
+        step: Where the rank that the message is about was, if it told.
+    """
     if not state.generation:
         return "before training began"
-    return f"after the training, at step {state.step}" if state.over else f"at step {state.step}"
+    if state.over:
+        return f"after the training, at step {state.step}"
+    return f"after step {state.step}" if step is None else f"at step {step}"
 
 
 def how(end: Exit) -> str:
@@ -107,7 +120,7 @@ def script_failed(state: State, member: Member, now: float) -> Decision:
     """The script raised an exception on a member without which the job does not go on."""
     assert member.failure is not None
     said = member.failure.message.rstrip(". ")
-    message = f"{state.name(member.number)} failed {when(state)}: {said}; {NOTHING_SAVED}"
+    message = f"{state.name(member.number)} failed {when(state, member.failure.step)}: {said}; {NOTHING_SAVED}"
     return condemn(
         state,
         Verdict(
@@ -128,14 +141,21 @@ def member_lost(state: State, member: Member, now: float) -> Decision:
     if member.failure is not None:
         return state, ()  # its own account is better, and known
     if member.exit.signal is None and member.exit.code is not None:
-        message = f"the script of {who} exited with code {member.exit.code} {place}; {NOTHING_SAVED}"
+        fact = f"the script of {who} exited with code {member.exit.code} {place}"
+        message = f"{fact}; {NOTHING_SAVED}"
     else:
-        message = f"{who} {how(member.exit)} {place}; losing a node without notice ends the job, {NOTHING_SAVED}"
+        fact = f"{who} {how(member.exit)} {place}"
+        message = f"{fact}; losing a node without notice ends the job, {NOTHING_SAVED}"
     verdict = Verdict(
-        ExitCode.SCRIPT_FAILED, message, Weight.DEATH, now + COLLECT_SECONDS, (member.node, member.local_rank)
+        ExitCode.SCRIPT_FAILED,
+        message,
+        Weight.DEATH,
+        now + COLLECT_SECONDS,
+        (member.node, member.local_rank),
+        uncaught=member.exit.code == UNCAUGHT,
     )
     first = state.verdict is None or state.verdict.weight < Weight.DEATH
-    lost: tuple[Action, ...] = (emit(state, "node_lost", node=member.node, message=message),) if first else ()
+    lost: tuple[Action, ...] = (emit(state, "node_lost", node=member.node, message=fact),) if first else ()
     return then((state, lost), condemn, verdict)
 
 

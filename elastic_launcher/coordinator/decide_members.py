@@ -253,6 +253,8 @@ def _step_redone(state: State, member: Member, report: StepRedone, now: float) -
 
 def _failed(state: State, member: Member, report: Failed, now: float) -> Decision:
     state = state.with_member(member.number, failure=report)
+    if report.step is not None and _trains(state, member):
+        state = replace(state, step=max(state.step, report.step))
     member = state.members[member.number]
     if member.left:
         message = f"{state.name(member.number)} failed after it had left the training: {report.message}"

@@ -6,10 +6,13 @@ import json
 import os
 from pathlib import Path
 
+from elastic_launcher.control.messages import FAREWELLS
 from elastic_launcher.coordinator.state import Exit
 
 LINES = 20  # of a log that are shown with the message
 _BYTES = 1 << 16  # of a log's end that are read for them
+_TRACEBACK = "Traceback (most recent call last):"
+_TRACEBACK_LINES = 500  # in which one is looked for
 _MARK = "::elastic "  # begins a line that marks a generation, for programs
 
 
@@ -33,7 +36,15 @@ def last_lines(path: Path, lines: int = LINES) -> list[str]:
         return []
     # of a progress bar's line, what a terminal would show at its end
     found = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip("\n").split("\n")]
-    return [line for line in found if not line.startswith(_MARK)][-lines:]
+    return [line for line in found if not line.startswith((_MARK, *FAREWELLS))][-lines:]
+
+
+def last_exception(path: Path) -> str:
+    """Returns the line that names the last exception whose traceback is among a log's last lines; "" if none is."""
+    found = last_lines(path, _TRACEBACK_LINES)
+    heads = [number for number, line in enumerate(found) if line.startswith(_TRACEBACK)]
+    after = found[heads[-1] + 1 :] if heads else []
+    return next((line.strip() for line in after if line.strip() and not line.startswith(" ")), "")
 
 
 def with_last_lines(message: str, path: Path, traceback: str = "") -> str:

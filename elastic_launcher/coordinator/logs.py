@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from elastic_launcher.control.messages import FAREWELLS
+
 MARKER = re.compile(r"::elastic generation=(?P<generation>\d+) rank=(?P<rank>\d+) world_size=\d+::")
 NAME = re.compile(r"(?P<node>\d+)-(?P<local_rank>\d+)\.log")
 
@@ -140,6 +142,8 @@ class LogFollower:
             text = text[: match.start()]
             if not text.strip():
                 return
+        if text.startswith(FAREWELLS):
+            return
         log.recent.append(text)
         log.unseen = min(log.unseen + 1, _HELD)
         presumed = not self._marked and place == min(self._logs)

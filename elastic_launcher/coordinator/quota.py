@@ -121,8 +121,10 @@ class Quota:
     def _refuse_start(self) -> None:
         resolution = self._resolve(starting=True)
         assert resolution is not None
-        waited = f" after {self._config.wait_for_quota:g} s" if self._config.wait_for_quota else ""
-        advice = "raise it, or wait with --wait-for-quota SECONDS"
+        seconds = self._config.wait_for_quota
+        waited = f" after {seconds:g} s" if seconds else ""
+        longer = f"wait longer than {seconds:g} s with" if seconds else "wait with"
+        advice = f"raise `allowed`, or {longer} --wait-for-quota SECONDS"
         self._set(0, "start", resolution, f"{self._too_few(resolution)}{waited}; {advice}")
 
     def _too_few(self, resolution: Resolution) -> str:
@@ -149,11 +151,21 @@ class Quota:
         if outcome.kind in ("rejected", "older"):
             self._emit("hint_rejected", message=outcome.message)
         elif outcome.kind == "missing":
-            self._emit("hint_missing", message=outcome.message)
+            self._emit("hint_missing", message=outcome.message + self._what_follows())
         elif outcome.kind == "applied":
             if outcome.message:
                 self._emit("warning", message=outcome.message)
         return outcome.kind, outcome.message
+
+    def _what_follows(self) -> str:
+        """Returns what hints that are not there mean for a job that never had any."""
+        if self._policy.document is not None or self._config.require_hints:
+            return ""
+        nodes = self._config.min_nodes
+        return (
+            f"; the job trains with its minimum, {nodes} node{'' if nodes == 1 else 's'}, and follows the hints once "
+            "they are there; --require-hints makes this an error"
+        )
 
     def _resolve(self, *, starting: bool) -> Resolution | None:
         document = self._policy.document

@@ -205,6 +205,7 @@ class Verdict:
         until: When the job ends.
         log_of: Node and local rank whose last lines are shown with the message.
         traceback: The script's own account, if it gave one.
+        uncaught: Whether an exception that only the log shows is likely to be the cause.
     """
 
     exit_code: int
@@ -213,6 +214,7 @@ class Verdict:
     until: float
     log_of: tuple[int, int] | None = None
     traceback: str = ""
+    uncaught: bool = False
 
 
 @dataclass(frozen=True, slots=True)

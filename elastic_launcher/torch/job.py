@@ -279,7 +279,8 @@ class Job:
             before(kind, error, trace)
             if not issubclass(kind, KeyboardInterrupt):
                 lines = "".join(traceback.format_exception(kind, error, trace))
-                session.report("failed", message=f"{kind.__name__}: {error}", traceback=lines)
+                message = f"{kind.__name__}: {error}"
+                session.report("failed", message=message, traceback=lines, step=session.position.step)
 
         def ended() -> None:
             if session.stop_reason is not None and not session.dying:

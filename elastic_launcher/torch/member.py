@@ -178,7 +178,7 @@ class Member:
 
     def _consider_leaving(self) -> None:
         if time.monotonic() - self._last_contact > self._orphan_timeout:
-            _leave(f"the launcher has not been heard of for {self._orphan_timeout:g} s")
+            _leave(f"the launcher has not been heard of for {self._orphan_timeout:g} s; nothing was saved")
         time.sleep(RETRY_SECONDS * (0.5 + random.random()))
 
     def _obey(self, order: dict[str, Any]) -> None:
@@ -195,7 +195,8 @@ class Member:
                         formation.group.cut()  # wakes a joiner that waits for its state
                 self._changed.notify_all()
         elif kind == "fail":
-            _leave(f"the job failed: {order.get('message', '')}", code=1)
+            end = "failed" if order.get("failed", True) else "ends"
+            _leave(f"the job {end}: {order.get('message', '')}", code=1)
 
     def _abandon(self, number: int) -> None:
         with self._changed:

@@ -208,7 +208,8 @@ def test_a_node_without_its_coordinator_leaves_within_the_orphan_timeout(tmp_pat
         stopped = time.monotonic()
         assert ours.process.wait(PATIENCE) == 75
         assert time.monotonic() - stopped < 3.0 + 2.0
-        assert "has not answered for 3 s" in ours.agent_log()
+        assert "has not answered for 3 s: leaving; nothing was saved" in ours.agent_log()
+        assert ours.log().endswith("has not answered for 3 s: this rank leaves; nothing was saved\n")
         assert_no_process(ours.work_dir.path)
 
 

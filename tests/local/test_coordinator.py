@@ -189,7 +189,7 @@ def test_a_killed_node_ends_the_job_with_the_last_lines_of_its_script(tmp_path: 
     job, exit_code = asyncio.run(play())
     assert exit_code == 1
     message = job.finished["message"]
-    assert "member 2 (rank 1, node 2) was killed by SIGKILL at step" in message
+    assert "member 2 (rank 1, node 2) was killed by SIGKILL after step" in message
     assert "losing a node without notice ends the job, nothing was saved" in message
     assert "line 29" in message
     assert "line 9\n" not in message, "the last 20 lines"

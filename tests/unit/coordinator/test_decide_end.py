@@ -138,12 +138,15 @@ def test_a_sudden_loss_names_member_rank_node_signal_and_step() -> None:
     assert job.finish is not None
     assert job.finish.exit_code == 1
     assert job.finish.message == (
-        "member 2 (rank 1, node 2) was killed by SIGKILL at step 41; "
+        "member 2 (rank 1, node 2) was killed by SIGKILL after step 41; "
         "losing a node without notice ends the job, nothing was saved"
     )
     assert job.finish.log_of == (2, 0)
     assert job.told(Fail) == [1]
-    assert job.events("node_lost")[0]["node"] == 2
+    [lost] = job.events("node_lost")
+    assert lost == {"node": 2, "message": "member 2 (rank 1, node 2) was killed by SIGKILL after step 41"}
+    assert [order.failed for order in job.orders(Fail)] == [True]
+    assert not job.finish.uncaught
 
 
 def test_the_loss_of_an_agent_takes_its_ranks_with_it() -> None:
@@ -178,7 +181,7 @@ def test_an_exception_counts_more_than_a_death_that_was_seen_before() -> None:
     job.report(2, Failed("ValueError: boom", "Traceback...\nValueError: boom"))
     job.tick(1.1)
     assert job.finish is not None
-    assert job.finish.message == ("member 2 (rank 1, node 2) failed at step 10: ValueError: boom; nothing was saved")
+    assert job.finish.message == "member 2 (rank 1, node 2) failed after step 10: ValueError: boom; nothing was saved"
     assert job.finish.traceback.endswith("boom")
 
 
@@ -188,8 +191,8 @@ def test_an_exit_code_that_an_exception_elsewhere_hides_is_told_too() -> None:
     job.rank_ended(2, 5)
     assert job.finish is not None
     assert job.finish.message == (
-        "member 1 (rank 0, node 1) failed at step 10: RuntimeError: rank 1 left the training loop; nothing was saved; "
-        "member 2 (rank 1, node 2) exited with code 5"
+        "member 1 (rank 0, node 1) failed after step 10: RuntimeError: rank 1 left the training loop; "
+        "nothing was saved; member 2 (rank 1, node 2) exited with code 5"
     )
 
 
@@ -206,8 +209,29 @@ def test_an_exit_code_is_the_scripts_own() -> None:
     job.tick(1.1)
     assert job.finish is not None
     assert job.finish.message == (
-        "the script of member 1 (rank 0, node 1) exited with code 3 at step 10; nothing was saved"
+        "the script of member 1 (rank 0, node 1) exited with code 3 after step 10; nothing was saved"
     )
+    assert not job.finish.uncaught
+
+
+def test_the_step_of_an_exception_is_the_ranks_own() -> None:
+    job = training(2, step=10)
+    job.report(2, Failed("ValueError: boom", step=12))
+    job.tick(1.1)
+    assert job.finish is not None
+    assert job.finish.message == "member 2 (rank 1, node 2) failed at step 12: ValueError: boom; nothing was saved"
+    assert job.state.step == 12
+
+
+def test_a_script_that_fails_before_init_may_say_why_in_its_log() -> None:
+    job = Job(target=1)
+    job.rank_ended(1, 1)
+    job.tick(1.1)
+    assert job.finish is not None
+    assert job.finish.uncaught
+    [lost] = job.events("node_lost")
+    assert lost["message"] == "the script of member 1 (node 1) exited with code 1 before training began"
+    assert job.finish.message == f"{lost['message']}; nothing was saved"
 
 
 def test_a_step_that_fails_and_nobody_died_ends_the_job() -> None:
@@ -287,8 +311,11 @@ def test_interrupts_say_that_nothing_was_saved(number: int, code: int) -> None:
     job.feed(Interrupted(job.now, number))
     assert job.finish is not None
     assert job.finish.exit_code == code
-    assert "at step 10; nothing was saved" in job.finish.message
+    assert job.finish.message.endswith(f"by {signal.Signals(number).name} after step 10; nothing was saved") or (
+        job.finish.message == "interrupted from the keyboard after step 10; nothing was saved"
+    )
     assert job.told(Fail) == [1, 2]
+    assert [order.failed for order in job.orders(Fail)] == [False]
 
 
 def test_progress_and_logged_values_become_events() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.coordinator.last_words import last_lines, read_exit, with_last_lines
+from elastic_launcher.coordinator.last_words import last_exception, last_lines, read_exit, with_last_lines
 from elastic_launcher.coordinator.state import Exit
 
 
@@ -45,6 +45,34 @@ def test_a_progress_bar_is_shown_as_a_terminal_would(tmp_path: Path) -> None:
 
 def test_a_message_stands_alone_where_there_is_no_log(tmp_path: Path) -> None:
     assert with_last_lines("it failed", tmp_path / "1-0.log") == "it failed"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("hello\n", ""),
+        (
+            "Traceback (most recent call last):\n  File 'a.py', line 1\n    f()\nValueError: boom\nbye\n",
+            "ValueError: boom",
+        ),
+        (
+            "Traceback (most recent call last):\n  f()\nKeyError: 1\n\nDuring handling of the above exception:\n\n"
+            "Traceback (most recent call last):\n  g()\nmodels.TooLarge: 3\n",
+            "models.TooLarge: 3",
+        ),
+        ("Traceback (most recent call last):\n  File 'a.py', line 1\n", ""),
+    ],
+)
+def test_the_last_exception_is_the_one_of_the_last_traceback(tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "1-0.log"
+    path.write_text(text)
+    assert last_exception(path) == expected
+
+
+def test_why_the_job_ended_is_not_among_the_last_words_of_a_script(tmp_path: Path) -> None:
+    path = tmp_path / "1-0.log"
+    path.write_text("bye\nelastic-launcher: the job failed: rank 1 failed; this rank leaves\n")
+    assert last_lines(path) == ["bye"]
 
 
 def test_a_traceback_that_the_log_shows_is_not_shown_twice(tmp_path: Path) -> None:

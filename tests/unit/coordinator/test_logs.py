@@ -159,3 +159,9 @@ def test_it_follows_until_cancelled(tmp_path: Path) -> None:
         assert ranks.shown == [(0, "hello")]
 
     asyncio.run(follow())
+
+
+@pytest.mark.parametrize("end", ["failed", "ends"])
+def test_why_the_job_ended_is_left_to_the_launcher_to_say(ranks: Ranks, end: str) -> None:
+    ranks.write("1-0", mark(1, 0) + f"bye\nelastic-launcher: the job {end}: stopped; this rank leaves\n")
+    assert ranks.shown == [(0, "bye")]

@@ -199,7 +199,7 @@ def test_too_little_at_the_start_is_told_at_once() -> None:
     assert target.nodes == 0
     assert message == (
         "hints: hints.json allows 1 GPU, and the job needs at least 2 (2 nodes of 1); "
-        "raise it, or wait with --wait-for-quota SECONDS"
+        "raise `allowed`, or wait with --wait-for-quota SECONDS"
     )
 
 
@@ -221,7 +221,10 @@ def test_quota_is_not_waited_for_longer_than_was_asked() -> None:
         await played.expect(0)
 
     [(_, message)] = play(story, min_nodes=2, wait_for_quota=0.1).told
-    assert "needs at least 2 (2 nodes of 1) after 0.1 s" in message
+    assert message.endswith(
+        "needs at least 2 (2 nodes of 1) after 0.1 s; "
+        "raise `allowed`, or wait longer than 0.1 s with --wait-for-quota SECONDS"
+    )
 
 
 def test_too_little_while_running_is_told_with_the_numbers() -> None:
@@ -241,7 +244,11 @@ def test_absent_at_the_start_is_the_minimum_with_a_warning() -> None:
         played.source.write(document(3))
         await played.expect(2, 3)
 
-    assert len(play(story, min_nodes=2).of("hint_missing")) == 1
+    [event] = play(story, min_nodes=2).of("hint_missing")
+    assert event["message"] == (
+        "hints: hints.json: it is not there; the job trains with its minimum, 2 nodes, and follows the hints once "
+        "they are there; --require-hints makes this an error"
+    )
 
 
 def test_absent_at_the_start_is_an_error_where_they_are_required() -> None:
@@ -249,7 +256,7 @@ def test_absent_at_the_start_is_an_error_where_they_are_required() -> None:
         played.source.write(None)
         await forever(played)
 
-    with pytest.raises(HintError, match="--require-hints"):
+    with pytest.raises(HintError, match="it is not there; --require-hints asks for them$"):
         play(story, require_hints=True)
 
 
