@@ -160,7 +160,7 @@ class JobConfig:
         for key, least in (("wait_for_quota", 0.0), ("start_timeout", 0.1), ("orphan_timeout", 0.1)):
             value = getattr(self, key)
             if not (math.isfinite(value) and value >= least):
-                raise ConfigError(f"{_flag(key)} is {value}: it must be a number of seconds, {least:g} or more")
+                raise ConfigError(f"{_flag(key)} is {value:g}: it must be a number of seconds, {least:g} or more")
         if self.share is not None and not 1 <= self.share[0] <= self.share[1]:
             raise ConfigError(_share_message(f"{self.share[0]}/{self.share[1]}"))
         if self.require_hints and self.hints is None:

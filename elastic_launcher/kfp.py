@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_launcher.config import OPTIONS, ExitCode
+from elastic_launcher.events import read_events
 
 TAIL_LINES = 30
 """How many of the last lines a failed step carries in its message: a traceback and what led to it."""
@@ -128,11 +129,16 @@ def train(
     if exit_code != 0:
         reason = REASONS.get(exit_code, "the launcher died")
         raise StepFailed(f"{reason} (exit code {exit_code}). Its last lines:\n{''.join(last_lines)}")
+    return left_behind(folder)
+
+
+def left_behind(folder: Path) -> Trained:
+    """Returns what a run that ended well has left in its folder; of a report that could not be written, that fact."""
     return Trained(
         work_dir=str(folder),
         metrics=_metrics(folder),
-        timeline=(folder / "report.html").read_text(encoding="utf-8"),
-        summary=(folder / "report.md").read_text(encoding="utf-8"),
+        timeline=_report(folder / "report.html"),
+        summary=_report(folder / "report.md"),
     )
 
 
@@ -162,9 +168,21 @@ def _stream(command: Sequence[str]) -> tuple[int, list[str]]:
     return process.returncode, list(last_lines)
 
 
+def _report(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        return f"The training ended well, but there is no {path.name}: {error.strerror}. The step's log says why.\n"
+
+
 def _metrics(folder: Path) -> dict[str, float]:
     """Returns the run's metrics and the last values that the script logged, but for what no chart can show."""
-    measured = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    try:
+        measured = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # a full disk; the events are what it would have been made from
+        from elastic_launcher.report.metrics import measure
+
+        measured = measure(list(read_events(folder / "events.jsonl"))).to_dict()
     logged = {name: value for name, value in measured["logged"].items() if _finite(value)}
     return {**logged, **{key: measured[key] for key in METRICS}}
 

@@ -242,6 +242,9 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 def _unwritable(path: Path, error: OSError) -> WorkDirError:
     reason = error.strerror or str(error)
+    if isinstance(error, (FileExistsError, NotADirectoryError)):
+        in_the_way = next((one for one in (path, *path.parents) if one.is_file()), path)
+        reason = f"{in_the_way} is a file, not a folder"
     return WorkDirError(f"the work directory {path} can't be written: {reason}; choose another with --work-dir DIR")
 
 
@@ -258,10 +261,11 @@ def _take(layout: Layout, lock: int) -> None:
         here = host == socket.gethostname() and isinstance(pid, int)
         held = here and process_start(int(pid or 0)) == owner.get("started")
     if held:
-        whose = f"process {pid} on {host}" if pid else "another launcher"
+        launcher = f"process {pid} on {host}" if pid else "another launcher"
+        job = (_read_json(layout.job) or {}).get("id")
         raise WorkDirError(
-            f"the work directory {layout.path} belongs to a job that is alive ({whose}): "
-            "stop that job, or choose another folder with --work-dir DIR"
+            f"the work directory {layout.path} belongs to a job that is alive ({f'{job}, ' if job else ''}{launcher}): "
+            f"see `elastic-launcher status {layout.path}`, stop that job, or choose another folder with --work-dir DIR"
         )
 
 

@@ -22,6 +22,7 @@ from elastic_launcher.engines.local import LocalEngine
 from elastic_launcher.engines.machine import cores, gpus, threads_per_rank
 from elastic_launcher.events import Event, EventLog
 from elastic_launcher.hints import FileSource, HintSource
+from elastic_launcher.report.words import plural
 from elastic_launcher.workdir import WorkDir, claim
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def _threads(config: JobConfig) -> str:
         return f"OMP_NUM_THREADS={given}, as set"
     count = cores()
     threads = threads_per_rank(count, config.max_ranks)
-    return f"OMP_NUM_THREADS={threads} ({count} cores, at most {config.max_ranks} ranks)"
+    return f"OMP_NUM_THREADS={threads} ({plural(count, 'core')}, at most {plural(config.max_ranks, 'rank')})"
 
 
 def _report(work_dir: WorkDir) -> str:

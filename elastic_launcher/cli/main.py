@@ -20,11 +20,13 @@ class Command:
         target: Where its function, or its typer application, is: ``module:name``.
         help: Its line in the overview.
         settings: What its parser does differently.
+        parser: The name, in the same module, of its parser's class; "" for the usual one.
     """
 
     target: str
     help: str
     settings: dict[str, Any] = field(default_factory=dict)
+    parser: str = ""
 
 
 COMMANDS = {
@@ -32,6 +34,7 @@ COMMANDS = {
         "elastic_launcher.cli.run:run",
         "Train a script on as many nodes as the quota allows right now.",
         {"allow_interspersed_args": False},  # what follows the script is the script's
+        "RunCommand",
     ),
     "plan": Command("elastic_launcher.cli.plan:plan", "Show how an optimizer step is divided among ranks."),
     "hints": Command("elastic_launcher.cli.hints:hints_app", "Check, show and edit quota hints."),
@@ -59,11 +62,13 @@ class _Lazy(TyperGroup):
 
 
 def _load(name: str, command: Command) -> Any:
-    module, _, attribute = command.target.partition(":")
-    target = getattr(importlib.import_module(module), attribute)
+    name_of_module, _, attribute = command.target.partition(":")
+    module = importlib.import_module(name_of_module)
+    target = getattr(module, attribute)
     if not isinstance(target, typer.Typer):
         function, target = target, typer.Typer(add_completion=False, rich_markup_mode=None)
-        target.command(name, context_settings=command.settings)(function)
+        parser = getattr(module, command.parser) if command.parser else None
+        target.command(name, cls=parser, context_settings=command.settings)(function)
     loaded = typer.main.get_command(target)
     loaded.name = name
     return loaded

@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from elastic_launcher.config import OPTIONS, ConfigError, ExitCode, JobConfig, Option
 
+USAGE = "SCRIPT|-m MODULE [ARGS...]"
+"""What to train, and its own arguments."""
 STOPS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that ask for the end as Ctrl-C does; SIGHUP comes when the terminal is closed or its connection lost."""
 
@@ -47,6 +50,39 @@ def run(**given: Any) -> None:
         _say(f"stopped by {stopped} before anything was started")
         code = ExitCode.STOPPED
     raise typer.Exit(int(code))
+
+
+class RunCommand(TyperCommand):
+    """The command's parser: it knows which part of the line is the script's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Reads the line, and says what was probably meant otherwise."""
+        given = list(args)
+        try:
+            left = super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "option_name", "") == "-m" and hasattr(error, "message"):
+                module = next(iter(given[given.index("-m") + 1 :] if "-m" in given else []), "MODULE")
+                error.message = f"No such option: -m; what to train comes after --: write `-- -m {module}`"
+            raise
+        command = ctx.params.get("command") or []
+        if "--" not in given[: len(given) - len(command)]:
+            for flag in misplaced(command):
+                _say(
+                    f"{flag} stands after the script, so it is the script's argument and not ours: put it before the "
+                    f"script, or, if the script has such an option, write -- before the script"
+                )
+        return left
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Returns what stands in the usage line after the command's name."""
+        return ["[OPTIONS]", "--", USAGE]
+
+
+def misplaced(command: Sequence[str]) -> list[str]:
+    """Returns the options of ours that stand among a script's arguments, each once."""
+    flags = {option.flag for option in OPTIONS}
+    return list(dict.fromkeys(flag for word in command[1:] if (flag := word.partition("=")[0]) in flags))
 
 
 class _Stopped(BaseException):
@@ -131,7 +167,7 @@ _COMMAND = inspect.Parameter(
     default=None,
     annotation=Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- SCRIPT|-m MODULE [ARGS...]", help="What to train, and its own arguments."),
+        typer.Argument(metavar=USAGE, hidden=True),  # the usage line has it
     ],
 )
 run.__signature__ = inspect.Signature([*map(_parameter, OPTIONS), _COMMAND])  # type: ignore[attr-defined]

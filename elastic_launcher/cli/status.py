@@ -124,10 +124,11 @@ def _nodes(state: JobState, *, over: bool) -> list[dict[str, Any]]:
     """Returns the nodes that are there; of a job that is over, those of its last generation."""
     ranks = {member["member"]: rank for rank, member in enumerate(state.members)}
     last = {member["node"] for member in state.members}
+    after = "trained" if state.finished is None or state.outcome == "finished" else "stopped"
     return [
         {
             "node": node.node,
-            "phase": "trained" if over and node.phase == "training" else node.phase,
+            "phase": after if over and node.phase == "training" else node.phase,
             "members": list(node.members),
             "ranks": [ranks[member] for member in node.members if member in ranks],
         }

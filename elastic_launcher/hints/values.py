@@ -12,6 +12,7 @@ from typing import Any
 GPUS = "a whole number of GPUs, 0 or more"
 MAX_SECONDS = 10**9
 _DIGITS = 18  # a longer whole number is no count of anything; Python refuses to read the longest ones
+_LEADING_ZERO = re.compile(r"(?<![\w.\"])-?0\Z")
 _PLAIN = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 
 
@@ -43,8 +44,10 @@ def load_json(text: str) -> Any:
         value = json.loads(text, object_pairs_hook=_object, parse_int=_whole_number)
         _refuse_odd(value)
     except json.JSONDecodeError as error:
+        zero = _LEADING_ZERO.search(text, 0, error.pos) and text[error.pos : error.pos + 1].isdigit()
+        reason = "a number has no leading zeros, and here one has," if zero else error.msg
         raise HintError(
-            f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}; the document must be one JSON object"
+            f"not JSON: {reason} at line {error.lineno}, column {error.colno}; the document must be one JSON object"
         ) from error
     except RecursionError as error:
         raise HintError("too deeply nested; the document must be one JSON object of a few levels") from error

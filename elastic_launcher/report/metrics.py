@@ -16,14 +16,14 @@ class Metrics:
 
     Attributes:
         world_size_final: Ranks at the end.
-        resizes_total: Changes of the membership after the first generation.
+        resizes_total: Changes of the membership, once it was as large as asked for at the start.
         goodput: Share of the wall time since the start that was spent in steps that counted.
         samples_per_second: Over the whole training, pauses included.
         steps: Optimizer steps.
         samples: Samples used.
         duration_seconds: From the start to the last event.
         generations: How many there were.
-        pauses_seconds: How long training stood still for each resize, in order.
+        pauses_seconds: How long training stood still for each generation after the first, in order.
         notices: Nodes that were told to go.
         failures: Nodes that failed or were lost.
         steps_redone: Steps that were done again.

@@ -58,7 +58,7 @@ class JobState:
         members: Of the generation, in rank order: ``member`` and ``node`` of each.
         nodes: All that ever were, by their numbers.
         generation: Its number.
-        resizes: How many generations came after the first.
+        resizes: How many generations came after the first, but for those that only brought the job to its size.
         hint: The last ``hint_applied``.
         message: Of the last warning, rejection, failure or loss.
         log: The values of ``job.log`` that count.
@@ -195,7 +195,7 @@ def _form(state: JobState, event: Event, now: float) -> JobState:
         members=members,
         nodes=nodes,
         generation=event.generation,
-        resizes=state.resizes + (state.generation > 0),
+        resizes=state.resizes + (state.generation > 0 and event.get("cause") != "start"),
     )
 
 

@@ -115,7 +115,9 @@ def test_work_directories_of_jobs_that_live_ended_or_are_others(tmp_path: Path) 
     arguments = ("--work-dir", "job", "--global-batch-size", "8")
     with launched("--global-batch-size", "8", "--", "wait.py", cwd=tmp_path) as first:
         first.node_pid(1)
-        said = f"belongs to a job that is alive (process {first.process.pid} on {socket.gethostname()})"
+        owner = f"process {first.process.pid} on {socket.gethostname()}"
+        job_id = json.loads((tmp_path / "job" / "job.json").read_text())["id"]
+        said = f"belongs to a job that is alive ({job_id}, {owner})"
         assert_refused(tmp_path, run(tmp_path, *arguments, command=("--", "wait.py")), said)
         (tmp_path / "go").touch()
         first.wait()
@@ -175,6 +177,18 @@ def test_hints_below_the_minimum_at_the_start(tmp_path: Path, text: str) -> None
     assert ended.exit_code == 76, ended.stderr
     assert "2" in ended.messages[-1]
     assert not list((tmp_path / "job" / "nodes").iterdir())
+
+
+@pytest.mark.quick
+def test_a_script_that_contradicts_the_launcher_is_told_in_the_last_line(tmp_path: Path) -> None:
+    (tmp_path / "init.py").write_text("import elastic_launcher.torch as elastic\nelastic.init(4, 2)\n")
+    ended = run(tmp_path, "--global-batch-size", "8", "--work-dir", "job", command=("--", "init.py"))
+    assert ended.exit_code == 1
+    assert ended.messages[-1].startswith(
+        "elastic-launcher: the script of member 1 (node 1) exited with code 1 before training began; "
+        "nothing was saved; its last exception: ValueError: global_batch_size is 4 in init() but 8 in "
+    )
+    assert sum("exited with code 1" in line for line in ended.messages) == 2  # the fact when it is seen, the verdict
 
 
 def test_a_quota_that_comes_while_it_is_waited_for(tmp_path: Path) -> None:

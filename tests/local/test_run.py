@@ -110,6 +110,8 @@ def test_a_launch_that_is_told_to_stop(folder: Path, number: int, code: int) -> 
         assert launcher.wait() == code
         assert_nothing_left(launcher, folder)
         assert launcher.stderr.splitlines()[-1].endswith("; nothing was saved")
+        assert "nothing was saved" not in launcher.stdout
+        assert "the job ends: " in (launcher.work_dir / "logs" / "1-0.log").read_text()
         assert launcher.events.all()[-1]["exit_code"] == code
 
 

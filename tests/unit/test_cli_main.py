@@ -40,6 +40,34 @@ def test_run_has_a_flag_for_each_option_with_its_default() -> None:
     assert "[default: 1:1]" in shown
 
 
+def test_the_usage_of_run_says_where_the_script_stands() -> None:
+    shown = elastic_launcher("run", "--help").stdout
+    assert shown.startswith("Usage: elastic-launcher run [OPTIONS] -- SCRIPT|-m MODULE [ARGS...]\n")
+    assert "list[" not in shown
+
+
+@pytest.mark.parametrize("words", [("-m", "pack.train", "--lr", "1"), ("-mpack.train",)])
+def test_a_module_without_dashes_before_it_is_told_where_they_go(words: tuple[str, ...]) -> None:
+    result = elastic_launcher("run", "--nodes", "1:2", *words)
+    assert result.returncode == 2
+    assert f"write `-- -m {'pack.train' if len(words) > 1 else 'MODULE'}`" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "misplaced"),
+    [
+        (("nowhere.py", "--nodes", "1:2", "--lr", "1"), ["--nodes"]),
+        (("nowhere.py", "--nodes=1:2", "--nodes", "1:3", "--name", "x"), ["--nodes", "--name"]),
+        (("--", "nowhere.py", "--nodes", "1:2"), []),
+        (("--nodes", "1:2", "nowhere.py", "--", "--lr"), []),
+    ],
+)
+def test_our_options_after_the_script_are_warned_of(words: tuple[str, ...], misplaced: list[str]) -> None:
+    lines = elastic_launcher("run", *words).stderr.splitlines()
+    assert [line.split()[1] for line in lines if "stands after the script" in line] == misplaced
+    assert "the script nowhere.py is not there" in lines[-1]
+
+
 def test_the_version() -> None:
     assert elastic_launcher("--version").stdout == f"elastic-launcher {__version__}\n"
 

@@ -8,9 +8,10 @@ from kfp import compiler
 
 from components.training.elastic_train import example_pipelines
 from elastic_launcher.config import OPTIONS, JobConfig
-from elastic_launcher.kfp import elastic_train, run_arguments
+from elastic_launcher.kfp import elastic_train, left_behind, run_arguments
 from pipelines.digits_elastic.pipeline import digits_elastic
 from pipelines.digits_elastic.run import in_order
+from tests.unit.report import jobs
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 KINDS = {
@@ -86,6 +87,16 @@ def test_a_scripts_text_becomes_a_file(tmp_path: Path) -> None:
     copy = tmp_path / "new" / "job.py"
     assert run_arguments("import torch\n", "", [], {}, copy) == ["run", "--", str(copy)]
     assert copy.read_text() == "import torch\n"
+
+
+def test_a_run_that_could_not_write_its_report_has_numbers_and_says_so(tmp_path: Path) -> None:
+    story = jobs.resized()
+    jobs.write(story.events, tmp_path)
+    found = left_behind(tmp_path)
+    assert (found.metrics["steps"], found.metrics["resizes_total"]) == (story.step, 2)
+    assert found.metrics["test_accuracy"] == 0.9811
+    assert "there is no report.html: No such file" in found.timeline
+    assert "there is no report.md: No such file" in found.summary
 
 
 @pytest.mark.parametrize(("script", "module"), [("", ""), ("train.py", "package.train")])

@@ -47,9 +47,13 @@ def test_the_folder_of_a_job_that_is_alive_is_refused_and_its_owner_named(tmp_pa
     ) as owner:
         assert owner.stdout is not None and owner.stdin is not None
         assert owner.stdout.readline() == "claimed\n"
-        alive = f"belongs to a job that is alive \\(process {owner.pid} on {re.escape(socket.gethostname())}\\)"
-        with pytest.raises(WorkDirError, match=alive):
+        job = json.loads((tmp_path / "job" / "job.json").read_text())["id"]
+        with pytest.raises(WorkDirError) as refused:
             claim(CONFIG, tmp_path)
+        assert f"belongs to a job that is alive ({job}, process {owner.pid} on {socket.gethostname()})" in str(
+            refused.value
+        )
+        assert f"`elastic-launcher status {tmp_path / 'job'}`" in str(refused.value)
         owner.kill()
     with pytest.raises(WorkDirError, match="belongs to another job"):
         claim(CONFIG, tmp_path)
@@ -101,10 +105,17 @@ def test_a_folder_with_other_files_in_it_can_be_used(tmp_path: Path) -> None:
         assert (work_dir.path / "notes.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("work_dir", ["file", "file/below", "/proc/elastic"])
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, work_dir: str) -> None:
+@pytest.mark.parametrize(
+    ("work_dir", "reason"),
+    [
+        ("file", ".*/file is a file, not a folder"),
+        ("file/below", ".*/file is a file, not a folder"),
+        ("/proc/elastic", "No such file or directory"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, work_dir: str, reason: str) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(WorkDirError, match="can't be written: .*; choose another with --work-dir"):
+    with pytest.raises(WorkDirError, match=f"can't be written: {reason}; choose another with --work-dir"):
         claim(JobConfig(script="train.py", work_dir=work_dir), tmp_path)
 
 

@@ -119,7 +119,10 @@ def test_wrong_numbers_of_gpus_are_refused_with_their_place(gpus: str, path: str
 @pytest.mark.parametrize(
     ("gpus", "said"),
     [
-        ('{"allowed": 08}', "line 2, column 15"),
+        ('{"allowed": 08}', "a number has no leading zeros, and here one has, at line 2, column 15"),
+        ('{"allowed": -01}', "leading zeros"),
+        ('{"allowed": 10 1}', "Expecting ',' delimiter"),
+        ('{"allowed": "0"1}', "Expecting ',' delimiter"),
         ('{"allowed": +8}', "line 2, column 14"),
         ('{"allowed": 8', "line 2"),
         ("{'allowed': 8}", "line 2, column 3"),

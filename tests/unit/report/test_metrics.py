@@ -22,6 +22,12 @@ def test_a_job_that_was_resized() -> None:
     assert metrics.logged == {"test_accuracy": 0.9811, "test_loss": 0.0612}
 
 
+def test_nodes_that_only_bring_a_job_to_its_size_are_no_resize() -> None:
+    story = jobs.Story().start_nodes(1, 2).form(1, cause="start").train(3).form(1, 2, cause="start").train(3)
+    metrics = measure(story.form(1, cause="hint").events)
+    assert (metrics.resizes_total, metrics.generations, len(metrics.pauses_seconds)) == (1, 3, 2)
+
+
 def test_a_job_with_troubles() -> None:
     metrics = measure(jobs.troubled().events)
     assert (metrics.failures, metrics.steps_redone, metrics.events_lost, metrics.exit_code) == (2, 1, 17, 1)

@@ -85,7 +85,7 @@ def test_a_job_that_has_ended(tmp_path: Path) -> None:
     jobs.write_job(jobs.write(jobs.troubled().events, tmp_path), **a_process_that_has_ended())
     found = json.loads(elastic_launcher("status", tmp_path, "--json").stdout)
     assert (found["state"], found["exit_code"]) == ("failed", 1)
-    assert [(node["node"], node["phase"]) for node in found["nodes"]] == [(1, "trained"), (2, "trained"), (3, "lost")]
+    assert [(node["node"], node["phase"]) for node in found["nodes"]] == [(1, "stopped"), (2, "stopped"), (3, "lost")]
     shown = elastic_launcher("status", tmp_path).stdout
     assert "state:               failed, exit code 1, 1 min 26 s after its start" in shown
     assert "last message:        rank 2 (member 3, node 3) was killed by SIGKILL" in shown
