@@ -90,6 +90,19 @@ def _groups(parameters: Sequence[torch.Tensor]) -> list[list[int]]:
     return groups
 
 
+@dataclass(eq=False)
+class Slot:
+    """The gradients of the k-th `backward` call of a step's micro-batches."""
+
+    layout: Layout
+    used: list[bool]
+    weight: float = 0.0
+    loss: torch.Tensor | None = None
+    overlap: bool = True
+    recording: bool = True
+    fired: list[torch.Tensor] = field(default_factory=list)
+
+
 def make_layout(
     parameters: Sequence[torch.Tensor], float_buffers: Sequence[torch.Tensor], device: torch.device
 ) -> Layout:

@@ -9,14 +9,13 @@ that the overlap can cost time but never exactness.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
 from elastic_launcher.torch import signals as wire
 from elastic_launcher.torch.buffers import ModelBuffers
-from elastic_launcher.torch.layout import Bucket, Layout, make_layout
+from elastic_launcher.torch.layout import Bucket, Layout, Slot, make_layout
 from elastic_launcher.torch.signals import Agreement, Signals
 
 
@@ -29,19 +28,6 @@ class ReduceGroup(Protocol):
 
     def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> Any:
         """Starts an all-reduce in place; the result has ``wait()``."""
-
-
-@dataclass(eq=False)
-class Slot:
-    """The gradients of the k-th `backward` call of a step's micro-batches."""
-
-    layout: Layout
-    used: list[bool]
-    weight: float = 0.0
-    loss: torch.Tensor | None = None
-    overlap: bool = True
-    recording: bool = True
-    fired: list[torch.Tensor] = field(default_factory=list)
 
 
 class Reducer:
