@@ -7,75 +7,26 @@ import json
 import os
 import pty
 import signal
-import subprocess
-import sys
-import termios
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from elastic_launcher.agent import processes
-from tests.support import PATIENCE, EventFollower, Launcher, assert_no_process, launched, until
-
-TRAIN = """
-import os, sys, tempfile, time
-import torch
-import elastic_launcher.torch as elastic
-
-job = elastic.init(8, 4)
-tempfile.mkdtemp()
-model = torch.nn.Linear(2, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model, optimizer = job.prepare(model, optimizer)
-inputs = torch.arange(64.0).reshape(32, 2) / 64
-loader = job.dataloader(torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True)), shuffle=True)
-print("ready")
-for epoch in job.epochs(100000):
-    for x, y in loader:
-        job.backward(torch.nn.functional.mse_loss(model(x), y))
-        optimizer.step()
-        optimizer.zero_grad()
-        time.sleep(0.01)
-    job.log({"rank": job.rank})  # on all ranks: the lowest one's counts
-    if os.path.exists("fail") and job.rank == 1:
-        raise ArithmeticError("the third wheel came off")
-    if os.path.exists("stop"):
-        job.stop("asked to")
-print("over", job.rank)
-"""
+from tests.soak.stage import Stage
+from tests.support import PATIENCE, until
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    for name in ("here", "tmp"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "here" / "train.py").write_text(TRAIN)
-    return tmp_path / "here"
-
-
-def start(folder: Path, *options: str) -> AbstractContextManager[Launcher]:
-    """Starts the training, with a temporary folder of its own."""
-    environment = {"TMPDIR": str(folder.parent / "tmp"), "PYTHONDONTWRITEBYTECODE": "1"}
-    return launched(*options, "--", "train.py", cwd=folder, environment=environment)
-
-
-def assert_nothing_left(launcher: Launcher, folder: Path) -> None:
-    """Fails if a launch left a process, or a file that is neither in its work directory nor the test's own."""
-    assert_no_process(launcher.work_dir)
-    assert os.listdir(folder.parent / "tmp") == []
-    ours = {"train.py", "fail", "stop", "hints.json", launcher.stdout_path.name, launcher.stderr_path.name, "job"}
-    assert set(os.listdir(folder)) <= ours
-    assert not (launcher.work_dir / "tmp").exists()
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
 
 
 @pytest.mark.quick
-def test_a_launch_that_ends_well(folder: Path) -> None:
-    with start(folder, "--nodes", "2:2") as launcher:
+def test_a_launch_that_ends_well(stage: Stage) -> None:
+    with stage.launched("--nodes", "2:2") as launcher:
         launcher.events.wait("progress")
-        (folder / "stop").touch()
+        (stage.here / "stop").touch()
         assert launcher.wait() == 0
-        assert_nothing_left(launcher, folder)
+        stage.assert_nothing_left()
         lines = launcher.stderr.splitlines()
         assert lines[0] == f"elastic-launcher: work directory {launcher.work_dir}"
         assert sum("OMP_NUM_THREADS=" in line for line in lines) == 1
@@ -89,12 +40,10 @@ def test_a_launch_that_ends_well(folder: Path) -> None:
 
 
 @pytest.mark.quick
-def test_a_launch_whose_script_fails_on_one_rank(folder: Path) -> None:
-    with start(folder, "--nodes", "2:2") as launcher:
-        launcher.events.wait("progress")
-        (folder / "fail").touch()
+def test_a_launch_whose_script_fails_on_one_rank(stage: Stage) -> None:
+    with stage.launched("--nodes", "2:2", script=["--fault=exception", "--rank=1", "--step=20"]) as launcher:
         assert launcher.wait() == 1
-        assert_nothing_left(launcher, folder)
+        stage.assert_nothing_left()
         last = launcher.stderr.splitlines()[-1]
         assert "rank 1" in last
         assert "ArithmeticError: the third wheel came off" in last
@@ -102,26 +51,26 @@ def test_a_launch_whose_script_fails_on_one_rank(folder: Path) -> None:
         assert "[rank 1] Traceback (most recent call last):" in launcher.stdout
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGHUP, 75)])
-def test_a_launch_that_is_told_to_stop(folder: Path, number: int, code: int) -> None:
-    with start(folder, "--nodes", "2:2") as launcher:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_a_launch_that_is_told_to_stop(stage: Stage, number: int, code: int) -> None:
+    with stage.launched("--nodes", "2:2") as launcher:
         launcher.events.wait("progress")
         launcher.process.send_signal(number)
         assert launcher.wait() == code
-        assert_nothing_left(launcher, folder)
+        stage.assert_nothing_left()
         assert launcher.stderr.splitlines()[-1].endswith("; nothing was saved")
         assert "nothing was saved" not in launcher.stdout
         assert "the job ends: " in (launcher.work_dir / "logs" / "1-0.log").read_text()
         assert launcher.events.all()[-1]["exit_code"] == code
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_launch_that_is_told_to_stop_before_its_nodes_are_up(folder: Path, number: int) -> None:
-    with start(folder, "--nodes", "2:2") as launcher:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_launch_that_is_told_to_stop_before_its_nodes_are_up(stage: Stage, number: int) -> None:
+    with stage.launched("--nodes", "2:2") as launcher:
         launcher.events.wait("node_started")
         launcher.process.send_signal(number)
         assert launcher.wait() in (130, 75)
-        assert_nothing_left(launcher, folder)
+        stage.assert_nothing_left()
 
 
 @pytest.mark.parametrize("moment", ["node_started", "progress"])
@@ -169,54 +118,53 @@ def test_a_terminal_that_is_closed_ends_the_job(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", ["job_started", "node_started", "progress"])
-def test_a_launcher_that_is_killed_leaves_nothing_after_the_orphan_timeout(folder: Path, moment: str) -> None:
-    with start(folder, "--nodes", "2:2", "--orphan-timeout", "4") as launcher:
+def test_a_launcher_that_is_killed_leaves_nothing_after_the_orphan_timeout(stage: Stage, moment: str) -> None:
+    with stage.launched("--nodes", "2:2", "--orphan-timeout", "4") as launcher:
         launcher.events.wait(moment)
         launcher.process.kill()
         launcher.process.wait()
-        assert_no_process(launcher.work_dir, timeout=PATIENCE)  # an agent that only starts counts from its first try on
-        assert_nothing_left(launcher, folder)
+        stage.assert_nothing_left(PATIENCE)  # an agent that only starts counts from its first try on
 
 
-def test_a_launch_with_two_ranks_on_each_node(folder: Path) -> None:
-    with start(folder, "--nodes", "1:2", "--nproc-per-node", "2") as launcher:
+def test_a_launch_with_two_ranks_on_each_node(stage: Stage) -> None:
+    with stage.launched("--nodes", "1:2", "--nproc-per-node", "2") as launcher:
         formed = launcher.events.wait("generation_formed", lambda event: event["world_size"] == 4)
         nodes = {member["member"]: member["node"] for member in formed["members"]}
         assert nodes == {1: 1, 2: 1, 3: 2, 4: 2}
         os.kill(launcher.node_pid(2), signal.SIGTERM)
         launcher.events.wait("generation_formed", lambda event: event["cause"] == "notice" and event["world_size"] == 2)
-        (folder / "stop").touch()
+        (stage.here / "stop").touch()
         assert launcher.wait() == 0
-        assert_nothing_left(launcher, folder)
+        stage.assert_nothing_left()
 
 
-def test_a_rank_that_is_killed_ends_the_job_and_is_named(folder: Path) -> None:
-    with start(folder, "--nodes", "2:2") as launcher:
+def test_a_rank_that_is_killed_ends_the_job_and_is_named(stage: Stage) -> None:
+    with stage.launched("--nodes", "2:2") as launcher:
         launcher.events.wait("progress")
         status = launcher.status()
         pids = {member["member"]: member["pid"] for node in status["nodes"] for member in node["members"]}
         os.kill(pids[2], signal.SIGKILL)
         assert launcher.wait() == 1
-        assert_nothing_left(launcher, folder)
+        stage.assert_nothing_left()
         last = launcher.stderr.splitlines()[-1]
         assert "member 2" in last
         assert "SIGKILL" in last
 
 
-def test_an_agent_that_is_killed_ends_the_job(folder: Path) -> None:
-    with start(folder, "--nodes", "2:2") as launcher:
+def test_an_agent_that_is_killed_ends_the_job(stage: Stage) -> None:
+    with stage.launched("--nodes", "2:2") as launcher:
         launcher.events.wait("progress")
         os.kill(launcher.node_pid(2), signal.SIGKILL)
         assert launcher.wait() == 1
-        assert_nothing_left(launcher, folder)
+        stage.assert_nothing_left()
         assert "node 2" in launcher.stderr.splitlines()[-1]
 
 
 @pytest.mark.quick
-def test_hints_and_a_notice_change_the_number_of_nodes(folder: Path) -> None:
-    hints = folder / "hints.json"
+def test_hints_and_a_notice_change_the_number_of_nodes(stage: Stage) -> None:
+    hints = stage.here / "hints.json"
     hints.write_text('{"default": "1"}')
-    with start(folder, "--nodes", "1:3", "--hints", "hints.json") as launcher:
+    with stage.launched("--nodes", "1:3", "--hints", "hints.json") as launcher:
         launcher.events.wait("generation_formed", lambda event: event["world_size"] == 1)
         hints.write_text('{"default": "3"}')
         launcher.events.wait("generation_formed", lambda event: event["world_size"] == 3)
@@ -224,7 +172,7 @@ def test_hints_and_a_notice_change_the_number_of_nodes(folder: Path) -> None:
         formed = launcher.events.wait("generation_formed", lambda event: event["cause"] == "notice")
         assert [member["member"] for member in formed["members"]] == [2, 3]
         until(lambda: not (launcher.work_dir / "tmp" / "1").exists(), "node 1 is gone")
-        (folder / "stop").touch()
+        (stage.here / "stop").touch()
         assert launcher.wait() == 0
-        assert_nothing_left(launcher, folder)
+        stage.assert_nothing_left()
         assert launcher.stdout == "[rank 0] ready\n[rank 0] over 0\n"
