@@ -16,6 +16,13 @@ from tests.soak.play import play
 LOG = Path(__file__).with_name("log.txt")
 
 
+def _interrupt(number: int, frame: object) -> None:
+    """Ends the launch under way, once: what is done to leave nothing is not interrupted."""
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--from", dest="first", type=int, default=1, help="number of the first launch (1)")
@@ -29,7 +36,8 @@ def main() -> int:
         log = Log(options.log, numbers)
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it leaves nothing either
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, _interrupt)
     failed = []
     for number in numbers:
         root = Path(tempfile.mkdtemp(prefix="soak-"))
