@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.soak.cases import Case
+from tests.soak.cases import TRAINING, Case
 from tests.soak.stage import END_SECONDS, Stage
 from tests.support import Launcher, until
 
@@ -45,7 +45,7 @@ class Outcome:
         """The case and its outcome in one line."""
         case = self.case
         verdict = f"FAILED: {'; '.join(self.problems)}" if self.problems else "nothing left"
-        found = f"{verdict} ({self.seen[0]} processes and {self.seen[1]} ports seen)"
+        found = f"{verdict} (processes seen: {self.seen[0]}, ports: {self.seen[1]})"
         text = f"{case.number:03d} {case.kind}: {case.details}: exit {self.exit_code}, {self.seconds:.1f} s, {found}"
         return " ".join(text.split())
 
@@ -58,7 +58,6 @@ def play(case: Case, root: Path) -> Outcome:
     try:
         with stage.launched(*_options(case, stage), script=_arguments(case)) as launcher:
             _come_to(case, launcher, stage)
-            stage.look()
             _end(case, launcher, stage)
             code = launcher.wait(LONG)
             # a starting node's patience begins with its first try to reach the launcher
@@ -103,6 +102,7 @@ def _come_to(case: Case, launcher: Launcher, stage: Stage) -> None:
     events, before = launcher.events, 0
     if case.change:
         events.wait("generation_formed", lambda event: event["world_size"] == case.nodes, LONG)
+        stage.look()
         before = len(events.of(case.moment))
         if case.change == "notice":
             os.kill(launcher.node_pid(_noticed(case)), signal.SIGTERM)
@@ -117,6 +117,8 @@ def _come_to(case: Case, launcher: Launcher, stage: Stage) -> None:
             events.wait("progress", lambda event: event["step"] >= case.step, LONG)
         case kind:
             until(lambda: len(events.of(kind)) > before, f"event {kind}", LONG)
+    if case.moment in TRAINING and not case.change:  # elsewhere a look would take the moment
+        stage.look()
 
 
 def _end(case: Case, launcher: Launcher, stage: Stage) -> None:
