@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 COUNT = 100
-STARTING = ("claimed", "job_started", "node_started", "node_warm")
-"""What the launch is awaited to come to; "claimed" is before its coordinator takes signals."""
+STARTING = ("claimed", "job_started", "node_started", "agent_started", "node_warm")
+"""Where a launch is awaited to stand: "claimed" is before its coordinator takes signals; at "agent_started" the first
+node has told its process id, and not yet reached the launcher; the others are events."""
 TRAINING = ("generation_formed", "progress")
 CODES = {
     "the script stops it": 0,
@@ -36,7 +37,7 @@ class Case:
         number: From 1 on.
         kind: Which of `KINDS` it is.
         end: How it ends, one of `CODES`.
-        moment: What is awaited before that: an event, "claimed", or "" when the script itself does it.
+        moment: What is awaited before that (`STARTING`, `TRAINING`, other events); "" when the script itself does it.
         step: The step in which the script does it, or that progress has to come to.
         rank: Rank, or index of the node, that it happens to.
         late: Whether the script does it after the backward pass instead of before.
@@ -106,6 +107,11 @@ def _at(base: Case, dice: random.Random, *moments: str) -> Case:
     return replace(base, moment=dice.choice(moments), step=dice.randint(1, 120))
 
 
+def _anywhere(base: Case, dice: random.Random) -> Case:
+    moments = (*STARTING, *TRAINING)
+    return _at(base, dice, moments[(base.number - 1) % len(moments)])  # in turn: within a kind, each once in seven
+
+
 def _signalled(base: Case, dice: random.Random, *ends: str) -> Case:
     """Draws one of the launcher's signals; what it leaves alone when it is killed is given little time."""
     return replace(base, end=dice.choice(ends), orphan_timeout=dice.randint(2, 5))
@@ -134,7 +140,7 @@ def _rank_killed(base: Case, dice: random.Random) -> Case:
 
 def _interrupted(base: Case, dice: random.Random) -> Case:
     return _signalled(
-        _at(base, dice, *STARTING, *TRAINING),
+        _anywhere(base, dice),
         dice,
         "SIGINT",
         "SIGINT, again at once",
@@ -143,11 +149,11 @@ def _interrupted(base: Case, dice: random.Random) -> Case:
 
 
 def _terminated(base: Case, dice: random.Random) -> Case:
-    return _signalled(_at(base, dice, *STARTING, *TRAINING), dice, "SIGTERM")
+    return _signalled(_anywhere(base, dice), dice, "SIGTERM")
 
 
 def _launcher_killed(base: Case, dice: random.Random) -> Case:
-    return _signalled(_at(base, dice, *STARTING, *TRAINING), dice, "SIGKILL")
+    return _signalled(_anywhere(base, dice), dice, "SIGKILL")
 
 
 def _agent_killed(base: Case, dice: random.Random) -> Case:

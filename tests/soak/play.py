@@ -113,6 +113,8 @@ def _come_to(case: Case, launcher: Launcher, stage: Stage) -> None:
             pass
         case "claimed":
             until((launcher.work_dir / "job.json").exists, "the work directory is claimed", LONG)
+        case "agent_started":
+            launcher.node_pid(1, LONG)
         case "progress":
             events.wait("progress", lambda event: event["step"] >= case.step, LONG)
         case kind:

@@ -24,7 +24,9 @@ def test_the_first_twenty_have_each_kind_twice() -> None:
 
 def test_a_hundred_have_each_end_moment_and_change() -> None:
     assert {one.end for one in ALL} == set(CODES)
-    assert {one.moment for one in ALL} >= {*STARTING, *TRAINING, "hint_applied", "notice", "node_left"}
+    for kind in ("interrupted", "terminated", "launcher killed"):
+        assert {one.moment for one in ALL if one.kind == kind} == {*STARTING, *TRAINING}
+    assert {one.moment for one in ALL if one.change} >= {"hint_applied", "node_started", "notice", "node_left"}
     assert {one.change for one in ALL} == {"", "grow", "shrink", "notice"}
 
 
