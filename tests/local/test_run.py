@@ -119,7 +119,7 @@ def test_a_terminal_that_is_closed_ends_the_job(folder: Path) -> None:
 
 @pytest.mark.parametrize("moment", ["job_started", "node_started", "progress"])
 def test_a_launcher_that_is_killed_leaves_nothing_after_the_orphan_timeout(stage: Stage, moment: str) -> None:
-    with stage.launched("--nodes", "2:2", "--orphan-timeout", "4") as launcher:
+    with stage.launched("--nodes", "2:2", "--orphan-timeout", "8") as launcher:
         launcher.events.wait(moment)
         launcher.process.kill()
         launcher.process.wait()

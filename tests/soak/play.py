@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,7 +102,9 @@ def _come_to(case: Case, launcher: Launcher, stage: Stage) -> None:
     """Resizes the job if the case says so, and awaits its moment."""
     events, before = launcher.events, 0
     if case.change:
-        events.wait("generation_formed", lambda event: event["world_size"] == case.nodes, LONG)
+        _await(
+            launcher, lambda: any(e["world_size"] == case.nodes for e in events.of("generation_formed")), "all nodes"
+        )
         stage.look()
         before = len(events.of(case.moment))
         if case.change == "notice":
@@ -112,15 +115,30 @@ def _come_to(case: Case, launcher: Launcher, stage: Stage) -> None:
         case "":
             pass
         case "claimed":
-            until((launcher.work_dir / "job.json").exists, "the work directory is claimed", LONG)
+            _await(launcher, (launcher.work_dir / "job.json").exists, "the work directory is claimed")
         case "agent_started":
-            launcher.node_pid(1, LONG)
+            _await(launcher, (launcher.work_dir / "nodes" / "1.json").exists, "the first agent runs")
         case "progress":
-            events.wait("progress", lambda event: event["step"] >= case.step, LONG)
+            _await_step(case, launcher)
         case kind:
-            until(lambda: len(events.of(kind)) > before, f"event {kind}", LONG)
+            _await(launcher, lambda: len(events.of(kind)) > before, f"event {kind}")
     if case.moment in TRAINING and not case.change:  # elsewhere a look would take the moment
         stage.look()
+
+
+def _await(launcher: Launcher, condition: Callable[[], bool], what: str) -> None:
+    """Waits for something; fails at once if the launcher ends before it."""
+    until(lambda: condition() or launcher.process.poll() is not None, what, LONG)
+    assert condition(), f"the launcher ended before this: {what}: {_last_words(launcher)}"
+
+
+def _await_step(case: Case, launcher: Launcher) -> None:
+    steps = launcher.events
+    _await(launcher, lambda: any(event["step"] >= case.step for event in steps.of("progress")), f"step {case.step}")
+
+
+def _last_words(launcher: Launcher) -> str:
+    return (launcher.stderr.splitlines() or [""])[-1]
 
 
 def _end(case: Case, launcher: Launcher, stage: Stage) -> None:
@@ -146,8 +164,7 @@ def _end(case: Case, launcher: Launcher, stage: Stage) -> None:
             os.kill(launcher.node_pid(case.rank + 1), signal.SIGKILL)
         case "a starting agent is killed, then the script stops it":
             os.kill(launcher.node_pid(case.rank + 1), signal.SIGKILL)
-            launcher.events.wait("node_failed", timeout=LONG)
-            launcher.events.wait("progress", lambda event: event["step"] >= case.step, LONG)
+            _await_step(case, launcher)
             (stage.here / "stop").touch()
 
 
@@ -170,9 +187,10 @@ def _contradictions(case: Case, launcher: Launcher, code: int) -> list[str]:
     """Returns what the launch says of itself that is not as it ended."""
     found = []
     if code != case.exit_code:
-        last = (launcher.stderr.splitlines() or [""])[-1]
-        found.append(f"exit code {code} instead of {case.exit_code} ({last})")
+        found.append(f"exit code {code} instead of {case.exit_code} ({_last_words(launcher)})")
     events = launcher.events.all()
+    if "a starting agent" in case.end and "node_failed" not in {event["kind"] for event in events}:
+        found.append("no event tells of the agent that was killed")
     finished = [event["exit_code"] for event in events if event["kind"] == "job_finished"]
     expected = [code] if events and code != -signal.SIGKILL else []
     if finished != expected or (finished and events[-1]["kind"] != "job_finished"):
