@@ -113,7 +113,7 @@ def _anywhere(base: Case, dice: random.Random) -> Case:
 
 
 def _signalled(base: Case, dice: random.Random, *ends: str) -> Case:
-    """Draws one of the ends; nodes that a killed launcher leaves alone go on for longer than it takes to import torch."""
+    """Draws one of the ends; what a killed launcher leaves alone goes on for longer than an import of torch takes."""
     return replace(base, end=dice.choice(ends), orphan_timeout=dice.randint(6, 9))
 
 
