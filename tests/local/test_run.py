@@ -7,12 +7,16 @@ import json
 import os
 import pty
 import signal
+import subprocess
+import sys
+import termios
 from pathlib import Path
 
 import pytest
 
-from tests.soak.stage import Stage
-from tests.support import PATIENCE, until
+from elastic_launcher.agent import processes
+from tests.soak.stage import SCRIPT, Stage
+from tests.support import PATIENCE, EventFollower, assert_no_process, until
 
 
 @pytest.fixture
@@ -51,7 +55,7 @@ def test_a_launch_whose_script_fails_on_one_rank(stage: Stage) -> None:
         assert "[rank 1] Traceback (most recent call last):" in launcher.stdout
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGHUP, 75)])
 def test_a_launch_that_is_told_to_stop(stage: Stage, number: int, code: int) -> None:
     with stage.launched("--nodes", "2:2") as launcher:
         launcher.events.wait("progress")
@@ -64,7 +68,7 @@ def test_a_launch_that_is_told_to_stop(stage: Stage, number: int, code: int) -> 
         assert launcher.events.all()[-1]["exit_code"] == code
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_launch_that_is_told_to_stop_before_its_nodes_are_up(stage: Stage, number: int) -> None:
     with stage.launched("--nodes", "2:2") as launcher:
         launcher.events.wait("node_started")
@@ -74,8 +78,8 @@ def test_a_launch_that_is_told_to_stop_before_its_nodes_are_up(stage: Stage, num
 
 
 @pytest.mark.parametrize("moment", ["node_started", "progress"])
-def test_a_second_interrupt_kills_at_once(folder: Path, moment: str) -> None:
-    with start(folder, "--nodes", "2:2") as launcher:
+def test_a_second_interrupt_kills_at_once(stage: Stage, moment: str) -> None:
+    with stage.launched("--nodes", "2:2") as launcher:
         launcher.events.wait(moment)
 
         def ended_by_another() -> bool:
@@ -84,17 +88,18 @@ def test_a_second_interrupt_kills_at_once(folder: Path, moment: str) -> None:
 
         until(ended_by_another, "the launcher ends")
         assert launcher.wait() == 130
-        assert_nothing_left(launcher, folder)
+        stage.assert_nothing_left()
         assert "no report was written" in launcher.stderr.splitlines()[-2]
         assert launcher.stderr.splitlines()[-1].endswith("; nothing was saved")
         assert [event["exit_code"] for event in launcher.events.of("job_finished")] == [130]
 
 
-def test_a_terminal_that_is_closed_ends_the_job(folder: Path) -> None:
+def test_a_terminal_that_is_closed_ends_the_job(stage: Stage) -> None:
     ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "elastic_launcher", "run", "--nodes", "2:2", "--work-dir", str(stage.work_dir)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "elastic_launcher", "run", "--nodes", "2:2", "--work-dir", "job", "--", "train.py"],
-        cwd=folder,
+        [*command, "--", str(SCRIPT)],
+        cwd=stage.here,
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -103,18 +108,18 @@ def test_a_terminal_that_is_closed_ends_the_job(folder: Path) -> None:
     )
     os.close(theirs)
     try:
-        events = EventFollower(folder / "job" / "events.jsonl")
+        events = EventFollower(stage.work_dir / "events.jsonl")
         while not events.of("progress"):
             os.read(ours, 4096)  # live lines would fill the terminal
         os.close(ours)
         assert process.wait(PATIENCE) == 75
-        assert_no_process(folder / "job")
+        assert_no_process(stage.work_dir)
         assert "stopped by SIGHUP" in events.of("job_finished")[0]["message"]
-        assert (folder / "job" / "report.html").exists()
+        assert (stage.work_dir / "report.html").exists()
     finally:
         process.kill()
         process.wait()
-        processes.kill_until_none(str(folder / "job"))
+        processes.kill_until_none(str(stage.work_dir))
 
 
 @pytest.mark.parametrize("moment", ["job_started", "node_started", "progress"])
