@@ -75,6 +75,8 @@ def reduce_values(session: Session, values: Any, op: str, weight: float) -> Any:
     """Reduces a number, a tensor or a dict of them over all ranks; see `Job.reduce`."""
     if op not in ("sum", "mean", "max", "min"):
         raise ValueError(f"op is {op!r}; it must be sum, mean, max or min")
+    if not 0 <= weight < float("inf"):
+        raise ValueError(f"weight is {weight}; it must be 0 or more and finite")
     group = session.need_place("job.reduce").group
     named = dict(values) if isinstance(values, Mapping) else {"value": values}
     tensors = {name: _number(name, value) for name, value in named.items()}

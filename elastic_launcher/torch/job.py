@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from elastic_launcher.batch import StepPlan, plan_step
 from elastic_launcher.torch.backward import Backward
 from elastic_launcher.torch.evaluate import Number, evaluate, reduce_values
-from elastic_launcher.torch.loader import REFUSED, ElasticLoader
+from elastic_launcher.torch.loader import OPTIONS, REFUSED, ElasticLoader
 from elastic_launcher.torch.pieces import LoadPlan
 from elastic_launcher.torch.prepare import prepare
 from elastic_launcher.torch.resize import Resizer
@@ -137,8 +137,7 @@ class Job:
             shuffle: Whether each epoch has an order of its own.
             seed: What the order derives from; the job's seed by default.
             **options: Of torch's DataLoader: ``drop_last``, ``num_workers``, ``collate_fn``, ``pin_memory``,
-                ``prefetch_factor``,
-                ``worker_init_fn``, ``timeout``.
+                ``prefetch_factor``, ``worker_init_fn``, ``timeout``.
 
         Raises:
             TypeError: For an option that the job decides itself, or an iterable data set.
@@ -147,6 +146,8 @@ class Job:
         for name in options:
             if name in REFUSED:
                 raise TypeError(f"job.dataloader takes no {name}=: {REFUSED[name]}")
+            if name not in OPTIONS:
+                raise TypeError(f"job.dataloader takes no {name}=; it takes shuffle, seed, {', '.join(OPTIONS)}")
         chosen = self._session.seed if seed is None else seed
         return ElasticLoader(self._session, self._steps, dataset, shuffle=shuffle, seed=chosen, **options)
 
@@ -220,6 +221,11 @@ class Job:
             values: This rank's values.
             op: ``sum``, ``mean``, ``max`` or ``min``.
             weight: What this rank counts in a mean.
+
+        Raises:
+            TypeError: If a value is neither a number nor a tensor.
+            ValueError: For another op, or a weight below 0.
+            RuntimeError: If ranks give other names or shapes.
         """
         self._steps.settle()
         return reduce_values(self._session, values, op, weight)

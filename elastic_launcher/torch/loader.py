@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Piece = tuple[int, int, int]
 """A micro-batch: epoch, its first sample's place in the epoch's order, number of samples."""
 
+OPTIONS = ("drop_last", "num_workers", "collate_fn", "pin_memory", "prefetch_factor", "worker_init_fn", "timeout")
 REFUSED = {
     "sampler": "the job decides which samples come when; use shuffle= and seed=",
     "batch_sampler": "the job decides which samples come when; use shuffle= and seed=",

@@ -24,6 +24,7 @@ def options(folder: Path, **more: object) -> str:
     ("fault", "said"),
     [
         pytest.param("exception", ["rank 1", "ValueError: a mistake in the script"], marks=pytest.mark.quick),
+        ("empty data", ["data set (Numbered) is empty", "at least one sample"]),
         ("init twice", ["elastic.init() was called twice", "keep the job"]),
         ("vector loss", ["rank 1", "scalar loss", "shape (2,)"]),
         ("step first", ["optimizer.step() was called before job.backward(loss)"]),

@@ -128,7 +128,8 @@ def main() -> None:
     if OPTIONS["compile"]:
         model = torch.compile(model)
     model, optimizer, scheduler = job.prepare(model, optimizer, scheduler)
-    dataset = Numbered(OPTIONS["samples"] + (off and OPTIONS["fault"] == "differs: data"))
+    samples = 0 if OPTIONS["fault"] == "empty data" else OPTIONS["samples"]
+    dataset = Numbered(samples + (off and OPTIONS["fault"] == "differs: data"))
     loader = job.dataloader(dataset, shuffle=True, seed=7, num_workers=OPTIONS["workers"])
     slow = OPTIONS["slow_forward"] if joiner else 0.0
     with open(FOLDER / f"ledger-{os.getpid()}.jsonl", "w", buffering=1) as ledger:
