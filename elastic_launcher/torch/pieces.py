@@ -12,6 +12,7 @@ from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import Session
 
 LEAD_SECONDS = 0.25  # how long a resize may wait for steps whose micro-batches are loaded already
+SPARE_SAMPLES = 2  # a rank without a share runs on two samples, since batch norm refuses one
 SPARE_STEPS = 1  # ranks may plan a step apart, and then change at the later one
 
 
@@ -99,16 +100,19 @@ class LoadPlan:
     def _pieces(self, loader: ElasticLoader, division: Division, first: int, steps: int) -> list[Piece]:
         """Returns a rank's micro-batches of some steps, counted over the whole training."""
         session, found = self._session, []
-        if division.rank >= division.ranks:
-            return []
         position = session.position
         for step in range(first, first + steps):
             further, in_epoch = divmod(position.step_in_epoch + step - position.step, loader.steps_per_epoch)
             epoch = position.epoch + further
             if session.epochs is not None and epoch >= session.epochs:
                 break
-            mine = share(loader.step_size(in_epoch), session.max_batch_per_gpu, division.ranks, division.rank)
-            start = in_epoch * session.global_batch_size + mine.start
+            count = loader.step_size(in_epoch)
+            joins = division.rank >= division.ranks
+            mine = Share(0, ()) if joins else share(count, session.max_batch_per_gpu, division.ranks, division.rank)
+            start = in_epoch * session.global_batch_size
+            if not mine.micro_batches:
+                found.append((epoch, start, min(count, SPARE_SAMPLES)))
+            start += mine.start
             for size in mine.micro_batches:
                 found.append((epoch, start, size))
                 start += size

@@ -15,7 +15,7 @@ from elastic_launcher.torch.codec import decode, encode, match
 from elastic_launcher.torch.optimizer_state import capture_optimizer, outline, own_tensors, reserve, restore_optimizer
 
 COPY_BYTES = 64 * 1024  # registered tensors up to here are copied when captured: a script may change them at any time
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_WORD = 8
 
 
 class StateMismatch(RuntimeError):  # noqa: N818 - what it says, not that it failed
@@ -325,10 +325,15 @@ def _load(name: str, load: Callable[[Any], Any], state: Any) -> None:
 
 
 def _bit_sum(tensor: torch.Tensor) -> torch.Tensor:
+    """Adds up a tensor's bytes as 64-bit words, in place: a sum of narrower ones would first widen them all."""
     flat = _plain(tensor).contiguous().reshape(-1)
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
-    return flat.view(_INTEGERS[flat.element_size()]).sum(dtype=torch.int64)
+    octets = flat.view(torch.uint8)
+    if octets.storage_offset() % _WORD:
+        octets = octets.clone()
+    whole = octets.numel() // _WORD * _WORD
+    return octets[:whole].view(torch.int64).sum() + octets[whole:].sum(dtype=torch.int64)
 
 
 def write_values(target: torch.Tensor, values: torch.Tensor) -> None:

@@ -14,12 +14,10 @@ from elastic_launcher.torch.backward import Backward
 from elastic_launcher.torch.fingerprint import fingerprint
 from elastic_launcher.torch.group import GroupError
 from elastic_launcher.torch.loader import ElasticLoader, Piece
-from elastic_launcher.torch.pieces import LoadPlan, share_of_step
+from elastic_launcher.torch.pieces import SPARE_SAMPLES, LoadPlan, share_of_step
 from elastic_launcher.torch.progress import Progress
 from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import MicroBatch, Session
-
-SPARE_SAMPLES = 2  # a rank without a share runs on two samples, since batch norm refuses one
 
 
 class StepLoop:

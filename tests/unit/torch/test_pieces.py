@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from elastic_launcher.torch.loader import Piece
-from elastic_launcher.torch.pieces import LEAD_SECONDS, SPARE_STEPS, LoadPlan
+from elastic_launcher.torch.pieces import LEAD_SECONDS, SPARE_SAMPLES, SPARE_STEPS, LoadPlan
 from elastic_launcher.torch.place import Formation
 from elastic_launcher.torch.position import Position
 
@@ -147,7 +147,11 @@ def test_in_the_step_in_which_others_join_the_next_ones_are_divided_among_all() 
     survivor, joiner = Rank(0, 1), Rank(1, 1)
     survivor.place.world_size = joiner.place.world_size = 2
     assert survivor.step() == {0: [(0, 12)], **{step: [(0, 6)] for step in range(1, AHEAD + 1)}}
-    assert joiner.step() == {step: [(6, 6)] for step in range(1, AHEAD + 1)}
+    assert joiner.step() == {0: [(0, SPARE_SAMPLES)], **{step: [(6, 6)] for step in range(1, AHEAD + 1)}}
+
+
+def test_a_rank_without_a_share_has_the_samples_loaded_that_it_runs_on() -> None:
+    assert Rank(BATCH, BATCH + 1).step() == {step: [(0, SPARE_SAMPLES)] for step in range(AHEAD + 1)}
 
 
 def test_one_who_leaves_loads_on_and_keeps_nobody_waiting() -> None:
