@@ -23,6 +23,8 @@ USAGE = "SCRIPT|-m MODULE [ARGS...]"
 """What to train, and its own arguments."""
 STOPS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that ask for the end as Ctrl-C does; SIGHUP comes when the terminal is closed or its connection lost."""
+OF_SCRIPTS = {"--data", "--output", "--name"}
+"""Options of ours that many scripts have too."""
 
 
 def run(**given: Any) -> None:
@@ -80,8 +82,8 @@ class RunCommand(TyperCommand):
 
 
 def misplaced(command: Sequence[str]) -> list[str]:
-    """Returns the options of ours that stand among a script's arguments, each once."""
-    flags = {option.flag for option in OPTIONS}
+    """Returns the options of ours that stand among a script's arguments, each once, but no `OF_SCRIPTS`."""
+    flags = {option.flag for option in OPTIONS} - OF_SCRIPTS
     return list(dict.fromkeys(flag for word in command[1:] if (flag := word.partition("=")[0]) in flags))
 
 

@@ -124,7 +124,7 @@ def _nodes(state: JobState, *, over: bool) -> list[dict[str, Any]]:
     """Returns the nodes that are there; of a job that is over, those of its last generation."""
     ranks = {member["member"]: rank for rank, member in enumerate(state.members)}
     last = {member["node"] for member in state.members}
-    after = "trained" if state.finished is None or state.outcome == "finished" else "stopped"
+    after = "unknown" if state.finished is None else "trained" if state.outcome == "finished" else "stopped"
     return [
         {
             "node": node.node,

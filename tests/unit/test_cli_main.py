@@ -57,7 +57,8 @@ def test_a_module_without_dashes_before_it_is_told_where_they_go(words: tuple[st
     ("words", "misplaced"),
     [
         (("nowhere.py", "--nodes", "1:2", "--lr", "1"), ["--nodes"]),
-        (("nowhere.py", "--nodes=1:2", "--nodes", "1:3", "--name", "x"), ["--nodes", "--name"]),
+        (("nowhere.py", "--nodes=1:2", "--nodes", "1:3", "--hints", "x"), ["--nodes", "--hints"]),
+        (("nowhere.py", "--data", "d", "--output=o", "--name", "x"), []),
         (("--", "nowhere.py", "--nodes", "1:2"), []),
         (("--nodes", "1:2", "nowhere.py", "--", "--lr"), []),
     ],
