@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.common import SCRIPTS, finish, launched, row, stamps, wait_for, write_hint
 
 SCRIPT = SCRIPTS / "resize_train.py"
-ARGUMENTS = ("25", "160", "1", "0.0", "0")  # as in resize.py: megabytes, samples of a step, rows a sample, no workers
+ARGUMENTS = ("25", "400", "1", "0.0", "0")  # as in resize.py: megabytes, samples of a step, rows a sample, no workers
 SETTLED = 12
 
 
