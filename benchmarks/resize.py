@@ -65,7 +65,7 @@ class Case:
 CASES = [
     Case("25 MB", 25, 400),
     Case("300 MB", 300, 256),
-    Case("25 MB, 2 workers of 20 ms an item", 25, 6, rows=27, item=0.02, workers=2),
+    Case("25 MB, 2 workers of 20 ms an item", 25, 6, rows=80, item=0.02, workers=2),
     Case("300 MB, short steps", 300, 16, barred=False),
 ]
 
