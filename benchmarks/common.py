@@ -67,10 +67,13 @@ class Job:
         assert isinstance(found, Event)
         return found
 
+    def node_pid(self, node: int) -> int:
+        """Returns the process id of a node's agent."""
+        return int(json.loads((self.folder / "job" / "nodes" / f"{node}.json").read_text())["pid"])
+
     def notice(self, node: int) -> None:
         """Gives a node notice."""
-        pid = json.loads((self.folder / "job" / "nodes" / f"{node}.json").read_text())["pid"]
-        os.kill(pid, signal.SIGTERM)
+        os.kill(self.node_pid(node), signal.SIGTERM)
 
 
 @contextlib.contextmanager

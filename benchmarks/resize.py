@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import signal
 import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -26,10 +23,9 @@ import torch
 import torch.multiprocessing as mp
 
 from benchmarks.common import SCRIPTS, finish, launched, row, stamps, wait_for, write_hint
+from benchmarks.torchrun import ENVIRONMENT, SETTINGS, end_agents, free_port, torchrun_agent
 
 SCRIPT = SCRIPTS / "resize_train.py"
-PEER_SETTINGS = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
-PEER_ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 SETTLED = 12  # steps between two changes
 AROUND = 3  # gaps after a change that may still be longer for it
 
@@ -107,33 +103,19 @@ def ours(case: Case) -> tuple[float, float, float]:
     )
 
 
-def _agent(port: int, folder: Path, case: Case, host: bool) -> subprocess.Popen[bytes]:
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", "--rdzv-backend=c10d"),
-        *(f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=peer", "--max-restarts=9", "--local-addr=127.0.0.1"),
-        *(f"--rdzv-conf={PEER_SETTINGS},is_host={int(host)}", f"--log-dir={folder / 'logs'}", str(SCRIPT)),
-        *("peer", str(folder), *case.arguments),
-    ]
-    environment = os.environ | PEER_ENVIRONMENT | {"OMP_NUM_THREADS": "1"}
-    with open(folder / f"agent-{int(host)}.log", "wb") as log:
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-
-
 def peer(case: Case) -> tuple[float, float]:
     """Returns stock torchrun's pauses of one grow and one shrink."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        agents = [_agent(port, folder, case, True)]
+        port = free_port()
+        agents = [torchrun_agent(port, folder, SCRIPT, case.arguments, "1:2", host=True)]
         try:
 
             def rows() -> list[dict[str, Any]]:
                 return sorted((r for one in stamps(folder).values() for r in one), key=lambda r: r["t"])
 
             wait_for("steps", lambda: len(rows()) > SETTLED)
-            agents.append(_agent(port, folder, case, False))
+            agents.append(torchrun_agent(port, folder, SCRIPT, case.arguments, "1:2", host=False))
             wait_for("steps of two", lambda: sum(r["w"] == 2 for r in rows()) > 4 * SETTLED)
             grown = rows()
             told = time.monotonic()
@@ -141,13 +123,7 @@ def peer(case: Case) -> tuple[float, float]:
             wait_for("steps of one", lambda: sum(r["w"] == 1 and r["t"] > told for r in rows()) > SETTLED)
             after = rows()
         finally:
-            for agent in agents:
-                agent.send_signal(signal.SIGTERM)
-            for agent in agents:
-                try:
-                    agent.wait(40)
-                except subprocess.TimeoutExpired:
-                    os.killpg(agent.pid, signal.SIGKILL)
+            end_agents(agents)
     alone = [r["t"] for r in grown if r["w"] == 1]
     usual = statistics.median(b - a for a, b in zip(alone, alone[1:], strict=False))
     grow = next(r["t"] for r in grown if r["w"] == 2) - alone[-1] - usual
@@ -189,9 +165,7 @@ def physics() -> tuple[float, float]:
     """Returns how long a group of two takes to build, and its bandwidth in bytes per second."""
     context = mp.get_context("spawn")
     results = context.Queue()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     processes = [context.Process(target=_exchange, args=(rank, port, results)) for rank in range(2)]
     for process in processes:
         process.start()
@@ -209,7 +183,7 @@ def main() -> None:
     options = parser.parse_args()
     built, bandwidth = physics()
     print(f"group of two: {built * 1000:.0f} ms, loopback {bandwidth / 1e9:.2f} GB/s")
-    print(f"peer: torchrun c10d, {PEER_SETTINGS}, {PEER_ENVIRONMENT}, max_restarts 9, checkpoints each 10 steps")
+    print(f"peer: torchrun c10d, {SETTINGS}, {ENVIRONMENT}, max_restarts 9, checkpoints each 10 steps")
     rows = []
     for case in CASES:
         if options.case and options.case not in case.name:

@@ -1,0 +1,58 @@
+"""The peer of several benchmarks: stock torchrun's c10d rendezvous at its best valid settings."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+SETTINGS = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+PATIENCE = 40.0  # seconds for an agent to end
+
+
+def free_port() -> int:
+    """Returns a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def torchrun_agent(
+    port: int, folder: Path, script: Path, arguments: Sequence[str], nodes: str, *, host: bool
+) -> subprocess.Popen[bytes]:
+    """Starts the agent of one node.
+
+    Args:
+        port: Where the rendezvous' store is.
+        folder: For logs, stamps and checkpoints.
+        script: What it runs, with ``peer``, the folder and the arguments.
+        arguments: The script's further arguments.
+        nodes: MIN:MAX.
+        host: Whether the store is in this agent.
+    """
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", "--nproc-per-node=1"),
+        *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=peer", "--max-restarts=9"),
+        *("--local-addr=127.0.0.1", f"--rdzv-conf={SETTINGS},is_host={int(host)}", f"--log-dir={folder / 'logs'}"),
+        *(str(script), "peer", str(folder), *arguments),
+    ]
+    environment = os.environ | ENVIRONMENT | {"OMP_NUM_THREADS": "1"}
+    with open(folder / "agents.log", "ab") as log:
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+
+def end_agents(agents: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ends agents and what they started."""
+    for agent in agents:
+        agent.send_signal(signal.SIGTERM)
+    for agent in agents:
+        try:
+            agent.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(agent.pid, signal.SIGKILL)
