@@ -60,6 +60,8 @@ class Showing:
         if event.kind == "node_failed":
             for local_rank in range(self._nproc_per_node):
                 self.follower.show_failure(event["node"], local_rank)
+        if event.kind == "node_lost" and event.get("member"):
+            self.follower.show_failure(event["node"], (event["member"] - 1) % self._nproc_per_node)
         with lenient(2):
             self._display.feed(event)
 

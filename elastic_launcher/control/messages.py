@@ -36,7 +36,7 @@ class Form(Message):
         sources: Receiver -> the member that sends it its state.
         store: ``host:port`` of the TCPStore in which the group meets.
         timeout: Seconds within which the group must stand.
-        cause: ``start``, ``hint``, ``notice`` or ``loss``.
+        cause: ``start``, ``hint``, ``notice`` or ``failure``.
     """
 
     KIND: ClassVar[str] = "form"

@@ -11,7 +11,8 @@ from typing import Any
 
 from elastic_launcher.coordinator.actions import Action
 from elastic_launcher.coordinator.decide_end import Decision, conclude, interrupt, then
-from elastic_launcher.coordinator.decide_formation import check_formation, form_next, recover
+from elastic_launcher.coordinator.decide_formation import check_formation, form_next
+from elastic_launcher.coordinator.decide_loss import recover
 from elastic_launcher.coordinator.decide_members import (
     take_join,
     take_node_exit,
@@ -53,12 +54,14 @@ def decide(state: State, observation: Observation) -> tuple[State, tuple[Action,
 
 
 def _settle(state: State, now: float) -> Decision:
-    """Takes the steps that are due: none but towards the end once that is in sight."""
+    """Takes the steps that are due: few but towards the end once that is in sight."""
     decision = conclude(state, now)
     for rule in _STEPS:
         state = decision[0]
-        if state.finished or state.verdict is not None or state.over or state.target is None:
+        if state.finished or state.verdict is not None or state.target is None:
             return decision
+        if state.over and rule not in _EVEN_WHEN_OVER:
+            continue
         decision = then(decision, rule, now)
     return decision
 
@@ -76,6 +79,7 @@ _STEPS: tuple[Callable[[State, float], Decision], ...] = (
     recover,
     form_next,
 )
+_EVEN_WHEN_OVER = (check_formation, recover)  # scripts may still evaluate together
 _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     Tick: _nothing,
     TargetChanged: change_target,

@@ -16,7 +16,6 @@ from elastic_launcher.coordinator.state import Exit, Member, Phase, State, Verdi
 Decision = tuple[State, tuple[Action, ...]]
 
 COLLECT_SECONDS = 1.0  # what dies together is seen together: better evidence may be on its way
-INQUIRY_SECONDS = 5.0  # within which a death is known, after a step broke off
 UNCAUGHT = 1  # what Python exits with after an exception that nothing caught
 AGENT_SECONDS = 15.0  # that agents take to end after their ranks, at most
 
@@ -70,10 +69,11 @@ def conclude(state: State, now: float) -> Decision:
     if state.finished:
         return state, ()
     if verdict is not None:
+        joining = state.in_phase(Phase.WARM) and not state.survivors()  # one of them may hold the state
         known = state.group and all(
             state.members[number].failure or state.members[number].exit for number in state.survivors()
         )
-        if now >= verdict.until or (known and verdict.weight > Weight.SUSPICION):
+        if now >= verdict.until or (known and not joining):
             message = "; ".join([verdict.message, *_own_exits(state, verdict)])
             return finish(
                 state, verdict.exit_code, message, verdict.log_of, verdict.traceback, uncaught=verdict.uncaught
@@ -134,50 +134,24 @@ def script_failed(state: State, member: Member, now: float) -> Decision:
     )
 
 
-def member_lost(state: State, member: Member, now: float) -> Decision:
-    """A member's process ended although it was needed."""
+def exited_by_itself(state: State, member: Member, now: float) -> Decision:
+    """A member's script ended with a code of its own although it was needed."""
     assert member.exit is not None
-    who, place = state.name(member.number), when(state)
     if member.failure is not None:
         return state, ()  # its own account is better, and known
-    if member.exit.signal is None and member.exit.code is not None:
-        fact = f"the script of {who} exited with code {member.exit.code} {place}"
-        message = f"{fact}; {NOTHING_SAVED}"
-    else:
-        fact = f"{who} {how(member.exit)} {place}"
-        message = f"{fact}; losing a node without notice ends the job, {NOTHING_SAVED}"
+    fact = f"the script of {state.name(member.number)} exited with code {member.exit.code} {when(state)}"
     verdict = Verdict(
         ExitCode.SCRIPT_FAILED,
-        message,
+        f"{fact}; {NOTHING_SAVED}",
         Weight.DEATH,
         now + COLLECT_SECONDS,
         (member.node, member.local_rank),
         uncaught=member.exit.code == UNCAUGHT,
     )
     first = state.verdict is None or state.verdict.weight < Weight.DEATH
-    lost: tuple[Action, ...] = (emit(state, "node_lost", node=member.node, message=fact),) if first else ()
+    fields = {"node": member.node, "member": member.number, "signal": None, "exit_code": member.exit.code}
+    lost: tuple[Action, ...] = (emit(state, "node_lost", **fields, step=state.step, message=fact),) if first else ()
     return then((state, lost), condemn, verdict)
-
-
-def step_broke(state: State, number: int, error: str, now: float) -> Decision:
-    """A step broke off on the current group: somebody died, ended early, or the network failed."""
-    state = replace(state, broken=state.broken | {number})
-    decision = ended_early(state, now)
-    if decision[0].verdict is not None and decision[0].verdict.weight > Weight.SUSPICION:
-        return decision
-    message = (
-        f"the reduction of gradients failed {when(state)} on {state.name(number)} although no process is known to "
-        f"have died: {error or 'no reason given'}; {NOTHING_SAVED}"
-    )
-    member = state.members[number]
-    verdict = Verdict(
-        ExitCode.SCRIPT_FAILED,
-        message,
-        Weight.SUSPICION,
-        now + INQUIRY_SECONDS,
-        (member.node, member.local_rank),
-    )
-    return condemn(state, verdict)
 
 
 def ended_early(state: State, now: float) -> Decision:
@@ -220,7 +194,7 @@ def wind_down(state: State) -> Decision:
 
 def _own_exits(state: State, verdict: Verdict) -> list[str]:
     """Returns which scripts have ended with codes of their own that the message does not tell yet."""
-    told = verdict.weight < Weight.DEATH or "exited with code" in verdict.message
+    told = "exited with code" in verdict.message
     members = [] if told else [state.members[number] for number in state.survivors()]
     return [
         f"{state.name(one.number)} {how(one.exit)}"
@@ -239,6 +213,14 @@ def _finish_when_all_ended(state: State, now: float) -> Decision:
     nodes = [state.nodes[number] for number in state.nodes_of(survivors)]
     if any(node.phase is not Phase.GONE and now - node.since < AGENT_SECONDS for node in nodes):
         return state, ()
+    missing = [state.members[number] for number in state.lost() if not state.members[number].ended]
+    if missing:  # and nobody has formed anew since: what its script was to do after the loop is not done
+        member = missing[0]
+        message = (
+            f"{state.name(member.number)} was lost {when(state)}, before its script had ended: what it had to do there "
+            f"may be missing; {NOTHING_SAVED}"
+        )
+        return finish(state, ExitCode.SCRIPT_FAILED, message, (member.node, member.local_rank))
     samples = "" if state.samples is None else f", {state.samples} samples"
     reason = f" ({state.reason})" if state.reason else ""
     return finish(state, ExitCode.DONE, f"done{reason}: {state.step} steps{samples}")

@@ -9,16 +9,15 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Abandon, Active, Form, Formed, FormFailed
 from elastic_launcher.coordinator.actions import Order
-from elastic_launcher.coordinator.decide_end import NOTHING_SAVED, Decision, emit, ended_early, finish, then, when
+from elastic_launcher.coordinator.decide_end import NOTHING_SAVED, Decision, emit, finish, then, when
 from elastic_launcher.coordinator.decide_nodes import fail_node
-from elastic_launcher.coordinator.state import Formation, Member, Node, Phase, Recovery, State
+from elastic_launcher.coordinator.state import Formation, Member, Node, Phase, State
 
 MOST_UNFORMED = 3  # formations in a row that fail and nobody is to blame, before somebody has to be
 SETTLE_SECONDS = 1.0  # after a failed formation: a death, or a broken step, is known by then
 GATHER_SECONDS = 1.0  # that a warm node waits for others that come up with it: one resize instead of two
 ORDER_SECONDS = 5.0  # beyond a group's own time-out: for orders and reports on their way on a loaded machine
 FIRST_STEP_SECONDS = 60.0  # from the first member that completed a step on a new group to the last
-RECOVERY_SECONDS = 20.0  # within which all members say that their step broke off too
 
 
 def form_next(state: State, now: float) -> Decision:
@@ -46,20 +45,6 @@ def form_next(state: State, now: float) -> Decision:
     if enough and _others_come(state, warm, now):
         return state, ()
     return _grow(state, warm, now)
-
-
-def recover(state: State, now: float) -> Decision:
-    """Forms the survivors of a broken step anew, once all of them wait for it."""
-    waiting = state.recovery
-    survivors = state.survivors()
-    if waiting is None or state.formation is not None or now < waiting.not_before:
-        return state, ()
-    if not all(number in waiting.steps for number in survivors):
-        return state, ()
-    most = max(waiting.steps[number] for number in survivors)
-    source = min(number for number in survivors if waiting.steps[number] == most)
-    sources = {number: source for number in survivors if waiting.steps[number] < most}
-    return _begin(state, "recover", survivors, (), (), sources, "loss", now)
 
 
 def take_formed(state: State, number: int, report: Formed) -> Decision:
@@ -91,7 +76,7 @@ def take_active(state: State, number: int, report: Active, now: float) -> Decisi
     return _complete(state, now)
 
 
-def fail_formation(state: State, reason: str, blamed: Iterable[int], now: float) -> Decision:
+def fail_formation(state: State, reason: str, blamed: Iterable[int], now: float, lost: bool = False) -> Decision:
     """Gives up the formation under way.
 
     Args:
@@ -99,24 +84,27 @@ def fail_formation(state: State, reason: str, blamed: Iterable[int], now: float)
         reason: What happened.
         blamed: Nodes that are to blame, and ended for it: never those of the current group.
         now: Monotonic seconds.
+        lost: Whether the reason is the loss of a node of the current group, which was said already.
     """
     formation = state.formation
     assert formation is not None
     told = tuple(n for n in (*formation.members, *formation.leavers) if state.members[n].exit is None)
     blamed = list(blamed)
-    unformed = 0 if blamed else state.unformed + (formation.mode != "recover")
+    explained = bool(blamed) or lost
+    unformed = 0 if explained else state.unformed + (formation.mode != "recover")
     if unformed >= MOST_UNFORMED and formation.mode == "grow":
         blamed, unformed = state.nodes_of(formation.joiners), 0
     recovery = state.recovery
-    if recovery is not None:
-        failures = recovery.failures + (formation.mode == "recover")
-        recovery = replace(recovery, since=now, not_before=now + SETTLE_SECONDS, failures=failures)
+    settled = now if explained else now + SETTLE_SECONDS
+    if recovery is not None and formation.mode == "recover":
+        failures = 0 if explained else recovery.failures + 1
+        recovery = replace(recovery, steps={}, given_up=formation.number, not_before=settled, failures=failures)
     state = replace(
         state,
         formation=None,
         recovery=recovery,
         abandoned={**state.abandoned, formation.number: formation.leavers},
-        not_before=now + SETTLE_SECONDS,
+        not_before=settled,
         unformed=unformed,
     )
     decision: Decision = (state, (Order(told, Abandon(formation.number)),))
@@ -125,6 +113,8 @@ def fail_formation(state: State, reason: str, blamed: Iterable[int], now: float)
             f"no group could be formed in {MOST_UNFORMED} attempts {when(state)}, the last: {reason}; {NOTHING_SAVED}"
         )
         return then(decision, finish, ExitCode.SCRIPT_FAILED, message)
+    if lost:
+        return decision
     if not blamed:
         return then(decision, lambda same: (same, (emit(same, "warning", message=f"{reason}; trying again"),)))
     for node in blamed:
@@ -132,25 +122,11 @@ def fail_formation(state: State, reason: str, blamed: Iterable[int], now: float)
     return decision
 
 
-def wait_to_recover(state: State, number: int, step: int, now: float) -> Decision:
-    """A survivor's step broke off with a formation that was given up."""
-    recovery = state.recovery or Recovery(now, {})
-    recovery = replace(recovery, steps={**recovery.steps, number: step})
-    state = replace(state, recovery=recovery, broken=state.broken | {number}, step=max(state.step, step))
-    decision = ended_early(state, now)
-    return decision if decision[0].verdict is not None else then(decision, recover, now)
-
-
 def check_formation(state: State, now: float) -> Decision:
-    """Gives up a formation, or a recovery, that takes too long."""
+    """Gives up a formation that takes too long."""
     formation = state.formation
     if formation is None:
-        if state.recovery is None or now - state.recovery.since < RECOVERY_SECONDS or state.verdict is not None:
-            return state, ()
-        missing = [number for number in state.survivors() if number not in state.recovery.steps]
-        names = ", ".join(state.name(number) for number in missing)
-        message = f"a step broke off {when(state)} and {names} did not come back from it; {NOTHING_SAVED}"
-        return finish(state, ExitCode.SCRIPT_FAILED, message)
+        return state, ()
     missing = [number for number in formation.members if number not in formation.formed | formation.active.keys()]
     if missing and now - formation.asked_at > state.rules.form_timeout + ORDER_SECONDS:
         return fail_formation(state, *_late(state, formation, missing, "did not form the group in time"), now)
@@ -178,22 +154,22 @@ def _others_come(state: State, warm: list[Node], now: float) -> bool:
 def _start(state: State, warm: list[Node], now: float) -> Decision:
     members = tuple(sorted(number for node in warm for number in node.members))
     joiners = members[1:]
-    return _begin(state, "start", members, joiners, (), dict.fromkeys(joiners, members[0]), "start", now)
+    return begin(state, "start", members, joiners, (), dict.fromkeys(joiners, members[0]), "start", now)
 
 
 def _grow(state: State, warm: list[Node], now: float) -> Decision:
     joiners, survivors = tuple(sorted(number for node in warm for number in node.members)), state.survivors()
     sources = {joiner: survivors[place % len(survivors)] for place, joiner in enumerate(joiners)}
-    return _begin(state, "grow", survivors + joiners, joiners, (), sources, warm[-1].cause, now)
+    return begin(state, "grow", survivors + joiners, joiners, (), sources, warm[-1].cause, now)
 
 
 def _shrink(state: State, leaving: list[Node], now: float) -> Decision:
     leavers = tuple(number for number in state.survivors() if state.nodes[state.members[number].node] in leaving)
     members = tuple(number for number in state.survivors() if number not in leavers)
-    return _begin(state, "shrink", members, (), leavers, {}, leaving[-1].leave, now)
+    return begin(state, "shrink", members, (), leavers, {}, leaving[-1].leave, now)
 
 
-def _begin(
+def begin(
     state: State,
     mode: str,
     members: tuple[int, ...],
@@ -203,6 +179,7 @@ def _begin(
     cause: str,
     now: float,
 ) -> Decision:
+    """Orders a formation."""
     difference = _first_difference(state, members[0], joiners)
     if difference:
         return finish(state, ExitCode.SCRIPT_FAILED, difference)
@@ -228,7 +205,7 @@ def _complete(state: State, now: float) -> Decision:
     formation = state.formation
     assert formation is not None
     reports = formation.active
-    before = set(state.group)
+    before, lost = set(state.group), state.nodes_of(state.lost())
     survivors = [number for number in formation.members if number in before]
     joined = [node for node in state.nodes_of(formation.members) if state.nodes[node].phase is Phase.WARM]
     for node in joined:
@@ -263,7 +240,7 @@ def _complete(state: State, now: float) -> Decision:
         first_step=max(report.first_step for report in reports.values()),
         pause_seconds=max((reports[number].pause_seconds for number in survivors), default=0.0),
         joined=joined,
-        left=state.nodes_of(formation.leavers),
+        left=[*state.nodes_of(formation.leavers), *lost],
     )
     decision: Decision = (state, (event,))
     for number in formation.leavers:

@@ -27,10 +27,9 @@ from elastic_launcher.coordinator.decide_end import (
     Decision,
     emit,
     ended_early,
+    exited_by_itself,
     how,
-    member_lost,
     script_failed,
-    step_broke,
     then,
     wind_down,
 )
@@ -38,10 +37,9 @@ from elastic_launcher.coordinator.decide_formation import (
     fail_formation,
     let_go,
     take_active,
-    take_form_failed,
     take_formed,
-    wait_to_recover,
 )
+from elastic_launcher.coordinator.decide_loss import lose_node, take_broken_step, take_unformed
 from elastic_launcher.coordinator.decide_nodes import dismiss, fail_node
 from elastic_launcher.coordinator.observations import (
     MemberJoined,
@@ -108,8 +106,10 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
     known = dict(observation.ranks)
     agent = Exit(code=observation.exit_code) if observation.exit_code >= 0 else Exit(signal=-observation.exit_code)
     decision: Decision = (state, ())
-    for local_rank in range(len(node.members)):
-        end = RankEnded(observation.now, node.number, local_rank, known.get(local_rank, agent))
+    for local_rank, member in enumerate(node.members):
+        # in the middle of the training an agent's own code says nothing about a rank that left no word
+        unknown = Exit() if member in state.group and not state.over and agent.code else agent
+        end = RankEnded(observation.now, node.number, local_rank, known.get(local_rank, unknown))
         decision = then(decision, take_rank_end, end)
     state, actions = decision
     return state.with_node(node.number, phase=Phase.GONE, since=observation.now), actions
@@ -125,8 +125,10 @@ def _end_of_leaver(state: State, member: Member) -> Decision:
 
 def _end_in_group(state: State, member: Member, now: float) -> Decision:
     assert member.exit is not None
+    if member.failure is None and (member.exit.signal is not None or member.exit.code is None):
+        return lose_node(state, member, now)
     if not member.exit.clean:
-        return member_lost(state, member, now)
+        return exited_by_itself(state, member, now)
     decision: Decision = (state, ())
     if all(one.exit is not None for one in _siblings(state, member)):
         decision = state.with_node(member.node, phase=Phase.LEAVING, since=now), ()
@@ -137,12 +139,10 @@ def _end_before_admission(state: State, member: Member, now: float) -> Decision:
     assert member.exit is not None
     formation, end = state.formation, member.exit
     forming = formation is not None and member.number in formation.members
-    if formation is not None and formation.mode == "start" and forming:
-        if formation.active or set(formation.members) <= formation.formed:
-            return member_lost(state, member, now)
-    by_itself = end.signal is None and end.code not in (None, 0)
-    if not state.generation and by_itself:
-        return member_lost(state, member, now)
+    by_itself = end.signal is None and end.code is not None
+    stood = formation is not None and set(formation.members) <= formation.formed | formation.active.keys()
+    if not state.generation and by_itself and (end.code or (forming and stood)):
+        return exited_by_itself(state, member, now)
     if not state.generation and end.clean and not forming:
         return state, ()  # judged with all the others
     if end.clean:
@@ -181,7 +181,7 @@ def _formed(state: State, member: Member, report: Formed, now: float) -> Decisio
 
 
 def _form_failed(state: State, member: Member, report: FormFailed, now: float) -> Decision:
-    return take_form_failed(state, member.number, report, now)
+    return take_unformed(state, member.number, report, now)
 
 
 def _active(state: State, member: Member, report: Active, now: float) -> Decision:
@@ -225,24 +225,20 @@ def _step_failed(state: State, member: Member, report: StepFailed, now: float) -
     formation, number = state.formation, member.number
     pending = formation is not None and formation.number == report.formation
     state = replace(state.with_member(number, step=max(member.step, report.step)), step=max(state.step, report.step))
-    if number not in state.group:
-        if pending and formation is not None and formation.mode == "start":
-            return step_broke(state, number, report.error, now)
-        if pending:
-            return fail_formation(state, f"{state.name(number)} broke off: {report.error}", (member.node,), now)
-        waits = state.nodes[member.node].phase in (Phase.STARTING, Phase.WARM)
-        return dismiss(state, state.nodes[member.node], "failed", now) if waits else (state, ())
-    if pending and formation is not None and formation.mode != "grow":
-        return step_broke(state, number, report.error, now)
     if not pending and report.formation not in (*state.abandoned, state.group_formation):
         return state, ()
-    if not pending and not state.abandoned:
-        return step_broke(state, number, report.error, now)
+    reason = f"the step broke off on {state.name(number)}: {report.error or 'no reason given'}"
+    if not state.generation:  # nothing is lost yet: the first generation is formed anew
+        return fail_formation(state, reason, (), now) if pending else (state, ())
+    if number not in state.group:
+        node = state.nodes[member.node]
+        too_late = not pending and (state.recovery is None or formation is not None)
+        if node.phase is not Phase.WARM or too_late:
+            return dismiss(state, node, "failed", now) if node.phase is Phase.WARM else (state, ())
     decision: Decision = (state, ())
-    if formation is not None and formation.mode != "recover":
-        reason = f"the first step of a new group broke off on {state.name(number)}: {report.error or 'no reason given'}"
+    if formation is not None and (pending or formation.mode != "recover"):
         decision = fail_formation(state, reason, (), now)
-    return then(decision, wait_to_recover, number, report.step, now)
+    return then(decision, take_broken_step, number, report, reason, now)
 
 
 def _step_redone(state: State, member: Member, report: StepRedone, now: float) -> Decision:

@@ -41,6 +41,7 @@ def release_surplus(state: State, now: float) -> Decision:
     for node in state.in_phase(Phase.ADMITTED):
         if node.leave == "hint" and not set(node.members) & set(leavers):
             state = state.with_node(node.number, leave="")  # the target may have been raised again
+    state = replace(state, to_replace=max(0, min(state.to_replace, wanted - len(state.staying()))))
     staying = sorted(state.staying(), key=lambda one: (one.phase is not Phase.ADMITTED, one.number))
     surplus = staying[wanted:]
     for node in surplus:
@@ -84,14 +85,16 @@ def start_missing(state: State, now: float) -> Decision:
     actions: list[Action] = []
     nodes, members = dict(state.nodes), dict(state.members)
     size = state.rules.nproc_per_node
-    cause = "hint" if state.generation else "start"
-    for _ in range(state.target.nodes - there):
+    for place in range(state.target.nodes - there):
+        replaces = place < state.to_replace
+        cause = "failure" if replaces else "hint" if state.generation else "start"
         number, first = len(nodes) + 1, len(members) + 1  # none is ever removed, so no number is used again
         own = tuple(range(first, first + size))
         nodes[number] = Node(number, own, now, cause, since=now)
         members |= {member: Member(member, number, local_rank) for local_rank, member in enumerate(own)}
         actions += [StartNode(number, first, size), emit(state, "node_started", node=number, members=list(own))]
-    return replace(state, nodes=nodes, members=members), tuple(actions)
+    to_replace = max(0, state.to_replace - (len(nodes) - len(state.nodes)))
+    return replace(state, nodes=nodes, members=members, to_replace=to_replace), tuple(actions)
 
 
 def dismiss(state: State, node: Node, cause: str, now: float) -> Decision:

@@ -78,7 +78,7 @@ class Node:
         number: Never used again.
         members: Its members, by local rank.
         started_at: When it was asked for (monotonic seconds).
-        cause: Why it was started: ``start`` or ``hint``.
+        cause: Why it was started: ``start``, ``hint`` or ``failure`` (in the place of one that was lost).
         phase: Where it is in its life.
         since: When it came to this phase.
         leave: Why it has to leave at the next boundary (``hint``, ``notice``); empty if it has not.
@@ -118,6 +118,7 @@ class Member:
         fingerprint: What must be equal among members; None until it is warm.
         step: Optimizer steps that it is known to have done.
         left: Whether it left the training at a boundary.
+        lost: Whether its node was lost without notice while it trained.
         done: Whether its training loop is over.
         ended: Whether its script has ended.
         failure: The exception that ended its script.
@@ -131,6 +132,7 @@ class Member:
     fingerprint: Mapping[str, Any] | None = None
     step: int = 0
     left: bool = False
+    lost: bool = False
     done: bool = False
     ended: bool = False
     failure: Failed | None = None
@@ -168,17 +170,25 @@ class Formation:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Members whose step broke off with an abandoned formation wait to be formed anew.
+    """Members whose step broke off wait to be formed anew.
 
     Attributes:
-        since: When the first of them said so.
-        steps: Optimizer steps done, by member.
+        reason: What broke it: the first loss, or else what the first member said.
+        explained: Whether it was a loss.
+        counted: Whether it was counted that this step broke.
+        steps: Optimizer steps done, by the members that wait.
+        others: Members that hold the state and are not in the current group: they joined in a formation given up since.
+        given_up: The last formation that was to form them anew and failed: its members answer once more.
         not_before: They are not formed before this time.
-        failures: How often they could not be formed.
+        failures: How often in a row they could not be formed, and nobody is known to have died.
     """
 
-    since: float
-    steps: Mapping[int, int]
+    reason: str
+    explained: bool = False
+    counted: bool = False
+    steps: Mapping[int, int] = field(default_factory=_nothing)
+    others: tuple[int, ...] = ()
+    given_up: int = 0
     not_before: float = 0.0
     failures: int = 0
 
@@ -186,11 +196,9 @@ class Recovery:
 class Weight(IntEnum):
     """How much a piece of evidence says about why a job fails; the heaviest is named."""
 
-    SUSPICION = 1
-    """A step broke off, and nobody is known to have died."""
-    DEATH = 2
+    DEATH = 1
     """A process ended that should not have."""
-    SCRIPT = 3
+    SCRIPT = 2
     """The script said what is wrong."""
 
 
@@ -234,6 +242,11 @@ class State:
         abandoned: Formations given up since the current generation formed, and their leavers: members may have
             swapped to them, or left.
         recovery: Members that wait after a broken step.
+        broke_at: The step that broke off last.
+        broke: How often in a row it did.
+        losses: Nodes lost without notice, one soon after the other.
+        lost_at: When the last of them was.
+        to_replace: Nodes that were lost and not started anew yet.
         not_before: No formation is begun before this time, but to recover.
         unformed: Formations in a row that failed and nobody was to blame.
         failures: Nodes in a row that failed to come up.
@@ -263,6 +276,11 @@ class State:
     formations: int = 0
     abandoned: Mapping[int, tuple[int, ...]] = field(default_factory=_nothing)
     recovery: Recovery | None = None
+    broke_at: int = -1
+    broke: int = 0
+    losses: int = 0
+    lost_at: float = 0.0
+    to_replace: int = 0
     not_before: float = 0.0
     unformed: int = 0
     failures: int = 0
@@ -302,8 +320,12 @@ class State:
         return member in current or any(member in leavers for leavers in self.abandoned.values())
 
     def survivors(self) -> tuple[int, ...]:
-        """Returns the members of the current group that have not left, in rank order."""
-        return tuple(number for number in self.group if not self.members[number].left)
+        """Returns the members of the current group that have neither left nor been lost, in rank order."""
+        return tuple(n for n in self.group if not self.members[n].left and not self.members[n].lost)
+
+    def lost(self) -> tuple[int, ...]:
+        """Returns the members of the current group that were lost, in rank order."""
+        return tuple(number for number in self.group if self.members[number].lost)
 
     def nodes_of(self, members: Iterable[int]) -> list[int]:
         """Returns the nodes of ``members``, each once, in order."""

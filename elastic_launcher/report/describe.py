@@ -13,7 +13,7 @@ CAUSES = {
     "start": "",
     "hint": "because the quota hint changed",
     "notice": "because a node was given notice",
-    "loss": "because a node was lost",
+    "failure": "because a node was lost",
 }
 """Why a generation formed, by its ``cause``."""
 

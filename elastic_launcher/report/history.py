@@ -35,7 +35,7 @@ class Generation:
         world_size: Its ranks.
         nodes: Their nodes, in rank order.
         members: In rank order.
-        cause: ``start``, ``hint``, ``notice`` or ``loss``.
+        cause: ``start``, ``hint``, ``notice`` or ``failure``.
         first_step: The first step whose samples are divided among its members.
         pause_seconds: How long the survivors stood still for it.
         samples_per_second: While it trained; None where too little is known.

@@ -178,22 +178,22 @@ def test_groups_meet_in_the_store(tmp_path: Path) -> None:
 @pytest.mark.quick
 def test_a_killed_node_ends_the_job_with_the_last_lines_of_its_script(tmp_path: Path) -> None:
     async def play() -> tuple[Job, int]:
-        job = Job(tmp_path, "2:2")
+        job = Job(tmp_path, "1:1")
 
         async def kill() -> None:
-            await job.log.size(2)
-            job.engine.kill(2)
+            await job.log.size(1)
+            job.engine.kill(1)
 
         return job, await job.run(kill)
 
     job, exit_code = asyncio.run(play())
     assert exit_code == 1
     message = job.finished["message"]
-    assert "member 2 (rank 1, node 2) was killed by SIGKILL after step" in message
-    assert "losing a node without notice ends the job, nothing was saved" in message
+    assert "member 1 (rank 0, node 1) was killed by SIGKILL after step" in message
+    assert "no other node holds the state, nothing was saved" in message
     assert "line 29" in message
     assert "line 9\n" not in message, "the last 20 lines"
-    assert job.log.of("node_lost")[0]["node"] == 2
+    assert job.log.of("node_lost")[0]["node"] == 1
 
 
 def test_an_exception_is_told_with_its_traceback(tmp_path: Path) -> None:

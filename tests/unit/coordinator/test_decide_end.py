@@ -20,8 +20,7 @@ from elastic_launcher.control.messages import (
     StepFailed,
 )
 from elastic_launcher.coordinator.actions import Emit
-from elastic_launcher.coordinator.observations import Interrupted, NodeExited
-from elastic_launcher.coordinator.state import Exit
+from elastic_launcher.coordinator.observations import Interrupted
 from tests.unit.coordinator.driver import Job, training
 
 
@@ -130,50 +129,6 @@ def test_leavers_whose_training_ends_before_the_boundary_are_done_like_all() -> 
     assert job.finish.exit_code == 0
 
 
-def test_a_sudden_loss_names_member_rank_node_signal_and_step() -> None:
-    job = training(2, step=41)
-    job.report(1, StepFailed(1, 41, "Connection reset by peer"))
-    job.rank_ended(2, signal=signal.SIGKILL)
-    job.tick(1.1)
-    assert job.finish is not None
-    assert job.finish.exit_code == 1
-    assert job.finish.message == (
-        "member 2 (rank 1, node 2) was killed by SIGKILL after step 41; "
-        "losing a node without notice ends the job, nothing was saved"
-    )
-    assert job.finish.log_of == (2, 0)
-    assert job.told(Fail) == [1]
-    [lost] = job.events("node_lost")
-    assert lost == {"node": 2, "message": "member 2 (rank 1, node 2) was killed by SIGKILL after step 41"}
-    assert [order.failed for order in job.orders(Fail)] == [True]
-    assert not job.finish.uncaught
-
-
-def test_the_loss_of_an_agent_takes_its_ranks_with_it() -> None:
-    job = training(2, nproc=2)
-    job.node_exited(2, -signal.SIGKILL)
-    job.tick(1.1)
-    assert job.finish is not None
-    assert "member 3 (rank 2, node 2) was killed by SIGKILL" in job.finish.message
-
-
-def test_what_the_exit_files_say_counts_more_than_the_agent() -> None:
-    job = training(2)
-    job.feed(NodeExited(job.now, 2, 1, ((0, Exit(signal=11)),)))
-    job.tick(1.1)
-    assert job.finish is not None
-    assert "was killed by SIGSEGV" in job.finish.message
-
-
-def test_the_first_death_is_named_not_those_that_follow_from_it() -> None:
-    job = training(3)
-    job.rank_ended(3, signal=signal.SIGKILL)
-    job.rank_ended(1, signal=signal.SIGABRT)
-    job.tick(1.1)
-    assert job.finish is not None
-    assert "member 3" in job.finish.message
-
-
 def test_an_exception_counts_more_than_a_death_that_was_seen_before() -> None:
     job = training(2)
     job.report(1, StepFailed(1, 10, "Connection closed"))
@@ -232,36 +187,6 @@ def test_a_script_that_fails_before_init_may_say_why_in_its_log() -> None:
     [lost] = job.events("node_lost")
     assert lost["message"] == "the script of member 1 (node 1) exited with code 1 before training began"
     assert job.finish.message == f"{lost['message']}; nothing was saved"
-
-
-def test_a_step_that_fails_and_nobody_died_ends_the_job() -> None:
-    job = training(2)
-    job.report(1, StepFailed(1, 10, "Connection reset by peer"))
-    job.tick(4.9)
-    assert job.finish is None
-    job.tick(0.2)
-    assert job.finish is not None
-    assert job.finish.exit_code == 1
-    assert "although no process is known to have died: Connection reset by peer" in job.finish.message
-
-
-def test_a_step_that_fails_in_a_smaller_group_ends_the_job() -> None:
-    job = training(3)
-    job.target(2)
-    job.report_all((1, 2), Formed(2))
-    job.report(1, StepFailed(2, 20, "Connection reset by peer"))
-    job.tick(5.1)
-    assert job.finish is not None
-    assert job.finish.exit_code == 1
-
-
-def test_a_leaver_that_is_killed_before_it_left_is_a_loss() -> None:
-    job = training(2)
-    job.target(1)
-    job.rank_ended(2, signal=signal.SIGKILL)
-    job.tick(1.1)
-    assert job.finish is not None
-    assert "member 2 (rank 1, node 2) was killed by SIGKILL" in job.finish.message
 
 
 @pytest.mark.parametrize("evidence", ["broken", "broken before", "done", "progress"])

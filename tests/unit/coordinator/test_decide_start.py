@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from elastic_launcher.control.messages import Abandon, End, Failed, Form, Formed, FormFailed, StepFailed
+from elastic_launcher.control.messages import Abandon, End, Failed, Form, Formed, FormFailed
 from elastic_launcher.coordinator.actions import Finish, StartNode
 from elastic_launcher.coordinator.observations import Interrupted, MemberJoined, MemberSilent, NodeNotStarted
 from elastic_launcher.coordinator.state import Phase
@@ -193,17 +193,6 @@ def test_a_death_while_the_first_group_forms_costs_that_node_only() -> None:
     job.warm(3)
     job.tick(2)
     assert job.form.members == (1, 3)
-
-
-def test_a_death_after_the_first_group_stood_ends_the_job() -> None:
-    job = Job(minimum=2, target=2)
-    job.warm(1, 2)
-    job.report_all((1, 2), Formed(1))
-    job.report(1, StepFailed(1, 0, "Connection closed by peer"))
-    job.rank_ended(2, signal=signal.SIGKILL)
-    job.tick(1.1)
-    assert job.finish is not None
-    assert "member 2 (rank 1, node 2) was killed by SIGKILL before training began" in job.finish.message
 
 
 def test_a_death_beside_the_first_group_is_no_loss() -> None:

@@ -93,8 +93,9 @@ class Walk:
                 assert set(action.members) == {*action.order.members, *action.order.leavers}
                 self.check_form(state, action.order)
             elif isinstance(action, Order) and isinstance(action.order, Abandon):
-                assert action.order.formation == self.formation
-                self.open = None
+                assert action.order.formation in (self.formation, state.group_formation)
+                if action.order.formation == self.formation:
+                    self.open = None
             elif isinstance(action, Emit) and action.kind == "generation_formed":
                 assert action.generation == self.generation + 1
                 assert action.fields["formation"] == self.formation
@@ -121,7 +122,7 @@ class Walk:
             if member in form.joiners or form.mode == "start":
                 assert state.members[member].exit is None, "a dead member is formed with"
                 assert state.members[member].fingerprint is not None
-        if form.mode != "recover":
+        if form.mode != "recover" and not state.losses:
             assert len(nodes) >= state.rules.min_nodes
 
     def check_state(self, state: State) -> None:
@@ -130,7 +131,7 @@ class Walk:
             return
         assert state.generation == self.generation
         assert (state.formation is None) == (self.open is None)
-        if state.generation and not state.over and state.verdict is None:
+        if state.generation and not state.over and state.verdict is None and not state.losses:
             assert len(state.nodes_of(state.group)) >= state.rules.min_nodes
         starting = state.in_phase(Phase.STARTING, Phase.WARM, Phase.ADMITTED, Phase.LEAVING, Phase.ENDING)
         assert len(starting) <= self.maximum
@@ -150,7 +151,7 @@ class Walk:
             if job.state.recovery is not None and job.state.formation is None:
                 for member in job.state.survivors():
                     if member not in job.state.recovery.steps:
-                        job.report(member, StepFailed(max(job.state.abandoned), job.state.step))
+                        job.report(member, StepFailed(job.state.group_formation, job.state.step))
                         if job.state.recovery is None or job.state.finished:
                             break
             if job.state.formation is not None and (job.state.formation.active or not job.state.over):

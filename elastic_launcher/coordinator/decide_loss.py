@@ -1,0 +1,154 @@
+"""What follows when a node of the group is lost without notice, or a step breaks off.
+
+The survivors are formed anew, the node is replaced, and the same step is done again. The job ends only where nobody is
+left who holds the state, or where the same step breaks off again and again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from elastic_launcher.config import ExitCode
+from elastic_launcher.control.messages import Abandon, FormFailed, StepFailed
+from elastic_launcher.coordinator.actions import Action, KillNode, Order
+from elastic_launcher.coordinator.decide_end import (
+    COLLECT_SECONDS,
+    NOTHING_SAVED,
+    Decision,
+    condemn,
+    emit,
+    ended_early,
+    finish,
+    how,
+    then,
+    when,
+)
+from elastic_launcher.coordinator.decide_formation import begin, fail_formation, take_form_failed
+from elastic_launcher.coordinator.decide_nodes import RETRY_SECONDS, dismiss
+from elastic_launcher.coordinator.state import Exit, Member, Phase, Recovery, State, Verdict, Weight
+
+MOST_BREAKS = 3  # of one step in a row, before it is the script's fault
+CALM_SECONDS = 60.0  # after which a loss is a first one again: its node is replaced at once
+LONGEST_RETRY = 60.0  # seconds between the losses of nodes and their replacement, at most
+
+
+def lose_node(state: State, member: Member, now: float, fact: str = "") -> Decision:
+    """A node of the group is gone, or is to go, because one of its members is.
+
+    Args:
+        state: The state before.
+        member: The member.
+        now: Monotonic seconds.
+        fact: What happened to it, if it is not its end.
+    """
+    node = state.nodes[member.node]
+    end = member.exit or Exit()
+    message = f"{state.name(member.number)} {fact or how(end)} {when(state)}"
+    fields: dict[str, Any] = {"member": member.number, "signal": end.signal, "exit_code": end.code, "step": state.step}
+    actions: list[Action] = [emit(state, "node_lost", node=node.number, **fields, message=message)]
+    actions.append(KillNode(node.number))
+    for number in node.members:
+        state = state.with_member(number, lost=True)
+    state = _schedule_replacement(state.with_node(node.number, phase=Phase.ENDING, since=now), now)
+    decision: Decision = (state, tuple(actions))
+    formation = state.formation
+    if formation is not None and set(node.members) & {*formation.members, *formation.leavers}:
+        decision = then(decision, fail_formation, message, (), now, True)
+    decision = then(decision, _break_off, message, True)
+    return then(decision, _check_holders, member, message, now)
+
+
+def take_broken_step(state: State, number: int, report: StepFailed, reason: str, now: float) -> Decision:
+    """A member that holds the state says that its step broke off, and waits to be formed anew."""
+    state, actions = _break_off(state, reason)
+    recovery = state.recovery
+    assert recovery is not None
+    others = recovery.others if number in (*state.group, *recovery.others) else (*recovery.others, number)
+    again = report.formation == recovery.given_up  # it had been formed anew, and broke off once more
+    steps = {**recovery.steps, number: report.step}
+    recovery = replace(recovery, steps=steps, others=others, counted=recovery.counted and not again)
+    state = replace(state, recovery=recovery, broken=state.broken | {number})
+    if state.verdict is not None and not state.survivors():
+        state = replace(state, verdict=None)  # here is one who holds the state
+    return then((state, actions), ended_early, now)
+
+
+def take_unformed(state: State, number: int, report: FormFailed, now: float) -> Decision:
+    """A formation did not come about at a member, or it has taken note that it was given up."""
+    state, actions = take_form_failed(state, number, report, now)
+    recovery = state.recovery
+    if recovery is not None and report.formation == recovery.given_up and number not in recovery.steps:
+        steps = {**recovery.steps, number: state.members[number].step}
+        state = replace(state, recovery=replace(recovery, steps=steps))
+    return state, actions
+
+
+def recover(state: State, now: float) -> Decision:
+    """Forms the members whose step broke off anew, once all of them wait for it."""
+    waiting = state.recovery
+    if waiting is None or state.formation is not None or now < waiting.not_before:
+        return state, ()
+    expected = [number for number in state.survivors() if not state.members[number].ended]
+    if not all(number in waiting.steps for number in expected):
+        return state, ()
+    decision: Decision = (state, ())
+    joined = []
+    for node in state.in_phase(Phase.WARM):
+        holders = [number for number in node.members if number in waiting.others and number in waiting.steps]
+        if holders == list(node.members):
+            joined += holders
+        elif holders:
+            decision = then(decision, dismiss, node, "failed", now)
+    members = (*expected, *joined)
+    if not members:
+        return replace(decision[0], recovery=None), decision[1]
+    step = max(waiting.steps[number] for number in members)
+    state = decision[0]
+    if not waiting.counted:
+        broke = state.broke + 1 if step == state.broke_at else 1
+        state = replace(state, broke_at=step, broke=broke, recovery=replace(waiting, counted=True))
+    if state.broke >= MOST_BREAKS:
+        message = f"step {step} broke off {state.broke} times in a row, the last time: {waiting.reason}"
+        return then((state, decision[1]), finish, ExitCode.SCRIPT_FAILED, f"{message}; {NOTHING_SAVED}")
+    return then((state, decision[1]), begin, "recover", members, (), (), {}, "failure", now)
+
+
+def _break_off(state: State, reason: str, loss: bool = False) -> Decision:
+    """Has all survivors drop what they do in their group, so that all of them notice at once."""
+    recovery = state.recovery
+    if recovery is not None:
+        if loss:
+            known = recovery.reason if recovery.explained else reason
+            recovery = replace(recovery, reason=known, explained=True, failures=0)
+        return replace(state, recovery=recovery), ()
+    if state.over and loss:
+        return state, ()  # who needs the others says so
+    state = replace(state, recovery=Recovery(reason, loss))
+    told = tuple(number for number in state.survivors() if state.members[number].exit is None)
+    return state, (Order(told, Abandon(state.group_formation)),) if told and state.group_formation else ()
+
+
+def _check_holders(state: State, member: Member, message: str, now: float) -> Decision:
+    """Ends the job if nobody is left who holds the state: one who joins may still say that it has it."""
+    recovery = state.recovery or Recovery(message)
+    if state.survivors() or any(state.members[one].exit is None for one in recovery.others):
+        return state, ()
+    if recovery.explained and recovery.reason != message:
+        message = f"{recovery.reason}; {message}"
+    verdict = Verdict(
+        ExitCode.SCRIPT_FAILED,
+        f"{message}; no other node holds the state, {NOTHING_SAVED}",
+        Weight.DEATH,
+        now + COLLECT_SECONDS,
+        (member.node, member.local_rank),
+    )
+    return condemn(state, verdict)
+
+
+def _schedule_replacement(state: State, now: float) -> State:
+    """Lets the first loss be replaced at once, and those that follow soon after it later and later."""
+    losses = state.losses + 1 if now - state.lost_at < CALM_SECONDS else 1
+    pause = 0.0 if losses == 1 else min(LONGEST_RETRY, RETRY_SECONDS * 2 ** (losses - 2))
+    earliest = max(state.start_not_before, now + pause)
+    return replace(state, losses=losses, lost_at=now, start_not_before=earliest, to_replace=state.to_replace + 1)
