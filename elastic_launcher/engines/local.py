@@ -16,6 +16,8 @@ from elastic_launcher.engines import NodeExit, NodeSpec
 from elastic_launcher.engines.machine import cores, threads_per_rank
 from elastic_launcher.workdir import Layout
 
+FAULT = "ELASTIC_FAULT"
+"""What a test wants to go wrong in ranks (`torch.faults`)."""
 POLL = 0.02
 """Seconds between looks while all nodes are being ended."""
 LAST_PATIENCE = 10.0
@@ -133,7 +135,7 @@ class LocalEngine:
 
 def node_environment(config: JobConfig, layout: Layout, inherited: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables that all nodes of a job have in common."""
-    kept = {name: value for name, value in inherited.items() if not name.startswith("ELASTIC_")}
+    kept = {name: value for name, value in inherited.items() if not name.startswith("ELASTIC_") or name == FAULT}
     return {
         "OMP_NUM_THREADS": str(threads_per_rank(cores(), config.max_ranks)),
         **kept,

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import torch
 
+from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.group import GroupError
 from elastic_launcher.torch.pieces import LoadPlan, share_of_step
+from elastic_launcher.torch.recover import Recovery
 from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import MicroBatch, Session
 from elastic_launcher.torch.signals import Agreement, Signals
+from elastic_launcher.torch.standing import At, Todo
 from elastic_launcher.torch.verify import ChecksumTask, name_differences, name_positions
 
 
@@ -20,12 +23,14 @@ class Backward:
     Args:
         session: The job.
         resizer: Changes this rank's place between steps.
+        recovery: Finds it a place after a failure.
         plan: Knows what is loaded.
     """
 
-    def __init__(self, session: Session, resizer: Resizer, plan: LoadPlan) -> None:
+    def __init__(self, session: Session, resizer: Resizer, recovery: Recovery, plan: LoadPlan) -> None:
         self._session = session
         self._resizer = resizer
+        self._recovery = recovery
         self._plan = plan
         self._check: ChecksumTask | None = None
 
@@ -60,6 +65,20 @@ class Backward:
             session.sync_gradients = False
             for parameter in session.parameters():
                 parameter.grad = None
+            if micro.last and session.member is not None and not self._resizer.joining:
+                self._find_back(error, call, micro)  # here, since what follows in the script may sum over ranks too
+
+    def _find_back(self, error: GroupError, call: int, micro: MicroBatch) -> None:
+        """Finds the peers again after a reduction that broke off: they may have completed it."""
+        session = self._session
+        session.buffers.undo_step()
+        session.reducer.renew()
+        way = self._recovery.recover(error, At.STEP)
+        micro.error = None
+        if way.todo is Todo.ADOPT:
+            session.position.calls = call + 1
+            micro.dropped, micro.synced, session.sync_gradients = False, True, True
+        micro.recovered = way.todo is Todo.AGAIN
 
     def exchange(self, *, stop: bool = False, left_loop: bool = False) -> None:
         """Takes part in the reduction of the next step without working on it, to tell the peers that there is none."""
@@ -83,6 +102,8 @@ class Backward:
     ) -> None:
         session = self._session
         place = session.need_place("job.backward")
+        point("micro-batch", session.position.step)
+        place.group.check()
         counted = 0.0 if micro.samples == 0 else float(micro.samples if weight is None else weight)
         if counted == 0:
             if micro.samples:
@@ -110,17 +131,21 @@ class Backward:
         slot = session.reducer.slot(call, only, owner)
         share_samples = share_of_step(session, place, micro.count).samples
         signals = self._signals(first=call == 0)
+        point("reduction", session.position.step)
         agreement = session.reducer.reduce(slot, place.group, signals, samples=share_samples, count=micro.count)
         self._resizer.complete_reduction()
+        point("reduced", session.position.step)
         if session.device.type == "cuda":
             torch.cuda.synchronize(session.device)  # an aborted NCCL reduction shows only when its end is seen here
         if not self._accept(agreement, signals):
             micro.dropped = True
             return
+        session.reduced()
         session.loss = agreement.loss if call == 0 else session.loss + agreement.loss
         session.position.calls = call + 1
         micro.synced = True
         session.sync_gradients = True
+        point("step", session.position.step)
 
     def _signals(self, *, first: bool = True, stop: bool = False, left_loop: bool = False) -> Signals:
         session = self._session
@@ -159,6 +184,7 @@ class Backward:
             self._resizer.agree(agreement.formation)
         dropped = bool(agreement.stop or agreement.left_loop)
         if dropped:
+            session.reduced(Todo.STOPPED if agreement.stop else Todo.LEFT)
             for parameter in session.parameters():
                 parameter.grad = None
         return not dropped

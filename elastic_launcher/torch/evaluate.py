@@ -14,15 +14,34 @@ from elastic_launcher.torch.group import Group
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.loader import ElasticLoader
+    from elastic_launcher.torch.place import Place
+    from elastic_launcher.torch.recover import Recovery
     from elastic_launcher.torch.session import Session
 
 Number = int | float | torch.Tensor
 COUNT = "count"
+WEIGHT = "\0weight"
 
 
-def evaluate(session: Session, fn: Callable[..., Mapping[str, Number]], loader: ElasticLoader) -> dict[str, Any]:
+def evaluate(
+    session: Session, recovery: Recovery, fn: Callable[..., Mapping[str, Number]], loader: ElasticLoader
+) -> dict[str, Any]:
     """Runs ``fn`` over a data set, each sample once; see `Job.evaluate`."""
-    place = session.need_place("job.evaluate")
+    session.need_place("job.evaluate")
+    totals = recovery.sums(
+        lambda place: _evaluate_share(session, place, fn, loader), lambda g, own: _reduce(g, own, "sum")
+    )
+    return {name: int(value) if name == COUNT else _plain(value) for name, value in totals.items()}
+
+
+def _evaluate_share(
+    session: Session, place: Place, fn: Callable[..., Mapping[str, Number]], loader: ElasticLoader
+) -> dict[str, torch.Tensor]:
+    """Returns the sums over this rank's share of a data set.
+
+    Raises:
+        GroupError: If a peer was lost meanwhile.
+    """
     mine = share(loader.size, session.max_batch_per_gpu, place.world_size, place.rank)
     sums: dict[str, torch.Tensor] = {}
     with rng.preserve(), torch.no_grad():
@@ -35,13 +54,13 @@ def evaluate(session: Session, fn: Callable[..., Mapping[str, Number]], loader: 
             pieces.append((0, start, size))
             start += size
         for number, piece in enumerate(pieces):
+            place.group.check()
             loader.want(pieces[number : number + loader.ahead + 1])
             for name, value in _call(fn, loader.take(piece)).items():
                 number_value = _number(name, value)
                 sums[name] = sums[name] + number_value if name in sums else number_value
     sums[COUNT] = torch.tensor(float(mine.samples), dtype=torch.float64)
-    totals = _reduce(place.group, sums, "sum")
-    return {name: int(value) if name == COUNT else _plain(value) for name, value in totals.items()}
+    return sums
 
 
 def _call(fn: Callable[..., Mapping[str, Number]], batch: Any) -> Mapping[str, Number]:
@@ -71,23 +90,23 @@ def _plain(value: torch.Tensor) -> float | torch.Tensor:
     return value.item() if value.numel() == 1 else value
 
 
-def reduce_values(session: Session, values: Any, op: str, weight: float) -> Any:
+def reduce_values(session: Session, recovery: Recovery, values: Any, op: str, weight: float) -> Any:
     """Reduces a number, a tensor or a dict of them over all ranks; see `Job.reduce`."""
     if op not in ("sum", "mean", "max", "min"):
         raise ValueError(f"op is {op!r}; it must be sum, mean, max or min")
     if not 0 <= weight < float("inf"):
         raise ValueError(f"weight is {weight}; it must be 0 or more and finite")
-    group = session.need_place("job.reduce").group
+    session.need_place("job.reduce")
     named = dict(values) if isinstance(values, Mapping) else {"value": values}
-    tensors = {name: _number(name, value) for name, value in named.items()}
+    own = {name: _number(name, value) for name, value in named.items()}
     if op == "mean":
-        weighted = {name: value * weight if weight else torch.zeros_like(value) for name, value in tensors.items()}
-        weighted["\0weight"] = torch.tensor(float(weight), dtype=torch.float64)
-        totals = _reduce(group, weighted, "sum")
-        total_weight = totals.pop("\0weight")
-        results = {name: _plain(value / total_weight) for name, value in totals.items()}
-    else:
-        results = {name: _plain(value) for name, value in _reduce(group, tensors, op).items()}
+        own = {name: value * weight if weight else torch.zeros_like(value) for name, value in own.items()}
+        own[WEIGHT] = torch.tensor(float(weight), dtype=torch.float64)
+    totals = recovery.sums(lambda place: own, lambda group, mine: _reduce(group, mine, "sum" if op == "mean" else op))
+    if op == "mean":
+        total_weight = totals.pop(WEIGHT)
+        totals = {name: value / total_weight for name, value in totals.items()}
+    results = {name: _plain(value) for name, value in totals.items()}
     return results if isinstance(values, Mapping) else results["value"]
 
 

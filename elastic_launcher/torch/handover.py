@@ -1,15 +1,25 @@
-"""Gives a joiner the state of a peer, in the background, while both go on with the step."""
+"""Gives a rank the state of a peer: a joiner in the background, while both go on with the step; and all that need it,
+when a generation is formed anew.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import torch
 
+from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.group import Group, GroupError
 from elastic_launcher.torch.position import Position
+from elastic_launcher.torch.standing import Standing, Todo, Way, find_way
 from elastic_launcher.torch.state import Captured, TrainingState
 from elastic_launcher.torch.transfer import receive_state, send_state
+
+if TYPE_CHECKING:
+    from elastic_launcher.torch.session import Session
 
 POSITION_TAG = 7001  # apart from the tags of the state itself
 
@@ -71,15 +81,22 @@ class Sender(_Background):
 
 
 class Receiver(_Background):
-    """Receives a peer's state into this process's own memory."""
+    """Receives a peer's state into this process's own memory.
 
-    def __init__(self, group: Group, rank: int, state: TrainingState) -> None:
-        self._group, self._rank, self._state = group, rank, state
+    Args:
+        group: Both ranks' group.
+        rank: The peer's.
+        state: What takes it.
+        keep_own: Whether registered objects and the script's own values stay as they are: the script goes on with them.
+    """
+
+    def __init__(self, group: Group, rank: int, state: TrainingState, keep_own: bool = False) -> None:
+        self._group, self._rank, self._state, self._keep_own = group, rank, state, keep_own
         self._received: Captured | None = None
         super().__init__("elastic-receive-state")
 
     def _run(self) -> None:
-        self._received = receive_state(self._group, self._rank, self._state)
+        self._received = receive_state(self._group, self._rank, self._state, keep_own=self._keep_own)
 
     def finish(self) -> bool:
         """Waits for the state and puts it in place; returns whether this call did so.
@@ -92,5 +109,42 @@ class Receiver(_Background):
         received, self._received = self._received, None
         if received is None:
             return False
-        self._state.finish(received.header, received.tensors)
+        self._state.finish(received.header, received.tensors, self._keep_own)
         return True
+
+
+def meet(session: Session, group: Group, mine: Standing) -> tuple[Way, Standing]:
+    """Lets all ranks of a new group have the same state.
+
+    Args:
+        session: The job.
+        group: All its ranks call this.
+        mine: Where this rank stands.
+
+    Returns:
+        How it goes on, and where the rank stands that gave its state.
+
+    Raises:
+        GroupError: If another one was lost; this rank's state may be torn then.
+        LookupError: If no rank that is left has the state.
+    """
+    point("meet", session.position.step)
+    standings = [Standing(**json.loads(text)) for text in group.all_gather_bytes(json.dumps(asdict(mine)).encode())]
+    ways = [find_way(standings, rank) for rank in range(group.world_size)]
+    way = ways[group.rank]
+    if way.takes:
+        session.torn = mine.operations >= 0
+        position = receive_position(group, way.source)
+        Receiver(group, way.source, session.state, keep_own=session.torn).finish()
+        if mine.operations < 0:
+            session.position = position
+        elif way.todo is Todo.AGAIN:
+            session.position.calls, session.position.operations = position.calls, position.operations
+        session.torn = False
+    elif group.rank == way.source and any(one.takes for one in ways):
+        captured = session.state.capture()
+        senders = [Sender(group, rank, captured, session.position) for rank, one in enumerate(ways) if one.takes]
+        point("give", session.position.step)
+        for sender in senders:
+            sender.wait()
+    return way, standings[way.source]

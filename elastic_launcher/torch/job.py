@@ -23,6 +23,7 @@ from elastic_launcher.torch.evaluate import Number, evaluate, reduce_values
 from elastic_launcher.torch.loader import OPTIONS, REFUSED, ElasticLoader
 from elastic_launcher.torch.pieces import LoadPlan
 from elastic_launcher.torch.prepare import prepare
+from elastic_launcher.torch.recover import Recovery
 from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.steps import StepLoop
@@ -37,9 +38,10 @@ class Job:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._resizer = Resizer(session)
+        self._recovery = Recovery(session, self._resizer)
         plan = LoadPlan(session, self._resizer)
-        self._backward = Backward(session, self._resizer, plan)
-        self._steps = StepLoop(session, self._resizer, self._backward, plan)
+        self._backward = Backward(session, self._resizer, self._recovery, plan)
+        self._steps = StepLoop(session, self._resizer, self._recovery, self._backward, plan)
         if session.member is not None:
             self._watch_the_end()
 
@@ -212,7 +214,7 @@ class Job:
         if not isinstance(loader, ElasticLoader):
             raise TypeError(f"job.evaluate needs a loader made by job.dataloader, got {type(loader).__name__}")
         self._steps.settle()
-        return evaluate(self._session, fn, loader)
+        return evaluate(self._session, self._recovery, fn, loader)
 
     def reduce(self, values: Any, *, op: str = "mean", weight: float = 1.0) -> Any:
         """Reduces a number, a tensor or a dict of them over all ranks; every rank must call it.
@@ -228,7 +230,7 @@ class Job:
             RuntimeError: If ranks give other names or shapes.
         """
         self._steps.settle()
-        return reduce_values(self._session, values, op, weight)
+        return reduce_values(self._session, self._recovery, values, op, weight)
 
     def log(self, values: Mapping[str, float]) -> None:
         """Records values under their names with the current step; calls from several ranks count once (the lowest

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from elastic_launcher.control.client import ControlClient, ControlRefused, ControlUnreachable
+from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.group import Group, GroupError, build_group
 from elastic_launcher.torch.launch import Launch
 from elastic_launcher.torch.place import Formation
@@ -59,6 +60,7 @@ class Member:
         self._pending: Formation | None = None
         self._pending_since = 0.0
         self._building: dict[int, Group] = {}
+        self._ordered: set[int] = set()
         self._abandoned: set[int] = set()
         self._current: Formation | None = None
         self._over: str | None = None
@@ -148,7 +150,9 @@ class Member:
 
     def give_up(self, formation: Formation, error: object) -> None:
         """Tells that a formation failed before this member was admitted by it."""
-        self._abandoned.add(formation.number)
+        with self._changed:
+            self._abandoned.add(formation.number)
+            self._ordered.discard(formation.number)
         if formation.group is not None:
             formation.group.cut()
         self.report("form_failed", formation=formation.number, error=str(error))
@@ -184,6 +188,7 @@ class Member:
     def _obey(self, order: dict[str, Any]) -> None:
         kind = order["kind"]
         if kind == "form":
+            self._ordered.add(order["formation"])
             threading.Thread(target=self._build, args=(order,), name="elastic-formation", daemon=True).start()
         elif kind == "abandon":
             self._abandon(order["formation"])
@@ -200,6 +205,9 @@ class Member:
 
     def _abandon(self, number: int) -> None:
         with self._changed:
+            if number in self._ordered and not (self._current is not None and self._current.number == number):
+                self.report("form_failed", formation=number, error="it was given up")
+            self._ordered.discard(number)
             self._abandoned.add(number)
             if number in self._building:
                 self._building[number].cut()
@@ -213,6 +221,7 @@ class Member:
         """Builds the group of one formation, beside the training."""
         number = order["formation"]
         group: Group | None = None
+        point("form", order["generation"])
         if self.number in order["members"]:
             try:
                 group = build_group(
@@ -227,7 +236,10 @@ class Member:
                 if order["mode"] == "grow":
                     self._make_ready(number, Formation.from_order(order, group))
             except (GroupError, OSError, RuntimeError) as error:
-                self.report("form_failed", formation=number, error=str(error))
+                with self._changed:
+                    if number in self._ordered:
+                        self._ordered.discard(number)
+                        self.report("form_failed", formation=number, error=str(error))
                 return
         with self._changed:
             if number in self._abandoned:

@@ -18,6 +18,7 @@ class Position:
         samples: Samples that these steps used.
         calls: `backward` calls of the next step that are already reduced and applied (more than 0 only between two of
             them).
+        operations: What all ranks have done together so far: reductions, and sums over ranks.
     """
 
     epoch: int = 0
@@ -25,10 +26,11 @@ class Position:
     step: int = 0
     samples: int = 0
     calls: int = 0
+    operations: int = 0
 
     def numbers(self) -> list[int]:
         """Returns the position as whole numbers, for a peer."""
-        return [self.epoch, self.step_in_epoch, self.step, self.samples, self.calls]
+        return [self.epoch, self.step_in_epoch, self.step, self.samples, self.calls, self.operations]
 
     @staticmethod
     def from_numbers(numbers: list[int]) -> Position:

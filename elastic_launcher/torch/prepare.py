@@ -68,6 +68,7 @@ def _prepare_optimizer(session: Session, optimizer: Optimizer) -> None:
             "LBFGS evaluates the loss several times in one step, which micro-batches can't be replayed for; use "
             "a first-order optimizer"
         )
+    name = f"optimizer {len(session.state.optimizers)}"
     session.state.optimizers.append(optimizer)
     act = optimizer.step
 
@@ -81,30 +82,24 @@ def _prepare_optimizer(session: Session, optimizer: Optimizer) -> None:
             )
         if micro is not None and micro.calls == 0:
             raise RuntimeError("optimizer.step() was called before job.backward(loss) in this micro-batch")
-        return act(**arguments) if _acts(session) else None
+        return act(**arguments) if session.acts(name) else None
 
     optimizer.step = step  # type: ignore[method-assign]
 
 
-def _acts(session: Session) -> bool:
-    """Whether what the script calls now takes effect: outside the loop always, inside it once the global batch is
-    complete.
-    """
-    return session.micro is None or session.sync_gradients
-
-
-def _gate(session: Session, owner: Any, method: str) -> None:
+def _gate(session: Session, owner: Any, method: str, name: str) -> None:
     """Makes a method do nothing until the global batch is complete."""
     act = getattr(owner, method)
 
     @functools.wraps(act)
     def gated(*arguments: Any, **named: Any) -> Any:
-        return act(*arguments, **named) if _acts(session) else None
+        return act(*arguments, **named) if session.acts(name) else None
 
     setattr(owner, method, gated)
 
 
 def _prepare_scheduler(session: Session, scheduler: LRScheduler | ReduceLROnPlateau) -> None:
+    name = f"scheduler {len(session.state.schedulers)}"
     session.state.schedulers.append(scheduler)
     kind = type(scheduler)
 
@@ -112,7 +107,7 @@ def _prepare_scheduler(session: Session, scheduler: LRScheduler | ReduceLROnPlat
         """The same scheduler; a wrapped method of the instance would end up in its ``state_dict``."""
 
         def step(self, *arguments: Any, **named: Any) -> None:
-            if _acts(session):
+            if session.acts(name):
                 kind.step(self, *arguments, **named)
 
     Gated.__name__, Gated.__qualname__, Gated.__module__ = kind.__name__, kind.__qualname__, kind.__module__
@@ -120,9 +115,10 @@ def _prepare_scheduler(session: Session, scheduler: LRScheduler | ReduceLROnPlat
 
 
 def _prepare_scaler(session: Session, scaler: torch.amp.GradScaler) -> None:
+    name = f"scaler {len(session.state.scalers)}"
     session.state.scalers.append(scaler)
     for method in ("unscale_", "step", "update"):
-        _gate(session, scaler, method)
+        _gate(session, scaler, method, f"{name}.{method}")
     scale = scaler.scale
 
     @functools.wraps(scale)

@@ -1,4 +1,4 @@
-"""How this rank comes into a generation, changes to the next one between two steps, and finds back after a failed step.
+"""How this rank comes into a generation, and changes to the next one between two steps.
 
 A new group is built beside the training (`member`). Once all ranks have said, inside one gradient reduction, that
 theirs stands, they change to it at the same boundary. Those that leave go at once. Joiners get their state during the
@@ -14,22 +14,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.group import Group, GroupError
-from elastic_launcher.torch.handover import Receiver, Sender, receive_position
+from elastic_launcher.torch.handover import Receiver, Sender, meet, receive_position
 from elastic_launcher.torch.member import JobOver, Member
 from elastic_launcher.torch.place import Formation, Place, mark_log
 from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.standing import Standing
 
 LOAD_SECONDS = 2.0  # how long a change waits for loader workers
 
 
 @dataclass(frozen=True)
 class Activation:
-    """What is still to be told of a generation: that its first step is done."""
+    """What is still to be told of a generation: that its first step is done.
+
+    Attributes:
+        formation: What made it.
+        first_step: The first step whose samples are divided among all its members.
+        done_at: Steps that have to be done first.
+        survivor: Whether this rank was there before.
+        stood: Seconds that it stood still at least.
+    """
 
     formation: Formation
     first_step: int
+    done_at: int
     survivor: bool
+    stood: float = 0.0
 
 
 class Resizer:
@@ -119,24 +131,21 @@ class Resizer:
         me = self._member().number if number is None else number
         group = formation.group
         assert group is not None
-        source = formation.sources.get(me)
         growing = formation.mode == "grow"
-        if source is not None:
-            session.position = receive_position(group, formation.rank_of(source))
-            receiver = Receiver(group, formation.rank_of(source), session.state)
-            if growing:
-                self._receiver = receiver
-            else:
-                receiver.finish()
-        elif not growing:
-            self._send(formation, me)
-            self._finish_sending()
+        if growing:
+            source = formation.rank_of(formation.sources[me])
+            session.position = receive_position(group, source)
+            self._receiver = Receiver(group, source, session.state)
+        else:
+            meet(session, group, Standing())
         dividing = group.world_size - (len(formation.joiners) if growing else 0)
-        self._take_place(Place(me, formation, group, dividing))
+        self.take_place(Place(me, formation, group, dividing))
         self.transition = formation if growing else None
-        self._activation = Activation(formation, session.position.step + growing, survivor=False)
+        first_step = session.position.step + growing
+        self._activation = Activation(formation, first_step, session.position.step + 1, survivor=False)
 
-    def _take_place(self, place: Place) -> None:
+    def take_place(self, place: Place) -> None:
+        """Makes a place this rank's own."""
         self._session.place = place
         place.publish(self._session.launch.local_rank)
         if self._session.member is not None:
@@ -151,6 +160,7 @@ class Resizer:
             for receiver in receivers:
                 rank = formation.rank_of(receiver)
                 self._senders.append(Sender(formation.group, rank, captured, self._session.position))
+            point("give", self._session.position.step)
 
     def _finish_sending(self) -> None:
         senders, self._senders = self._senders, []
@@ -179,9 +189,10 @@ class Resizer:
         place = self._session.need_place("a resize")
         assert formation.group is not None
         self._old_group = place.group
-        self._take_place(Place(place.member, formation, formation.group, place.world_size))
+        self.take_place(Place(place.member, formation, formation.group, place.world_size))
         self.transition = formation
-        self._activation = Activation(formation, self._session.position.step + 1, survivor=True)
+        first_step = self._session.position.step + 1
+        self._activation = Activation(formation, first_step, first_step, survivor=True)
         self._send(formation, place.member)
 
     def take_state(self) -> bool:
@@ -190,7 +201,10 @@ class Resizer:
         Raises:
             GroupError: If the peer that sends it was lost.
         """
-        return self._receiver is not None and self._receiver.finish()
+        if self._receiver is None:
+            return False
+        point("receive", self._session.position.step)
+        return self._receiver.finish()
 
     def complete_reduction(self) -> None:
         """Waits until nobody reads this rank's state any more: the optimizer may step."""
@@ -211,10 +225,9 @@ class Resizer:
             self.transition, self._receiver = None, None
             place = session.need_place("a resize")
             place.dividing = place.world_size
-        if self._old_group is not None:
-            self._old_group.close()
-            self._old_group = None
-        self._tell_active(gap)
+        self.close_old()
+        if self._activation is not None and session.position.step >= self._activation.done_at:
+            self.tell_active(gap)
         if self._next is not None and self._next.mode == "shrink":
             formation, self._next = self._next, None
             self._shrink(formation)
@@ -229,15 +242,21 @@ class Resizer:
         place = session.need_place("a resize")
         assert formation.group is not None
         place.group.close()
-        self._take_place(Place(place.member, formation, formation.group, formation.group.world_size))
-        self._activation = Activation(formation, session.position.step, survivor=True)
+        self.take_place(Place(place.member, formation, formation.group, formation.group.world_size))
+        step = session.position.step
+        self._activation = Activation(formation, step, step + 1, survivor=True)
 
-    def _tell_active(self, gap: float) -> None:
+    def tell_active(self, gap: float = 0.0) -> None:
+        """Tells that a new generation works, if that is still to be told.
+
+        Args:
+            gap: Seconds since the step before was completed.
+        """
         if self._activation is None:
             return
         told, self._activation = self._activation, None
         session = self._session
-        pause = max(0.0, gap - session.pace.usual()) if told.survivor else 0.0
+        pause = max(told.stood, gap - session.pace.usual()) if told.survivor else 0.0
         session.report(
             "active",
             formation=told.formation.number,
@@ -248,67 +267,27 @@ class Resizer:
         )
         self.check_due = session.place is not None and session.place.world_size > 1
 
-    def finish(self) -> None:
-        """Tells what is still to be told when the training is over."""
-        self._tell_active(0.0)
+    def tell_recovered(self) -> None:
+        """Tells that a generation works that a failure made, where that is known without a step."""
+        if self._activation is not None and self._activation.stood:
+            self.tell_active()
 
-    def recover(self, error: Exception) -> bool:
-        """Finds this rank a generation after a failed step.
+    def activate(self, formation: Formation, first_step: int, done_at: int, stood: float) -> None:
+        """Notes what is to be told of a generation that a failure made (see `Activation`)."""
+        self._activation = Activation(formation, first_step, done_at, survivor=True, stood=stood)
 
-        Args:
-            error: What failed.
-
-        Returns:
-            Whether the same step is to be done again; False if this rank took the state of one that had completed it.
-
-        Raises:
-            GroupError: If there is nobody who could form another generation.
-            SystemExit: With 0, if the job ends without needing this rank.
-        """
-        session = self._session
-        place = session.need_place("a resize")
-        place.group.cut()
+    def drop(self) -> bool:
+        """Drops all that was under way after a failure; returns whether this rank was in the step in which it joins."""
         self._drop_handovers()
-        self._next = None
         joiner, self._receiver, self.transition = self._receiver is not None, None, None
-        member = session.member
-        if member is None:
-            raise error
-        if joiner:
-            self._activation = None
-            session.place = None
-            member.give_up(place.formation, error)
-            self.admit({})
-            return True
-        self._activation = None
-        member.report("step_failed", formation=place.formation.number, step=session.position.step, error=str(error))
-        try:
-            formation = member.wait_for(lambda f: f.mode == "recover")
-        except JobOver as over:
-            session.over = True
-            raise SystemExit(0) from over
+        self._next = self._activation = None
+        return joiner
+
+    def close_old(self) -> None:
+        """Closes the group before the one that trains now."""
         if self._old_group is not None:
             self._old_group.close()
             self._old_group = None
-        return self._resume(formation)
-
-    def _resume(self, formation: Formation) -> bool:
-        session = self._session
-        me = self._member().number
-        group = formation.group
-        assert group is not None
-        self._take_place(Place(me, formation, group, group.world_size))
-        source = formation.sources.get(me)
-        if source is not None:
-            session.position = receive_position(group, formation.rank_of(source))
-            Receiver(group, formation.rank_of(source), session.state).finish()
-        else:
-            self._send(formation, me)
-            self._finish_sending()
-        self._activation = Activation(formation, session.position.step, survivor=True)
-        if source is None and group.rank == 0:
-            session.report("step_redone", step=session.position.step)
-        return source is None
 
     def _drop_handovers(self) -> None:
         for sender in self._senders:

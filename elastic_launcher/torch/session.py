@@ -15,6 +15,7 @@ from elastic_launcher.torch.buffers import ModelBuffers
 from elastic_launcher.torch.place import Place
 from elastic_launcher.torch.position import Position
 from elastic_launcher.torch.reducer import Reducer
+from elastic_launcher.torch.standing import Todo
 from elastic_launcher.torch.state import TrainingState
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class MicroBatch:
         synced: Whether the last of them ended with the reduced gradient.
         dropped: Whether the step does not count: a peer was lost, or a rank ended the training before it.
         error: What lost the step.
+        recovered: Whether this rank has found back to its peers since.
     """
 
     samples: int
@@ -48,6 +50,24 @@ class MicroBatch:
     synced: bool = False
     dropped: bool = False
     error: Exception | None = None
+    recovered: bool = False
+
+
+@dataclass
+class Latest:
+    """What came of the last operation of all ranks, for one of them that lost it.
+
+    Attributes:
+        outcome: Of the last reduction: a step, or the end of the training or of the loop (see `standing.Todo`).
+        result: Of the last sum over ranks, if nothing was reduced since; JSON.
+        acted: How often optimizers, schedulers and scalers acted since the last reduction, by name.
+        taken: How often they have still to do nothing, since what came of it was taken over from a peer.
+    """
+
+    outcome: str = Todo.AGAIN
+    result: Any = None
+    acted: dict[str, int] = field(default_factory=dict)
+    taken: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -87,6 +107,8 @@ class Session:
         stop_reason: Why this rank's script asked for the end, if it did.
         over: Whether the training has ended on all ranks.
         dying: Whether an exception is ending the script.
+        torn: Whether the state is a mixture, since a peer was lost while it sent it.
+        latest: What came of the last operation of all ranks.
         unequal: Whether the ranks' states have still to be made equal (plain torchrun, before its first step).
     """
 
@@ -106,6 +128,8 @@ class Session:
     stop_reason: str | None = None
     over: bool = False
     dying: bool = False
+    torn: bool = False
+    latest: Latest = field(default_factory=Latest)
     unequal: bool = False
     epochs: int | None = None
     loss: float = float("nan")
@@ -146,6 +170,46 @@ class Session:
                 "or after the training loop"
             )
         return self.place
+
+    def reduced(self, outcome: str = Todo.AGAIN) -> None:
+        """Notes that a reduction has ended well."""
+        self.position.operations += 1
+        self.latest = Latest(outcome)
+
+    def summed(self, result: Any) -> None:
+        """Notes that a sum over ranks has ended well."""
+        self.position.operations += 1
+        self.latest.result = result
+
+    def adopted(self, acted: dict[str, int]) -> None:
+        """Notes that what came of a reduction was taken over from a peer, on which so much has acted since."""
+        self.position.operations += 1
+        self.latest = Latest(taken=dict(acted))
+
+    def acts(self, name: str) -> bool:
+        """Returns whether what the script calls now takes effect: outside the loop always, inside it once the global
+        batch is complete; not what this rank has taken over from a peer.
+        """
+        if self.micro is not None and not self.sync_gradients:
+            return False
+        latest = self.latest
+        latest.acted[name] = latest.acted.get(name, 0) + 1
+        if latest.taken.get(name):
+            latest.taken[name] -= 1
+            return False
+        return True
+
+    def drop_step(self) -> None:
+        """Gives a reduced step up of which nothing has come yet."""
+        assert self.micro is not None
+        self.position.operations -= 1
+        self.position.calls -= 1
+        self.micro.dropped, self.micro.synced, self.sync_gradients = True, False, False
+        self.micro.recovered = True
+        self.buffers.undo_step()
+        self.reducer.renew()
+        for parameter in self.parameters():
+            parameter.grad = None
 
     def report(self, kind: str, **fields: Any) -> None:
         """Tells the coordinator, if there is one."""

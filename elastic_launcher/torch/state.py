@@ -173,13 +173,14 @@ class TrainingState:
         for optimizer, theirs in zip(self.optimizers, wanted, strict=False):
             reserve(optimizer, theirs, parameters)
 
-    def targets(self, header: dict[str, Any]) -> list[torch.Tensor]:
+    def targets(self, header: dict[str, Any], keep_own: bool = False) -> list[torch.Tensor]:
         """Returns the memory into which another rank's tensors go: this rank's own where it has some.
 
         Writing there is not noticed by a forward and backward pass under way, which does not count.
 
         Args:
             header: Of the other rank's `capture`.
+            keep_own: Whether registered objects stay as they are.
 
         Raises:
             StateMismatch: If the two ranks did not build the same.
@@ -190,7 +191,7 @@ class TrainingState:
         own = dict(enumerate(model))
         for optimizer, theirs in zip(self.optimizers, header["optimizers"], strict=True):
             own.update(own_tensors(optimizer, theirs, parameters))
-        for name, encoded in header["registered"]:
+        for name, encoded in () if keep_own else header["registered"]:
             if isinstance(self.registered[name], nn.Module):  # its state_dict is its own memory
                 own.update(match(encoded, self.registered[name].state_dict()))
         gpu = next((tensor.device for tensor in model if tensor.device.type != "cpu"), torch.device("cpu"))
@@ -206,12 +207,13 @@ class TrainingState:
             found.append(mine.data if mine is not None and fits else form.empty(gpu))
         return found
 
-    def finish(self, header: dict[str, Any], tensors: list[torch.Tensor]) -> None:
+    def finish(self, header: dict[str, Any], tensors: list[torch.Tensor], keep_own: bool = False) -> None:
         """Puts received state in place; parameters and optimizer state are there already.
 
         Args:
             header: Of the sender's `capture`.
             tensors: What `targets` returned, filled.
+            keep_own: Whether registered objects and the script's own values stay as they are.
 
         Raises:
             StateMismatch: If an object does not take the state of its like on another rank.
@@ -228,6 +230,8 @@ class TrainingState:
             _load(f"scheduler[{number}]", scheduler.load_state_dict, decode(encoded, tensors))
         for number, (scaler, encoded) in enumerate(zip(self.scalers, header["scalers"], strict=True)):
             _load(f"scaler[{number}]", scaler.load_state_dict, decode(encoded, tensors))
+        if keep_own:
+            return
         for name, encoded in header["registered"]:
             _load(name, self.registered[name].load_state_dict, decode(encoded, tensors))
         self.user.clear()

@@ -11,13 +11,16 @@ from typing import Any
 from elastic_launcher.batch import share
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.backward import Backward
+from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.fingerprint import fingerprint
 from elastic_launcher.torch.group import GroupError
 from elastic_launcher.torch.loader import ElasticLoader, Piece
 from elastic_launcher.torch.pieces import SPARE_SAMPLES, LoadPlan, share_of_step
 from elastic_launcher.torch.progress import Progress
+from elastic_launcher.torch.recover import Recovery
 from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import MicroBatch, Session
+from elastic_launcher.torch.standing import At, Todo
 
 
 class StepLoop:
@@ -26,13 +29,17 @@ class StepLoop:
     Args:
         session: The job.
         resizer: Changes this rank's place between steps.
+        recovery: Finds this rank a place after a failure.
         backward: Ends each step.
         plan: Has workers load ahead.
     """
 
-    def __init__(self, session: Session, resizer: Resizer, backward: Backward, plan: LoadPlan) -> None:
+    def __init__(
+        self, session: Session, resizer: Resizer, recovery: Recovery, backward: Backward, plan: LoadPlan
+    ) -> None:
         self._session = session
         self._resizer = resizer
+        self._recovery = recovery
         self._backward = backward
         self._plan = plan
         self._progress = Progress(session)
@@ -57,7 +64,8 @@ class StepLoop:
             if session.loader is not None:
                 raise RuntimeError("job.epochs() was asked for the next epoch from inside the training loop")
             self._epoch_done = True  # also where the script ran no loop in it
-        self._resizer.finish()
+        self._recovery.confirm_end()
+        self._resizer.tell_active()
         self._progress.finish()
 
     def _turn_epoch(self) -> None:
@@ -155,16 +163,17 @@ class StepLoop:
                 if not micro.dropped:
                     self._complete(loader)
                     return
-                if micro.error is None:
+                if micro.error is not None:
+                    raise micro.error
+                session.micro = None
+                if not micro.recovered:
                     self._end_together(loader)
                     return
-                raise micro.error
             except GroupError as error:
                 session.micro = None
                 session.buffers.undo_step()
                 session.reducer.renew()
-                if not self._resizer.recover(error):
-                    return  # a peer had completed the step, and this rank took its state
+                self._recovery.recover(error, At.STEP)
 
     def _attempt(self, loader: ElasticLoader) -> Generator[Any, None, MicroBatch]:
         """Issues a step's micro-batches of this rank once; returns the last of them."""
@@ -194,6 +203,7 @@ class StepLoop:
 
     def _complete(self, loader: ElasticLoader) -> None:
         """Moves on to the next step, and through a boundary if there is one."""
+        point("stepped", self._session.position.step)
         self._advance(loader)
         self._pass_boundary(loader)
 
@@ -213,10 +223,21 @@ class StepLoop:
 
     def _tell_stop(self) -> None:
         """Ends the training on all ranks before the next step."""
-        if self._session.need_place("job.stop").world_size == 1:
-            self._session.over = True
-        else:
-            self._backward.exchange(stop=True)
+        self._exchange(stop=True)
+
+    def _exchange(self, *, stop: bool) -> None:
+        """Tells the other ranks, if there are any, that this one ends the training or has left the loop."""
+        session = self._session
+        while session.need_place("the end of the loop").world_size > 1:
+            try:
+                self._backward.exchange(stop=stop, left_loop=not stop)
+                return
+            except GroupError as error:
+                session.buffers.undo_step()
+                session.reducer.renew()
+                if self._recovery.recover(error, At.STEP).todo is not Todo.AGAIN:
+                    return
+        session.over = session.over or stop
 
     def _end_together(self, loader: ElasticLoader) -> None:
         """Ends the epoch or the training where another rank's script did; the step that this rank had begun does not
@@ -252,9 +273,8 @@ class StepLoop:
         if self._left_complete:
             self._pass_boundary(loader)
         session.sync_gradients = False
-        ranks = session.need_place("the end of the loop").world_size
-        if session.position.step_in_epoch < loader.steps_per_epoch and not session.over and ranks > 1:
-            self._backward.exchange(stop=session.stop_reason is not None, left_loop=session.stop_reason is None)
-        elif session.stop_reason is not None:
-            session.over = session.over or ranks == 1
+        if session.position.step_in_epoch < loader.steps_per_epoch and not session.over:
+            self._exchange(stop=session.stop_reason is not None)
+        elif session.stop_reason is not None and session.need_place("the end of the loop").world_size == 1:
+            session.over = True
         self._epoch_done = not session.over

@@ -47,7 +47,9 @@ def send_state(group: Group, dst: int, captured: Captured, timeout: float = TIME
     _run(((group.start_send(memory, dst, TENSOR_TAG), None) for memory in pieces), timeout)
 
 
-def receive_state(group: Group, src: int, state: TrainingState, timeout: float = TIMEOUT) -> Captured:
+def receive_state(
+    group: Group, src: int, state: TrainingState, timeout: float = TIMEOUT, keep_own: bool = False
+) -> Captured:
     """Receives the state that a peer sends with `send_state`; `TrainingState.finish` puts it in place.
 
     Args:
@@ -55,6 +57,7 @@ def receive_state(group: Group, src: int, state: TrainingState, timeout: float =
         src: The peer's rank.
         state: What takes it.
         timeout: Seconds that any one message may take.
+        keep_own: Whether registered objects stay as they are.
 
     Returns:
         The header, and this rank's memory that holds the tensors now.
@@ -68,7 +71,7 @@ def receive_state(group: Group, src: int, state: TrainingState, timeout: float =
     text = torch.empty(int(length), dtype=torch.uint8)
     group.recv(text, src, HEADER_TAG, timeout)
     header: dict[str, Any] = json.loads(text.numpy().tobytes())
-    targets = state.targets(header)
+    targets = state.targets(header, keep_own)
     pieces = incoming(forms(header), targets)
     _run(((group.start_recv(memory, src, TENSOR_TAG), put) for memory, put in pieces), timeout)
     return Captured(header, targets)

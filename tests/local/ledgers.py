@@ -98,18 +98,24 @@ def train_plain(
 
 
 def read_ledgers(folder: Path) -> list[list[dict[str, Any]]]:
-    """Returns the lines of each process; a last one that a kill has cut off is left out."""
+    """Returns the micro-batches of each process.
+
+    Each is written down twice, before its backward pass and after; only the first is there, marked ``begun``, of one
+    in which the process was killed. A last line that a kill has cut off is left out.
+    """
     ledgers = []
     for path in sorted(folder.glob("ledger-*.jsonl")):
-        lines = path.read_text().split("\n")[:-1]
-        if lines:
-            ledgers.append([json.loads(line) for line in lines])
+        rows = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+        ledger = [row for row in rows if "begun" not in row] + [row for row in rows[-1:] if "begun" in row]
+        if ledger:
+            ledgers.append(ledger)
     return ledgers
 
 
 def counted(ledgers: list[list[dict[str, Any]]]) -> dict[int, list[dict[str, Any]]]:
     """Returns the micro-batches that counted, by step, in rank order: of each step the last attempt."""
-    steps: dict[int, list[tuple[int, list[dict[str, Any]]]]] = {}
+    attempts: dict[tuple[int, tuple[int, int]], list[list[dict[str, Any]]]] = {}
+    done: dict[int, tuple[int, int]] = {}
     for rows in ledgers:
         attempt: list[dict[str, Any]] = []
         for row in rows:
@@ -118,12 +124,20 @@ def counted(ledgers: list[list[dict[str, Any]]]) -> dict[int, list[dict[str, Any
             if attempt and (row["step"] != attempt[-1]["step"] or _begins_anew(row, attempt)):
                 attempt = []
             attempt.append(row)
+            group = (row["generation"], -row["world_size"])  # a generation that can't be formed is tried with fewer
             if row["sync"]:
-                steps.setdefault(row["step"], []).append((row["rank"], attempt))
+                done[row["step"]] = max(done.get(row["step"], group), group)
+            if row["sync"] or "begun" in row:
+                attempts.setdefault((row["step"], group), []).append(attempt)
                 attempt = []
     return {
-        step: [row for _, part in sorted(parts, key=lambda p: p[0]) for row in part if row["samples"]]
-        for step, parts in steps.items()
+        step: [
+            row
+            for part in sorted(attempts[step, group], key=lambda part: int(part[0]["rank"]))
+            for row in part
+            if row["samples"]
+        ]
+        for step, group in done.items()
     }
 
 

@@ -31,7 +31,6 @@ def options(folder: Path, **more: object) -> str:
         ("break", ["rank 1 left the training loop", "job.stop"]),
         pytest.param("exit", ["rank 1's script", "ended after step 3", "job.stop"], marks=pytest.mark.quick),
         ("exit 3", ["rank 1's script (member 2, node 2)", "ended after step 3", "exited with code 3"]),
-        pytest.param("kill", ["member 2", "rank 1", "SIGKILL", "nothing was saved"], marks=pytest.mark.quick),
         ("differs: batch", ["global_batch_size", "24", "25"]),
         pytest.param("differs: data", ["dataset", "97 samples", "98 samples"], marks=pytest.mark.quick),
         ("differs: model", ["model 0", "float64"]),

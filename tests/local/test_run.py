@@ -143,26 +143,29 @@ def test_a_launch_with_two_ranks_on_each_node(stage: Stage) -> None:
         stage.assert_nothing_left()
 
 
-def test_a_rank_that_is_killed_ends_the_job_and_is_named(stage: Stage) -> None:
+@pytest.mark.parametrize("agent", [False, True])
+def test_a_rank_or_an_agent_that_is_killed_is_replaced(stage: Stage, agent: bool) -> None:
     with stage.launched("--nodes", "2:2") as launcher:
         launcher.events.wait("progress")
         status = launcher.status()
         pids = {member["member"]: member["pid"] for node in status["nodes"] for member in node["members"]}
-        os.kill(pids[2], signal.SIGKILL)
+        os.kill(launcher.node_pid(2) if agent else pids[2], signal.SIGKILL)
+        launcher.events.wait("generation_formed", lambda event: event["joined"] == [3])
+        (stage.here / "stop").touch()
+        assert launcher.wait() == 0
+        stage.assert_nothing_left()
+        assert "member 2 (rank 1, node 2) was killed by SIGKILL" in launcher.events.of("node_lost")[0]["message"]
+
+
+def test_a_rank_that_is_killed_and_was_the_last_ends_the_job_and_is_named(stage: Stage) -> None:
+    with stage.launched("--nodes", "1:1") as launcher:
+        launcher.events.wait("progress")
+        os.kill(launcher.status()["nodes"][0]["members"][0]["pid"], signal.SIGKILL)
         assert launcher.wait() == 1
         stage.assert_nothing_left()
         last = launcher.stderr.splitlines()[-1]
-        assert "member 2" in last
+        assert "member 1" in last
         assert "SIGKILL" in last
-
-
-def test_an_agent_that_is_killed_ends_the_job(stage: Stage) -> None:
-    with stage.launched("--nodes", "2:2") as launcher:
-        launcher.events.wait("progress")
-        os.kill(launcher.node_pid(2), signal.SIGKILL)
-        assert launcher.wait() == 1
-        stage.assert_nothing_left()
-        assert "node 2" in launcher.stderr.splitlines()[-1]
 
 
 @pytest.mark.quick

@@ -33,6 +33,7 @@ KEYS: dict[str, Any] = {
     "norm": False,  # whether the model has batch norm
     "compile": False,  # whether the model is compiled
     "augment": False,
+    "evaluate": 0,  # after how many steps all samples are evaluated, inside the loop; also after it
     "slow_start": 0.0,  # seconds before init, in joiners
     "slow_forward": 0.0,  # seconds of the first forward pass, in joiners
     "die": "",  # "admitted": the first joiner kills itself in the step in which it is admitted
@@ -111,6 +112,13 @@ def fault(job: elastic.Job, loss: torch.Tensor, optimizer: torch.optim.Optimizer
     return loss
 
 
+def evaluated(job: elastic.Job, model: nn.Module, loader: Any) -> None:
+    """Evaluates all samples, and writes down what came of it."""
+    sums = job.evaluate(lambda _, x, y: {"loss": functional.cross_entropy(model(x), y, reduction="sum")}, loader)
+    with open(FOLDER / f"sums-{os.getpid()}.jsonl", "a") as file:
+        file.write(json.dumps({"step": job.step, **sums}) + "\n")
+
+
 def main() -> None:
     joiner = MEMBER > 1
     if joiner:
@@ -141,13 +149,6 @@ def main() -> None:
                 if OPTIONS["die"] == "admitted" and MEMBER == 2 and job.rank is not None:
                     os.kill(os.getpid(), signal.SIGKILL)
                 time.sleep(OPTIONS["pace"])
-                step, samples = job.step, job.samples
-                loss = fault(job, functional.cross_entropy(model(x), y), optimizer)
-                job.backward(loss)
-                norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                scheduler.step()
-                optimizer.zero_grad()
                 row = {
                     "member": MEMBER,
                     "pid": os.getpid(),
@@ -155,9 +156,19 @@ def main() -> None:
                     "world_size": job.world_size,
                     "generation": job.generation,
                     "epoch": job.epoch,
-                    "step": step,
-                    "samples": samples,
+                    "step": job.step,
+                    "samples": job.samples,
                     "indices": indices.tolist(),
+                    "sync": False,
+                }
+                ledger.write(json.dumps({"begun": True, **row}) + "\n")
+                loss = fault(job, functional.cross_entropy(model(x), y), optimizer)
+                job.backward(loss)
+                norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+                row |= {
                     "sync": job.sync_gradients,
                     "loss": job.loss,
                     "lr": scheduler.get_last_lr()[0],
@@ -165,6 +176,8 @@ def main() -> None:
                     "sum": float(x.sum()),
                 }
                 ledger.write(json.dumps(row) + "\n")
+                if OPTIONS["evaluate"] and job.sync_gradients and job.step % OPTIONS["evaluate"] == 0:
+                    evaluated(job, model, loader)
                 if (
                     OPTIONS["fault"] == "break"
                     and job.rank == OPTIONS["fault_rank"]
@@ -173,6 +186,8 @@ def main() -> None:
                     break
                 if job.is_main and job.sync_gradients and (FOLDER / "stop").exists():
                     job.stop("the test has seen enough")
+    if OPTIONS["evaluate"]:
+        evaluated(job, model, loader)
     if job.is_main:
         torch.save({"model": plain.state_dict(), "step": job.step}, FOLDER / "model.pt")
 

@@ -1,0 +1,166 @@
+"""How this rank finds back to its peers when an operation that all ranks do together breaks off.
+
+Whatever the operation is, the ranks that are left form a group anew, tell each other where they stand (`standing`), and
+those that are behind take the state of the most advanced; then each goes on with its own script.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from elastic_launcher.torch.faults import point
+from elastic_launcher.torch.group import Group, GroupError
+from elastic_launcher.torch.handover import meet
+from elastic_launcher.torch.member import JobOver
+from elastic_launcher.torch.place import Place
+from elastic_launcher.torch.resize import Resizer
+from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.standing import At, Standing, Todo, Way
+
+Sums = dict[str, torch.Tensor]
+
+
+class Recovery:
+    """Finds a rank its place after a failure.
+
+    Args:
+        session: The job.
+        resizer: Changes its place otherwise.
+    """
+
+    def __init__(self, session: Session, resizer: Resizer) -> None:
+        self._session = session
+        self._resizer = resizer
+        self._adopted: Any = None
+
+    def recover(self, error: Exception, at: At) -> Way:
+        """Waits until this rank has peers again, and the same state as they.
+
+        Args:
+            error: What failed.
+            at: In which operation.
+
+        Returns:
+            How it goes on.
+
+        Raises:
+            GroupError: If there is nobody who could form another generation.
+            LookupError: If no rank that is left has the state.
+            SystemExit: With 0, if the job ends without needing this rank.
+        """
+        session, began = self._session, time.monotonic()
+        place = session.need_place("a step")
+        place.group.cut()
+        joiner = self._resizer.drop()
+        member = session.member
+        if member is None:
+            raise error
+        if joiner:
+            session.place = None
+            member.give_up(place.formation, error)
+            self._resizer.admit({})
+            return Way(Todo.AGAIN, 0, takes=True)
+        while True:
+            formation = session.need_place("a step").formation.number
+            member.report("step_failed", formation=formation, step=session.position.step, error=str(error))
+            try:
+                found = member.wait_for(lambda f: f.mode in ("recover", "start") and f.group is not None)
+            except JobOver as over:
+                session.over = True
+                raise SystemExit(0) from over
+            self._resizer.close_old()
+            assert found.group is not None
+            self._resizer.take_place(Place(member.number, found, found.group, found.group.world_size))
+            try:
+                way = self._meet(found.group, at)
+            except GroupError as broken:
+                found.group.cut()
+                error = broken
+                continue
+            first_step = session.position.step + (way.todo is Todo.ADOPT or self._in_body(at))
+            self._resizer.activate(found, first_step, first_step + 1, time.monotonic() - began)
+            return way
+
+    def sums(self, compute: Callable[[Place], Sums], reduce: Callable[[Group, Sums], Sums]) -> Sums:
+        """Sums over all ranks, once more with those that are left when one is lost.
+
+        Args:
+            compute: Returns this rank's own part.
+            reduce: Reduces it over a group.
+        """
+        session = self._session
+        while True:
+            place, own = session.need_place("a sum over ranks"), dict[str, torch.Tensor]()
+            try:
+                own = compute(place)
+                point("sums", session.position.step)
+                totals = reduce(place.group, own)
+                point("summed", session.position.step)
+            except GroupError as error:
+                todo = self.recover(error, At.SUMS).todo
+                if todo is Todo.DROP:
+                    return own  # the step is done again, and with it the script's own statements
+                if todo is not Todo.RESULT:
+                    continue
+                totals = self._adopted
+            else:
+                self._resizer.tell_recovered()
+            session.summed(_to_json(totals))
+            return dict(totals)
+
+    def confirm_end(self) -> None:
+        """Waits until all ranks have completed the last step: after that none of them needs another one's state."""
+        session = self._session
+        while session.member is not None and session.place is not None and session.place.world_size > 1:
+            try:
+                point("end", session.position.step)
+                session.place.group.all_gather_bytes(b"")
+            except GroupError as error:
+                self.recover(error, At.END)
+                continue
+            return
+
+    def _meet(self, group: Group, at: At) -> Way:
+        session = self._session
+        latest = session.latest
+        mine = Standing(
+            at=at,
+            operations=session.position.operations,
+            step=session.position.step,
+            torn=session.torn,
+            in_body=self._in_body(at),
+            acted=latest.acted,
+            outcome=latest.outcome,
+            loss=session.loss,
+            result=latest.result,
+        )
+        way, source = meet(session, group, mine)
+        if way.todo is Todo.RESULT:
+            self._adopted = _from_json(source.result)
+        elif way.todo is Todo.ADOPT:
+            session.adopted(dict(source.acted))
+            session.loss = source.loss
+        elif way.todo in (Todo.STOPPED, Todo.LEFT):
+            session.reduced(way.todo)
+            session.over = session.over or way.todo is Todo.STOPPED
+        elif way.todo is Todo.DROP:
+            session.drop_step()
+        elif at is At.STEP and group.rank == 0:
+            session.report("step_redone", step=session.position.step)
+        return way
+
+    def _in_body(self, at: At) -> bool:
+        micro = self._session.micro
+        return at is At.SUMS and micro is not None and micro.synced
+
+
+def _to_json(sums: Sums) -> dict[str, Any]:
+    return {name: [list(value.shape), value.reshape(-1).tolist()] for name, value in sums.items()}
+
+
+def _from_json(found: dict[str, Any]) -> Sums:
+    return {name: torch.tensor(values, dtype=torch.float64).view(shape) for name, (shape, values) in found.items()}

@@ -1,0 +1,133 @@
+"""What each rank has to do when a generation was formed anew after a failure: who is ahead, and who takes what from it.
+
+All ranks do the same operations together, one after the other: the reductions of steps, sums over ranks, the end. When
+one of them breaks off, some ranks may have completed it and others not, so that two ranks are at most one operation
+apart. The law: a rank that is ahead never goes back, unless nothing has come of its operation yet; one that is behind
+does what makes it the same as those ahead; whoever has no state, or a torn one, takes all of it from one that has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class At(StrEnum):
+    """What kind of operation a rank is in."""
+
+    STEP = "step"
+    """The reduction of a step."""
+    SUMS = "sums"
+    """A sum over ranks that the script asks for."""
+    END = "end"
+    """The end of the training, which all ranks confirm."""
+
+
+class Todo(StrEnum):
+    """What a rank does next."""
+
+    AGAIN = "again"
+    """Its operation once more."""
+    ADOPT = "adopt"
+    """It counts its step as reduced: what came of it is in the state that it takes."""
+    RESULT = "result"
+    """It takes the result of its sum."""
+    STOPPED = "stopped"
+    """It learns that the training was stopped."""
+    LEFT = "left"
+    """It learns that all scripts have left the loop."""
+    DROP = "drop"
+    """It gives its step up again, of which nothing has come yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a rank stands.
+
+    Attributes:
+        at: The operation that broke off.
+        operations: How many it has completed; -1 if it has no state of this job yet.
+        step: Optimizer steps done.
+        torn: Whether its state is a mixture, since a peer was lost while it sent it.
+        in_body: Whether its script has the reduced gradient, and has not come back to the loader.
+        acted: How often optimizers, schedulers and scalers acted since the last reduction, by name.
+        outcome: What came of the last reduction: `Todo.AGAIN` (a step), `Todo.STOPPED` or `Todo.LEFT`.
+        loss: Of the last step that was reduced.
+        result: Of the last sum, if that was the last operation.
+    """
+
+    at: str = At.STEP
+    operations: int = -1
+    step: int = 0
+    torn: bool = False
+    in_body: bool = False
+    acted: Mapping[str, int] = field(default_factory=dict)
+    outcome: str = Todo.AGAIN
+    loss: float = float("nan")
+    result: Any = None
+
+    @property
+    def intact(self) -> bool:
+        """Whether a peer can take its state."""
+        return self.operations >= 0 and not self.torn
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a rank goes on.
+
+    Attributes:
+        todo: What it does.
+        source: The rank from which those that need it take the state.
+        takes: Whether this rank takes it.
+    """
+
+    todo: Todo
+    source: int
+    takes: bool
+
+
+def find_way(standings: Sequence[Standing], rank: int) -> Way:
+    """Returns how a rank goes on.
+
+    Args:
+        standings: Of all ranks, in rank order.
+        rank: Whose way.
+
+    Raises:
+        LookupError: If ranks have worked on the state, and none of them has it whole.
+    """
+    me = standings[rank]
+    source = _source(standings)
+    ahead = standings[source]
+    if me.operations < 0 or ahead.operations < 0:
+        return Way(Todo.AGAIN, source, rank != source)
+    behind = [one for one in standings if 0 <= one.operations < ahead.operations]
+    dropped = bool(behind) and behind[0].at == At.STEP and ahead.outcome == Todo.AGAIN and _unused(ahead)
+    if me.operations == ahead.operations:
+        return Way(Todo.DROP if dropped else Todo.AGAIN, source, me.torn)
+    if me.at == At.SUMS and ahead.result is not None:
+        return Way(Todo.RESULT, source, me.torn)
+    if me.at != At.STEP or dropped:
+        return Way(Todo.AGAIN, source, me.torn)
+    if ahead.outcome != Todo.AGAIN:
+        return Way(Todo(ahead.outcome), source, me.torn)
+    same_step = ahead.step == me.step and not ahead.in_body  # the next of several reductions of one step
+    return Way(Todo.AGAIN if same_step else Todo.ADOPT, source, True)
+
+
+def _source(standings: Sequence[Standing]) -> int:
+    """Returns the most senior of the most advanced ranks."""
+    intact = [rank for rank, one in enumerate(standings) if one.intact]
+    if not intact:
+        if any(one.operations >= 0 for one in standings):
+            raise LookupError("every rank that had the state of the training was taking it from one that was lost")
+        return 0
+    return max(intact, key=lambda rank: (standings[rank].operations, -rank))
+
+
+def _unused(ahead: Standing) -> bool:
+    """Whether a rank has a reduced gradient with which nothing was done yet."""
+    return ahead.at == At.SUMS and ahead.in_body and not ahead.acted

@@ -1,0 +1,208 @@
+"""Losing any rank at any moment loses nothing: the survivors do the step again, the node is replaced, the model is the
+same as without it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from tests.local.ledgers import (
+    SCRIPT,
+    assert_each_sample_once,
+    assert_same_model,
+    counted,
+    read_ledgers,
+    script_module,
+    train_plain,
+)
+from tests.local.resizes import LONG, allow, formed
+from tests.support import Launcher, assert_no_process, launched, until
+
+SAMPLES, BATCH, MICRO = 97, 24, 5
+
+
+def options(folder: Path, **more: Any) -> str:
+    settings = {"folder": str(folder), "samples": SAMPLES, "batch": BATCH, "micro": MICRO, "pace": 0.004, **more}
+    return json.dumps(settings)
+
+
+def assert_same_training(folder: Path, job: Launcher) -> None:
+    """Fails unless every sample was used once, and losses, rates and the final model are the plain ones."""
+    ledgers = read_ledgers(folder)
+    steps = assert_each_sample_once(ledgers, SAMPLES, BATCH, MICRO)
+    plain = train_plain(SAMPLES, BATCH, steps)
+    assert_same_model(folder, plain)
+    for step, rows in counted(ledgers).items():
+        row = next(row for row in reversed(rows) if row["sync"])
+        assert row["loss"] == pytest.approx(plain.losses[step], rel=1e-9)
+        assert row["lr"] == pytest.approx(plain.rates[step], rel=1e-12)
+    assert job.events.of("job_finished")[0]["steps"] == steps
+    assert_no_process(job.work_dir)
+
+
+def play(
+    folder: Path, faults: str, *, nodes: int = 3, nproc: int = 1, lost: tuple[int, ...] = (), **more: Any
+) -> Launcher:
+    """Plays a job in which these faults happen, until all that was lost is replaced; then it is to end well.
+
+    Args:
+        folder: For all that is written.
+        faults: What happens (see `elastic_launcher.torch.faults`).
+        nodes: How many there are.
+        nproc: Ranks on each.
+        lost: The nodes that are lost.
+        more: Options of the script.
+    """
+    arguments = ("--nodes", f"{nodes}:{nodes}", "--nproc-per-node", str(nproc))
+    with launched(
+        *arguments, "--", SCRIPT, options(folder, **more), cwd=folder, environment={"ELASTIC_FAULT": faults}
+    ) as job:
+        until(lambda: len(job.events.of("node_lost")) >= len(lost), f"nodes {lost} are lost", LONG)
+        after = job.events.wait("generation_formed", lambda e: e["cause"] == "failure", LONG)["generation"]
+        formed(job, nodes * nproc, after - (not lost))
+        (folder / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert {event["node"] for event in job.events.of("node_lost")} == set(lost)
+    assert_same_training(folder, job)
+    return job
+
+
+KILLED = [
+    pytest.param("reduction@20:1", 3, 1, (1,), 2, marks=pytest.mark.quick, id="oldest in the reduction"),
+    pytest.param("reduction@20:3", 3, 1, (3,), 0, id="youngest in the reduction"),
+    pytest.param("micro-batch@20:1", 3, 1, (1,), 0, id="oldest in a micro-batch"),
+    pytest.param("micro-batch@20:3", 3, 1, (3,), 2, id="youngest in a micro-batch"),
+    pytest.param("micro-batch@20:2", 2, 1, (2,), 0, id="the only other one in a micro-batch"),
+    pytest.param("reduced@20:1", 2, 1, (1,), 2, id="the only other one between reduction and step"),
+    pytest.param("reduced@20:3", 3, 1, (3,), 0, id="youngest between reduction and step"),
+    pytest.param("step@20:1", 3, 1, (1,), 0, id="oldest in the step"),
+    pytest.param("stepped@20:2", 3, 1, (2,), 2, id="middle after the step"),
+    pytest.param("reduction@20:1,reduction@20:4", 4, 1, (1, 4), 0, id="two at once in the reduction"),
+    pytest.param("micro-batch@20:2,step@20:3", 4, 1, (2, 3), 2, id="two, one after the other"),
+    pytest.param("reduction@20:3", 2, 2, (2,), 2, id="one of two on the younger node"),
+    pytest.param("step@20:2", 2, 2, (1,), 0, id="one of two on the older node"),
+    pytest.param("reduction@20:1,form@2:3", 4, 1, (1, 3), 0, id="another one while a generation forms"),
+    pytest.param("reduction@20:1,meet@20:2", 4, 1, (1, 2), 2, id="another one while the survivors meet"),
+]
+
+
+@pytest.mark.parametrize(("faults", "nodes", "nproc", "lost", "workers"), KILLED)
+def test_ranks_that_are_killed_cost_their_step_alone(
+    tmp_path: Path, faults: str, nodes: int, nproc: int, lost: tuple[int, ...], workers: int
+) -> None:
+    job = play(tmp_path, faults, nodes=nodes, nproc=nproc, lost=lost, workers=workers)
+    assert all(event["signal"] == signal.SIGKILL and event["step"] <= 21 for event in job.events.of("node_lost"))
+
+
+AHEAD = [
+    pytest.param("break=reduced@20:2", (), 0, marks=pytest.mark.quick, id="one has lost the reduction"),
+    pytest.param("break=reduced@20:1", (), 7, id="the oldest has lost it, and the others evaluate already"),
+    pytest.param("break=reduced@20:1,break=reduced@20:2", (), 7, id="all but one have lost it"),
+    pytest.param("reduced@20:1,break=reduced@20:2", (1,), 0, id="one has lost it and one is dead"),
+    pytest.param("break=reduced@20:3,give@20:1", (1,), 0, id="who gives the state dies over it"),
+    pytest.param("break=summed@20:2", (), 7, id="one has lost an evaluation"),
+    pytest.param("break=summed@20:1,summed@20:3", (3,), 7, id="one has lost an evaluation and one is dead"),
+]
+
+
+@pytest.mark.parametrize(("faults", "lost", "evaluate"), AHEAD)
+def test_the_most_advanced_gives_its_state_to_those_that_are_behind(
+    tmp_path: Path, faults: str, lost: tuple[int, ...], evaluate: int
+) -> None:
+    """Some ranks have completed an operation when others are told that it broke off."""
+    play(tmp_path, faults, lost=lost, evaluate=evaluate)
+    assert_same_sums(tmp_path)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("faults", "lost"), [("sums@20:1", (1,)), ("summed@20:3", (3,))])
+def test_an_evaluation_is_done_again_whole(tmp_path: Path, faults: str, lost: tuple[int, ...], workers: int) -> None:
+    play(tmp_path, faults, lost=lost, evaluate=7, workers=workers)
+    assert_same_sums(tmp_path)
+
+
+def assert_same_sums(folder: Path) -> None:
+    """Fails unless each evaluation had one result on all ranks, over all samples, and the plain model's."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for path in folder.glob("sums-*.jsonl"):
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            found.setdefault(row["step"], []).append(row)
+    assert all(row == rows[0] for rows in found.values() for row in rows), "ranks saw different results"
+    assert all(rows[0]["count"] == SAMPLES for rows in found.values())
+    script = script_module()
+    data = script.Numbered(SAMPLES)
+    for step in [step for step in (21, 28) if step in found]:
+        with torch.no_grad():
+            loss = functional.cross_entropy(
+                train_plain(SAMPLES, BATCH, step).model(data.x), torch.tensor(data.y), reduction="sum"
+            )
+        assert found[step][0]["loss"] == pytest.approx(float(loss), rel=1e-9)
+
+
+@pytest.mark.parametrize("faults", ["meet@0:1", "reduction@0:1", "give@0:1", "stepped@0:2"])
+def test_a_death_in_the_first_generation_costs_that_node_only(tmp_path: Path, faults: str) -> None:
+    with launched(
+        "--nodes", "3:3", "--", SCRIPT, options(tmp_path), cwd=tmp_path, environment={"ELASTIC_FAULT": faults}
+    ) as job:
+        formed(job, 3, 0)
+        until(lambda: job.events.of("node_failed") + job.events.of("node_lost"), "a node is lost", LONG)
+        until(lambda: len(job.events.of("node_warm")) > 3, "another one is there", LONG)
+        formed(job, 3, 1 if job.events.of("node_lost") else 0)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert_same_training(tmp_path, job)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_loss_of_the_rank_that_gives_a_joiner_its_state(tmp_path: Path, workers: int) -> None:
+    hints = tmp_path / "hints.json"
+    allow(hints, 2)
+    arguments = ("--nodes", "1:3", "--hints", hints, "--", SCRIPT, options(tmp_path, workers=workers))
+    with launched(*arguments, cwd=tmp_path, environment={"ELASTIC_FAULT": "give@20:1"}) as job:
+        formed(job, 2, 0)
+        job.events.wait("progress", lambda event: event["step"] > 30, LONG)
+        allow(hints, 3)
+        job.events.wait("node_lost", timeout=LONG)
+        formed(job, 3, 1)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert_same_training(tmp_path, job)
+
+
+@pytest.mark.parametrize("faults", ["end@20:1", "sums@20:1", "reduction@19:1", "break=reduced@19:2"])
+def test_a_death_at_the_very_end(tmp_path: Path, faults: str) -> None:
+    """In the last step, when its end is confirmed, in an evaluation after it: the others do what is left."""
+    script = options(tmp_path, epochs=4, evaluate=1000)
+    with launched("--nodes", "3:3", "--", SCRIPT, script, cwd=tmp_path, environment={"ELASTIC_FAULT": faults}) as job:
+        assert job.wait(LONG) == 0, job.stderr
+    assert len(job.events.of("node_lost")) == (not faults.startswith("break"))
+    assert_same_training(tmp_path, job)
+    assert_same_sums(tmp_path)
+
+
+@pytest.mark.quick
+def test_the_last_node_that_holds_the_state_ends_the_job(tmp_path: Path) -> None:
+    with launched(
+        "--nodes", "1:1", "--", SCRIPT, options(tmp_path), cwd=tmp_path, environment={"ELASTIC_FAULT": "step@20:1"}
+    ) as job:
+        assert job.wait(LONG) == 1, job.stderr
+        assert_no_process(job.work_dir)
+    message = job.events.of("job_finished")[0]["message"]
+    assert all(text in message for text in ("member 1", "SIGKILL", "no other node holds the state")), message
+
+
+def test_a_step_in_which_ranks_die_again_and_again_ends_the_job(tmp_path: Path) -> None:
+    """Whoever is rank 1 in step 3 dies there."""
+    with launched("--nodes", "4:4", "--", SCRIPT, options(tmp_path, fault="kill"), cwd=tmp_path) as job:
+        assert job.wait(LONG) == 1, job.stderr
+        assert_no_process(job.work_dir)
+    message = job.events.of("job_finished")[0]["message"]
+    assert "step 3 broke off 3 times in a row" in message and "SIGKILL" in message, message
