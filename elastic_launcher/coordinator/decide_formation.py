@@ -76,6 +76,17 @@ def take_active(state: State, number: int, report: Active, now: float) -> Decisi
     return _complete(state, now)
 
 
+def form_if_active(state: State, now: float) -> Decision:
+    """Takes a formation as formed of which one member at least has completed a step: all of them took part in it.
+
+    Not one that takes members in: they may not have got their state.
+    """
+    formation = state.formation
+    if formation is None or not formation.active or formation.mode == "grow":
+        return state, ()
+    return _complete(state, now)
+
+
 def fail_formation(state: State, reason: str, blamed: Iterable[int], now: float, lost: bool = False) -> Decision:
     """Gives up the formation under way.
 
@@ -238,7 +249,7 @@ def _complete(state: State, now: float) -> Decision:
         members=[{"member": number, "node": state.members[number].node} for number in formation.members],
         cause=formation.cause,
         first_step=max(report.first_step for report in reports.values()),
-        pause_seconds=max((reports[number].pause_seconds for number in survivors), default=0.0),
+        pause_seconds=max((reports[number].pause_seconds for number in survivors if number in reports), default=0.0),
         joined=joined,
         left=[*state.nodes_of(formation.leavers), *lost],
     )

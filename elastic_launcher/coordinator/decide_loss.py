@@ -11,7 +11,7 @@ from typing import Any
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Abandon, FormFailed, StepFailed
-from elastic_launcher.coordinator.actions import Action, KillNode, Order
+from elastic_launcher.coordinator.actions import KillNode, Order
 from elastic_launcher.coordinator.decide_end import (
     COLLECT_SECONDS,
     NOTHING_SAVED,
@@ -46,12 +46,12 @@ def lose_node(state: State, member: Member, now: float, fact: str = "") -> Decis
     end = member.exit or Exit()
     message = f"{state.name(member.number)} {fact or how(end)} {when(state)}"
     fields: dict[str, Any] = {"member": member.number, "signal": end.signal, "exit_code": end.code, "step": state.step}
-    actions: list[Action] = [emit(state, "node_lost", node=node.number, **fields, message=message)]
-    actions.append(KillNode(node.number))
+    lost = emit(state, "node_lost", node=node.number, **fields, message=message)
+    actions = (lost, KillNode(node.number))
     for number in node.members:
         state = state.with_member(number, lost=True)
     state = _schedule_replacement(state.with_node(node.number, phase=Phase.ENDING, since=now), now)
-    decision: Decision = (state, tuple(actions))
+    decision: Decision = (state, actions)
     formation = state.formation
     if formation is not None and set(node.members) & {*formation.members, *formation.leavers}:
         decision = then(decision, fail_formation, message, (), now, True)
@@ -120,7 +120,7 @@ def _break_off(state: State, reason: str, loss: bool = False) -> Decision:
     if recovery is not None:
         if loss:
             known = recovery.reason if recovery.explained else reason
-            recovery = replace(recovery, reason=known, explained=True, failures=0)
+            recovery = replace(recovery, reason=known, explained=True, failures=0, not_before=0.0)
         return replace(state, recovery=recovery), ()
     if state.over and loss:
         return state, ()  # who needs the others says so

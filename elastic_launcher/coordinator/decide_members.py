@@ -35,6 +35,7 @@ from elastic_launcher.coordinator.decide_end import (
 )
 from elastic_launcher.coordinator.decide_formation import (
     fail_formation,
+    form_if_active,
     let_go,
     take_active,
     take_formed,
@@ -95,9 +96,9 @@ def take_rank_end(state: State, observation: RankEnded) -> Decision:
         return let_go(state, number, observation.now)
     if member.left:
         return _end_of_leaver(state, member)
-    if number in state.group:
-        return _end_in_group(state, member, observation.now)
-    return _end_before_admission(state, member, observation.now)
+    decision = form_if_active(state, observation.now) if state.forming(node) else (state, ())
+    ends = _end_in_group if number in decision[0].group else _end_before_admission
+    return then(decision, ends, member, observation.now)
 
 
 def take_node_exit(state: State, observation: NodeExited) -> Decision:
@@ -222,6 +223,13 @@ def _log(state: State, member: Member, report: Log, now: float) -> Decision:
 
 
 def _step_failed(state: State, member: Member, report: StepFailed, now: float) -> Decision:
+    formation = state.formation
+    if formation is not None and formation.number == report.formation:
+        return then(form_if_active(state, now), _break_off, member, report, now)
+    return _break_off(state, member, report, now)
+
+
+def _break_off(state: State, member: Member, report: StepFailed, now: float) -> Decision:
     formation, number = state.formation, member.number
     pending = formation is not None and formation.number == report.formation
     state = replace(state.with_member(number, step=max(member.step, report.step)), step=max(state.step, report.step))

@@ -142,7 +142,9 @@ def counted(ledgers: list[list[dict[str, Any]]]) -> dict[int, list[dict[str, Any
 
 
 def _begins_anew(row: dict[str, Any], attempt: list[dict[str, Any]]) -> bool:
-    return row["indices"] == attempt[0]["indices"] or row["generation"] != attempt[0]["generation"]
+    return any(row[name] != attempt[0][name] for name in ("generation", "world_size")) or (
+        row["indices"] == attempt[0]["indices"]
+    )
 
 
 def assert_each_sample_once(ledgers: list[list[dict[str, Any]]], samples: int, batch: int, micro: int) -> int:

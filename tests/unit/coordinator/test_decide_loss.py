@@ -205,6 +205,38 @@ def test_a_death_while_survivors_are_formed_anew() -> None:
     assert job.finish is None
 
 
+def test_a_generation_in_which_a_step_was_done_was_one_though_not_all_have_said_so() -> None:
+    job = training(4)
+    lose(job, 4)
+    job.break_step((1, 2, 3), 1, 10)
+    job.report(1, Active(2, 10, 11))
+    lose(job, 3)
+    event = job.events("generation_formed")[-1]
+    assert (event["world_size"], event["first_step"], job.state.generation) == (3, 10, 2)
+    job.break_step((1, 2), 2, 11)
+    assert (job.form.mode, job.form.generation, job.form.members) == ("recover", 3, (1, 2))
+
+
+def test_a_loss_after_somebody_has_done_the_very_first_step_is_one_of_the_group() -> None:
+    job = Job(minimum=2, target=2)
+    job.warm(1, 2)
+    job.report(1, Active(1, 0, 1))
+    lose(job, 2)
+    job.break_step((1,), 1, 1)
+    assert (job.state.generation, job.form.mode, job.form.members) == (1, "recover", (1,))
+    assert job.events("node_lost")[0]["node"] == 2
+
+
+def test_a_recovery_does_not_wait_once_it_is_known_who_was_lost() -> None:
+    job = training(3)
+    lose(job, 3)
+    job.break_step((1, 2), 1, 10)
+    job.break_step((1,), 2, 10)
+    assert len(job.orders(Form)) == 2
+    lose(job, 2)
+    assert job.form.members == (1,)
+
+
 def test_deaths_before_anybody_trained_again_do_not_count_as_breaks() -> None:
     job = training(6)
     for lost in (6, 5, 4, 3, 2):
