@@ -81,6 +81,13 @@ OPTIONS: tuple[Option, ...] = (
     Option("start_timeout", "seconds", "SECONDS", "600", "A node that is not ready to train by then counts as failed."),
     Option("orphan_timeout", "seconds", "SECONDS", "60", "How long nodes go on when the launcher can't be reached."),
     Option(
+        "heartbeat_timeout",
+        "seconds",
+        "SECONDS",
+        "10",
+        "A rank that others wait for and that gives no sign of life for so long counts as lost, with its node.",
+    ),
+    Option(
         "global_batch_size",
         "whole",
         "B",
@@ -122,6 +129,7 @@ class JobConfig:
         work_dir: Folder of the job's files; None for a new one.
         start_timeout: Seconds until a node that is not warm counts as failed.
         orphan_timeout: Seconds after which nodes leave that can't reach the coordinator.
+        heartbeat_timeout: Seconds without a sign of life after which a rank counts as lost that others wait for.
         global_batch_size: Samples of one optimizer step; None where the script says it.
         max_batch_per_gpu: Most samples of one micro-batch; None where the script says it.
         data: What the script finds as ``ELASTIC_DATA``.
@@ -143,6 +151,7 @@ class JobConfig:
     work_dir: str | None = None
     start_timeout: float = 600.0
     orphan_timeout: float = 60.0
+    heartbeat_timeout: float = 10.0
     global_batch_size: int | None = None
     max_batch_per_gpu: int | None = None
     data: str | None = None
@@ -157,7 +166,12 @@ class JobConfig:
             value = getattr(self, key)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ConfigError(f"{_flag(key)} is {value}: it must be a whole number, 1 or more")
-        for key, least in (("wait_for_quota", 0.0), ("start_timeout", 0.1), ("orphan_timeout", 0.1)):
+        for key, least in (
+            ("wait_for_quota", 0.0),
+            ("start_timeout", 0.1),
+            ("orphan_timeout", 0.1),
+            ("heartbeat_timeout", 1.0),
+        ):
             value = getattr(self, key)
             if not (math.isfinite(value) and value >= least):
                 raise ConfigError(f"{_flag(key)} is {value:g}: it must be a number of seconds, {least:g} or more")

@@ -28,7 +28,6 @@ from elastic_launcher.coordinator.observations import (
     Interrupted,
     MemberJoined,
     MemberReported,
-    MemberSilent,
     NodeExited,
     NodeNoticed,
     NodeNotStarted,
@@ -39,7 +38,8 @@ from elastic_launcher.coordinator.observations import (
 )
 from elastic_launcher.coordinator.quota import Clocks, Quota
 from elastic_launcher.coordinator.server import ControlServer
-from elastic_launcher.coordinator.state import Exit, Phase, Rules, State, Target
+from elastic_launcher.coordinator.silence import Silence
+from elastic_launcher.coordinator.state import Exit, Rules, State, Target
 from elastic_launcher.coordinator.status import status
 from elastic_launcher.coordinator.store import Store
 from elastic_launcher.engines import Engine, NodeSpec
@@ -48,7 +48,6 @@ from elastic_launcher.workdir import Layout, WorkDirError, read_job, write_json
 
 TICK_SECONDS = 0.05  # between looks at the engine's nodes
 HEARTBEAT_SECONDS = 2.0  # what members are told to ask for orders at least this often
-SILENCE_SECONDS = 15.0  # without a word from a member, before that is said
 TERM = 1
 
 Answer = TypeVar("Answer")
@@ -112,8 +111,7 @@ class Coordinator:
         self._commands: asyncio.Queue[StartNode | KillNode] = asyncio.Queue()
         self._observations: deque[Observation] = deque()
         self._deciding = False
-        self._heard: dict[int, float] = {}
-        self._silent: set[int] = set()
+        self._silence = Silence(config.heartbeat_timeout, monotonic())
         self._goodput = Goodput(monotonic())
         self.message = ""
 
@@ -163,7 +161,8 @@ class Coordinator:
 
     async def _tick(self) -> None:
         while True:
-            self._listen_for_silence()
+            for silent in self._silence.look(self._state, self._monotonic()):
+                self._observe(silent)
             self._observe(Tick(self._monotonic()))
             await asyncio.sleep(TICK_SECONDS)
 
@@ -300,15 +299,6 @@ class Coordinator:
         found = ((place, read_exit(self._layout.exit_file(node, place))) for place in places)
         return tuple((place, ended) for place, ended in found if ended is not None)
 
-    def _listen_for_silence(self) -> None:
-        now = self._monotonic()
-        for number, heard in self._heard.items():
-            member = self._state.members[number]
-            waits = self._state.nodes[member.node].phase in (Phase.STARTING, Phase.WARM, Phase.ADMITTED)
-            if now - heard > SILENCE_SECONDS and waits and member.exit is None and number not in self._silent:
-                self._silent.add(number)
-                self._observe(MemberSilent(now, number, now - heard))
-
     def _account_of_job(self) -> dict[str, Any]:
         config = self._config
         optional = {
@@ -358,12 +348,11 @@ class Coordinator:
         """A member reported."""
         self._observe(MemberReported(self._monotonic(), member, report))
 
-    def hear(self, member: int) -> None:
-        """A member lives."""
+    def hear(self, member: int, waits: float | None = None) -> None:
+        """A member lives; ``waits`` says for how many seconds it has waited for the others in an operation."""
         if member not in self._state.members:
             raise LookupError(f"there is no member {member}")
-        self._heard[member] = self._monotonic()
-        self._silent.discard(member)
+        self._silence.hear(member, self._monotonic(), waits)
 
     def node_heartbeat(self, node: int, pid: int) -> None:
         """A node's agent lives."""

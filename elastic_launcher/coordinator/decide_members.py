@@ -70,9 +70,15 @@ def take_join(state: State, observation: MemberJoined) -> Decision:
 
 
 def take_silence(state: State, observation: MemberSilent) -> Decision:
-    """Nothing is heard from a member whose process lives: said, and no more."""
-    message = f"nothing was heard from {state.name(observation.member)} for {observation.seconds:.0f} s"
-    return state, (emit(state, "warning", message=message),)
+    """Nothing is heard from a member whose process lives: it is said, or its node is lost."""
+    member = state.members[observation.member]
+    silence = f"for {observation.seconds:.0f} s"
+    if not observation.given_up:
+        message = f"nothing was heard from {state.name(member.number)} {silence}"
+        return state, (emit(state, "warning", message=message),)
+    if member.number not in state.survivors() or member.exit is not None or member.ended:
+        return state, ()
+    return lose_node(state, member, observation.now, f"gave no sign of life {silence} while others waited for it,")
 
 
 def take_report(state: State, observation: MemberReported) -> Decision:

@@ -47,10 +47,17 @@ class MemberReported(Observation):
 
 @dataclass(frozen=True, slots=True)
 class MemberSilent(Observation):
-    """Nothing was heard from a member for so many seconds, although its process lives."""
+    """Nothing was heard from a member for so many seconds, although its process lives.
+
+    Attributes:
+        member: The member.
+        seconds: How long.
+        given_up: Whether that is too long, since others wait for it.
+    """
 
     member: int
     seconds: float
+    given_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ class Desk(Protocol):
     def report(self, member: int, report: Message) -> None:
         """Takes a member's report."""
 
-    def hear(self, member: int) -> None:
-        """Takes it that a member lives."""
+    def hear(self, member: int, waits: float | None = None) -> None:
+        """Takes it that a member lives, and for how many seconds it has waited for the others, if it says so."""
 
     def node_heartbeat(self, node: int, pid: int) -> None:
         """Takes it that a node's agent lives."""
@@ -160,7 +160,7 @@ class ControlServer:
 
     async def _orders(self, request: web.Request) -> web.Response:
         member = _member(request)
-        self._desk.hear(member)
+        self._desk.hear(member, float(request.query.get("waits", "0")))
         after, wait = int(request.query.get("after", "0")), float(request.query.get("wait", "2"))
         wait = 0.0 if self._closing else max(0.0, min(wait, LONGEST_WAIT))
         orders = await self._mailbox(member).after(after, wait)

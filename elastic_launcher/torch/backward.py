@@ -87,7 +87,8 @@ class Backward:
         session.buffers.begin_step()
         session.reducer.begin_step()
         signals = self._signals(stop=stop, left_loop=left_loop)
-        agreement = session.reducer.reduce(session.reducer.first_slot(), place.group, signals, samples=0, count=1)
+        with session.waiting():
+            agreement = session.reducer.reduce(session.reducer.first_slot(), place.group, signals, samples=0, count=1)
         session.buffers.undo_step()  # peers may have begun the step, which does not count
         self._accept(agreement, signals)
 
@@ -132,8 +133,9 @@ class Backward:
         share_samples = share_of_step(session, place, micro.count).samples
         signals = self._signals(first=call == 0)
         point("reduction", session.position.step)
-        agreement = session.reducer.reduce(slot, place.group, signals, samples=share_samples, count=micro.count)
-        self._resizer.complete_reduction()
+        with session.waiting():
+            agreement = session.reducer.reduce(slot, place.group, signals, samples=share_samples, count=micro.count)
+            self._resizer.complete_reduction()
         point("reduced", session.position.step)
         if session.device.type == "cuda":
             torch.cuda.synchronize(session.device)  # an aborted NCCL reduction shows only when its end is seen here

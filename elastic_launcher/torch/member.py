@@ -69,6 +69,7 @@ class Member:
         self._last_contact = time.monotonic()
         self.before_growing: Callable[[Formation], None] = lambda formation: None
         self.expected_world_size = 1
+        self.waiting_since: float | None = None
         self._store = ""
 
     def join(self) -> dict[str, Any]:
@@ -167,8 +168,11 @@ class Member:
         after = 0
         while not self._closed:
             try:
+                since = self.waiting_since
+                waits = 0.0 if since is None else time.monotonic() - since
                 answer = self._client.get(
-                    f"/v1/members/{self.number}/orders?after={after}&wait={POLL_SECONDS:g}", timeout=POLL_SECONDS + 5.0
+                    f"/v1/members/{self.number}/orders?after={after}&wait={POLL_SECONDS:g}&waits={waits:.1f}",
+                    timeout=POLL_SECONDS + 5.0,
                 )
             except ControlUnreachable:
                 self._consider_leaving()

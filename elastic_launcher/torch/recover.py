@@ -76,7 +76,8 @@ class Recovery:
             assert found.group is not None
             self._resizer.take_place(Place(member.number, found, found.group, found.group.world_size))
             try:
-                way = self._meet(found.group, at)
+                with session.waiting():
+                    way = self._meet(found.group, at)
             except GroupError as broken:
                 found.group.cut()
                 error = broken
@@ -98,7 +99,8 @@ class Recovery:
             try:
                 own = compute(place)
                 point("sums", session.position.step)
-                totals = reduce(place.group, own)
+                with session.waiting():
+                    totals = reduce(place.group, own)
                 point("summed", session.position.step)
             except GroupError as error:
                 todo = self.recover(error, At.SUMS).todo
@@ -118,7 +120,8 @@ class Recovery:
         while session.member is not None and session.place is not None and session.place.world_size > 1:
             try:
                 point("end", session.position.step)
-                session.place.group.all_gather_bytes(b"")
+                with session.waiting():
+                    session.place.group.all_gather_bytes(b"")
             except GroupError as error:
                 self.recover(error, At.END)
                 continue

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -170,6 +172,17 @@ class Session:
                 "or after the training loop"
             )
         return self.place
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Lets the coordinator know that this rank waits for its peers: who gives no sign of life then is lost."""
+        if self.member is not None:
+            self.member.waiting_since = time.monotonic()
+        try:
+            yield
+        finally:
+            if self.member is not None:
+                self.member.waiting_since = None
 
     def reduced(self, outcome: str = Todo.AGAIN) -> None:
         """Notes that a reduction has ended well."""

@@ -37,7 +37,7 @@ class Desk:
     def report(self, member: int, report: Message) -> None:
         self.told.append((member, report))
 
-    def hear(self, member: int) -> None:
+    def hear(self, member: int, waits: float | None = None) -> None:
         if member not in (1, 2):
             raise LookupError(f"there is no member {member}")
         self.heard.append(member)

@@ -5,6 +5,7 @@ same as without it.
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -140,11 +141,25 @@ def assert_same_sums(folder: Path) -> None:
     script = script_module()
     data = script.Numbered(SAMPLES)
     for step in [step for step in (21, 28) if step in found]:
-        with torch.no_grad():
-            loss = functional.cross_entropy(
-                train_plain(SAMPLES, BATCH, step).model(data.x), torch.tensor(data.y), reduction="sum"
-            )
-        assert found[step][0]["loss"] == pytest.approx(float(loss), rel=1e-9)
+        model = train_plain(SAMPLES, BATCH, step).model
+        loss = functional.cross_entropy(model(data.x), torch.tensor(data.y), reduction="sum")
+        assert found[step][0]["loss"] == pytest.approx(loss.item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("frozen", [1, 3])
+def test_a_frozen_rank_is_lost_while_others_wait_for_it(tmp_path: Path, frozen: int) -> None:
+    arguments = ("--nodes", "3:3", "--heartbeat-timeout", "3", "--", SCRIPT, options(tmp_path))
+    with launched(*arguments, cwd=tmp_path) as job:
+        formed(job, 3, 0)
+        pids = {member["member"]: member["pid"] for node in job.status()["nodes"] for member in node["members"]}
+        os.kill(pids[frozen], signal.SIGSTOP)
+        lost = job.events.wait("node_lost", timeout=LONG)
+        formed(job, 3, 1)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert (lost["node"], lost["signal"]) == (frozen, None)
+    assert "gave no sign of life" in lost["message"]
+    assert_same_training(tmp_path, job)
 
 
 @pytest.mark.parametrize("faults", ["meet@0:1", "reduction@0:1", "give@0:1", "stepped@0:2"])

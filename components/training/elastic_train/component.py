@@ -33,6 +33,7 @@ def elastic_train(
     work_dir: str = "",
     start_timeout: float = 600,
     orphan_timeout: float = 60,
+    heartbeat_timeout: float = 10,
     name: str = "",
 ) -> NamedTuple(
     "Outputs",
@@ -65,6 +66,7 @@ def elastic_train(
         work_dir: Folder for events, logs and report; without one, a folder of the step's own.
         start_timeout: Seconds after which a node that is not ready to train counts as failed.
         orphan_timeout: Seconds that nodes go on when the launcher can't be reached.
+        heartbeat_timeout: Seconds without a sign of life after which a rank that others wait for counts as lost.
         name: The job's name; without one, that of the script or of the folder.
 
     Returns:
@@ -94,6 +96,7 @@ def elastic_train(
             "wait_for_quota": wait_for_quota,
             "start_timeout": start_timeout,
             "orphan_timeout": orphan_timeout,
+            "heartbeat_timeout": heartbeat_timeout,
             "data": data.path if data else None,
             "output": model.path,
             "name": name,
