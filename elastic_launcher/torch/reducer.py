@@ -51,7 +51,6 @@ class Reducer:
         self._floating = 0
         self._begun = False
         self._seeds: dict[tuple[torch.dtype, torch.device, float], torch.Tensor] = {}
-        self._abandoned: list[object] = []
         self._first_key: tuple[int, int] | None = None
         self._launching: Callable[[Bucket], None] | None = None
         self._late: list[torch.Tensor | None] | None = None
@@ -78,8 +77,10 @@ class Reducer:
             slot.used = [False] * len(slot.layout.parameters)
 
     def renew(self) -> None:
-        """Lays memory out anew after a failure: a peer that lives on could still write into the old one."""
-        self._abandoned.append((list(self._slots.values()), self._works))
+        """Lays memory out anew after a failure: a peer that lives on could still write into the old one.
+
+        The group that was cut keeps that for so long.
+        """
         self._works = []
         self._late = None
         self._drop_slots()
