@@ -88,6 +88,13 @@ OPTIONS: tuple[Option, ...] = (
         "A rank that others wait for and that gives no sign of life for so long counts as lost, with its node.",
     ),
     Option(
+        "max_failures",
+        "whole",
+        "N",
+        None,
+        "Exceptions on single ranks within an hour that cost their node only; without it the first one ends the job.",
+    ),
+    Option(
         "global_batch_size",
         "whole",
         "B",
@@ -130,6 +137,7 @@ class JobConfig:
         start_timeout: Seconds until a node that is not warm counts as failed.
         orphan_timeout: Seconds after which nodes leave that can't reach the coordinator.
         heartbeat_timeout: Seconds without a sign of life after which a rank counts as lost that others wait for.
+        max_failures: Exceptions of the script within an hour that count as the loss of a node; None for none.
         global_batch_size: Samples of one optimizer step; None where the script says it.
         max_batch_per_gpu: Most samples of one micro-batch; None where the script says it.
         data: What the script finds as ``ELASTIC_DATA``.
@@ -152,6 +160,7 @@ class JobConfig:
     start_timeout: float = 600.0
     orphan_timeout: float = 60.0
     heartbeat_timeout: float = 10.0
+    max_failures: int | None = None
     global_batch_size: int | None = None
     max_batch_per_gpu: int | None = None
     data: str | None = None
@@ -162,7 +171,7 @@ class JobConfig:
             raise ConfigError("give one script to run, after --: `elastic-launcher run [OPTIONS] -- SCRIPT|-m MODULE`")
         if not 1 <= self.min_nodes <= self.max_nodes:
             raise ConfigError(_nodes_message(f"{self.min_nodes}:{self.max_nodes}"))
-        for key in ("nproc_per_node", "global_batch_size", "max_batch_per_gpu"):
+        for key in ("nproc_per_node", "max_failures", "global_batch_size", "max_batch_per_gpu"):
             value = getattr(self, key)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ConfigError(f"{_flag(key)} is {value}: it must be a whole number, 1 or more")

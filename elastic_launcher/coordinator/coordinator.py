@@ -106,7 +106,14 @@ class Coordinator:
         self._store = store or Store()
         self._server = ControlServer(self._key, self, TERM)
         self._quota = Quota(config, hint_source, self._tell_target, self._emit_hint, Clocks(monotonic, wall))
-        self._state = State(Rules(config.min_nodes, config.nproc_per_node, self._store.address, config.start_timeout))
+        rules = Rules(
+            config.min_nodes,
+            config.nproc_per_node,
+            self._store.address,
+            config.start_timeout,
+            max_failures=config.max_failures or 0,
+        )
+        self._state = State(rules)
         self._engine_thread = ThreadPoolExecutor(1, "engine")
         self._commands: asyncio.Queue[StartNode | KillNode] = asyncio.Queue()
         self._observations: deque[Observation] = deque()

@@ -29,6 +29,7 @@ from elastic_launcher.coordinator.decide_nodes import RETRY_SECONDS, dismiss
 from elastic_launcher.coordinator.state import Exit, Member, Phase, Recovery, State, Verdict, Weight
 
 MOST_BREAKS = 3  # of one step in a row, before it is the script's fault
+FAILURE_WINDOW = 3600.0  # seconds in which failures of the script are counted
 CALM_SECONDS = 60.0  # after which a loss is a first one again: its node is replaced at once
 LONGEST_RETRY = 60.0  # seconds between the losses of nodes and their replacement, at most
 
@@ -57,6 +58,23 @@ def lose_node(state: State, member: Member, now: float, fact: str = "") -> Decis
         decision = then(decision, fail_formation, message, (), now, True)
     decision = then(decision, _break_off, message, True)
     return then(decision, _check_holders, member, message, now)
+
+
+def bear_failure(state: State, member: Member, fact: str, now: float) -> Decision | None:
+    """Takes a failure of the script on one rank as the loss of its node, if that is wanted and others can go on.
+
+    Args:
+        state: The state before.
+        member: The member.
+        fact: What happened to it.
+        now: Monotonic seconds.
+    """
+    recent = [at for at in state.borne if now - at < FAILURE_WINDOW]
+    others = [state.members[number] for number in state.survivors() if state.members[number].node != member.node]
+    able = any(other.failure is None and other.exit is None for other in others)
+    if len(recent) >= state.rules.max_failures or not able or state.over or member.number not in state.survivors():
+        return None
+    return lose_node(replace(state, borne=(*recent, now)), member, now, fact)
 
 
 def take_broken_step(state: State, number: int, report: StepFailed, reason: str, now: float) -> Decision:

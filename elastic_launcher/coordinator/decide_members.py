@@ -40,7 +40,7 @@ from elastic_launcher.coordinator.decide_formation import (
     take_active,
     take_formed,
 )
-from elastic_launcher.coordinator.decide_loss import lose_node, take_broken_step, take_unformed
+from elastic_launcher.coordinator.decide_loss import bear_failure, lose_node, take_broken_step, take_unformed
 from elastic_launcher.coordinator.decide_nodes import dismiss, fail_node
 from elastic_launcher.coordinator.observations import (
     MemberJoined,
@@ -135,7 +135,8 @@ def _end_in_group(state: State, member: Member, now: float) -> Decision:
     if member.failure is None and (member.exit.signal is not None or member.exit.code is None):
         return lose_node(state, member, now)
     if not member.exit.clean:
-        return exited_by_itself(state, member, now)
+        borne = bear_failure(state, member, how(member.exit), now) if member.failure is None else None
+        return borne or exited_by_itself(state, member, now)
     decision: Decision = (state, ())
     if all(one.exit is not None for one in _siblings(state, member)):
         decision = state.with_node(member.node, phase=Phase.LEAVING, since=now), ()
@@ -270,7 +271,8 @@ def _failed(state: State, member: Member, report: Failed, now: float) -> Decisio
         message = f"{state.name(member.number)} failed after it had left the training: {report.message}"
         return state, (emit(state, "warning", message=message),)
     if not state.generation or member.number in state.group:
-        return script_failed(state, member, now)
+        borne = bear_failure(state, member, f"failed ({report.message})", now)
+        return borne or script_failed(state, member, now)
     return _fail_joiner(state, member, f"{state.name(member.number)} failed: {report.message}", now)
 
 

@@ -26,6 +26,7 @@ class Rules:
         store: ``host:port`` of the TCPStore in which groups meet.
         start_timeout: Seconds within which a node must be warm.
         form_timeout: Seconds within which a group must stand.
+        max_failures: Failures of the script within an hour that cost a node instead of the job.
     """
 
     min_nodes: int
@@ -33,6 +34,7 @@ class Rules:
     store: str
     start_timeout: float = 600.0
     form_timeout: float = 10.0
+    max_failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +248,7 @@ class State:
         broke: How often in a row it did.
         losses: Nodes lost without notice, one soon after the other.
         lost_at: When the last of them was.
+        borne: When failures of the script cost a node only.
         to_replace: Nodes that were lost and not started anew yet.
         not_before: No formation is begun before this time, but to recover.
         unformed: Formations in a row that failed and nobody was to blame.
@@ -280,6 +283,7 @@ class State:
     broke: int = 0
     losses: int = 0
     lost_at: float = 0.0
+    borne: tuple[float, ...] = ()
     to_replace: int = 0
     not_before: float = 0.0
     unformed: int = 0

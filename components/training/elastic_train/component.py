@@ -34,6 +34,7 @@ def elastic_train(
     start_timeout: float = 600,
     orphan_timeout: float = 60,
     heartbeat_timeout: float = 10,
+    max_failures: int = 0,
     name: str = "",
 ) -> NamedTuple(
     "Outputs",
@@ -67,6 +68,7 @@ def elastic_train(
         start_timeout: Seconds after which a node that is not ready to train counts as failed.
         orphan_timeout: Seconds that nodes go on when the launcher can't be reached.
         heartbeat_timeout: Seconds without a sign of life after which a rank that others wait for counts as lost.
+        max_failures: Exceptions of the script within an hour that cost the node only; 0 ends the training at the first.
         name: The job's name; without one, that of the script or of the folder.
 
     Returns:
@@ -97,6 +99,7 @@ def elastic_train(
             "start_timeout": start_timeout,
             "orphan_timeout": orphan_timeout,
             "heartbeat_timeout": heartbeat_timeout,
+            "max_failures": max_failures or None,
             "data": data.path if data else None,
             "output": model.path,
             "name": name,

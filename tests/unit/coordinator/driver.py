@@ -163,9 +163,9 @@ class Job:
         return [one for one in self.actions if isinstance(one, StartNode)]
 
 
-def training(nodes: int, minimum: int = 1, nproc: int = 1, step: int = 10) -> Job:
+def training(nodes: int, minimum: int = 1, nproc: int = 1, step: int = 10, **rules: Any) -> Job:
     """Returns a job that trains on so many nodes, in generation 1."""
-    job = Job(minimum, nproc, target=nodes)
+    job = Job(minimum, nproc, target=nodes, **rules)
     # The first generation waits only for the minimum: have them warm in one go, below a minimum of all.
     job.state = _with_minimum(job.state, nodes)
     job.warm(*range(1, nodes + 1))

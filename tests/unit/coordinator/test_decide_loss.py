@@ -149,6 +149,43 @@ def test_an_exception_ends_the_job_all_the_same() -> None:
     assert "ValueError: boom" in job.finish.message
 
 
+def test_exceptions_cost_their_node_only_as_often_as_that_is_wanted() -> None:
+    job = training(4, max_failures=2)
+    job.report(4, Failed("ValueError: boom"))
+    job.rank_ended(4, 1)
+    redo(job, 1, 10)
+    job.rank_ended(3, 3)
+    redo(job, 2, 11)
+    assert job.finish is None
+    assert [event["message"] for event in job.events("node_lost")] == [
+        "member 4 (rank 3, node 4) failed (ValueError: boom) after step 10",
+        "member 3 (rank 2, node 3) exited with code 3 after step 11",
+    ]
+    job.report(2, Failed("ValueError: boom"))
+    job.tick(1.1)
+    assert job.finish is not None
+    assert job.finish.exit_code == 1
+
+
+def test_failures_of_an_hour_ago_are_forgotten() -> None:
+    job = training(3, max_failures=1)
+    job.report(3, Failed("ValueError: boom"))
+    redo(job, 1, 10)
+    job.tick(3601)
+    job.report(2, Failed("ValueError: boom"))
+    job.tick(1.1)
+    assert job.finish is None
+
+
+def test_an_exception_on_all_ranks_ends_the_job_however_many_are_wanted() -> None:
+    job = training(2, max_failures=9)
+    job.report_all((1, 2), Failed("ValueError: boom", "Traceback"))
+    job.tick(1.1)
+    assert job.finish is not None
+    assert "ValueError: boom" in job.finish.message
+    assert job.finish.traceback == "Traceback"
+
+
 def test_replacements_come_later_and_later_while_losses_go_on() -> None:
     job = training(2)
     waited = []
