@@ -131,18 +131,21 @@ def counted(ledgers: list[list[dict[str, Any]]]) -> dict[int, list[dict[str, Any
                 attempts.setdefault((row["step"], group), []).append(attempt)
                 attempt = []
     return {
-        step: [
-            row
-            for part in sorted(attempts[step, group], key=lambda part: int(part[0]["rank"]))
-            for row in part
-            if row["samples"]
-        ]
+        step: [row for part in _parts(attempts[step, group]) for row in part if row["samples"]]
         for step, group in done.items()
     }
 
 
+def _parts(attempts: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
+    """Returns each rank's part of an attempt, in rank order: of one that was killed, if no other took its rank."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for part in sorted(attempts, key=lambda part: bool(part[-1]["sync"])):
+        found[part[0]["rank"]] = part
+    return [found[rank] for rank in sorted(found)]
+
+
 def _begins_anew(row: dict[str, Any], attempt: list[dict[str, Any]]) -> bool:
-    return any(row[name] != attempt[0][name] for name in ("generation", "world_size")) or (
+    return any(row[name] != attempt[0][name] for name in ("generation", "world_size", "rank")) or (
         row["indices"] == attempt[0]["indices"]
     )
 
