@@ -188,7 +188,7 @@ def test_a_death_in_the_first_generation_costs_that_node_only(tmp_path: Path, fa
 def test_the_loss_of_the_rank_that_gives_a_joiner_its_state(tmp_path: Path, workers: int) -> None:
     hints = tmp_path / "hints.json"
     allow(hints, 2)
-    arguments = ("--nodes", "1:3", "--hints", hints, "--", SCRIPT, options(tmp_path, workers=workers))
+    arguments = ("--nodes", "2:3", "--hints", hints, "--", SCRIPT, options(tmp_path, workers=workers))
     with launched(*arguments, cwd=tmp_path, environment={"ELASTIC_FAULT": "give@20:1"}) as job:
         formed(job, 2, 0)
         job.events.wait("progress", lambda event: event["step"] > 30, LONG)
