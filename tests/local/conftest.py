@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import psutil
 import pytest
 
 from tests.support import until
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also under nohup: launchers take over that a signal is ignored
 
 
 @pytest.fixture(autouse=True)
