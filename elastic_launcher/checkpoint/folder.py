@@ -1,0 +1,225 @@
+"""A job's folder of checkpoints: how a new one comes into it at once, which one is the newest good one, what is kept.
+
+``latest.json`` points at the last one and is the fence: it only moves forward, so that a writer of an earlier term or
+generation, a process that was frozen and thaws, say, changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from elastic_launcher.checkpoint.files import MANIFEST, check, read_manifest, sync_folder, write_text
+from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, Manifest, Mark
+
+POINTER = "latest.json"
+LOCK = ".lock"
+DRAFT = ".tmp-"
+NAME = re.compile(r"step-\d{8,}")
+KEEP = 2
+
+
+class Fenced(CheckpointError):
+    """Somebody later has written here: this writer has nothing to say any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a job can go on from.
+
+    Attributes:
+        folder: The newest good checkpoint; None if there is none.
+        manifest: What is in it.
+        refused: Later ones that can't be used, newest first: why, in one line each.
+        damaged: Those of them that nobody will ever be able to use.
+    """
+
+    folder: Path | None
+    manifest: Manifest | None
+    refused: tuple[str, ...] = ()
+    damaged: tuple[Path, ...] = ()
+
+
+def name_of(step: int) -> str:
+    """Returns the name of a checkpoint's folder."""
+    return f"step-{step:08d}"
+
+
+def publish(folder: Path, write: Callable[[Path], Manifest], mark: Mark, keep: int = KEEP) -> Path:
+    """Adds a checkpoint: all of it or nothing, whenever this process ends.
+
+    Args:
+        folder: The job's folder of checkpoints; made if it is not there.
+        write: Writes all files but the manifest into the folder that it is given, syncs them, and returns it.
+        mark: The checkpoint's.
+        keep: How many are kept, this one included.
+
+    Raises:
+        Fenced: If a later one was written by somebody else.
+        OSError: If there is no room, or nothing can be written; what was begun is removed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / f"{DRAFT}{os.getpid()}-{secrets.token_hex(4)}"
+    _check_fence(folder, mark)
+    try:
+        draft.mkdir()
+        manifest = write(draft)
+        write_text(draft / MANIFEST, manifest.to_text())
+        sync_folder(draft)
+        with _locked(folder):
+            _check_fence(folder, mark)
+            path = folder / name_of(mark.step)
+            if path.exists():  # of a training that was lost: its step has been done again
+                path.rename(folder / f"{draft.name}-old")
+            draft.rename(path)
+            sync_folder(folder)
+            _point(folder, path.name, mark)
+            _clean(folder, mark, keep)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return path
+
+
+def raise_fence(folder: Path, term: int) -> None:
+    """Shuts out all writers of terms before ``term``; what the pointer names stays.
+
+    Raises:
+        OSError: If it can't be written.
+    """
+    if not folder.is_dir():
+        return
+    with _locked(folder):
+        name, mark = read_pointer(folder)
+        if mark.term < term:
+            _point(folder, name, Mark(term, 0, 0))
+        _remove_drafts(folder)
+
+
+def find_newest(folder: Path, refuse: Callable[[Manifest], str] = lambda manifest: "") -> Found:
+    """Returns the newest checkpoint of which every byte is as it was written.
+
+    Args:
+        folder: The job's folder of checkpoints; it need not be there.
+        refuse: Says why a checkpoint can't be used by this job; "" if it can.
+    """
+    refused: list[str] = []
+    damaged: list[Path] = []
+    for path in _newest_first(folder):
+        try:
+            manifest = check(path)
+            if reason := refuse(manifest):
+                raise CheckpointError(f"{path} is of another job: {reason}")
+        except CheckpointError as error:
+            refused.append(str(error))
+            damaged += [path] if isinstance(error, CheckpointDamaged) else []
+            continue
+        return Found(path, manifest, tuple(refused), tuple(damaged))
+    return Found(None, None, tuple(refused), tuple(damaged))
+
+
+def set_aside(path: Path) -> None:
+    """Gives a damaged checkpoint another name, so that it is neither read again nor counted among those that are kept.
+
+    Raises:
+        OSError: If it can't be renamed.
+    """
+    aside = path.with_name(f"damaged-{path.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+
+
+def kept(folder: Path) -> str:
+    """Says in words what was saved last, as far as the pointer tells."""
+    name, _ = read_pointer(folder)
+    if not name or not (folder / name / MANIFEST).exists():
+        return "nothing was saved"
+    return f"step {int(name.removeprefix('step-'))} is saved in {folder / name}"
+
+
+def read_pointer(folder: Path) -> tuple[str, Mark]:
+    """Returns the name of the last checkpoint ("" if there is none) and the mark that only later ones pass."""
+    try:
+        document = json.loads((folder / POINTER).read_text(encoding="utf-8"))
+        name = str(document["checkpoint"])
+        return name if NAME.fullmatch(name) else "", Mark(**{key: int(document[key]) for key in Mark.__slots__})
+    except (OSError, ValueError, KeyError, TypeError):
+        return "", Mark(0, 0, -1)
+
+
+def _check_fence(folder: Path, mark: Mark) -> None:
+    name, last = read_pointer(folder)
+    if mark <= last:
+        raise Fenced(
+            f"{mark.step} steps of generation {mark.generation} in term {mark.term} are not saved: {folder / POINTER} "
+            f"stands at {last.step} steps of generation {last.generation} in term {last.term}"
+        )
+
+
+def _point(folder: Path, name: str, mark: Mark) -> None:
+    draft = folder / f".{POINTER}"
+    write_text(draft, json.dumps({"v": 1, "checkpoint": name, **asdict(mark)}) + "\n")
+    draft.replace(folder / POINTER)
+    sync_folder(folder)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Lets one process at a time look at the pointer and move it."""
+    with open(folder / LOCK, "a") as lock:
+        with contextlib.suppress(OSError):  # a file system without locks: the pointer is looked at twice all the same
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    """Returns the checkpoints, by their marks; those whose manifest can't be read by their steps, before the others
+    of that step or less.
+    """
+    known: dict[Path, Mark | None] = {}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if NAME.fullmatch(path.name):
+            try:
+                known[path] = read_manifest(path).mark
+            except CheckpointError:
+                known[path] = None
+    good = sorted((path for path, mark in known.items() if mark), key=lambda path: known[path] or Mark(0, 0, 0))
+    good.reverse()
+    for path in sorted(path for path, mark in known.items() if mark is None):
+        later = sum(_step(one) > _step(path) for one in good)
+        good.insert(later, path)
+    return good
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def _clean(folder: Path, mark: Mark, keep: int) -> None:
+    """Removes all but the last checkpoints up to ``mark``, and what other writers have left unfinished.
+
+    A checkpoint of an earlier mark and a later step belongs to a training that was lost: it goes too.
+    """
+    _remove_drafts(folder)
+    marks: dict[Path, Mark] = {}
+    for path in folder.iterdir():
+        if NAME.fullmatch(path.name):
+            with contextlib.suppress(CheckpointError):
+                marks[path] = read_manifest(path).mark
+    past = sorted((path for path in marks if marks[path].step <= mark.step), key=lambda path: marks[path])
+    for path in marks.keys() - set(past[-keep:]):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_drafts(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.name.startswith(DRAFT):
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,216 @@
+"""What is in a checkpoint, and whose is it? Its manifest, as values that go through JSON text and back.
+
+The law: ``Manifest.from_text(manifest.to_text())`` equals ``manifest``, and a text with any one bit changed is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+FORMAT = "elastic-launcher checkpoint"
+VERSION = 1
+"""Of the format that this library writes; it reads no later one."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that can't be used; the message says which file, and what is wrong."""
+
+
+class CheckpointDamaged(CheckpointError):
+    """A checkpoint whose files are not what was written; the message names one."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mark:
+    """Which of two checkpoints is the later one: the one with the larger mark.
+
+    Attributes:
+        term: The coordinator's reign in which it was written.
+        generation: The generation that wrote it.
+        step: Optimizer steps done.
+    """
+
+    term: int
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobIdentity:
+    """What must be the same where a checkpoint is written and where it is read.
+
+    Attributes:
+        script: File name of the script, or the module.
+        arguments: The script's own.
+        global_batch_size: Samples of an optimizer step.
+        seed: Of the job.
+        dataset: Its kind and size.
+        shuffle: Whether each epoch has an order of its own.
+        loader_seed: What the order derives from.
+        drop_last: Whether an epoch's incomplete last step is left out.
+    """
+
+    script: str
+    arguments: tuple[str, ...]
+    global_batch_size: int
+    seed: int
+    dataset: str
+    shuffle: bool
+    loader_seed: int
+    drop_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """One tensor.
+
+    Attributes:
+        name: In the shard, once over all shards.
+        dtype: As ``float32``.
+        shape: Its shape.
+        shard: The file that it is in.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    shard: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file beside the manifest.
+
+    Attributes:
+        name: Within the checkpoint's folder.
+        size: In bytes.
+        crc32: Of all of it.
+    """
+
+    name: str
+    size: int
+    crc32: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All that is said of a checkpoint.
+
+    Attributes:
+        job: Whose it is.
+        mark: Which of the job's it is; it holds the step.
+        epoch: Of the next step.
+        step_in_epoch: Of the next step.
+        samples: Samples used so far.
+        world_size: Ranks of the generation that wrote it.
+        saved: Seconds since the epoch.
+        writer: Version of this library that wrote it.
+        tensors: What is stored, each once.
+        order: Numbers in ``tensors``, one for each tensor of the state: two that share memory have the same.
+        aliases: Other name of a parameter -> the name under which it is stored (tied weights).
+        files: All files but the manifest.
+    """
+
+    job: JobIdentity
+    mark: Mark
+    epoch: int
+    step_in_epoch: int
+    samples: int
+    world_size: int
+    saved: float
+    writer: str
+    tensors: tuple[TensorEntry, ...]
+    order: tuple[int, ...]
+    aliases: Mapping[str, str]
+    files: tuple[FileEntry, ...]
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps done."""
+        return self.mark.step
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files but the manifest."""
+        return sum(entry.size for entry in self.files)
+
+    def to_text(self) -> str:
+        """Returns the text of ``manifest.json``."""
+        document = {"format": FORMAT, "v": VERSION, **asdict(self)}
+        return json.dumps(document | {"crc32": _checksum(document)}, indent=1) + "\n"
+
+    @classmethod
+    def from_text(cls, text: str) -> Manifest:
+        """Reads what `to_text` wrote.
+
+        Raises:
+            CheckpointError: If it is something else, of a later version, or damaged.
+        """
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise CheckpointDamaged(f"it is cut short or no JSON ({error})") from error
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise CheckpointDamaged("it is not the manifest of a checkpoint")
+        version = document.get("v")
+        if isinstance(version, int) and version > VERSION:
+            raise CheckpointError(
+                f"it is of version {version}, and this elastic-launcher reads up to {VERSION}: use a newer one"
+            )
+        if document.pop("crc32", None) != _checksum(document):
+            raise CheckpointDamaged("its checksum is wrong: it was damaged or edited")
+        try:
+            values = {one.name: document[one.name] for one in fields(cls)}
+            values["job"] = _make(JobIdentity, values["job"], arguments=tuple)
+            values["mark"] = _make(Mark, values["mark"])
+            values["tensors"] = tuple(_make(TensorEntry, entry, shape=tuple) for entry in values["tensors"])
+            values["order"] = tuple(values["order"])
+            values["files"] = tuple(_make(FileEntry, entry) for entry in values["files"])
+            return cls(**values)
+        except (KeyError, TypeError) as error:
+            raise CheckpointDamaged(f"a part of it is missing ({error})") from error
+
+
+def _make(kind: type[Any], document: Mapping[str, Any], **casts: Any) -> Any:
+    values = {one.name: document[one.name] for one in fields(kind)}
+    return kind(**{name: casts[name](value) if name in casts else value for name, value in values.items()})
+
+
+def _checksum(document: Mapping[str, Any]) -> int:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return zlib.crc32(text.encode())
+
+
+NAMES: Mapping[str, str] = {
+    "script": "the script",
+    "arguments": "the script's arguments",
+    "global_batch_size": "the global batch size",
+    "seed": "the seed",
+    "dataset": "the data set",
+    "shuffle": "shuffle",
+    "loader_seed": "the loader's seed",
+    "drop_last": "drop_last",
+}
+
+
+def differences(there: JobIdentity, here: JobIdentity, among: Sequence[str] = tuple(NAMES)) -> list[str]:
+    """Returns in words what differs between two jobs.
+
+    Args:
+        there: Of the checkpoint.
+        here: Of the job that wants to use it.
+        among: The fields that count.
+    """
+    return [
+        f"{NAMES[name]} is {_say(getattr(there, name))} there and {_say(getattr(here, name))} here"
+        for name in among
+        if getattr(there, name) != getattr(here, name)
+    ]
+
+
+def _say(value: object) -> str:
+    return (" ".join(map(repr, value)) or "none") if isinstance(value, tuple) else str(value)

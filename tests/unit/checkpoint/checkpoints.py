@@ -1,0 +1,33 @@
+"""Checkpoints without tensors, as the tests of the format write them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from elastic_launcher.checkpoint import JobIdentity, Manifest, Mark, TensorEntry, publish
+from elastic_launcher.checkpoint.files import STATE, seal
+
+JOB = JobIdentity("train.py", ("--lr", "0.1"), 64, 7, "Digits of 1797 samples", True, 7, False)
+WEIGHT = TensorEntry("weight", "float32", (3, 2), "model-00001.safetensors")
+EMPTY = Manifest(JOB, Mark(1, 1, 0), 2, 5, 640, 3, 12.5, "0.1.0", (WEIGHT,), (0, 0), {"tied": "weight"}, ())
+
+
+def manifest(step: int, generation: int = 1, term: int = 1, **more: Any) -> Manifest:
+    return replace(EMPTY, mark=Mark(term, generation, step), **more)
+
+
+def save(folder: Path, step: int, generation: int = 1, term: int = 1, keep: int = 2, **more: Any) -> Path:
+    """Writes a checkpoint whose one file tells its step."""
+    wanted = manifest(step, generation, term, **more)
+
+    def write(draft: Path) -> Manifest:
+        (draft / STATE).write_text(f"the state after step {step}")
+        return replace(wanted, files=(seal(draft / STATE),))
+
+    return publish(folder, write, wanted.mark, keep)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name[0] != ".")

@@ -1,0 +1,195 @@
+"""A checkpoint is there as a whole or not at all; damage is said, and the one before it is used."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from elastic_launcher.checkpoint import Fenced, Manifest, find_newest, kept, publish, raise_fence, set_aside
+from elastic_launcher.checkpoint.files import MANIFEST, STATE
+from elastic_launcher.checkpoint.folder import POINTER
+from tests.unit.checkpoint.checkpoints import JOB, manifest, names, save
+
+
+def test_the_newest_is_found_and_the_last_two_are_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    assert find_newest(folder).folder is None
+    assert kept(folder) == "nothing was saved"
+    for step in (10, 20, 30):
+        path = save(folder, step)
+        found = find_newest(folder)
+        assert (found.folder, found.refused) == (path, ())
+        assert found.manifest is not None and found.manifest.step == step
+    assert names(folder) == [POINTER, "step-00000020", "step-00000030"]
+    assert kept(folder) == f"step 30 is saved in {folder}/step-00000030"
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_how_many_are_kept_can_be_chosen(tmp_path: Path, keep: int) -> None:
+    for step in range(1, 6):
+        save(tmp_path, step, keep=keep)
+    assert len(names(tmp_path)) == 1 + keep
+
+
+def test_the_pointer_says_what_the_last_one_is(tmp_path: Path) -> None:
+    save(tmp_path, 10, generation=3, term=2)
+    assert json.loads((tmp_path / POINTER).read_text()) == {
+        "v": 1,
+        "checkpoint": "step-00000010",
+        "term": 2,
+        "generation": 3,
+        "step": 10,
+    }
+
+
+def cut_short(folder: Path) -> str:
+    (folder / STATE).write_bytes((folder / STATE).read_bytes()[:-3])
+    return r"step-00000020/state.json is cut short: 20 bytes instead of 23"
+
+
+def flip_a_bit(folder: Path) -> str:
+    content = bytearray((folder / STATE).read_bytes())
+    content[5] ^= 1
+    (folder / STATE).write_bytes(content)
+    return "step-00000020/state.json is damaged: its checksum is wrong"
+
+
+def lose_a_file(folder: Path) -> str:
+    (folder / STATE).unlink()
+    return "step-00000020/state.json is missing"
+
+
+def lose_the_manifest(folder: Path) -> str:
+    (folder / MANIFEST).unlink()
+    return "step-00000020/manifest.json is missing"
+
+
+def cut_the_manifest_short(folder: Path) -> str:
+    (folder / MANIFEST).write_text((folder / MANIFEST).read_text()[:-100])
+    return "step-00000020/manifest.json: it is cut short"
+
+
+def be_of_a_later_version(folder: Path) -> str:
+    document = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(document | {"v": 2}))
+    return "step-00000020/manifest.json: it is of version 2"
+
+
+def be_of_another_job(folder: Path) -> str:
+    document = manifest(20, job=replace(JOB, seed=8), files=Manifest.from_text((folder / MANIFEST).read_text()).files)
+    (folder / MANIFEST).write_text(document.to_text())
+    return "step-00000020 is of another job: the seed is 8"
+
+
+DAMAGES = [cut_short, flip_a_bit, lose_a_file, lose_the_manifest, cut_the_manifest_short]
+
+
+@pytest.mark.parametrize("spoil", [*DAMAGES, be_of_a_later_version, be_of_another_job])
+def test_what_cannot_be_used_is_said_and_the_one_before_is_used(tmp_path: Path, spoil: Callable[[Path], str]) -> None:
+    first, second = save(tmp_path, 10), save(tmp_path, 20)
+    said = spoil(second)
+    found = find_newest(tmp_path, lambda one: "" if one.job == JOB else f"the seed is {one.job.seed}")
+    assert found.folder == first
+    assert len(found.refused) == 1 and said in found.refused[0]
+    assert found.damaged == ((second,) if spoil in DAMAGES else ())
+
+
+def test_when_nothing_can_be_used_all_is_said(tmp_path: Path) -> None:
+    for step in (10, 20):
+        flip_a_bit(save(tmp_path, step))
+    found = find_newest(tmp_path)
+    assert found.folder is None
+    assert [line.split("/")[-2] for line in found.refused] == ["step-00000020", "step-00000010"]
+
+
+def test_one_that_was_set_aside_is_not_counted_any_more(tmp_path: Path) -> None:
+    first, second = save(tmp_path, 10), save(tmp_path, 20)
+    flip_a_bit(second)
+    set_aside(second)
+    save(tmp_path, 30)
+    assert names(tmp_path) == ["damaged-step-00000020", POINTER, first.name, "step-00000030"]
+
+
+def test_a_writer_of_an_earlier_generation_or_term_changes_nothing(tmp_path: Path) -> None:
+    save(tmp_path, 10, generation=4)
+    before = names(tmp_path)
+    for step, generation, term in ((100, 3, 1), (10, 4, 1), (9, 4, 1), (200, 9, 0)):
+        with pytest.raises(Fenced, match=f"{step} steps of generation {generation} in term {term} are not saved"):
+            save(tmp_path, step, generation, term)
+    assert names(tmp_path) == before
+    assert sorted(os.listdir(tmp_path)) == [".lock", *before]
+
+
+def test_a_writer_that_is_overtaken_while_it_writes_changes_nothing(tmp_path: Path) -> None:
+    def write(draft: Path) -> Manifest:
+        save(tmp_path, 5, generation=2)
+        return manifest(50)
+
+    with pytest.raises((Fenced, OSError)):
+        publish(tmp_path, write, manifest(50).mark)
+    found = find_newest(tmp_path)
+    assert found.manifest is not None and found.manifest.step == 5
+    assert names(tmp_path) == [POINTER, "step-00000005"]
+
+
+def test_a_new_term_shuts_the_old_one_out(tmp_path: Path) -> None:
+    path = save(tmp_path, 10, generation=7)
+    raise_fence(tmp_path, term=2)
+    with pytest.raises(Fenced):
+        save(tmp_path, 11, generation=8, term=1)
+    assert find_newest(tmp_path).folder == path
+    assert kept(tmp_path) == f"step 10 is saved in {path}"
+    save(tmp_path, 8, generation=1, term=2)
+    found = find_newest(tmp_path)
+    assert found.manifest is not None and found.manifest.step == 8
+    assert names(tmp_path) == [POINTER, "step-00000008"], "step 10 belonged to a training that was lost"
+
+
+def test_a_step_that_was_done_again_takes_the_place_of_the_one_that_was_lost(tmp_path: Path) -> None:
+    save(tmp_path, 10, samples=1)
+    save(tmp_path, 10, generation=2, samples=2)
+    found = find_newest(tmp_path)
+    assert found.manifest is not None and found.manifest.samples == 2
+    assert names(tmp_path) == [POINTER, "step-00000010"]
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    save(tmp_path, 10)
+    before = sorted(os.listdir(tmp_path))
+
+    def fail(draft: Path) -> Manifest:
+        (draft / STATE).write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        publish(tmp_path, fail, manifest(20).mark)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_writer_that_is_killed_leaves_the_last_one_and_its_rest_goes_with_the_next(tmp_path: Path) -> None:
+    path = save(tmp_path, 10)
+    code = (
+        "import os, signal, sys; from pathlib import Path; from elastic_launcher.checkpoint import Mark, publish;"
+        "publish(Path(sys.argv[1]), lambda draft: os.kill(os.getpid(), signal.SIGKILL), Mark(1, 1, 20))"
+    )
+    assert subprocess.run([sys.executable, "-c", code, tmp_path]).returncode == -signal.SIGKILL
+    assert [name for name in os.listdir(tmp_path) if name.startswith(".tmp-")] != []
+    assert find_newest(tmp_path).folder == path
+    save(tmp_path, 30)
+    assert [name for name in os.listdir(tmp_path) if name.startswith(".tmp-")] == []
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"checkpoint": "../../etc", "term": 9, "generation": 9, "step": 9}'])
+def test_a_pointer_that_cannot_be_read_keeps_nobody_from_the_checkpoints(tmp_path: Path, content: str) -> None:
+    path = save(tmp_path, 10)
+    (tmp_path / POINTER).write_text(content)
+    assert find_newest(tmp_path).folder == path
+    assert kept(tmp_path) == "nothing was saved"

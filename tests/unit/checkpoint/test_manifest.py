@@ -1,0 +1,67 @@
+"""A manifest comes back as it was written, or is refused with the reason."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_launcher.checkpoint import CheckpointDamaged, CheckpointError, Manifest, Mark, differences
+from tests.unit.checkpoint.checkpoints import EMPTY, JOB
+
+TEXT = EMPTY.to_text()
+
+
+@given(st.lists(st.text()), st.tuples(*[st.integers(0, 2**40)] * 3), st.dictionaries(st.text(), st.text()))
+def test_a_manifest_comes_back_as_it_was_written(
+    arguments: list[str], numbers: tuple[int, int, int], aliases: dict[str, str]
+) -> None:
+    one = replace(EMPTY, job=replace(JOB, arguments=tuple(arguments)), mark=Mark(*numbers), aliases=aliases)
+    assert Manifest.from_text(one.to_text()) == one
+
+
+@given(st.integers(0, len(TEXT.encode()) * 8 - 1))
+def test_a_flipped_bit_is_refused_or_changes_nothing(bit: int) -> None:
+    damaged = bytearray(TEXT.encode())
+    damaged[bit // 8] ^= 1 << bit % 8
+    try:
+        found = Manifest.from_text(damaged.decode())
+    except (CheckpointError, UnicodeDecodeError):
+        return
+    assert found == EMPTY, "in the white space between two values"
+
+
+@given(st.integers(0, len(TEXT) - 3))
+def test_a_manifest_that_is_cut_short_is_refused(length: int) -> None:
+    with pytest.raises(CheckpointDamaged, match="cut short"):
+        Manifest.from_text(TEXT[:length])
+
+
+def test_a_later_version_is_told_from_damage() -> None:
+    text = json.dumps(json.loads(TEXT) | {"v": 2, "layout": "of tomorrow"})
+    with pytest.raises(CheckpointError, match="version 2, and this elastic-launcher reads up to 1") as refused:
+        Manifest.from_text(text)
+    assert not isinstance(refused.value, CheckpointDamaged)
+
+
+def test_other_documents_are_no_manifests() -> None:
+    for text in ("[]", "{}", '{"format": "something else", "v": 1}'):
+        with pytest.raises(CheckpointDamaged, match="not the manifest of a checkpoint"):
+            Manifest.from_text(text)
+
+
+def test_marks_follow_terms_then_generations_then_steps() -> None:
+    assert Mark(1, 3, 100) < Mark(1, 4, 99) < Mark(2, 1, 1) < Mark(2, 1, 2)
+
+
+def test_what_differs_between_two_jobs_is_named() -> None:
+    other = replace(JOB, seed=8, arguments=())
+    assert differences(JOB, JOB) == []
+    assert differences(JOB, other) == [
+        "the script's arguments is '--lr' '0.1' there and none here",
+        "the seed is 7 there and 8 here",
+    ]
+    assert differences(JOB, other, ["script", "global_batch_size"]) == []
