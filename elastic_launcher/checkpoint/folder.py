@@ -83,9 +83,8 @@ def publish(folder: Path, write: Callable[[Path], Manifest], mark: Mark, keep: i
             sync_folder(folder)
             _point(folder, path.name, mark)
             _clean(folder, mark, keep)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)  # where it was not renamed
     return path
 
 

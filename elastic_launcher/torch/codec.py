@@ -22,6 +22,7 @@ _DICTS: dict[type, str] = {
     collections.defaultdict: "default",
 }
 _KINDS = {tag: kind for kind, tag in _DICTS.items()}
+DICT_TAGS = tuple(_KINDS)
 _FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
 CARRIED = "dicts, lists, tuples, numbers, texts, bytes, None, tensors and numpy arrays"
 

@@ -16,6 +16,7 @@ from elastic_launcher.torch.optimizer_state import capture_optimizer, outline, o
 
 COPY_BYTES = 64 * 1024  # registered tensors up to here are copied when captured: a script may change them at any time
 _WORD = 8
+SENDER = "the rank that sends its state"
 
 
 class StateMismatch(RuntimeError):  # noqa: N818 - what it says, not that it failed
@@ -173,7 +174,17 @@ class TrainingState:
         for optimizer, theirs in zip(self.optimizers, wanted, strict=False):
             reserve(optimizer, theirs, parameters)
 
-    def targets(self, header: dict[str, Any], keep_own: bool = False) -> list[torch.Tensor]:
+    def aliases(self) -> dict[str, str]:
+        """Returns the other names of parameters that a model holds more than once (tied weights), with their first."""
+        first: dict[int, str] = {}
+        named = [
+            (name, parameter)
+            for number, model in enumerate(self.models)
+            for name, parameter in model.named_parameters(prefix=self._prefix(number), remove_duplicate=False)
+        ]
+        return {name: first[id(p)] for name, p in named if first.setdefault(id(p), name) != name}
+
+    def targets(self, header: dict[str, Any], keep_own: bool = False, sender: str = SENDER) -> list[torch.Tensor]:
         """Returns the memory into which another rank's tensors go: this rank's own where it has some.
 
         Writing there is not noticed by a forward and backward pass under way, which does not count.
@@ -181,11 +192,12 @@ class TrainingState:
         Args:
             header: Of the other rank's `capture`.
             keep_own: Whether registered objects stay as they are.
+            sender: What to call it in an error.
 
         Raises:
             StateMismatch: If the two ranks did not build the same.
         """
-        self._compare(header)
+        self._compare(header, sender)
         parameters, buffers = self._parameters(), self._buffers()
         model = [*parameters.values(), *buffers.values()]
         own = dict(enumerate(model))
@@ -276,16 +288,16 @@ class TrainingState:
     def _prefix(self, number: int) -> str:
         return f"model{number}" if len(self.models) > 1 else ""
 
-    def _compare(self, header: dict[str, Any]) -> None:
+    def _compare(self, header: dict[str, Any], sender: str) -> None:
         """Refuses a header of other models, optimizers, schedulers, scalers or registered objects."""
         for kind in ("optimizers", "schedulers", "scalers"):
             mine, theirs = len(getattr(self, kind)), len(header[kind])
             if mine != theirs:
-                raise StateMismatch(f"this rank prepared {mine} {kind}, the one that sends its state {theirs}")
-        _compare_names("registered object", list(self.registered), [name for name, _ in header["registered"]])
+                raise StateMismatch(f"this rank prepared {mine} {kind}, {sender} {theirs}")
+        _compare_names("registered object", list(self.registered), [name for name, _ in header["registered"]], sender)
         parameters, buffers = self._parameters(), self._buffers()
-        _compare_names("parameter", list(parameters), [name for name, _ in header["parameters"]])
-        _compare_names("buffer", list(buffers), header["buffers"])
+        _compare_names("parameter", list(parameters), [name for name, _ in header["parameters"]], sender)
+        _compare_names("buffer", list(buffers), header["buffers"], sender)
         known = dict(
             zip([*(name for name, _ in header["parameters"]), *header["buffers"]], forms(header), strict=False)
         )
@@ -293,20 +305,19 @@ class TrainingState:
             form = TensorForm.of(tensor)
             if str(form) != str(known[name]):
                 raise StateMismatch(
-                    f"{name} is {form} on this rank and {known[name]} on the one that sends its state; all "
-                    "ranks must build the same model"
+                    f"{name} is {form} on this rank and {known[name]} on {sender}; all ranks must build the same model"
                 )
 
 
-def _compare_names(what: str, mine: list[str], theirs: list[str]) -> None:
+def _compare_names(what: str, mine: list[str], theirs: list[str], sender: str) -> None:
     if mine == theirs:
         return
     here, there = [n for n in mine if n not in set(theirs)], [n for n in theirs if n not in set(mine)]
     if here or there:
-        where = "on this rank" if here else "on the rank that sends its state"
+        where = "on this rank" if here else f"on {sender}"
         raise StateMismatch(f"{what} {(here or there)[0]} is only {where}; all ranks must build the same")
     odd = next(name for name, other in zip(mine, theirs, strict=True) if name != other)
-    raise StateMismatch(f"{what} {odd} has another place on the rank that sends its state; build them in one order")
+    raise StateMismatch(f"{what} {odd} has another place on {sender}; build them in one order")
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

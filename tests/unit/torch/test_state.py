@@ -129,9 +129,9 @@ def _with_registered() -> TrainingState:
 @pytest.mark.parametrize(
     ("sender", "receiver", "message"),
     [
-        (_linear(3, 2), _linear(3, 5), r"weight is float32\[5, 3\] on this rank and float32\[2, 3\] on the one that"),
+        (_linear(3, 2), _linear(3, 5), r"weight is float32\[5, 3\] on this rank and float32\[2, 3\] on the rank that"),
         (_linear(3, 2, dtype=torch.float64), _linear(3, 2), r"weight is float32\[2, 3\] .* float64\[2, 3\]"),
-        (TrainingState([nn.Linear(3, 2)]), _linear(3, 2), "this rank prepared 1 optimizers, the one that .* 0"),
+        (TrainingState([nn.Linear(3, 2)]), _linear(3, 2), "this rank prepared 1 optimizers, the rank that .* 0"),
         (TrainingState([nn.Linear(3, 2)]), TrainingState([nn.Linear(3, 2, False)]), "parameter bias is only on the"),
         (TrainingState([nn.Linear(3, 2, False)]), TrainingState([nn.Linear(3, 2)]), "parameter bias is only on this"),
         (TrainingState([nn.BatchNorm1d(2)]), TrainingState([nn.LayerNorm(2)]), "buffer running_mean is only on the"),

@@ -1,0 +1,88 @@
+"""A checkpoint's tensors in safetensors files, each memory once. The only part of the format that needs torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from elastic_launcher.checkpoint.files import seal
+from elastic_launcher.checkpoint.manifest import CheckpointDamaged, FileEntry, Manifest, TensorEntry
+
+SHARD_BYTES = 2 << 30
+STORED = frozenset(  # types that every version of safetensors knows; the others go as bytes
+    ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+)
+
+
+def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[list[TensorEntry], list[FileEntry]]:
+    """Writes tensors, and has them put on disk.
+
+    Args:
+        folder: Where to.
+        tensors: By name; contiguous, in this process's memory, no two of them in the same.
+
+    Raises:
+        OSError: If they can't be written.
+    """
+    entries: list[TensorEntry] = []
+    files: list[FileEntry] = []
+    for number, names in enumerate(_divide(tensors), start=1):
+        shard = f"tensors-{number:05d}.safetensors"
+        entries += [
+            TensorEntry(name, str(tensors[name].dtype).removeprefix("torch."), tuple(tensors[name].shape), shard)
+            for name in names
+        ]
+        try:
+            save_file({name: _storable(tensors[name]) for name in names}, folder / shard)
+        except SafetensorError as error:  # its only word for a full disk
+            raise OSError(f"{shard}: {error}") from error
+        files.append(seal(folder / shard))
+    return entries, files
+
+
+def read_shards(folder: Path, manifest: Manifest) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yields each stored tensor with its number among the manifest's, a shard after the other.
+
+    Raises:
+        CheckpointDamaged: If a shard can't be read.
+    """
+    for shard in dict.fromkeys(entry.shard for entry in manifest.tensors):
+        try:
+            with safe_open(folder / shard, framework="pt") as file:
+                for number, entry in enumerate(manifest.tensors):
+                    if entry.shard == shard:
+                        yield number, _restored(file.get_tensor(entry.name), entry)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointDamaged(f"{folder / shard} can't be read: {error}") from error
+
+
+def _divide(tensors: Mapping[str, torch.Tensor]) -> Iterator[list[str]]:
+    """Divides the tensors' names into shards, in their order."""
+    names: list[str] = []
+    size = 0
+    for name, tensor in tensors.items():
+        if names and size + tensor.nbytes > SHARD_BYTES:
+            yield names
+            names, size = [], 0
+        names.append(name)
+        size += tensor.nbytes
+    if names:
+        yield names
+
+
+def _storable(tensor: torch.Tensor) -> torch.Tensor:
+    if str(tensor.dtype).removeprefix("torch.") in STORED:
+        return tensor
+    if sys.byteorder != "little":
+        raise OSError(f"a tensor of type {tensor.dtype} can't be stored on this machine")
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def _restored(stored: torch.Tensor, entry: TensorEntry) -> torch.Tensor:
+    dtype: torch.dtype = getattr(torch, entry.dtype)
+    return stored.view(dtype).view(entry.shape) if stored.dtype != dtype else stored
