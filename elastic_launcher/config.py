@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from elastic_launcher.period import read_period
+
 MATCH_KEYS = ("namespace", "queue", "pipeline", "job")
 """What hints are matched by, from the most general to the most specific."""
 
@@ -39,7 +41,8 @@ class Option:
 
     Attributes:
         key: Name of the component parameter; the flag is the same with dashes.
-        kind: ``nodes``, ``whole``, ``seconds``, ``text``, ``pairs``, ``share`` or ``switch``: what its text is read as.
+        kind: ``nodes``, ``whole``, ``seconds``, ``text``, ``pairs``, ``share``, ``period`` or ``switch``:
+            what its text is read as.
         unit: What stands for the value in help texts.
         default: Its text when not given; None where there is none.
         help: One sentence for the user.
@@ -110,6 +113,15 @@ OPTIONS: tuple[Option, ...] = (
         "Most samples that a rank works on at a time.",
         "ELASTIC_MAX_BATCH_PER_GPU",
     ),
+    Option(
+        "checkpoint_every",
+        "period",
+        "PERIOD",
+        None,
+        "How often the training is saved: 30s, 5m, '100 steps'. Default: at most a twentieth of the time, 30s or more.",
+        "ELASTIC_CHECKPOINT_EVERY",
+    ),
+    Option("keep_checkpoints", "whole", "N", "2", "How many checkpoints are kept.", "ELASTIC_KEEP_CHECKPOINTS"),
     Option("data", "text", "PATH", None, "Where the script finds its data (ELASTIC_DATA).", "ELASTIC_DATA"),
     Option("output", "text", "PATH", None, "Where the script leaves its model (ELASTIC_OUTPUT).", "ELASTIC_OUTPUT"),
     Option("name", "text", "NAME", None, "The job's name; default: the script's name without .py."),
@@ -140,6 +152,8 @@ class JobConfig:
         max_failures: Exceptions of the script within an hour that count as the loss of a node; None for none.
         global_batch_size: Samples of one optimizer step; None where the script says it.
         max_batch_per_gpu: Most samples of one micro-batch; None where the script says it.
+        checkpoint_every: How often the training is saved, as it was typed; None for the default.
+        keep_checkpoints: How many checkpoints are kept.
         data: What the script finds as ``ELASTIC_DATA``.
         output: What the script finds as ``ELASTIC_OUTPUT``.
     """
@@ -163,6 +177,8 @@ class JobConfig:
     max_failures: int | None = None
     global_batch_size: int | None = None
     max_batch_per_gpu: int | None = None
+    checkpoint_every: str | None = None
+    keep_checkpoints: int = 2
     data: str | None = None
     output: str | None = None
 
@@ -171,7 +187,7 @@ class JobConfig:
             raise ConfigError("give one script to run, after --: `elastic-launcher run [OPTIONS] -- SCRIPT|-m MODULE`")
         if not 1 <= self.min_nodes <= self.max_nodes:
             raise ConfigError(_nodes_message(f"{self.min_nodes}:{self.max_nodes}"))
-        for key in ("nproc_per_node", "max_failures", "global_batch_size", "max_batch_per_gpu"):
+        for key in ("nproc_per_node", "max_failures", "global_batch_size", "max_batch_per_gpu", "keep_checkpoints"):
             value = getattr(self, key)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ConfigError(f"{_flag(key)} is {value}: it must be a whole number, 1 or more")
@@ -184,6 +200,11 @@ class JobConfig:
             value = getattr(self, key)
             if not (math.isfinite(value) and value >= least):
                 raise ConfigError(f"{_flag(key)} is {value:g}: it must be a number of seconds, {least:g} or more")
+        if self.checkpoint_every is not None:
+            try:
+                read_period(self.checkpoint_every)
+            except ValueError as error:
+                raise ConfigError(f"--checkpoint-every is {self.checkpoint_every!r}: {error}") from error
         if self.share is not None and not 1 <= self.share[0] <= self.share[1]:
             raise ConfigError(_share_message(f"{self.share[0]}/{self.share[1]}"))
         if self.require_hints and self.hints is None:

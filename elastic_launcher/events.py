@@ -32,6 +32,7 @@ KINDS = (
     "progress",
     "log",
     "step_redone",
+    "checkpoint_saved",
     "warning",
     "events_gap",
     "job_finished",
@@ -215,6 +216,22 @@ class EventFollower:
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
         return _events(lines)
+
+
+def read_last(path: Path, size: int = 1 << 16) -> list[Event]:
+    """Returns the last events of a file, as many as fit into ``size`` bytes; none where there is no file.
+
+    Raises:
+        EventVersionError: If one is of a version that can't be read.
+        OSError: If the file is there and can't be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - size))
+            return _events(file.read().split(b"\n"))
+    except FileNotFoundError:
+        return []
 
 
 def _events(lines: Iterable[bytes]) -> list[Event]:

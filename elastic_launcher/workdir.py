@@ -1,4 +1,6 @@
-"""The folder of a job's files: made, owned by one launcher at a time, and refused when it is another job's."""
+"""The folder of a job's files: made, owned by one launcher at a time, taken again where the job is unfinished, and
+refused when it is another job's.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from types import TracebackType
 from typing import Any
 
 from elastic_launcher import __version__
-from elastic_launcher.config import ConfigError, JobConfig
+from elastic_launcher.config import ConfigError, ExitCode, JobConfig
+from elastic_launcher.events import EventError, read_last
 
 DEFAULT_PARENT = "elastic-jobs"
 LONGEST_TMPDIR = 60
@@ -72,6 +75,11 @@ class Layout:
         return self.path / "logs"
 
     @property
+    def checkpoints(self) -> Path:
+        """What an unfinished job goes on from."""
+        return self.path / "checkpoints"
+
+    @property
     def cache(self) -> Path:
         """Compiled code that the job's nodes share."""
         return self.path / "cache"
@@ -113,17 +121,50 @@ class Layout:
                 path.parent.rmdir()
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What earlier runs of the same job have used up: their numbers are not used again.
+
+    Attributes:
+        term: Of this run, from 1.
+        first_node: Number of this run's first node.
+        first_member: Number of its first member.
+        generations: How many there were before.
+    """
+
+    term: int = 1
+    first_node: int = 1
+    first_member: int = 1
+    generations: int = 0
+
+
+class JobDone(Exception):  # noqa: N818 - not an error
+    """The job in a work directory is done.
+
+    Attributes:
+        path: The folder.
+        message: How it ended.
+    """
+
+    def __init__(self, path: Path, message: str) -> None:
+        super().__init__(message)
+        self.path = path
+        self.message = message
+
+
 class WorkDir:
     """A work directory that this process owns until ``close``.
 
     Attributes:
         layout: Where its files are.
         job_id: The job's id, made with the folder.
+        past: What earlier runs of the job have used up.
     """
 
-    def __init__(self, layout: Layout, job_id: str, lock: int) -> None:
+    def __init__(self, layout: Layout, job_id: str, lock: int, past: Past) -> None:
         self.layout = layout
         self.job_id = job_id
+        self.past = past
         self._lock: int | None = lock
 
     @property
@@ -147,14 +188,15 @@ class WorkDir:
 
 
 def claim(config: JobConfig, directory: Path) -> WorkDir:
-    """Makes the work directory of a new job, takes it for this process, and writes ``job.json``.
+    """Makes the work directory of a new job, or takes that of an unfinished one, and writes ``job.json``.
 
     Args:
         config: What was asked; ``config.work_dir`` or a new folder under ``elastic-jobs``.
         directory: Where the user stands: relative paths start there.
 
     Raises:
-        WorkDirError: If the folder can't be written, or holds another job, alive or ended.
+        WorkDirError: If the folder can't be written, or holds a job that is alive or another one.
+        JobDone: If this job is done already.
     """
     job_id = f"{_safe(config.name)}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     path = directory / (config.work_dir or f"{DEFAULT_PARENT}/{job_id}")
@@ -168,12 +210,18 @@ def claim(config: JobConfig, directory: Path) -> WorkDir:
     try:
         _take(layout, lock)
         _refuse_other_jobs(layout, config, directory)
+        before = _read_json(layout.job)
+        past = _past(layout, before)
+        job_id = str(before["id"]) if before else job_id
         owner = {"host": socket.gethostname(), "pid": os.getpid(), "started": process_start(os.getpid())}
         document = {
             "v": 1,
             "id": job_id,
             "version": __version__,
-            "created": time.time(),
+            "created": before["created"] if before else time.time(),
+            "term": past.term,
+            "first_node": past.first_node,
+            "first_member": past.first_member,
             **owner,
             "directory": str(directory),
             "config": config.to_dict(),
@@ -184,10 +232,10 @@ def claim(config: JobConfig, directory: Path) -> WorkDir:
     except OSError as error:
         os.close(lock)
         raise _unwritable(layout.path, error)
-    except WorkDirError:
+    except (WorkDirError, JobDone):
         os.close(lock)
         raise
-    return WorkDir(layout, job_id, lock)
+    return WorkDir(layout, job_id, lock, past)
 
 
 def read_job(path: Path) -> tuple[str, JobConfig]:
@@ -285,7 +333,36 @@ def _refuse_other_jobs(layout: Layout, config: JobConfig, directory: Path) -> No
     ]
     if different:
         raise WorkDirError(f"the work directory {layout.path} belongs to another job: {'; '.join(different)}; {advice}")
-    raise WorkDirError(f"the work directory {layout.path} holds this job's earlier run, which has ended: {advice}")
+
+
+def _past(layout: Layout, before: dict[str, Any] | None) -> Past:
+    """Returns what earlier runs have used up.
+
+    Args:
+        layout: The work directory.
+        before: The last run's ``job.json``; None for a new job.
+
+    Raises:
+        JobDone: If the last run has done all there is to do.
+    """
+    if before is None:
+        return Past()
+    try:
+        last = read_last(layout.events)
+    except EventError as error:
+        raise WorkDirError(f"the work directory {layout.path} can't be used again: {error}") from error
+    if last and last[-1].kind == "job_finished" and last[-1].get("exit_code") == ExitCode.DONE:
+        raise JobDone(layout.path, str(last[-1].get("message")))
+    first_node, first_member = int(before.get("first_node", 1)), int(before.get("first_member", 1))
+    names = [path.stem for folder in (layout.nodes, layout.logs) for path in folder.iterdir()]
+    nodes = max((int(name) for name in names if name.isdecimal()), default=0) + 1
+    size = JobConfig.from_dict(before["config"]).nproc_per_node
+    return Past(
+        term=int(before.get("term", 1)) + 1,
+        first_node=max(nodes, first_node),
+        first_member=first_member + max(nodes - first_node, 0) * size,
+        generations=max((event.generation for event in last), default=0),
+    )
 
 
 def _identity(config: JobConfig, directory: Path) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Any
 from elastic_launcher.agent import processes, torchrun
 from elastic_launcher.agent.outbox import Outbox
 from elastic_launcher.agent.rank_exec import die_with_parent
+from elastic_launcher.checkpoint import kept
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.control import ControlClient
 from elastic_launcher.workdir import Layout, read_job, write_json
@@ -123,12 +124,13 @@ class Agent:
     def _say_goodbye(self) -> None:
         """Says why the node leaves a job whose coordinator has gone, in the logs of its ranks too."""
         silence = f"the coordinator has not answered for {self._config.orphan_timeout:g} s"
-        self._say(f"{silence}: leaving; nothing was saved")
+        saved = kept(self._layout.checkpoints)
+        self._say(f"{silence}: leaving; {saved}")
         for local_rank in range(len(self._members)):
             path = self._layout.rank_log(self._node, local_rank)
             if local_rank not in self._exits and path.exists():
                 with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as log:
-                    log.write(f"elastic-launcher: {silence}: this rank leaves; nothing was saved\n")
+                    log.write(f"elastic-launcher: {silence}: this rank leaves; {saved}\n")
 
     def _say(self, message: str) -> None:
         print(f"agent of node {self._node}: {message}", flush=True)

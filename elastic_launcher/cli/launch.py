@@ -16,14 +16,15 @@ from elastic_launcher.agent import processes
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.coordinator.actions import Finish
 from elastic_launcher.coordinator.coordinator import Coordinator
-from elastic_launcher.coordinator.decide_end import NOTHING_SAVED, when
+from elastic_launcher.coordinator.decide_end import kept, when
 from elastic_launcher.coordinator.logs import LogFollower
+from elastic_launcher.coordinator.origin import find_origin
 from elastic_launcher.engines.local import LocalEngine
 from elastic_launcher.engines.machine import cores, gpus, threads_per_rank
 from elastic_launcher.events import Event, EventLog
 from elastic_launcher.hints import FileSource, HintSource
 from elastic_launcher.report.words import plural
-from elastic_launcher.workdir import WorkDir, claim
+from elastic_launcher.workdir import JobDone, WorkDir, claim
 
 if TYPE_CHECKING:
     from elastic_launcher.cli.display import Display
@@ -42,12 +43,13 @@ class Showing:
         display: Where both go.
         folder: The job's ``logs`` folder.
         nproc_per_node: Ranks on each node.
+        first_node: Number of the first node whose lines are shown; those before are of earlier runs.
     """
 
-    def __init__(self, display: Display, folder: Path, nproc_per_node: int) -> None:
+    def __init__(self, display: Display, folder: Path, nproc_per_node: int, first_node: int = 1) -> None:
         self._display = display
         self._nproc_per_node = nproc_per_node
-        self.follower = LogFollower(folder, self._line)
+        self.follower = LogFollower(folder, self._line, first_node=first_node)
 
     def _line(self, rank: int | None, text: str) -> None:
         with lenient(1):
@@ -93,13 +95,23 @@ def launch(config: JobConfig, directory: Path) -> int:
     from elastic_launcher.cli.display import Display
 
     devices, warning = share_gpus(config, gpus())
-    with claim(config, directory) as work_dir, contextlib.closing(EventLog(work_dir.layout.events)) as events:
+    try:
+        claimed = claim(config, directory)
+    except JobDone as job:
+        say(f"the job in {job.path} is done: {job.message}")
+        say(f"timeline: {job.path / 'report.html'}; to train anew, leave --work-dir out or choose another folder")
+        return ExitCode.DONE
+    with claimed as work_dir, contextlib.closing(EventLog(work_dir.layout.events)) as events:
         say(f"work directory {work_dir.path}")
+        processes.kill_until_none(
+            str(work_dir.path), spare=(os.getpid(),)
+        )  # ranks that an earlier launcher left behind
+        origin = find_origin(config, work_dir.layout, work_dir.past, say)
         say(f"each rank computes with {_threads(config)}")
         if warning:
             say(warning)
         display = Display(config)
-        showing = Showing(display, work_dir.layout.logs, config.nproc_per_node)
+        showing = Showing(display, work_dir.layout.logs, config.nproc_per_node, work_dir.past.first_node)
         engine = LocalEngine(config, work_dir.layout, devices)
 
         def hurry(*signal_and_frame: object) -> None:
@@ -113,6 +125,7 @@ def launch(config: JobConfig, directory: Path) -> int:
             _hint_source(config),
             on_event=showing.take,
             on_second_interrupt=hurry,
+            origin=origin,
         )
         display.start()
         try:
@@ -132,7 +145,7 @@ def _kill_all(coordinator: Coordinator, work_dir: WorkDir, display: Display) -> 
         work_dir.layout.remove_tmp(node)
     if not coordinator.message:
         place = when(coordinator.state)
-        killed = f"interrupted from the keyboard {place}, and again: all was killed at once; {NOTHING_SAVED}"
+        killed = f"interrupted from the keyboard {place}, and again: all was killed at once; {kept(coordinator.state)}"
         coordinator.conclude(Finish(ExitCode.INTERRUPTED, killed))
     display.stop()
     say(f"no report was written: `elastic-launcher report {work_dir.path}` does it")

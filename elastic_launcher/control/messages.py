@@ -78,6 +78,14 @@ class Fail(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Save(Message):
+    """Order: save a checkpoint at the next boundary; with ``halt``, train no further, and wait for the end there."""
+
+    KIND: ClassVar[str] = "save"
+    halt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Warm(Message):
     """Report: rehearsed, and waiting for admission. The fingerprint must be equal among all members."""
 
@@ -174,6 +182,43 @@ class StepRedone(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Saved(Message):
+    """Report: a checkpoint is there.
+
+    Attributes:
+        step: Optimizer steps that it holds.
+        path: Its folder.
+        bytes: Of all its files.
+        held_seconds: How long the training waited for it.
+        seconds: How long it took.
+    """
+
+    KIND: ClassVar[str] = "saved"
+    step: int
+    path: str
+    bytes: int
+    held_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailed(Message):
+    """Report: a checkpoint could not be written; the training goes on."""
+
+    KIND: ClassVar[str] = "save_failed"
+    step: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Halted(Message):
+    """Report: the training stands still after this many steps; what can be saved of it is saved."""
+
+    KIND: ClassVar[str] = "halted"
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Failed(Message):
     """Report: an exception ended the script, or the library found an error that the user must see.
 
@@ -211,12 +256,12 @@ class Ended(Message):
 FAREWELLS = ("elastic-launcher: the job failed: ", "elastic-launcher: the job ends: ")
 """How the line begins in which a rank's log says why the job ended; on the screen the launcher's last line says it."""
 
-ORDERS: Mapping[str, type[Message]] = {one.KIND: one for one in (Form, Abandon, End, Fail)}
+ORDERS: Mapping[str, type[Message]] = {one.KIND: one for one in (Form, Abandon, Save, End, Fail)}
 REPORTS: Mapping[str, type[Message]] = {
     one.KIND: one
     for one in (
         *(Warm, Formed, FormFailed, Active, Left, Progress, Log),
-        *(StepFailed, StepRedone, Failed, Done, Ended),
+        *(StepFailed, StepRedone, Saved, SaveFailed, Halted, Failed, Done, Ended),
     )
 }
 

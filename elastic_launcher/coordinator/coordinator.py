@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from elastic_launcher import __version__
 from elastic_launcher.config import ExitCode, JobConfig
-from elastic_launcher.control.messages import Message
+from elastic_launcher.control.messages import Message, Saved
 from elastic_launcher.coordinator.actions import Action, Emit, Finish, KillNode, NoteNotice, Order, StartNode
 from elastic_launcher.coordinator.decide import decide
 from elastic_launcher.coordinator.goodput import Goodput
@@ -36,6 +36,7 @@ from elastic_launcher.coordinator.observations import (
     TargetChanged,
     Tick,
 )
+from elastic_launcher.coordinator.origin import Origin
 from elastic_launcher.coordinator.quota import Clocks, Quota
 from elastic_launcher.coordinator.server import ControlServer
 from elastic_launcher.coordinator.silence import Silence
@@ -48,7 +49,6 @@ from elastic_launcher.workdir import Layout, WorkDirError, read_job, write_json
 
 TICK_SECONDS = 0.05  # between looks at the engine's nodes
 HEARTBEAT_SECONDS = 2.0  # what members are told to ask for orders at least this often
-TERM = 1
 
 Answer = TypeVar("Answer")
 logger = logging.getLogger(__name__)
@@ -73,6 +73,7 @@ class Coordinator:
         on_event: Is given each event after it was written.
         on_second_interrupt: Is called when Ctrl-C is pressed again: whoever presses it does not want to wait.
         store: Where groups meet; a new one if None.
+        origin: What the job goes on from; None for a job that begins.
         monotonic: The clock of all waits.
         wall: The clock of hints, in seconds since the epoch.
 
@@ -91,6 +92,7 @@ class Coordinator:
         on_event: Callable[[Any], None] | None = None,
         on_second_interrupt: Callable[[], None] | None = None,
         store: Store | None = None,
+        origin: Origin | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -104,16 +106,11 @@ class Coordinator:
         self._monotonic = monotonic
         self._key = secrets.token_bytes(32)
         self._store = store or Store()
-        self._server = ControlServer(self._key, self, TERM)
+        self._origin = origin or Origin()
+        self._term = self._origin.past.term
+        self._server = ControlServer(self._key, self, self._term)
         self._quota = Quota(config, hint_source, self._tell_target, self._emit_hint, Clocks(monotonic, wall))
-        rules = Rules(
-            config.min_nodes,
-            config.nproc_per_node,
-            self._store.address,
-            config.start_timeout,
-            max_failures=config.max_failures or 0,
-        )
-        self._state = State(rules)
+        self._state = self._first_state()
         self._engine_thread = ThreadPoolExecutor(1, "engine")
         self._commands: asyncio.Queue[StartNode | KillNode] = asyncio.Queue()
         self._observations: deque[Observation] = deque()
@@ -121,6 +118,24 @@ class Coordinator:
         self._silence = Silence(config.heartbeat_timeout, monotonic())
         self._goodput = Goodput(monotonic())
         self.message = ""
+
+    def _first_state(self) -> State:
+        config, past = self._config, self._origin.past
+        rules = Rules(
+            config.min_nodes,
+            config.nproc_per_node,
+            self._store.address,
+            config.start_timeout,
+            max_failures=config.max_failures or 0,
+            first_node=past.first_node,
+            first_member=past.first_member,
+            generations_before=past.generations,
+        )
+        manifest = self._origin.manifest
+        if manifest is None:
+            return State(rules)
+        saved = Saved(manifest.step, str(self._origin.folder), manifest.size, 0.0, 0.0)
+        return State(rules, step=manifest.step, epoch=manifest.epoch, samples=manifest.samples, saved=saved)
 
     @property
     def state(self) -> State:
@@ -147,7 +162,7 @@ class Coordinator:
     async def _govern(self) -> Finish:
         """Returns how the job is to end."""
         url = await self._server.start()
-        control = {"v": 1, "url": url, "store": self._store.address, "key": self._key.hex(), "term": TERM}
+        control = {"v": 1, "url": url, "store": self._store.address, "key": self._key.hex(), "term": self._term}
         write_json(self._layout.control, control, mode=0o600)
         self._emit("job_started", 0, **self._account_of_job())
         background = {asyncio.ensure_future(one) for one in self._background()}
@@ -221,7 +236,7 @@ class Coordinator:
         self.message = message
         self._emit(
             "job_finished",
-            self._state.generation,
+            self._state.generation_number,
             steps=self._state.step,
             samples=self._state.samples,
             exit_code=int(finish.exit_code),
@@ -276,7 +291,7 @@ class Coordinator:
         self._on_event(self._events.append(kind, generation, **fields))
 
     def _emit_hint(self, kind: str, **fields: Any) -> None:
-        self._emit(kind, self._state.generation, **fields)
+        self._emit(kind, self._state.generation_number, **fields)
 
     def _tell_target(self, target: Target, message: str) -> None:
         self._observe(TargetChanged(self._monotonic(), target, message))
@@ -312,6 +327,7 @@ class Coordinator:
             "global_batch_size": config.global_batch_size,
             "max_batch_per_gpu": config.max_batch_per_gpu,
             "hints": config.hints,
+            "resumed_step": None if self._origin.manifest is None else self._origin.manifest.step,
         }
         return {
             "job_id": self._job_id(),
@@ -324,6 +340,7 @@ class Coordinator:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "version": __version__,
+            "term": self._term,
         }
 
     def _job_id(self) -> str:
@@ -342,6 +359,8 @@ class Coordinator:
             "step": self._state.step,
             "begun": self._state.generation > 0,
             "store": self._store.address,
+            "term": self._term,
+            "checkpoint": str(self._origin.folder or ""),
             "expected_world_size": self._expected_world_size(),
             "heartbeat_interval": HEARTBEAT_SECONDS,
         }
@@ -379,7 +398,7 @@ class Coordinator:
 
     def status(self) -> dict[str, Any]:
         """Returns the status document."""
-        return {"job_id": self._job_id(), "name": self._config.name, "term": TERM, **status(self._state)}
+        return {"job_id": self._job_id(), "name": self._config.name, "term": self._term, **status(self._state)}
 
     def _check_node(self, node: int) -> None:
         if node not in self._state.nodes:

@@ -60,7 +60,7 @@ def _settle(state: State, now: float) -> Decision:
         state = decision[0]
         if state.finished or state.verdict is not None or state.target is None:
             return decision
-        if state.over and rule not in _EVEN_WHEN_OVER:
+        if (state.over or state.stopping is not None) and rule not in _TOWARDS_THE_END:
             continue
         decision = then(decision, rule, now)
     return decision
@@ -79,7 +79,7 @@ _STEPS: tuple[Callable[[State, float], Decision], ...] = (
     recover,
     form_next,
 )
-_EVEN_WHEN_OVER = (check_formation, recover)  # scripts may still evaluate together
+_TOWARDS_THE_END = (check_formation, recover)  # scripts may still evaluate together, or save
 _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     Tick: _nothing,
     TargetChanged: change_target,

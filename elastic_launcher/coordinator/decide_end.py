@@ -8,20 +8,22 @@ from dataclasses import replace
 from typing import Any
 
 from elastic_launcher.config import ExitCode
-from elastic_launcher.control.messages import End, Fail
+from elastic_launcher.control.messages import End, Fail, Save
 from elastic_launcher.coordinator.actions import Action, Emit, Finish, Order
 from elastic_launcher.coordinator.observations import Interrupted
-from elastic_launcher.coordinator.state import Exit, Member, Phase, State, Verdict, Weight
+from elastic_launcher.coordinator.state import Exit, Member, Phase, State, Stopping, Verdict, Weight
 
 Decision = tuple[State, tuple[Action, ...]]
 
 COLLECT_SECONDS = 1.0  # what dies together is seen together: better evidence may be on its way
 UNCAUGHT = 1  # what Python exits with after an exception that nothing caught
+SAVE_SECONDS = 60.0  # that a job which is told to stop has for its last checkpoint
 AGENT_SECONDS = 15.0  # that agents take to end after their ranks, at most
 
 STOPS = (ExitCode.STOPPED, ExitCode.NO_QUOTA, ExitCode.INTERRUPTED)  # of a job in which nothing failed
 
 NOTHING_SAVED = "nothing was saved"
+"""Stands in messages for what is saved, which is known when the job ends; see `finish`."""
 
 
 def then(decision: Decision, rule: Callable[..., Decision], *arguments: Any) -> Decision:
@@ -33,7 +35,14 @@ def then(decision: Decision, rule: Callable[..., Decision], *arguments: Any) -> 
 
 def emit(state: State, kind: str, **fields: Any) -> Emit:
     """Returns an event of the current generation."""
-    return Emit(kind, state.generation, fields)
+    return Emit(kind, state.generation_number, fields)
+
+
+def kept(state: State) -> str:
+    """Says what of the job is saved."""
+    if state.saved is None:
+        return NOTHING_SAVED
+    return f"step {state.saved.step} is saved in {state.saved.path}, the same command goes on from there"
 
 
 def finish(
@@ -47,6 +56,7 @@ def finish(
     """Ends the job now."""
     if state.finished:
         return state, ()
+    message = message.replace(NOTHING_SAVED, kept(state))
     actions: tuple[Action, ...] = (Finish(exit_code, message, log_of, traceback, uncaught),)
     alive = tuple(one.number for one in state.members.values() if one.pid is not None and one.exit is None)
     if exit_code != ExitCode.DONE and alive:
@@ -65,9 +75,11 @@ def condemn(state: State, verdict: Verdict) -> Decision:
 
 def conclude(state: State, now: float) -> Decision:
     """Ends the job when its time has come, or there is no more evidence to wait for."""
-    verdict = state.verdict
+    verdict, stopping = state.verdict, state.stopping
     if state.finished:
         return state, ()
+    if stopping is not None and (state.halted or verdict is not None or now >= stopping.until):
+        return finish(state, stopping.exit_code, stopping.message)
     if verdict is not None:
         joining = state.in_phase(Phase.WARM) and not state.survivors()  # one of them may hold the state
         known = state.group and all(
@@ -87,7 +99,16 @@ def interrupt(state: State, observation: Interrupted) -> Decision:
     by_keyboard = observation.signal == signals.SIGINT
     what = "interrupted from the keyboard" if by_keyboard else f"stopped by {signals.Signals(observation.signal).name}"
     code = ExitCode.INTERRUPTED if by_keyboard else ExitCode.STOPPED
-    return finish(state, code, f"{what} {when(state)}; {NOTHING_SAVED}")
+    return stop(state, code, f"{what} {when(state)}; {NOTHING_SAVED}", observation.now)
+
+
+def stop(state: State, exit_code: int, message: str, now: float) -> Decision:
+    """Ends the job although nothing is wrong, with a last checkpoint where it trains; at once if it is told twice."""
+    if not state.generation or state.over or state.verdict is not None or state.stopping is not None:
+        return finish(state, exit_code, message)
+    state = replace(state, stopping=Stopping(exit_code, message, now + SAVE_SECONDS))
+    told = emit(state, "warning", message=f"{message.partition(';')[0]}: the job is saved, and then ends")
+    return state, (told, Order(state.survivors(), Save(halt=True)))
 
 
 def when(state: State, step: int | None = None) -> str:

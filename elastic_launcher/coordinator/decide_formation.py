@@ -9,7 +9,7 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Abandon, Active, Form, Formed, FormFailed
 from elastic_launcher.coordinator.actions import Order
-from elastic_launcher.coordinator.decide_end import NOTHING_SAVED, Decision, emit, finish, then, when
+from elastic_launcher.coordinator.decide_end import NOTHING_SAVED, Decision, emit, ended_early, finish, stop, then, when
 from elastic_launcher.coordinator.decide_nodes import fail_node
 from elastic_launcher.coordinator.state import Formation, Member, Node, Phase, State
 
@@ -37,7 +37,7 @@ def form_next(state: State, now: float) -> Decision:
             f"{told} must leave ({leaving[-1].leave}) and {staying} of at least {state.rules.min_nodes} nodes would "
             f"stay; stopped {when(state)}, {NOTHING_SAVED}"
         )
-        return finish(state, ExitCode.STOPPED, message)
+        return stop(state, ExitCode.STOPPED, message, now)
     if not warm:
         return state, ()
     if not state.generation:
@@ -198,7 +198,7 @@ def begin(
     formation = Formation(number, mode, members, joiners, leavers, cause, now)
     order = Form(
         number,
-        state.generation + 1,
+        state.rules.generations_before + state.generation + 1,
         mode,
         members,
         joiners,

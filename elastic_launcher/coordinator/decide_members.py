@@ -15,9 +15,12 @@ from elastic_launcher.control.messages import (
     Failed,
     Formed,
     FormFailed,
+    Halted,
     Left,
     Log,
     Progress,
+    Saved,
+    SaveFailed,
     StepFailed,
     StepRedone,
     Warm,
@@ -262,6 +265,26 @@ def _step_redone(state: State, member: Member, report: StepRedone, now: float) -
     return replace(state, redone=report.step), (emit(state, "step_redone", step=report.step),)
 
 
+def _saved(state: State, member: Member, report: Saved, now: float) -> Decision:
+    state = replace(state, saved=report, step=max(state.step, report.step))
+    fields = {key: value for key, value in report.to_dict().items() if key != "kind"}
+    return state, (emit(state, "checkpoint_saved", **fields),)
+
+
+def _save_failed(state: State, member: Member, report: SaveFailed, now: float) -> Decision:
+    message = (
+        f"step {report.step} could not be saved: {report.message}; the training goes on, and the next checkpoint is "
+        "tried when it is due"
+    )
+    return state, (emit(state, "warning", message=message),)
+
+
+def _halted(state: State, member: Member, report: Halted, now: float) -> Decision:
+    if state.stopping is None or not _trains(state, member):
+        return state, ()
+    return replace(state, halted=True, step=max(state.step, report.step)), ()
+
+
 def _failed(state: State, member: Member, report: Failed, now: float) -> Decision:
     state = state.with_member(member.number, failure=report)
     if report.step is not None and _trains(state, member):
@@ -320,6 +343,9 @@ _REPORTS: dict[type, Callable[[State, Member, Any, float], Decision]] = {
     Log: _log,
     StepFailed: _step_failed,
     StepRedone: _step_redone,
+    Saved: _saved,
+    SaveFailed: _save_failed,
+    Halted: _halted,
     Failed: _failed,
     Done: _done,
     Ended: _ended,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import End
 from elastic_launcher.coordinator.actions import Action, KillNode, NoteNotice, Order, StartNode
-from elastic_launcher.coordinator.decide_end import NOTHING_SAVED, Decision, emit, finish, then, when
+from elastic_launcher.coordinator.decide_end import NOTHING_SAVED, Decision, emit, finish, stop, then, when
 from elastic_launcher.coordinator.observations import NodeNoticed, NodeNotStarted, TargetChanged
 from elastic_launcher.coordinator.state import Member, Node, Phase, State
 
@@ -19,7 +19,7 @@ LEAVE_SECONDS = 60.0  # that the processes of a node that left may take to end
 def change_target(state: State, observation: TargetChanged) -> Decision:
     """Takes another number of nodes as the target."""
     target = observation.target
-    if state.over:
+    if state.over or state.stopping is not None:
         return replace(state, target=target), ()
     if target.nodes < state.rules.min_nodes:
         message = observation.message or (
@@ -27,7 +27,7 @@ def change_target(state: State, observation: TargetChanged) -> Decision:
         )
         code = ExitCode.STOPPED if state.generation else ExitCode.NO_QUOTA
         left = f"stopped {when(state)}, {NOTHING_SAVED}" if state.nodes else "nothing was started"
-        return finish(replace(state, target=target), code, f"{message}; {left}")
+        return stop(replace(state, target=target), code, f"{message}; {left}", observation.now)
     raised = state.target is not None and target.nodes > state.target.nodes
     state = replace(state, target=target)
     return (replace(state, gave_up=False, failures=0) if raised else state), ()
@@ -82,13 +82,15 @@ def start_missing(state: State, now: float) -> Decision:
     if state.gave_up or now < state.start_not_before:
         return state, ()
     there = len(state.nodes) - len(state.in_phase(Phase.GONE))
+    rules = state.rules
     actions: list[Action] = []
     nodes, members = dict(state.nodes), dict(state.members)
-    size = state.rules.nproc_per_node
+    size = rules.nproc_per_node
     for place in range(state.target.nodes - there):
         replaces = place < state.to_replace
         cause = "failure" if replaces else "hint" if state.generation else "start"
-        number, first = len(nodes) + 1, len(members) + 1  # none is ever removed, so no number is used again
+        number = rules.first_node + len(nodes)  # none is ever removed, so no number is used again
+        first = rules.first_member + len(members)
         own = tuple(range(first, first + size))
         nodes[number] = Node(number, own, now, cause, since=now)
         members |= {member: Member(member, number, local_rank) for local_rank, member in enumerate(own)}

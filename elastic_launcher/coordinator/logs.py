@@ -61,12 +61,21 @@ class LogFollower:
         folder: The job's ``logs`` folder.
         show: Takes each line to show, with its rank; before the rank is known with None, and the line names the node.
         rotate_bytes: The size above which a file is rotated.
+        first_node: Number of the first node that is followed; those before are of earlier runs.
     """
 
-    def __init__(self, folder: Path, show: Callable[[int | None, str], None], rotate_bytes: int = ROTATE_BYTES) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        show: Callable[[int | None, str], None],
+        rotate_bytes: int = ROTATE_BYTES,
+        *,
+        first_node: int = 1,
+    ) -> None:
         self._folder = folder
         self._show = show
         self._rotate_bytes = rotate_bytes
+        self._first_node = first_node
         self._logs: dict[tuple[int, int], _Log] = {}
         self._marked = False
 
@@ -81,7 +90,10 @@ class LogFollower:
         """Reads a piece of what is new in each file; returns whether there may be more."""
         for name in os.listdir(self._folder):
             match = NAME.fullmatch(name)
-            if match and (place := (int(match["node"]), int(match["local_rank"]))) not in self._logs:
+            if not match or int(match["node"]) < self._first_node:
+                continue
+            place = int(match["node"]), int(match["local_rank"])
+            if place not in self._logs:
                 self._logs[place] = _Log(os.open(self._folder / name, os.O_RDWR | os.O_CLOEXEC))
         more = [self._read(place, log) for place, log in sorted(self._logs.items())]
         return any(more)

@@ -8,7 +8,7 @@ from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from elastic_launcher.control.messages import Active, Failed, Progress
+from elastic_launcher.control.messages import Active, Failed, Progress, Saved
 from elastic_launcher.logged import Logged
 
 
@@ -27,6 +27,9 @@ class Rules:
         start_timeout: Seconds within which a node must be warm.
         form_timeout: Seconds within which a group must stand.
         max_failures: Failures of the script within an hour that cost a node instead of the job.
+        first_node: Number of the first node that is started: numbers of an earlier run are not used again.
+        first_member: Number of its first member.
+        generations_before: Generations of earlier runs.
     """
 
     min_nodes: int
@@ -35,6 +38,9 @@ class Rules:
     start_timeout: float = 600.0
     form_timeout: float = 10.0
     max_failures: int = 0
+    first_node: int = 1
+    first_member: int = 1
+    generations_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +234,21 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Stopping:
+    """The job ends as soon as it is saved.
+
+    Attributes:
+        exit_code: What the launcher exits with.
+        message: What it was stopped by.
+        until: When it ends, saved or not.
+    """
+
+    exit_code: int
+    message: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """All that the coordinator knows.
 
@@ -259,6 +280,9 @@ class State:
         over: Whether the training loop is over on some member: nothing is changed any more.
         reason: Why the script stopped it, if it did.
         verdict: Why and when the job ends.
+        stopping: Why and when at the latest the job ends although nothing is wrong.
+        halted: Whether its training stands still for that.
+        saved: The last checkpoint.
         finished: Whether it has.
         step: Optimizer steps done, as far as is known.
         epoch: Where they are.
@@ -294,6 +318,9 @@ class State:
     over: bool = False
     reason: str = ""
     verdict: Verdict | None = None
+    stopping: Stopping | None = None
+    halted: bool = False
+    saved: Saved | None = None
     finished: bool = False
     step: int = 0
     epoch: int = 0
@@ -301,6 +328,11 @@ class State:
     redone: int | None = None
     progress: Progress | None = None
     logged: Logged = field(default_factory=Logged)
+
+    @property
+    def generation_number(self) -> int:
+        """The current generation's number over all runs of the job, 0 before the first of this run."""
+        return self.rules.generations_before + self.generation if self.generation else 0
 
     def in_phase(self, *phases: Phase) -> list[Node]:
         """Returns the nodes in one of ``phases``, oldest first."""

@@ -14,7 +14,7 @@ def status(state: State) -> dict[str, Any]:
     return {
         "v": 1,
         "phase": phase(state),
-        "generation": state.generation,
+        "generation": state.generation_number,
         "world_size": len(state.group),
         "step": state.step,
         "epoch": state.epoch,
@@ -34,6 +34,7 @@ def status(state: State) -> dict[str, Any]:
         },
         "progress": None if state.progress is None else asdict(state.progress),
         "log": state.logged.last(),
+        "saved": None if state.saved is None else {"step": state.saved.step, "path": state.saved.path},
     }
 
 

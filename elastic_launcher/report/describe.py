@@ -23,7 +23,8 @@ def describe(event: Event) -> str | None:
     get = event.get
     match event.kind:
         case "job_started":
-            return f"job {get('name')} started on {get('host')}: {shape(event)}"
+            begun = "started" if get("resumed_step") is None else f"goes on from step {number(get('resumed_step'))}"
+            return f"job {get('name')} {begun} on {get('host')}: {shape(event)}"
         case "hint_applied":
             return _hint(event)
         case "node_started":
@@ -40,6 +41,9 @@ def describe(event: Event) -> str | None:
             return _generation(event)
         case "step_redone":
             return f"step {number(get('step'))} is done again from its first sample: a node was lost in it"
+        case "checkpoint_saved":
+            held = duration(get("held_seconds") or 0.0)
+            return f"step {number(get('step'))} is saved in {get('path')} (the training waited {held})"
         case "events_gap":
             lost = get("lost") or 0
             return f"{plural(lost, 'event')} could not be written before this (is the disk full?); the training went on"

@@ -153,7 +153,8 @@ def relate(events: Sequence[Event]) -> History:
     timed = list(_timed(events, start.time))
     seconds = timed[-1][0]
     progress = [(at, event) for at, event in timed if event.kind == "progress"]
-    finished = [event.fields for event in events if event.kind == "job_finished"]
+    ends = [event for event in events if event.kind in ("job_started", "job_finished")]
+    finished = [event.fields for event in ends[-1:] if event.kind == "job_finished"]
     return History(
         started=start.fields if start.kind == "job_started" else {},
         started_at=start.time,
@@ -238,6 +239,9 @@ def _nodes(timed: Iterable[tuple[float, Event]]) -> tuple[NodeLife, ...]:
             for number in {member["node"] for member in event.get("members") or ()}:
                 life = lives.get(number, NodeLife(number, at))
                 lives[number] = life if life.admitted is not None else replace(life, admitted=at)
+        if event.kind == "job_started":  # another run: the nodes of the one before are gone, however that one ended
+            gone = {number: replace(life, ended=at, end="left") for number, life in lives.items() if life.ended is None}
+            lives.update(gone)
         number = event.get("node")
         if number is None:
             continue

@@ -146,7 +146,7 @@ def advance(state: JobState, event: Event) -> JobState:
             log, _ = state.log.add(get("step") or 0, get("rank") or 0, get("values") or {})
             return replace(state, last_at=now, log=log)
         case "job_started":
-            return replace(state, last_at=now, started=event.fields, started_at=now)
+            return _start(state, event, now)
         case "hint_applied":
             return replace(state, last_at=now, hint=event.fields)
         case "generation_formed":
@@ -165,6 +165,22 @@ def advance(state: JobState, event: Event) -> JobState:
     if "node" in event:
         state = _follow_node(state, event)
     return state
+
+
+def _start(state: JobState, event: Event, now: float) -> JobState:
+    """Begins the job, or another run of it: then the nodes of the run before are gone, however that one ended."""
+    nodes = {number: replace(node, phase="left") if node.is_there else node for number, node in state.nodes.items()}
+    return replace(
+        state,
+        last_at=now,
+        started=event.fields,
+        started_at=state.started_at or now,
+        nodes=nodes,
+        members=(),
+        world_size=0,
+        finished=None,
+        step=event.get("resumed_step") or 0,
+    )
 
 
 def _step_seconds(state: JobState, event: Event, now: float) -> float | None:

@@ -157,7 +157,10 @@ class Backward:
         check = 0
         if self._check is not None:
             check = self._check.combined()
-        return Signals(position=session.position.mark(), ready=ready, stop=stop, left_loop=left_loop, check=check)
+        save = halt = False
+        if session.checkpoints is not None:
+            save, halt = session.checkpoints.wishes()
+        return Signals(session.position.mark(), ready, stop, left_loop, save, halt, check)
 
     def _ready(self) -> int | None:
         loader = self._session.loader
@@ -182,6 +185,8 @@ class Backward:
         elif agreement.left_loop:
             if agreement.left_loop != group.world_size:
                 raise RuntimeError(name_positions(group, session.position, left_loop=signals.left_loop))
+        elif session.checkpoints is not None and session.checkpoints.agree(agreement):
+            pass  # the job stops after this step: no other generation begins
         elif agreement.formation is not None:
             self._resizer.agree(agreement.formation)
         dropped = bool(agreement.stop or agreement.left_loop)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import torch
 from torch.distributed.rendezvous import rendezvous
 
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.buffers import ModelBuffers
+from elastic_launcher.torch.checkpoints import Checkpoints
 from elastic_launcher.torch.group import build_group, group_from_store
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.launch import choose_device, read_batch, read_launch
@@ -51,6 +53,7 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | None = N
         batch, largest, seed, device, launch, member, ModelBuffers(), TrainingState([], [], [], [], {}, {})
     )
     if member is not None:
+        session.checkpoints = Checkpoints(session, member, Path(os.environ["ELASTIC_WORK_DIR"]))
         standing = member.join()
         session.position.epoch = int(standing.get("epoch", 0))
     job = Job(session)

@@ -248,6 +248,15 @@ class Job:
         if self.rank is not None and not (self._session.micro is not None and self._session.micro.rehearsal):
             self._session.report("log", step=self.step, rank=self.rank, values=plain)
 
+    def save(self) -> None:
+        """Asks for a checkpoint of the whole job after the next step that is completed; from any or all ranks.
+
+        Without our launcher there is nothing that could go on from it: nothing is saved then.
+        """
+        micro = self._session.micro
+        if self._session.checkpoints is not None and (micro is None or not micro.rehearsal):
+            self._session.checkpoints.ask()
+
     def stop(self, reason: str = "stopped by the script") -> None:
         """Ends loader and epochs on all ranks at one step; one rank's call is enough."""
         micro = self._session.micro

@@ -15,16 +15,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from elastic_launcher.checkpoint import kept
 from elastic_launcher.control.client import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.group import Group, GroupError, build_group
 from elastic_launcher.torch.launch import Launch
 from elastic_launcher.torch.place import Formation
 from elastic_launcher.torch.store_clients import connect_store
+from elastic_launcher.workdir import Layout
 
 POLL_SECONDS = 2.0  # how long a request for orders waits; also the heartbeat
 RETRY_SECONDS = 0.2  # between attempts to reach a coordinator that is away
@@ -47,6 +50,13 @@ class Member:
         launch: How this process was started.
         device: Where its tensors lie.
         orphan_timeout: Seconds without a coordinator after which the process leaves.
+
+    Attributes:
+        number: Its own.
+        checkpoint: The folder of the checkpoint that the job goes on from; "" for a job that begins.
+        term: The coordinator's reign.
+        save_wanted: Whether a checkpoint is asked for; whoever sees to it sets it back.
+        halt_wanted: Whether the job is to stop after a checkpoint.
     """
 
     def __init__(self, launch: Launch, device: torch.device, orphan_timeout: float) -> None:
@@ -66,10 +76,15 @@ class Member:
         self._over: str | None = None
         self._reports: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._closed = False
+        self._alone = False
         self._last_contact = time.monotonic()
         self.before_growing: Callable[[Formation], None] = lambda formation: None
         self.expected_world_size = 1
         self.waiting_since: float | None = None
+        self.checkpoint = ""
+        self.term = 1
+        self.save_wanted = False
+        self.halt_wanted = False
         self._store = ""
 
     def join(self) -> dict[str, Any]:
@@ -93,6 +108,8 @@ class Member:
         standing = self._client.post(f"/v1/members/{self.number}/join", payload)
         self.expected_world_size = int(standing.get("expected_world_size", 1))
         self._store = str(standing.get("store", ""))
+        self.checkpoint = str(standing.get("checkpoint", ""))
+        self.term = int(standing.get("term", 1))
         for target, name in ((self._follow_orders, "orders"), (self._send_reports, "reports")):
             threading.Thread(target=target, name=f"elastic-{name}", daemon=True).start()
         return standing
@@ -180,13 +197,18 @@ class Member:
             except ControlRefused as refusal:
                 _leave(f"the coordinator no longer knows this member: {refusal}")
             self._last_contact = time.monotonic()
+            self._alone = False
             for order in answer["orders"]:
                 after = max(after, order["seq"])
                 self._obey(order)
 
     def _consider_leaving(self) -> None:
-        if time.monotonic() - self._last_contact > self._orphan_timeout:
-            _leave(f"the launcher has not been heard of for {self._orphan_timeout:g} s; nothing was saved")
+        silence = time.monotonic() - self._last_contact
+        if silence > self._orphan_timeout:
+            saved = kept(Layout(Path(os.environ["ELASTIC_WORK_DIR"])).checkpoints)
+            _leave(f"the launcher has not been heard of for {self._orphan_timeout:g} s; {saved}")
+        if silence > self._orphan_timeout / 2 and not self._alone:
+            self._alone = self.save_wanted = True  # before this rank, or its agent, leaves
         time.sleep(RETRY_SECONDS * (0.5 + random.random()))
 
     def _obey(self, order: dict[str, Any]) -> None:
@@ -196,6 +218,8 @@ class Member:
             threading.Thread(target=self._build, args=(order,), name="elastic-formation", daemon=True).start()
         elif kind == "abandon":
             self._abandon(order["formation"])
+        elif kind == "save":
+            self.save_wanted, self.halt_wanted = True, self.halt_wanted or bool(order.get("halt"))
         elif kind == "end":
             with self._changed:
                 self._over = order.get("reason") or "the job is over"

@@ -58,6 +58,7 @@ class Resizer:
         self._senders: list[Sender] = []
         self._receiver: Receiver | None = None
         self._old_group: Group | None = None
+        self._fingerprint: dict[str, Any] = {}
         self.check_due = False
         self.transition: Formation | None = None
         if session.member is not None:
@@ -107,6 +108,8 @@ class Resizer:
             SystemExit: With 0, if the job ends without needing it.
         """
         member = self._member()
+        if fingerprint:
+            self._fingerprint = fingerprint
         member.report("warm", fingerprint=fingerprint)
         while True:
             try:
@@ -137,9 +140,13 @@ class Resizer:
             session.position = receive_position(group, source)
             self._receiver = Receiver(group, source, session.state)
         else:
+            if session.checkpoints is not None and group.rank == 0:
+                session.checkpoints.resume(self._fingerprint)
             meet(session, group, Standing())
         dividing = group.world_size - (len(formation.joiners) if growing else 0)
         self.take_place(Place(me, formation, group, dividing))
+        if session.checkpoints is not None:
+            session.checkpoints.note_training(self._fingerprint)
         self.transition = formation if growing else None
         first_step = session.position.step + growing
         self._activation = Activation(formation, first_step, session.position.step + 1, survivor=False)

@@ -21,6 +21,7 @@ from elastic_launcher.torch.standing import Todo
 from elastic_launcher.torch.state import TrainingState
 
 if TYPE_CHECKING:
+    from elastic_launcher.torch.checkpoints import Checkpoints
     from elastic_launcher.torch.launch import Launch
     from elastic_launcher.torch.loader import ElasticLoader
     from elastic_launcher.torch.member import Member
@@ -105,6 +106,7 @@ class Session:
         launch: How the process was started.
         member: The connection to the coordinator; None without our launcher.
         place: Where this process stands among its peers; None until it is admitted.
+        checkpoints: What saves the job; None without our launcher.
         sync_gradients: Whether the micro-batch that runs has completed the global batch.
         stop_reason: Why this rank's script asked for the end, if it did.
         over: Whether the training has ended on all ranks.
@@ -124,6 +126,7 @@ class Session:
     state: TrainingState
     position: Position = field(default_factory=Position)
     place: Place | None = None
+    checkpoints: Checkpoints | None = None
     micro: MicroBatch | None = None
     loader: ElasticLoader | None = None
     sync_gradients: bool = False

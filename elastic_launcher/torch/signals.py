@@ -11,8 +11,8 @@ from dataclasses import dataclass
 READY_SLOTS = 8  # one formation is under way at a time; eight apart they can't be taken for one another
 POSITION_BITS = 8
 CHECK_BITS = 16
-_STOP, _BREAK, _LATE, _WEIGHT, _LOSS, _LOSS_WEIGHT = range(READY_SLOTS, READY_SLOTS + 6)
-_POSITION = READY_SLOTS + 6
+_STOP, _BREAK, _SAVE, _HALT, _LATE, _CHECKED, _WEIGHT, _LOSS, _LOSS_WEIGHT = range(READY_SLOTS, READY_SLOTS + 9)
+_POSITION = READY_SLOTS + 9
 _CHECK = _POSITION + POSITION_BITS
 HEAD = _CHECK + CHECK_BITS
 
@@ -26,6 +26,8 @@ class Signals:
         ready: The formation that this rank could change to after this step, or None.
         stop: The script of this rank asked for the end.
         left_loop: The script of this rank broke out of the training loop.
+        save: This rank wants a checkpoint after this step.
+        halt: This rank was told that the job stops after this step's checkpoint.
         check: A checksum of this rank's parameters, or 0 when none is compared in this step.
     """
 
@@ -33,6 +35,8 @@ class Signals:
     ready: int | None = None
     stop: bool = False
     left_loop: bool = False
+    save: bool = False
+    halt: bool = False
     check: int = 0
 
 
@@ -46,9 +50,11 @@ class Agreement:
         formation: The formation that all ranks are ready for, or None.
         stop: How many ranks asked for the end.
         left_loop: How many ranks broke out of the loop.
+        save: How many ranks want a checkpoint.
+        halt: How many ranks know that the job stops.
         late: How many ranks had a gradient that came after its bucket was reduced.
         same_position: Whether all ranks stood at the same step.
-        same_check: Whether all ranks' parameter checksums are equal.
+        same_check: Whether all ranks' parameter checksums are equal, or some have none in this step.
     """
 
     weight: float
@@ -56,6 +62,8 @@ class Agreement:
     formation: int | None
     stop: int
     left_loop: int
+    save: int
+    halt: int
     late: int
     same_position: bool
     same_check: bool
@@ -79,7 +87,8 @@ def spell(signals: Signals, *, late: bool, weight: float, loss: float) -> list[f
     ready = [0.0] * READY_SLOTS
     if signals.ready is not None:
         ready[signals.ready % READY_SLOTS] = 1.0
-    numbers = [float(signals.stop), float(signals.left_loop), float(late), weight, loss, weight]
+    wishes = [signals.stop, signals.left_loop, signals.save, signals.halt, late, signals.check != 0]
+    numbers = [*map(float, wishes), weight, loss, weight]
     return ready + numbers + _signs(signals.position, POSITION_BITS) + _signs(signals.check, CHECK_BITS)
 
 
@@ -102,7 +111,9 @@ def read(head: list[float], signals: Signals, world_size: int) -> Agreement:
         formation=signals.ready if agreed else None,
         stop=int(head[_STOP]),
         left_loop=int(head[_BREAK]),
+        save=int(head[_SAVE]),
+        halt=int(head[_HALT]),
         late=int(head[_LATE]),
         same_position=all(abs(value) == world_size for value in head[_POSITION:_CHECK]),
-        same_check=all(abs(value) == world_size for value in head[_CHECK:HEAD]),
+        same_check=head[_CHECKED] < world_size or all(abs(value) == world_size for value in head[_CHECK:HEAD]),
     )

@@ -217,6 +217,9 @@ class StepLoop:
 
     def _pass_boundary(self, loader: ElasticLoader) -> None:
         self._progress.tell(loader)
+        checkpoints = self._session.checkpoints
+        if checkpoints is not None and checkpoints.after_step():
+            self._resizer.check_due = self._session.need_place("a checkpoint").world_size > 1
         self._resizer.after_step(self._session.pace.tick())
 
     # -- ends

@@ -35,7 +35,7 @@ class ChecksumTask:
         total = 0
         for value in self._sums:
             total = (total * 0x100000001B3 ^ value) & (2**64 - 1)
-        return (total ^ total >> 32 ^ total >> 48) & 0xFFFF
+        return (total ^ total >> 32 ^ total >> 48) & 0xFFFF or 1  # 0 stands for none
 
     def by_name(self) -> dict[str, int]:
         """Returns the checksum of each parameter."""

@@ -144,6 +144,17 @@ def _parts(attempts: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
     return [found[rank] for rank in sorted(found)]
 
 
+def without_lost(ledgers: list[list[dict[str, Any]]], events: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Leaves out the steps that a later run of the same job did again, from the checkpoint that it went on from."""
+    for number, event in enumerate(events):
+        if event["kind"] == "job_started":
+            started = next((e for e in events[number:] if e["kind"] == "node_started"), None)
+            first = started["members"][0] if started else math.inf
+            step = event.get("resumed_step", 0)
+            ledgers = [[row for row in rows if row["member"] >= first or row["step"] < step] for rows in ledgers]
+    return [rows for rows in ledgers if rows]
+
+
 def _begins_anew(row: dict[str, Any], attempt: list[dict[str, Any]]) -> bool:
     return any(row[name] != attempt[0][name] for name in ("generation", "world_size", "rank")) or (
         row["indices"] == attempt[0]["indices"]

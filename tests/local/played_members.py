@@ -63,6 +63,8 @@ class Play:
                 seq = order["seq"]
                 if order["kind"] in ("end", "fail"):
                     return 0 if order["kind"] == "end" else 1
+                if order["kind"] == "save" and order["halt"]:
+                    report("halted", step=self.step)
                 if order["kind"] == "form" and member in order["leavers"]:
                     report("left", step=self.step)
                     return 0

@@ -79,7 +79,7 @@ def test_a_loss_that_is_no_number_is_shown_and_is_no_error(tmp_path: Path) -> No
     ("signal_number", "code"),
     [pytest.param(signal.SIGINT, 130, marks=pytest.mark.quick), (signal.SIGTERM, 75)],
 )
-def test_an_interrupted_launcher_ends_all_and_says_that_nothing_was_saved(
+def test_an_interrupted_launcher_ends_all_and_says_what_was_saved(
     tmp_path: Path, signal_number: int, code: int
 ) -> None:
     with launched("--nodes", "2:2", "--", SCRIPT, options(tmp_path, pace=0.01), cwd=tmp_path) as job:
@@ -87,7 +87,8 @@ def test_an_interrupted_launcher_ends_all_and_says_that_nothing_was_saved(
         os.kill(job.process.pid, signal_number)
         assert job.wait(LONG) == code, job.stderr
         assert_no_process(job.work_dir)
-    assert "nothing was saved" in job.stderr
+    saved = job.events.of("checkpoint_saved")[-1]
+    assert f"step {saved['step']} is saved in {saved['path']}, the same command goes on from there" in job.stderr
 
 
 @pytest.mark.quick
@@ -110,7 +111,7 @@ def test_hints_below_the_minimum_while_running_end_the_job_with_75(tmp_path: Pat
         os.replace(aside, hints)
         assert job.wait(LONG) == 75, job.stderr
         assert_no_process(job.work_dir)
-    assert "nothing was saved" in job.stderr
+    assert "is saved in" in job.stderr.splitlines()[-1]
 
 
 @pytest.mark.quick

@@ -34,6 +34,8 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
         "max_failures": "3",
         "global_batch_size": "256",
         "max_batch_per_gpu": "64",
+        "checkpoint_every": "100 steps",
+        "keep_checkpoints": "3",
         "data": "/data",
         "output": "/model",
         "name": "digits",
@@ -58,6 +60,8 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
         max_failures=3,
         global_batch_size=256,
         max_batch_per_gpu=64,
+        checkpoint_every="100 steps",
+        keep_checkpoints=3,
         data="/data",
         output="/model",
     )
@@ -97,7 +101,11 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
         ("start_timeout", "0", "--start-timeout is 0:"),
         ("orphan_timeout", "nan", "--orphan-timeout is nan"),
         ("require_hints", True, "--require-hints needs --hints FILE"),
-        ("checkpoint_every", "5", "unknown option 'checkpoint_every'"),
+        ("checkpoint_every", "often", "--checkpoint-every is 'often': it must be a time or a number of steps above 0"),
+        ("checkpoint_every", "0s", "--checkpoint-every is '0s'"),
+        ("checkpoint_every", "2.5 steps", "--checkpoint-every is '2.5 steps'"),
+        ("keep_checkpoints", "0", "--keep-checkpoints is '0': it must be a whole number, 1 or more"),
+        ("engines", "5", "unknown option 'engines'"),
     ],
 )
 def test_bad_options_are_refused_by_name_with_the_fix(key: str, text: object, said: str) -> None:
@@ -145,7 +153,11 @@ def test_the_job_is_named_after_its_script_and_matched_by_that(command: tuple[st
 
 def test_ranks_find_what_was_given_in_their_environment() -> None:
     config = JobConfig(script="train.py", global_batch_size=256, data="/data")
-    assert config.environment() == {"ELASTIC_GLOBAL_BATCH_SIZE": "256", "ELASTIC_DATA": "/data"}
+    assert config.environment() == {
+        "ELASTIC_GLOBAL_BATCH_SIZE": "256",
+        "ELASTIC_KEEP_CHECKPOINTS": "2",
+        "ELASTIC_DATA": "/data",
+    }
 
 
 def test_the_command_is_what_was_typed() -> None:

@@ -21,6 +21,7 @@ KINDS = {
     "pairs": "typing.Dict[str, str]",
     "text": "String",
     "share": "String",
+    "period": "String",
 }
 AS_ARTIFACTS = {"data", "output"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.config import JobConfig
-from elastic_launcher.workdir import Layout, WorkDirError, claim, process_start, read_job, write_json
+from elastic_launcher.events import EventLog
+from elastic_launcher.workdir import JobDone, Layout, Past, WorkDirError, claim, process_start, read_job, write_json
 
 CONFIG = JobConfig(script="train.py", arguments=("--lr", "0.1"), global_batch_size=64, work_dir="job")
 
@@ -77,17 +79,39 @@ def test_the_folder_of_another_job_is_refused_and_the_difference_named(
         claim(JobConfig.from_dict(CONFIG.to_dict() | change), tmp_path)
 
 
-def test_the_folder_of_an_ended_job_is_refused(tmp_path: Path) -> None:
-    claim(CONFIG, tmp_path).close()
-    with pytest.raises(WorkDirError, match="which has ended: choose another folder"):
-        claim(CONFIG, tmp_path)
+def test_an_unfinished_job_is_taken_up_again_and_uses_no_number_twice(tmp_path: Path) -> None:
+    config = JobConfig.from_dict(CONFIG.to_dict() | {"nproc_per_node": 2})
+    with claim(config, tmp_path) as first:
+        assert first.past == Past(1, 1, 1, 0)
+        first.layout.node_log(3).touch()  # nodes 1 to 3, members 1 to 6
+        with contextlib.closing(EventLog(first.layout.events)) as events:
+            events.append("generation_formed", 4)
+            events.append("job_finished", 4, exit_code=75)
+    with claim(CONFIG, tmp_path) as second:
+        assert second.job_id == first.job_id
+        assert second.past == Past(2, 4, 7, 4)
+        second.layout.node_log(4).touch()
+    with claim(CONFIG, tmp_path) as third:
+        assert third.past == Past(3, 5, 8, 4)
+    with claim(CONFIG, tmp_path) as fourth:
+        assert fourth.past == Past(4, 5, 8, 4), "no node was started in between"
 
 
-def test_a_refused_folder_is_not_kept_locked(tmp_path: Path) -> None:
-    claim(CONFIG, tmp_path).close()
-    for _ in range(2):
-        with pytest.raises(WorkDirError, match="has ended"):
+def test_a_job_that_is_done_is_told_and_left_alone(tmp_path: Path) -> None:
+    with claim(CONFIG, tmp_path) as work_dir, contextlib.closing(EventLog(work_dir.layout.events)) as events:
+        events.append("job_finished", 1, exit_code=0, message="done: 9 steps")
+    before = work_dir.layout.job.read_text()
+    for _ in range(2):  # it is not kept locked
+        with pytest.raises(JobDone, match="done: 9 steps"):
             claim(CONFIG, tmp_path)
+    assert work_dir.layout.job.read_text() == before
+
+
+def test_events_of_a_later_version_are_left_alone(tmp_path: Path) -> None:
+    claim(CONFIG, tmp_path).close()
+    (tmp_path / "job" / "events.jsonl").write_text('{"v": 99, "kind": "x", "time": 1.0, "generation": 1}\n')
+    with pytest.raises(WorkDirError, match="events of version 99"):
+        claim(CONFIG, tmp_path)
 
 
 def test_the_same_script_from_another_folder_is_another_job(tmp_path: Path) -> None:

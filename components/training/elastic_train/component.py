@@ -35,6 +35,8 @@ def elastic_train(
     orphan_timeout: float = 60,
     heartbeat_timeout: float = 10,
     max_failures: int = 0,
+    checkpoint_every: str = "",
+    keep_checkpoints: int = 2,
     name: str = "",
 ) -> NamedTuple(
     "Outputs",
@@ -69,6 +71,8 @@ def elastic_train(
         orphan_timeout: Seconds that nodes go on when the launcher can't be reached.
         heartbeat_timeout: Seconds without a sign of life after which a rank that others wait for counts as lost.
         max_failures: Exceptions of the script within an hour that cost the node only; 0 ends the training at the first.
+        checkpoint_every: How often the training is saved, as 30s, 5m or 100 steps; without it, as its cost allows.
+        keep_checkpoints: How many checkpoints are kept.
         name: The job's name; without one, that of the script or of the folder.
 
     Returns:
@@ -100,6 +104,8 @@ def elastic_train(
             "orphan_timeout": orphan_timeout,
             "heartbeat_timeout": heartbeat_timeout,
             "max_failures": max_failures or None,
+            "checkpoint_every": checkpoint_every,
+            "keep_checkpoints": keep_checkpoints,
             "data": data.path if data else None,
             "output": model.path,
             "name": name,

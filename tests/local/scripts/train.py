@@ -23,10 +23,10 @@ from torch.utils.data import Dataset
 import elastic_launcher.torch as elastic
 
 KEYS: dict[str, Any] = {
-    "folder": ".",  # ledgers, the final model, the stop file
-    "samples": 97,
+    "folder": ".",  # ledgers, the final model, the stop file, the save file
+    "samples": 97,  # the environment's SAMPLES goes before it
     "batch": 24,
-    "micro": 5,
+    "micro": 5,  # None: the launcher says it
     "epochs": 100_000,
     "pace": 0.0,  # seconds that each micro-batch takes at least, so that the test has time to act
     "workers": 0,
@@ -136,7 +136,7 @@ def main() -> None:
     if OPTIONS["compile"]:
         model = torch.compile(model)
     model, optimizer, scheduler = job.prepare(model, optimizer, scheduler)
-    samples = 0 if OPTIONS["fault"] == "empty data" else OPTIONS["samples"]
+    samples = 0 if OPTIONS["fault"] == "empty data" else int(os.environ.get("SAMPLES", OPTIONS["samples"]))
     dataset = Numbered(samples + (off and OPTIONS["fault"] == "differs: data"))
     loader = job.dataloader(dataset, shuffle=True, seed=7, num_workers=OPTIONS["workers"])
     slow = OPTIONS["slow_forward"] if joiner else 0.0
@@ -178,6 +178,11 @@ def main() -> None:
                 ledger.write(json.dumps(row) + "\n")
                 if OPTIONS["evaluate"] and job.sync_gradients and job.step % OPTIONS["evaluate"] == 0:
                     evaluated(job, model, loader)
+                if job.sync_gradients:
+                    job.state["steps"] = job.state.get("steps", 0) + 1
+                    if job.rank == job.world_size - 1 and (FOLDER / "save").exists():
+                        (FOLDER / "save").unlink()
+                        job.save()
                 if (
                     OPTIONS["fault"] == "break"
                     and job.rank == OPTIONS["fault_rank"]
@@ -189,7 +194,7 @@ def main() -> None:
     if OPTIONS["evaluate"]:
         evaluated(job, model, loader)
     if job.is_main:
-        torch.save({"model": plain.state_dict(), "step": job.step}, FOLDER / "model.pt")
+        torch.save({"model": plain.state_dict(), "step": job.step, "state": job.state}, FOLDER / "model.pt")
 
 
 if __name__ == "__main__":

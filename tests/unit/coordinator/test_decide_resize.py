@@ -7,6 +7,7 @@ from elastic_launcher.control.messages import (
     Failed,
     Form,
     Formed,
+    Halted,
     Left,
 )
 from elastic_launcher.coordinator.actions import NoteNotice
@@ -145,6 +146,7 @@ def test_a_node_that_leaves_counts_until_it_is_gone() -> None:
 def test_below_the_minimum_by_hint_is_75() -> None:
     job = training(2, minimum=2)
     job.target(0, message="the hint allows 1 GPU, fewer than the 2 of the minimum")
+    job.report(1, Halted(12))
     assert job.finish is not None
     assert job.finish.exit_code == 75
     assert job.finish.message == (
@@ -155,6 +157,7 @@ def test_below_the_minimum_by_hint_is_75() -> None:
 def test_below_the_minimum_by_notice_is_75() -> None:
     job = training(2, minimum=2)
     job.notice(1)
+    job.report(1, Halted(12))
     assert job.finish is not None
     assert job.finish.exit_code == 75
     assert job.finish.message == (

@@ -1,0 +1,69 @@
+"""What a job goes on from: the newest checkpoint in its folder that is whole and its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from elastic_launcher.checkpoint import Manifest, differences, find_newest, raise_fence, set_aside
+from elastic_launcher.config import ConfigError, JobConfig
+from elastic_launcher.workdir import Layout, Past
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a run of a job begins.
+
+    Attributes:
+        past: What earlier runs have used up.
+        folder: The checkpoint that it goes on from; None from the beginning.
+        manifest: What is said of that.
+    """
+
+    past: Past = Past()
+    folder: Path | None = None
+    manifest: Manifest | None = None
+
+
+def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[str], None]) -> Origin:
+    """Looks for the newest checkpoint that can be used; shuts out whatever still writes for an earlier run.
+
+    Args:
+        config: The job.
+        layout: Its work directory.
+        past: What earlier runs have used up.
+        say: Takes a line for the user, for each checkpoint that can't be used, and for the one that is.
+
+    Raises:
+        ConfigError: If there are checkpoints and none can be used, or the folder can't be written.
+    """
+    found = find_newest(layout.checkpoints, lambda manifest: _refusal(manifest, config))
+    if found.refused and found.folder is None:
+        raise ConfigError(
+            f"no checkpoint in {layout.checkpoints} can be used: {'; '.join(found.refused)}; remove that folder to "
+            "train from the beginning"
+        )
+    for reason in found.refused:
+        say(f"{reason}; the checkpoint before it is used instead")
+    try:
+        for path in found.damaged:
+            set_aside(path)
+        raise_fence(layout.checkpoints, past.term)
+    except OSError as error:
+        raise ConfigError(f"the checkpoints in {layout.checkpoints} can't be written: {error.strerror}") from error
+    if found.manifest is not None:
+        say(f"this job goes on from step {found.manifest.step}, saved in {found.folder}")
+    elif past.term > 1:
+        say("this job had saved nothing: it trains from the beginning")
+    return Origin(past, found.folder, found.manifest)
+
+
+def _refusal(manifest: Manifest, config: JobConfig) -> str:
+    """Returns what differs between a checkpoint's job and this one, as far as that is known before nodes start."""
+    script = config.module or os.path.basename(str(config.script))
+    here = replace(manifest.job, script=script, arguments=config.arguments)
+    if config.global_batch_size is not None:
+        here = replace(here, global_batch_size=config.global_batch_size)
+    return "; ".join(differences(manifest.job, here))

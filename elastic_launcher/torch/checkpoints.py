@@ -1,0 +1,167 @@
+"""When this job is saved, by which of its ranks, and what a job that was interrupted goes on from.
+
+All ranks learn in one gradient reduction that one of them wants a checkpoint; after that step they hold the same state,
+and rank 0 saves it. A job that is to stop trains no further then.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elastic_launcher.checkpoint import CheckpointError, JobIdentity, Mark, differences
+from elastic_launcher.checkpoint.files import read_manifest
+from elastic_launcher.period import Period, read_period
+from elastic_launcher.torch.member import JobOver
+from elastic_launcher.torch.saving import Saved, Saver, load
+from elastic_launcher.torch.signals import Agreement
+from elastic_launcher.torch.state import StateMismatch
+from elastic_launcher.workdir import Layout, read_job
+
+if TYPE_CHECKING:
+    from elastic_launcher.torch.member import Member
+    from elastic_launcher.torch.session import Session
+
+EVERY = "ELASTIC_CHECKPOINT_EVERY"
+KEEP = "ELASTIC_KEEP_CHECKPOINTS"
+OF_SCRIPT = ("global_batch_size", "seed", "dataset", "shuffle", "loader_seed", "drop_last")
+"""What only the ranks know for sure; the launcher compares the rest before it starts them."""
+
+
+class Checkpoints:
+    """Saves one job and resumes it, in one process.
+
+    Args:
+        session: The job.
+        member: The connection to its coordinator.
+        work_dir: The job's folder.
+    """
+
+    def __init__(self, session: Session, member: Member, work_dir: Path) -> None:
+        every = os.environ.get(EVERY)
+        self._session = session
+        self._member = member
+        self._work_dir = work_dir
+        self._period = read_period(every) if every else Period()
+        folder = Layout(work_dir).checkpoints
+        self._saver = Saver(folder, int(os.environ.get(KEEP, "2")), self._tell_saved, self._tell_failed)
+        self._fingerprint: dict[str, Any] = {}
+        self._asked = False
+        self._due = False
+        self._compare = False
+        self._halting = False
+        self._begun_at = time.monotonic()
+        self._begun_step = 0
+        self._cost = 0.0
+
+    # -- going on from one
+
+    def resume(self, fingerprint: dict[str, Any]) -> None:
+        """Takes the state of the checkpoint that the job goes on from, if there is one.
+
+        Args:
+            fingerprint: What this rank trains, as the coordinator is told.
+
+        Raises:
+            RuntimeError: If it is of another training, or can't be read; the message says what is wrong.
+        """
+        self._fingerprint = fingerprint
+        if not self._member.checkpoint:
+            return
+        folder = Path(self._member.checkpoint)
+        try:
+            manifest = read_manifest(folder)
+            different = differences(manifest.job, self._identity(), OF_SCRIPT)
+            if different:
+                raise RuntimeError(
+                    f"this job can't go on from {folder}: {'; '.join(different)}. Make them the same again, or train "
+                    "anew in another work directory."
+                )
+            self._session.position = load(folder, manifest, self._session.state)
+        except (CheckpointError, StateMismatch) as error:
+            raise RuntimeError(f"this job can't go on from {folder}: {error}") from error
+
+    def note_training(self, fingerprint: dict[str, Any]) -> None:
+        """Takes it that this rank trains from now on, and what: the first checkpoint is due a period later."""
+        self._fingerprint = fingerprint
+        self._begun_at, self._begun_step = time.monotonic(), self._session.position.step
+
+    def _identity(self) -> JobIdentity:
+        _, config = read_job(self._work_dir)
+        script = config.module or os.path.basename(str(config.script))
+        return JobIdentity(script, config.arguments, **{name: self._fingerprint[name] for name in OF_SCRIPT})
+
+    # -- saving
+
+    def ask(self) -> None:
+        """Has the next boundary save."""
+        self._asked = True
+
+    def wishes(self) -> tuple[bool, bool]:
+        """Returns whether this rank wants a checkpoint after the step that runs now, and whether the job is to stop."""
+        place = self._session.place
+        due = place is not None and place.rank == 0 and not self._saver.busy and self._is_due()
+        return due or self._asked or self._member.save_wanted, self._member.halt_wanted
+
+    def _is_due(self) -> bool:
+        steps = self._session.position.step + 1 - self._begun_step
+        return self._period.is_due(steps, time.monotonic() - self._begun_at, self._cost)
+
+    def agree(self, agreement: Agreement) -> bool:
+        """Takes what all ranks said together; returns whether the job stops after this step."""
+        if agreement.save or agreement.halt:
+            self._due = self._compare = True
+            self._asked = self._member.save_wanted = False
+        self._halting = bool(agreement.halt)
+        return self._halting
+
+    def after_step(self) -> bool:
+        """Saves if that was agreed on and nothing is being written; returns whether all ranks compare their parameters.
+
+        Raises:
+            SystemExit: With 0, where the job stops.
+        """
+        if self._halting:
+            self._halt()
+        if self._due and not self._saver.busy:
+            self._due = False
+            self._begin()
+        compare, self._compare = self._compare, False
+        return compare
+
+    def _begin(self) -> None:
+        session = self._session
+        place = session.need_place("a checkpoint")
+        self._begun_at, self._begun_step = time.monotonic(), session.position.step
+        if place.rank == 0:
+            mark = Mark(self._member.term, place.formation.generation, session.position.step)
+            self._saver.save(session.state, session.position, self._identity(), mark, place.world_size)
+
+    def _halt(self) -> None:
+        """Saves, and waits for the end of the job."""
+        self._saver.wait()
+        self._begin()
+        self._saver.wait()
+        if self._session.need_place("the end").rank == 0:
+            self._member.report("halted", step=self._session.position.step)
+        try:
+            self._member.wait_for(lambda formation: False)
+        except JobOver as over:
+            self._session.over = True
+            raise SystemExit(0) from over
+
+    def _tell_saved(self, saved: Saved) -> None:
+        self._cost = saved.seconds
+        self._member.report(
+            "saved",
+            step=saved.step,
+            path=str(saved.path),
+            bytes=saved.size,
+            held_seconds=round(saved.held_seconds, 4),
+            seconds=round(saved.seconds, 4),
+        )
+
+    def _tell_failed(self, step: int, why: str) -> None:
+        self._member.report("save_failed", step=step, message=why)

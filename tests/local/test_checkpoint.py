@@ -1,0 +1,216 @@
+"""A job that was stopped, or lost with everything it ran on, goes on from its newest good checkpoint, at any size."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from elastic_launcher.agent import processes
+from elastic_launcher.checkpoint import find_newest
+from tests.local.ledgers import (
+    SCRIPT,
+    assert_each_sample_once,
+    assert_same_model,
+    read_ledgers,
+    train_plain,
+    without_lost,
+)
+from tests.support import Launcher, assert_no_process, launched
+
+SAMPLES, BATCH = 97, 24
+LONG = 150.0
+
+
+class Stage:
+    """One job that is launched several times in one folder."""
+
+    def __init__(self, folder: Path, **more: Any) -> None:
+        self.folder = folder
+        self.work_dir = folder / "job"
+        self.runs = 0
+        options = {"folder": str(folder), "samples": SAMPLES, "batch": BATCH, "micro": None, "pace": 0.004, **more}
+        self.script = json.dumps(options)
+
+    @contextmanager
+    def run(self, nodes: int, micro: int = 5, *options: str, **environment: str) -> Iterator[Launcher]:
+        self.runs += 1
+        arguments = [
+            "--nodes",
+            f"{nodes}:{nodes}",
+            "--max-batch-per-gpu",
+            str(micro),
+            *options,
+            "--",
+            SCRIPT,
+            self.script,
+        ]
+        with launched(*arguments, cwd=self.folder, environment=environment) as job:
+            yield job
+
+    def events(self, job: Launcher) -> list[dict[str, Any]]:
+        """Returns the events of the run that was started last."""
+        events = job.events.all()
+        begun = [number for number, event in enumerate(events) if event["kind"] == "job_started"]
+        return events[begun[-1] :] if len(begun) == self.runs else []
+
+    def wait_steps(self, job: Launcher, steps: int) -> int:
+        """Waits until this run has done so many steps; returns where the job stands."""
+        first: list[int] = []
+
+        def far(event: dict[str, Any]) -> bool:
+            if event not in self.events(job):
+                return False
+            first.append(event["step"])
+            return event["step"] >= min(first) + steps
+
+        return int(job.events.wait("progress", far, LONG)["step"])
+
+    def finish(self, job: Launcher) -> None:
+        (self.folder / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+        assert_no_process(self.work_dir)
+
+    def kill_everything(self, job: Launcher) -> None:
+        job.process.kill()
+        job.process.wait()
+        assert processes.kill_until_none(str(self.work_dir))
+
+    def assert_like_plain(self, job: Launcher, micro: int, *, stopped_only: bool = False) -> int:
+        """Fails unless the final model is the plain one, of each sample once; returns the number of steps."""
+        ledgers = read_ledgers(self.folder)
+        if not stopped_only:
+            ledgers = without_lost(ledgers, job.events.all())
+        steps = assert_each_sample_once(ledgers, SAMPLES, BATCH, micro)
+        assert_same_model(self.folder, train_plain(SAMPLES, BATCH, steps))
+        assert torch.load(self.folder / "model.pt", weights_only=True)["state"] == {"steps": steps}
+        return steps
+
+
+@pytest.mark.quick
+def test_a_job_that_is_stopped_goes_on_at_other_sizes_and_loses_no_step(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stopped = 0
+    for nodes, micro, number, code in ((2, 5, signal.SIGTERM, 75), (3, 2, signal.SIGINT, 130)):
+        with stage.run(nodes, micro) as job:
+            stage.wait_steps(job, 12)
+            job.process.send_signal(number)
+            assert job.wait(LONG) == code, job.stderr
+            assert_no_process(stage.work_dir)
+        saved, finished = stage.events(job)[-2:]
+        assert (saved["kind"], finished["kind"]) == ("checkpoint_saved", "job_finished")
+        assert saved["step"] == finished["steps"] > stopped
+        stopped = saved["step"]
+        last = job.stderr.splitlines()[-1]
+        assert last.endswith(f"step {stopped} is saved in {saved['path']}, the same command goes on from there")
+    with stage.run(1, 7) as job:
+        stage.wait_steps(job, 12)
+        stage.finish(job)
+    assert f"this job goes on from step {stopped}" in job.stderr
+    assert stage.assert_like_plain(job, 7, stopped_only=True) > stopped
+    started = job.events.of("job_started")
+    assert [event["term"] for event in started] == [1, 2, 3]
+    assert started[2]["resumed_step"] == stopped
+    nodes = [event["node"] for event in job.events.of("node_started")]
+    generations = [event["generation"] for event in job.events.of("generation_formed")]
+    assert nodes == sorted(set(nodes)) and generations == sorted(set(generations))
+    with stage.run(1, 7) as job:
+        assert job.wait(LONG) == 0
+    assert f"the job in {stage.work_dir} is done: done (the test has seen enough)" in job.stderr
+    assert len(job.events.of("job_started")) == 3
+
+
+@pytest.mark.quick
+def test_a_damaged_checkpoint_is_said_and_the_one_before_it_is_used(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    with stage.run(2, 5, "--checkpoint-every", "7 steps") as job:
+        job.events.wait("checkpoint_saved", lambda e: e["step"] >= 14, LONG)
+        stage.kill_everything(job)
+    newest = find_newest(stage.work_dir / "checkpoints")
+    assert newest.folder is not None and newest.manifest is not None
+    shard = next(newest.folder.glob("*.safetensors"))
+    content = bytearray(shard.read_bytes())
+    content[-9] ^= 16
+    shard.write_bytes(content)
+    with stage.run(1, 5, "--checkpoint-every", "7 steps") as job:
+        stage.wait_steps(job, 3)
+        stage.finish(job)
+    assert f"{shard} is damaged: its checksum is wrong; the checkpoint before it is used instead" in job.stderr
+    assert job.events.of("job_started")[1]["resumed_step"] == newest.manifest.step - 7
+    stage.assert_like_plain(job, 5)
+
+
+def test_everything_is_killed_again_and_again_and_the_model_is_the_same(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, workers=2)
+    chance = random.Random(5)
+    saved = 0
+    for nodes in (2, 1, 3, 2):
+        with stage.run(nodes, 5, "--checkpoint-every", "5 steps") as job:
+            stage.wait_steps(job, chance.randrange(0, 40))
+            stage.kill_everything(job)
+        assert stage.events(job)[0].get("resumed_step", 0) >= saved
+        known = [event["step"] for event in stage.events(job) if event["kind"] == "checkpoint_saved"]
+        saved = max([saved, *known])
+    with stage.run(2, 5) as job:
+        stage.wait_steps(job, 3)
+        stage.finish(job)
+    stage.assert_like_plain(job, 5)
+    assert (
+        sorted(path.name for path in (stage.work_dir / "checkpoints").iterdir() if path.name.startswith(".tmp")) == []
+    )
+
+
+@pytest.mark.quick
+def test_where_nothing_can_be_written_the_training_goes_on_says_so_and_tries_again(tmp_path: Path) -> None:
+    """A file stands where the folder of checkpoints should."""
+    stage = Stage(tmp_path)
+    stage.work_dir.mkdir()
+    (stage.work_dir / "checkpoints").touch()
+    with stage.run(2, 5, "--checkpoint-every", "0.2s") as job:
+        warning = job.events.wait("warning", timeout=LONG)
+        assert "could not be saved" in warning["message"] and "File exists" in warning["message"]
+        (stage.work_dir / "checkpoints").unlink()
+        job.events.wait("checkpoint_saved", timeout=LONG)
+        stage.finish(job)
+    stage.assert_like_plain(job, 5)
+
+
+@pytest.mark.quick
+def test_another_data_set_is_refused_by_the_ranks_and_named(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    with stage.run(1) as job:
+        stage.wait_steps(job, 2)
+        (tmp_path / "save").touch()  # what any rank asks for
+        path = job.events.wait("checkpoint_saved", timeout=LONG)["path"]
+        stage.kill_everything(job)
+    with stage.run(1, SAMPLES="98") as job:
+        assert job.wait(LONG) == 1
+        assert_no_process(stage.work_dir)
+    assert f"this job can't go on from {path}: the data set is Numbered of 97 samples there" in job.stderr
+    assert "Numbered of 98 samples here" in job.stderr
+
+
+@pytest.mark.quick
+def test_ranks_that_lose_their_launcher_save_before_they_leave(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    with stage.run(2, 5, "--orphan-timeout", "20", "--checkpoint-every", "1h") as job:
+        stage.wait_steps(job, 5)
+        os.kill(job.process.pid, signal.SIGKILL)
+        job.process.wait()
+        assert_no_process(stage.work_dir, timeout=60.0)
+        logs = "".join(path.read_text() for path in (stage.work_dir / "logs").glob("*-0.log"))
+    found = find_newest(stage.work_dir / "checkpoints")
+    assert found.manifest is not None
+    assert f"step {found.manifest.step} is saved in {found.folder}" in logs
+    with stage.run(1) as job:
+        stage.wait_steps(job, 2)
+        stage.finish(job)
+    stage.assert_like_plain(job, 5)

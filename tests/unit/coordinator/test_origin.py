@@ -1,0 +1,70 @@
+"""What a job goes on from is the newest checkpoint that is whole and its own; what can't be used is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from elastic_launcher.checkpoint import Fenced
+from elastic_launcher.config import ConfigError, JobConfig
+from elastic_launcher.coordinator.origin import Origin, find_origin
+from elastic_launcher.workdir import Layout, Past
+from tests.unit.checkpoint.checkpoints import JOB, names, save
+
+CONFIG = JobConfig(script="jobs/train.py", arguments=("--lr", "0.1"))
+PAST = Past(term=2)
+
+
+def look(folder: Path, config: JobConfig = CONFIG) -> tuple[Origin, list[str]]:
+    said: list[str] = []
+    return find_origin(config, Layout(folder), PAST, said.append), said
+
+
+def test_a_new_job_begins_and_nothing_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    assert find_origin(CONFIG, Layout(tmp_path), Past(), said.append) == Origin()
+    assert said == []
+
+
+def test_a_job_that_had_saved_nothing_begins_anew(tmp_path: Path) -> None:
+    origin, said = look(tmp_path)
+    assert origin.folder is None
+    assert said == ["this job had saved nothing: it trains from the beginning"]
+
+
+def test_the_newest_is_taken_and_earlier_terms_are_shut_out(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    path = save(folder, 10)
+    origin, said = look(tmp_path)
+    assert origin.folder == path
+    assert said == [f"this job goes on from step 10, saved in {path}"]
+    with pytest.raises(Fenced):
+        save(folder, 11, generation=9)
+
+
+def test_a_damaged_one_is_said_and_set_aside(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    first, second = save(folder, 10), save(folder, 20)
+    (second / "state.json").write_text("")
+    origin, said = look(tmp_path)
+    assert origin.folder == first
+    assert said[0].startswith(f"{second}/state.json is cut short")
+    assert said[0].endswith("; the checkpoint before it is used instead")
+    assert names(folder) == ["damaged-step-00000020", "latest.json", "step-00000010"]
+
+
+@pytest.mark.parametrize(
+    ("job", "config", "said"),
+    [
+        (replace(JOB, script="other.py"), CONFIG, "the script is other.py there and train.py here"),
+        (replace(JOB, arguments=()), CONFIG, "the script's arguments is none there and '--lr' '0.1' here"),
+        (JOB, replace(CONFIG, global_batch_size=65), "the global batch size is 64 there and 65 here"),
+    ],
+)
+def test_when_none_can_be_used_nothing_is_started(tmp_path: Path, job: object, config: JobConfig, said: str) -> None:
+    save(tmp_path / "checkpoints", 10, job=job)
+    with pytest.raises(ConfigError, match=f"no checkpoint in .* can be used: .* of another job: {said}; remove that"):
+        look(tmp_path, config)
+    assert names(tmp_path / "checkpoints") == ["latest.json", "step-00000010"]
