@@ -122,7 +122,7 @@ def test_work_directories_of_jobs_that_live_ended_or_are_others(tmp_path: Path) 
         (tmp_path / "go").touch()
         first.wait()
     again = run(tmp_path, *arguments, command=("--", "wait.py"))
-    assert again.returncode == 0 and f"the job in {tmp_path / 'job'} is done: done" in again.stderr
+    assert again.exit_code == 0 and f"the job in {tmp_path / 'job'} is done: done" in again.stderr
     assert_refused(
         tmp_path, run(tmp_path, *arguments, command=("--", "wait.py", "1")), "arguments not given there, '1' here"
     )
