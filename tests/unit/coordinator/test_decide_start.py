@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from elastic_launcher.control.messages import Abandon, End, Failed, Form, Formed, FormFailed
-from elastic_launcher.coordinator.actions import Finish, StartNode
+from elastic_launcher.control.messages import Abandon, End, Failed, Form, Formed, FormFailed, StepFailed
+from elastic_launcher.coordinator.actions import Emit, Finish, StartNode
 from elastic_launcher.coordinator.observations import Interrupted, MemberJoined, MemberSilent, NodeNotStarted
 from elastic_launcher.coordinator.state import Phase
 from tests.unit.coordinator.driver import Job
@@ -17,6 +17,16 @@ def test_nodes_are_started_up_to_the_target() -> None:
     job = Job(minimum=1, nproc=2, target=3)
     assert job.started == [StartNode(1, 1, 2), StartNode(2, 3, 2), StartNode(3, 5, 2)]
     assert job.events("node_started")[2] == {"node": 3, "members": [5, 6]}
+
+
+def test_numbers_go_on_where_an_earlier_run_left_off() -> None:
+    job = Job(nproc=2, target=2, first_node=4, first_member=7, generations_before=9)
+    assert job.started == [StartNode(4, 7, 2), StartNode(5, 9, 2)]
+    job.warm(4)
+    assert job.form.generation == 10
+    job.complete(40)
+    assert job.events("generation_formed")[0]["members"][0] == {"member": 7, "node": 4}
+    assert [one.generation for one in job.actions if isinstance(one, Emit)][-1] == 10
 
 
 def test_nothing_is_started_before_the_target_is_known() -> None:

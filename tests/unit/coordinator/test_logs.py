@@ -34,6 +34,15 @@ class Ranks:
             pass
 
 
+def test_nodes_of_an_earlier_run_are_not_followed(tmp_path: Path) -> None:
+    shown: Lines = []
+    for name in ("3-0", "4-0"):
+        (tmp_path / f"{name}.log").write_text(f"of {name}\n")
+    follower = LogFollower(tmp_path, lambda rank, text: shown.append((rank, text)), first_node=4)
+    follower.close()
+    assert shown == [(0, "of 4-0")]
+
+
 @pytest.fixture
 def ranks(tmp_path: Path) -> Ranks:
     return Ranks(tmp_path)
