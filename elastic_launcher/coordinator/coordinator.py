@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from elastic_launcher import __version__
 from elastic_launcher.config import ExitCode, JobConfig
-from elastic_launcher.control.messages import Message, Saved
+from elastic_launcher.control.messages import Message
 from elastic_launcher.coordinator.actions import Action, Emit, Finish, KillNode, NoteNotice, Order, StartNode
 from elastic_launcher.coordinator.decide import decide
 from elastic_launcher.coordinator.goodput import Goodput
@@ -40,7 +40,7 @@ from elastic_launcher.coordinator.origin import Origin
 from elastic_launcher.coordinator.quota import Clocks, Quota
 from elastic_launcher.coordinator.server import ControlServer
 from elastic_launcher.coordinator.silence import Silence
-from elastic_launcher.coordinator.state import Exit, Rules, State, Target
+from elastic_launcher.coordinator.state import Exit, State, Target
 from elastic_launcher.coordinator.status import status
 from elastic_launcher.coordinator.store import Store
 from elastic_launcher.engines import Engine, NodeSpec
@@ -110,7 +110,7 @@ class Coordinator:
         self._term = self._origin.past.term
         self._server = ControlServer(self._key, self, self._term)
         self._quota = Quota(config, hint_source, self._tell_target, self._emit_hint, Clocks(monotonic, wall))
-        self._state = self._first_state()
+        self._state = self._origin.first_state(config, self._store.address)
         self._engine_thread = ThreadPoolExecutor(1, "engine")
         self._commands: asyncio.Queue[StartNode | KillNode] = asyncio.Queue()
         self._observations: deque[Observation] = deque()
@@ -118,24 +118,6 @@ class Coordinator:
         self._silence = Silence(config.heartbeat_timeout, monotonic())
         self._goodput = Goodput(monotonic())
         self.message = ""
-
-    def _first_state(self) -> State:
-        config, past = self._config, self._origin.past
-        rules = Rules(
-            config.min_nodes,
-            config.nproc_per_node,
-            self._store.address,
-            config.start_timeout,
-            max_failures=config.max_failures or 0,
-            first_node=past.first_node,
-            first_member=past.first_member,
-            generations_before=past.generations,
-        )
-        manifest = self._origin.manifest
-        if manifest is None:
-            return State(rules)
-        saved = Saved(manifest.step, str(self._origin.folder), manifest.size, 0.0, 0.0)
-        return State(rules, step=manifest.step, epoch=manifest.epoch, samples=manifest.samples, saved=saved)
 
     @property
     def state(self) -> State:

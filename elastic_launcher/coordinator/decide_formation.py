@@ -9,7 +9,7 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Abandon, Active, Form, Formed, FormFailed
 from elastic_launcher.coordinator.actions import Order
-from elastic_launcher.coordinator.decide_end import NOTHING_SAVED, Decision, emit, ended_early, finish, stop, then, when
+from elastic_launcher.coordinator.decide_end import NOTHING_SAVED, Decision, emit, finish, stop, then, when
 from elastic_launcher.coordinator.decide_nodes import fail_node
 from elastic_launcher.coordinator.state import Formation, Member, Node, Phase, State
 

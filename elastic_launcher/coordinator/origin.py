@@ -9,6 +9,8 @@ from pathlib import Path
 
 from elastic_launcher.checkpoint import Manifest, differences, find_newest, raise_fence, set_aside
 from elastic_launcher.config import ConfigError, JobConfig
+from elastic_launcher.control.messages import Saved
+from elastic_launcher.coordinator.state import Rules, State
 from elastic_launcher.workdir import Layout, Past
 
 
@@ -25,6 +27,29 @@ class Origin:
     past: Past = Past()
     folder: Path | None = None
     manifest: Manifest | None = None
+
+    def first_state(self, config: JobConfig, store: str) -> State:
+        """Returns what the coordinator knows before anything has happened in this run.
+
+        Args:
+            config: The job.
+            store: ``host:port`` of the TCPStore in which groups meet.
+        """
+        rules = Rules(
+            config.min_nodes,
+            config.nproc_per_node,
+            store,
+            config.start_timeout,
+            max_failures=config.max_failures or 0,
+            first_node=self.past.first_node,
+            first_member=self.past.first_member,
+            generations_before=self.past.generations,
+        )
+        if self.manifest is None:
+            return State(rules)
+        step, epoch, samples = self.manifest.step, self.manifest.epoch, self.manifest.samples
+        saved = Saved(step, str(self.folder), self.manifest.size, 0.0, 0.0)
+        return State(rules, step=step, epoch=epoch, samples=samples, saved=saved)
 
 
 def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[str], None]) -> Origin:

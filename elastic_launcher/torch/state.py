@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 from elastic_launcher.torch.codec import decode, encode, match
 from elastic_launcher.torch.optimizer_state import capture_optimizer, outline, own_tensors, reserve, restore_optimizer
 
+SENDER = "the rank that sends its state"
 COPY_BYTES = 64 * 1024  # registered tensors up to here are copied when captured: a script may change them at any time
 _WORD = 8
-SENDER = "the rank that sends its state"
 
 
 class StateMismatch(RuntimeError):  # noqa: N818 - what it says, not that it failed

@@ -42,6 +42,7 @@ KEYS: dict[str, Any] = {
     "fault_step": 3,
 }
 OPTIONS = {**KEYS, **json.loads(sys.argv[1])}
+OPTIONS["samples"] = int(os.environ.get("SAMPLES", OPTIONS["samples"]))
 FOLDER = Path(OPTIONS["folder"])
 MEMBER = int(os.environ.get("ELASTIC_MEMBER", "1"))
 FEATURES = 6
@@ -136,7 +137,7 @@ def main() -> None:
     if OPTIONS["compile"]:
         model = torch.compile(model)
     model, optimizer, scheduler = job.prepare(model, optimizer, scheduler)
-    samples = 0 if OPTIONS["fault"] == "empty data" else int(os.environ.get("SAMPLES", OPTIONS["samples"]))
+    samples = 0 if OPTIONS["fault"] == "empty data" else OPTIONS["samples"]
     dataset = Numbered(samples + (off and OPTIONS["fault"] == "differs: data"))
     loader = job.dataloader(dataset, shuffle=True, seed=7, num_workers=OPTIONS["workers"])
     slow = OPTIONS["slow_forward"] if joiner else 0.0

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from elastic_launcher.control.messages import Abandon, End, Failed, Form, Formed, FormFailed, StepFailed
+from elastic_launcher.control.messages import Abandon, End, Failed, Form, Formed, FormFailed
 from elastic_launcher.coordinator.actions import Emit, Finish, StartNode
 from elastic_launcher.coordinator.observations import Interrupted, MemberJoined, MemberSilent, NodeNotStarted
 from elastic_launcher.coordinator.state import Phase
