@@ -39,6 +39,9 @@ COMMANDS = {
     "plan": Command("elastic_launcher.cli.plan:plan", "Show how an optimizer step is divided among ranks."),
     "hints": Command("elastic_launcher.cli.hints:hints_app", "Check, show and edit quota hints."),
     "status": Command("elastic_launcher.cli.status:status", "Show how a job is doing, or how it ended."),
+    "checkpoint": Command(
+        "elastic_launcher.cli.checkpoint:checkpoint", "Save a running job now, or export what is saved."
+    ),
     "report": Command("elastic_launcher.cli.report:report", "Write a job's timeline and summary."),
 }
 

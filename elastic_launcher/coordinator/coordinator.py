@@ -33,6 +33,7 @@ from elastic_launcher.coordinator.observations import (
     NodeNotStarted,
     Observation,
     RankEnded,
+    SaveAsked,
     TargetChanged,
     Tick,
 )
@@ -377,6 +378,18 @@ class Coordinator:
         if not 0 <= local_rank < self._config.nproc_per_node:
             raise LookupError(f"node {node} has no local rank {local_rank}")
         self._observe(RankEnded(self._monotonic(), node, local_rank, Exit(exit_code, signal)))
+
+    def save(self) -> dict[str, Any]:
+        """Has the job saved after its next step; returns what was saved last.
+
+        Raises:
+            ValueError: If there is no training under way.
+        """
+        found = status(self._state)
+        if found["phase"] != "training":
+            raise ValueError(f"the job is {found['phase']}: there is no step after which it could be saved")
+        self._observe(SaveAsked(self._monotonic()))
+        return {"saved": found["saved"]}
 
     def status(self) -> dict[str, Any]:
         """Returns the status document."""

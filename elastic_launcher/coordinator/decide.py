@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elastic_launcher.coordinator.actions import Action
-from elastic_launcher.coordinator.decide_end import Decision, conclude, interrupt, then
+from elastic_launcher.coordinator.decide_end import Decision, conclude, interrupt, save, then
 from elastic_launcher.coordinator.decide_formation import check_formation, form_next
 from elastic_launcher.coordinator.decide_loss import recover
 from elastic_launcher.coordinator.decide_members import (
@@ -39,6 +39,7 @@ from elastic_launcher.coordinator.observations import (
     NodeNotStarted,
     Observation,
     RankEnded,
+    SaveAsked,
     TargetChanged,
     Tick,
 )
@@ -90,5 +91,6 @@ _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     NodeNoticed: take_notice,
     RankEnded: take_rank_end,
     NodeExited: take_node_exit,
+    SaveAsked: save,
     Interrupted: interrupt,
 }

@@ -10,7 +10,7 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import End, Fail, Save
 from elastic_launcher.coordinator.actions import Action, Emit, Finish, Order
-from elastic_launcher.coordinator.observations import Interrupted
+from elastic_launcher.coordinator.observations import Interrupted, SaveAsked
 from elastic_launcher.coordinator.state import Exit, Member, Phase, State, Stopping, Verdict, Weight
 
 Decision = tuple[State, tuple[Action, ...]]
@@ -100,6 +100,11 @@ def interrupt(state: State, observation: Interrupted) -> Decision:
     what = "interrupted from the keyboard" if by_keyboard else f"stopped by {signals.Signals(observation.signal).name}"
     code = ExitCode.INTERRUPTED if by_keyboard else ExitCode.STOPPED
     return stop(state, code, f"{what} {when(state)}; {NOTHING_SAVED}", observation.now)
+
+
+def save(state: State, observation: SaveAsked) -> Decision:
+    """Has the job saved after its next step, where it trains."""
+    return state, (Order(state.survivors(), Save()),) if state.generation and not state.over else ()
 
 
 def stop(state: State, exit_code: int, message: str, now: float) -> Decision:

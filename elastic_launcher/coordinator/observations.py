@@ -101,6 +101,11 @@ class NodeExited(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class SaveAsked(Observation):
+    """Somebody asks for a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
 class Interrupted(Observation):
     """The launcher got SIGINT or SIGTERM."""
 

@@ -41,6 +41,9 @@ class Desk(Protocol):
     def rank_ended(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
         """Takes it that a member's process ended."""
 
+    def save(self) -> dict[str, Any]:
+        """Has the job saved after its next step; returns what was saved last."""
+
     def status(self) -> dict[str, Any]:
         """Returns the status document."""
 
@@ -113,6 +116,7 @@ class ControlServer:
         application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/notice", self._notice)
         application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/rank_ended", self._rank_ended)
         application.router.add_get("/v1/status", self._status)
+        application.router.add_post("/v1/save", self._save)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=CLOSE_SECONDS)
         await self._runner.setup()
         site = web.TCPSite(self._runner, HOST, 0)
@@ -196,6 +200,9 @@ class ControlServer:
         )
         self._desk.rank_ended(_node(request), _whole(content, "local_rank"), code, signal)
         return web.json_response({})
+
+    async def _save(self, request: web.Request) -> web.Response:
+        return web.json_response(self._desk.save())
 
     async def _status(self, request: web.Request) -> web.Response:
         return web.json_response(self._desk.status())

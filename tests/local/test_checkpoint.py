@@ -6,6 +6,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -189,7 +191,12 @@ def test_another_data_set_is_refused_by_the_ranks_and_named(tmp_path: Path) -> N
     with stage.run(1) as job:
         stage.wait_steps(job, 2)
         (tmp_path / "save").touch()  # what any rank asks for
-        path = job.events.wait("checkpoint_saved", timeout=LONG)["path"]
+        job.events.wait("checkpoint_saved", timeout=LONG)
+        command = [sys.executable, "-m", "elastic_launcher", "checkpoint", str(stage.work_dir)]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # and what a user asks for
+        saved = job.events.of("checkpoint_saved")[-1]
+        path = saved["path"]
+        assert said == f"step {saved['step']} is saved in {path}\n"
         stage.kill_everything(job)
     with stage.run(1, SAMPLES="98") as job:
         assert job.wait(LONG) == 1

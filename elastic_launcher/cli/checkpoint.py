@@ -1,0 +1,75 @@
+"""``elastic-launcher checkpoint``: has a running job save itself, or writes what is saved for other tools."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from elastic_launcher.checkpoint import CheckpointError, find_newest
+from elastic_launcher.cli.folders import job_folder, refuse
+from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
+from elastic_launcher.workdir import Layout
+
+EXPORT = "export"
+WORDS = f"[{EXPORT}] WORK_DIR"
+POLL = 0.1
+"""Seconds between looks at whether the checkpoint is there."""
+PATIENCE = 600.0
+"""Seconds for the step under way, an evaluation, and the writing."""
+
+
+def checkpoint(
+    words: Annotated[list[str], typer.Argument(metavar=WORDS, help="The job's work directory.")],
+    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Where an export goes.")] = None,
+) -> None:
+    """Saves a running job after its next step. With export: writes the newest checkpoint as torch.save would."""
+    exports = len(words) == 2 and words[0] == EXPORT
+    if len(words) != 1 and not exports:
+        refuse(f"give {WORDS}, not {' '.join(words)}")
+    if exports != (to is not None):
+        refuse("--to FILE says where an export goes: `elastic-launcher checkpoint export WORK_DIR --to FILE`")
+    layout = job_folder(Path(words[-1]))
+    if to is not None:
+        _export(layout, to)
+    else:
+        _save(layout)
+
+
+def _export(layout: Layout, to: Path) -> None:
+    found = find_newest(layout.checkpoints)
+    for reason in found.refused:
+        typer.echo(f"elastic-launcher: {reason}", err=True)
+    if found.folder is None or found.manifest is None:
+        refuse(f"{layout.path} has no checkpoint that can be used")
+    from elastic_launcher.torch.export import export
+
+    try:
+        export(found.folder, found.manifest, to)
+    except CheckpointError as error:
+        refuse(str(error))
+    except OSError as error:
+        refuse(f"{to} can't be written: {error.strerror or error}")
+    typer.echo(f"step {found.manifest.step}, saved in {found.folder}, is in {to}")
+
+
+def _save(layout: Layout) -> None:
+    try:
+        with ControlClient(str(layout.control), "cli") as client:
+            before = client.post("/v1/save", {})["saved"]
+            deadline = time.monotonic() + PATIENCE
+            while (saved := client.get("/v1/status")["saved"]) == before:
+                if time.monotonic() > deadline:
+                    refuse(f"no checkpoint within {PATIENCE:g} s: see `elastic-launcher status {layout.path}`")
+                time.sleep(POLL)
+    except ControlRefused as error:
+        refuse(str(error))
+    except (ControlUnreachable, OSError):
+        refuse(f"the job in {layout.path} is not running: there is nothing to save")
+    typer.echo(_said(saved))
+
+
+def _said(saved: dict[str, Any]) -> str:
+    return f"step {saved['step']} is saved in {saved['path']}"

@@ -1,0 +1,67 @@
+"""A checkpoint as `torch.save` writes it, for tools that know nothing of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from elastic_launcher.checkpoint import CheckpointError, Manifest
+from elastic_launcher.checkpoint.files import STATE
+from elastic_launcher.checkpoint.shards import read_shards
+from elastic_launcher.torch.codec import decode
+
+
+def export(folder: Path, manifest: Manifest, path: Path) -> None:
+    """Writes ``model`` (a state dict, tied weights under all their names), ``optimizers``, ``schedulers``, ``scalers``,
+    ``registered``, ``state`` (the script's ``job.state``), ``step``, ``epoch`` and ``samples`` into one file.
+
+    An optimizer's state stands under its parameters' names. `torch.load` reads the file with ``weights_only``, but where
+    registered state holds numpy arrays.
+
+    Args:
+        folder: The checkpoint.
+        manifest: What is in it.
+        path: The file; one that is there is replaced.
+
+    Raises:
+        CheckpointError: If the checkpoint can't be read.
+        OSError: If the file can't be written.
+    """
+    try:
+        header: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder / STATE} can't be read: {error}") from error
+    stored = dict(read_shards(folder, manifest))
+    tensors = [stored[number] for number in manifest.order]
+    names = [*(name for name, _ in header["parameters"]), *header["buffers"]]
+    model = dict(zip(names, tensors, strict=False))
+    model.update({other: model[name] for other, name in manifest.aliases.items()})
+    document = {
+        "model": model,
+        "optimizers": [_optimizer(one, tensors) for one in header["optimizers"]],
+        "schedulers": [decode(one, tensors) for one in header["schedulers"]],
+        "scalers": [decode(one, tensors) for one in header["scalers"]],
+        "registered": {name: decode(encoded, tensors) for name, encoded in header["registered"]},
+        "state": decode(header["user"], tensors),
+        "step": manifest.step,
+        "epoch": manifest.epoch,
+        "samples": manifest.samples,
+    }
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(draft, "wb") as file:
+            torch.save(document, file)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _optimizer(encoded: dict[str, Any], tensors: list[torch.Tensor]) -> dict[str, Any]:
+    return {
+        "state": {name: decode(values, tensors) for name, values in encoded["state"]},
+        "param_groups": [{"params": names, **decode(options, tensors)} for names, options in encoded["groups"]],
+    }

@@ -1,0 +1,94 @@
+"""A job that is told to stop is saved first; one that is told twice, or can't be saved, ends all the same."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from elastic_launcher.control.messages import Done, Fail, Halted, Save, Saved, SaveFailed
+from elastic_launcher.coordinator.observations import Interrupted, SaveAsked
+from tests.unit.coordinator.driver import Job, training
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGHUP, 75)])
+def test_an_interrupted_job_ends_when_it_is_saved(number: int, code: int) -> None:
+    job = training(2)
+    job.feed(Interrupted(job.now, number))
+    assert job.finish is None
+    assert job.told(Save) == [1, 2] and job.orders(Save)[0].halt
+    assert "the job is saved, and then ends" in job.events("warning")[0]["message"]
+    job.tick(5.0)
+    assert job.finish is None
+    job.report(1, Saved(12, "job/checkpoints/step-00000012", 100, 0.01, 0.1))
+    assert job.finish is None
+    job.report(1, Halted(12))
+    assert job.finish is not None
+    assert job.finish.exit_code == code
+    assert job.finish.message.endswith(
+        "after step 10; step 12 is saved in job/checkpoints/step-00000012, the same command goes on from there"
+    )
+    assert job.events("checkpoint_saved")[0]["step"] == 12
+    assert job.told(Fail) == [1, 2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_job_that_cannot_save_ends_all_the_same(number: int) -> None:
+    job = training(2)
+    job.feed(Interrupted(job.now, number))
+    job.report(1, SaveFailed(11, "No space left on device"))
+    assert "step 11 could not be saved: No space left on device" in job.events("warning")[1]["message"]
+    job.tick(61.0)
+    assert job.finish is not None and job.finish.message.endswith("after step 10; nothing was saved")
+
+
+def test_a_second_signal_waits_for_no_checkpoint() -> None:
+    job = training(2)
+    for _ in range(2):
+        job.feed(Interrupted(job.now, signal.SIGTERM))
+    assert job.finish is not None and job.finish.exit_code == 75
+
+
+def test_nothing_is_started_or_formed_while_a_job_stops() -> None:
+    job = training(2)
+    job.feed(Interrupted(job.now, signal.SIGTERM))
+    job.target(4)
+    job.notice(1)
+    job.tick(1.0)
+    assert len(job.started) == 2 and job.state.formation is None
+
+
+def test_a_job_that_ends_by_itself_while_it_is_to_stop_is_done() -> None:
+    job = training(2)
+    job.feed(Interrupted(job.now, signal.SIGTERM))
+    job.train_to_the_end(400)
+    assert job.finish is not None and job.finish.exit_code == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGHUP, 75)])
+def test_interrupts_before_training_say_that_nothing_was_saved(number: int, code: int) -> None:
+    job = Job(target=2)
+    job.warm(1)
+    job.feed(Interrupted(job.now, number))
+    assert job.finish is not None
+    assert job.finish.exit_code == code
+    assert job.finish.message.endswith(" before training began; nothing was saved")
+    assert job.told(Fail) == [1]
+    assert [order.failed for order in job.orders(Fail)] == [False]
+
+
+def test_a_checkpoint_on_request_stops_nothing() -> None:
+    job = training(2)
+    job.feed(SaveAsked(job.now))
+    assert job.told(Save) == [1, 2]
+    assert not job.orders(Save)[0].halt
+    job.report(1, Saved(12, "job/checkpoints/step-00000012", 100, 0.01, 0.1))
+    job.report(1, Halted(12))
+    assert job.finish is None
+
+
+def test_nobody_is_asked_to_save_where_nobody_trains() -> None:
+    job = training(1)
+    job.report(1, Done(400))
+    for one in (job, Job(target=1)):
+        assert one.feed(SaveAsked(one.now)) == ()

@@ -1,0 +1,57 @@
+"""What is exported is what was saved, in a file that `torch.load` reads without running anything of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.unit.torch.test_saving import Outcome, flat, training
+
+
+def command(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    arguments = [sys.executable, "-m", "elastic_launcher", "checkpoint", *map(str, words)]
+    return subprocess.run(arguments, capture_output=True, text=True)
+
+
+def test_an_export_holds_what_was_saved(tmp_path: Path) -> None:
+    state = training(3)
+    (tmp_path / "events.jsonl").touch()
+    Outcome(tmp_path / "checkpoints").save(state)
+    done = command("export", tmp_path, "--to", tmp_path / "model.pt")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"step 21, saved in {tmp_path}/checkpoints/step-00000021, is in {tmp_path}/model.pt\n"
+    found = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert flat(found["model"]) == flat(state.models[0].state_dict())
+    assert (found["step"], found["epoch"], found["samples"], found["state"]) == (21, 2, 640, {"best": 3.5})
+    optimizer = found["optimizers"][0]
+    assert optimizer["param_groups"][0]["lr"] == state.optimizers[0].param_groups[0]["lr"]
+    theirs = state.optimizers[0].state[state.models[0].embedding.weight]
+    assert flat(optimizer["state"]["embedding.weight"]) == flat(theirs)
+    other = training()
+    other.models[0].load_state_dict(found["model"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("job",), "the job in job is not running"),
+        (("export", "job"), "--to FILE says where an export goes"),
+        (("job", "--to", "x"), "--to FILE says where an export goes"),
+        (("export", "job", "--to", "x"), "job has no checkpoint that can be used"),
+        (("import", "job"), "give [export] WORK_DIR, not import job"),
+        (("nowhere",), "nowhere is not there"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "events.jsonl").touch()
+    monkeypatch.chdir(tmp_path)
+    refused = command(*words)
+    assert refused.returncode == 2
+    assert said in refused.stderr and "Traceback" not in refused.stderr
