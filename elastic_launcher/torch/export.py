@@ -19,8 +19,8 @@ def export(folder: Path, manifest: Manifest, path: Path) -> None:
     """Writes ``model`` (a state dict, tied weights under all their names), ``optimizers``, ``schedulers``, ``scalers``,
     ``registered``, ``state`` (the script's ``job.state``), ``step``, ``epoch`` and ``samples`` into one file.
 
-    An optimizer's state stands under its parameters' names. `torch.load` reads the file with ``weights_only``, but where
-    registered state holds numpy arrays.
+    An optimizer's state stands under its parameters' names. `torch.load` reads the file with ``weights_only``, except
+    where registered state holds numpy arrays.
 
     Args:
         folder: The checkpoint.
