@@ -76,6 +76,7 @@ def train_plain(
         norm: Whether the model has batch norm.
         backward: What leaves a step's gradients in the model; see `whole_batch`.
     """
+    torch.set_num_threads(1)  # of steps so small, threads would only wait for each other
     script = script_module()
     data = script.Numbered(samples)
     y = torch.tensor(data.y)

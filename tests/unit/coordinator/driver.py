@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -184,6 +185,17 @@ def growing(survivors: int = 1, joiners: int = 1, nproc: int = 1) -> Job:
     job.warm(*new)
     job.look()
     return job
+
+
+def lose(job: Job, member: int) -> None:
+    """Kills a member."""
+    job.rank_ended(member, signal=signal.SIGKILL)
+
+
+def redo(job: Job, formation: int, step: int) -> None:
+    """Has all survivors say that their step broke off, and do it again."""
+    job.break_step(job.state.survivors(), formation, step)
+    job.complete(step)
 
 
 def _with_minimum(state: State, minimum: int) -> State:
