@@ -103,9 +103,8 @@ def launch(config: JobConfig, directory: Path) -> int:
         return ExitCode.DONE
     with claimed as work_dir, contextlib.closing(EventLog(work_dir.layout.events)) as events:
         say(f"work directory {work_dir.path}")
-        processes.kill_until_none(
-            str(work_dir.path), spare=(os.getpid(),)
-        )  # ranks that an earlier launcher left behind
+        if work_dir.past.term > 1:  # ranks that an earlier launcher left behind
+            processes.kill_until_none(str(work_dir.path), spare=(os.getpid(),))
         origin = find_origin(config, work_dir.layout, work_dir.past, say)
         say(f"each rank computes with {_threads(config)}")
         if warning:
