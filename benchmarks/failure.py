@@ -1,0 +1,170 @@
+"""How long the training stands still when a node is killed: in process, against stock torchrun with checkpoints.
+
+Stand-still: from SIGKILL of the node's processes to the slowest survivor's first completed step of the ranks that are
+left, minus the median step, which is what redoing the unfinished step takes. For the peer it is the first step that had
+not been done before: it goes back to its last checkpoint, one each 10 steps. A peer that does no step within
+DEAD_SECONDS is shown as dead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.common import SCRIPTS, finish, launched, row, stamps, wait_for
+from benchmarks.torchrun import ENVIRONMENT, SETTINGS, end_agents, free_port, torchrun_agent
+
+SCRIPT = SCRIPTS / "resize_train.py"
+SETTLED = 12  # steps before the kill
+DEAD_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained, on how many nodes, and which of them is killed.
+
+    Attributes:
+        nodes: Nodes of one rank.
+        victim: The rank that is killed.
+        workers: Loader workers, of 50 ms an item where there are some.
+    """
+
+    nodes: int
+    victim: int
+    workers: int
+
+    @property
+    def name(self) -> str:
+        """As it is printed."""
+        loader = f", {self.workers} workers of 50 ms an item" if self.workers else ""
+        return f"rank {self.victim} of {self.nodes} killed{loader}"
+
+    @property
+    def arguments(self) -> list[str]:
+        """The script's arguments behind side and folder: 25 MB of model and Adam state, and samples to its workers."""
+        samples, rows, item = (2 * self.nodes, 80, 0.05) if self.workers else (160, 1, 0.0)
+        return [str(value) for value in (25, samples, rows, item, self.workers)]
+
+
+CASES = [Case(3, victim, workers) for workers in (0, 2) for victim in range(3)] + [Case(5, 0, 0), Case(5, 4, 0)]
+
+
+def kill(agent: int) -> float:
+    """Kills a node's agent and all that it started, as a lost machine ends them; returns when."""
+    parent = psutil.Process(agent)
+    processes = [parent, *parent.children(recursive=True)]
+    now = time.monotonic()
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            os.kill(process.pid, signal.SIGKILL)
+    return now
+
+
+def usual(rows: list[dict[str, Any]], world_size: int) -> float:
+    """Returns the median step of one process at a world size."""
+    times = [r["t"] for r in rows if r["w"] == world_size]
+    return statistics.median(b - a for a, b in zip(times, times[1:], strict=False))
+
+
+def ours(case: Case) -> float:
+    """Returns our stand-still."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        size = f"{case.nodes}:{case.nodes}"
+        with launched("--nodes", size, "--", SCRIPT, "ours", folder, *case.arguments) as job:
+            members = job.event("generation_formed", lambda e: e["world_size"] == case.nodes)["members"]
+            job.wait_for("steps", lambda: any(len(rows) > SETTLED for rows in stamps(folder).values()))
+            before = set(stamps(folder))
+            killed = kill(job.node_pid(members[case.victim]["node"]))
+
+            def after() -> dict[int, float]:
+                """The survivors' first steps after the kill, by process."""
+                found = {}
+                for pid, rows in stamps(folder).items():
+                    times = [r["t"] for r in rows if r["w"] == case.nodes - 1 and r["t"] > killed]
+                    if pid in before and times:
+                        found[pid] = times[0]
+                return found
+
+            job.wait_for("a step of the survivors", lambda: len(after()) == case.nodes - 1)
+            step = usual(max(stamps(folder).values(), key=len), case.nodes)
+            return max(after().values()) - killed - step
+
+
+def peer(case: Case) -> float | None:
+    """Returns stock torchrun's, or None if it is dead."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        port = free_port()
+        agents = [
+            torchrun_agent(port, folder, SCRIPT, case.arguments, f"1:{case.nodes}", host=number == 0)
+            for number in range(case.nodes)
+        ]
+        try:
+
+            def settled() -> bool:
+                full = [rows for rows in stamps(folder).values() if rows[-1]["w"] == case.nodes]
+                return len(full) == case.nodes and all(len(rows) > SETTLED for rows in full)
+
+            wait_for("steps", settled)
+            running = stamps(folder)
+            step = usual(max(running.values(), key=len), case.nodes)
+            done = max(rows[-1]["step"] for rows in running.values())
+            killed = kill(agents.pop(case.victim).pid)
+
+            def further() -> list[float]:
+                """When each process that was started since did its first step that had not been done before."""
+                found = [rows for pid, rows in stamps(folder).items() if pid not in running]
+                return [next((r["t"] for r in rows if r["step"] > done), 0.0) for rows in found]
+
+            try:
+                wait_for(
+                    "a step of the survivors",
+                    lambda: len(further()) == case.nodes - 1 and all(further()),
+                    DEAD_SECONDS,
+                )
+            except TimeoutError:
+                return None
+            return max(further()) - killed - step
+        finally:
+            end_agents(agents)
+
+
+def main() -> None:
+    """Runs all cases, ours and the peer in turn."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--case", help="only cases whose name contains this")
+    options = parser.parse_args()
+    print(f"peer: torchrun c10d, {SETTINGS}, {ENVIRONMENT}, max_restarts 9, checkpoints each 10 steps")
+    rows = []
+    for case in CASES:
+        if options.case and options.case not in case.name:
+            continue
+        found, theirs = [], []
+        for _ in range(options.runs):
+            found.append(ours(case))
+            theirs.append(peer(case))
+        alive = [seconds for seconds in theirs if seconds is not None]
+        one = row("failure", found, alive or [DEAD_SECONDS], "seconds", case=case.name, peer_dead=not alive, bar=0.5)
+        other = f"peer {one['peer']:.2f} s, {one['ratio']:.0f} times less"
+        if not alive:
+            one["peer"] = one["ratio"] = None
+            other = f"peer dead (no step within {DEAD_SECONDS:.0f} s)"
+        print(f"{case.name}: ours {one['ours']:.3f} s, {other}", flush=True)
+        rows.append(one)
+    finish(rows)
+
+
+if __name__ == "__main__":
+    main()
