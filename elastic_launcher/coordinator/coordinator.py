@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import secrets
 import signal
-import socket
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from elastic_launcher import __version__
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.control.messages import Message
+from elastic_launcher.coordinator.account import account_of_job, job_id
 from elastic_launcher.coordinator.actions import Action, Emit, Finish, KillNode, NoteNotice, Order, StartNode
 from elastic_launcher.coordinator.decide import decide
+from elastic_launcher.coordinator.driver import EngineDriver
 from elastic_launcher.coordinator.goodput import Goodput
+from elastic_launcher.coordinator.interrupts import taken
 from elastic_launcher.coordinator.last_words import last_exception, read_exit, with_last_lines
 from elastic_launcher.coordinator.observations import (
     Interrupted,
     MemberJoined,
     MemberReported,
-    NodeExited,
     NodeNoticed,
-    NodeNotStarted,
     Observation,
     RankEnded,
     SaveAsked,
@@ -44,9 +40,9 @@ from elastic_launcher.coordinator.silence import Silence
 from elastic_launcher.coordinator.state import Exit, State, Target
 from elastic_launcher.coordinator.status import status
 from elastic_launcher.coordinator.store import Store
-from elastic_launcher.engines import Engine, NodeSpec
+from elastic_launcher.engines import Engine
 from elastic_launcher.hints import HintError, HintSource
-from elastic_launcher.workdir import Layout, WorkDirError, read_job, write_json
+from elastic_launcher.workdir import Layout, write_json
 
 TICK_SECONDS = 0.05  # between looks at the engine's nodes
 HEARTBEAT_SECONDS = 2.0  # what members are told to ask for orders at least this often
@@ -99,7 +95,6 @@ class Coordinator:
     ) -> None:
         self._config = config
         self._layout = Layout(work_dir)
-        self._engine = engine
         self._events = events
         self._on_event = on_event or (lambda event: None)
         self._on_second_interrupt = on_second_interrupt or (lambda: None)
@@ -112,8 +107,7 @@ class Coordinator:
         self._server = ControlServer(self._key, self, self._term)
         self._quota = Quota(config, hint_source, self._tell_target, self._emit_hint, Clocks(monotonic, wall))
         self._state = self._origin.first_state(config, self._store.address)
-        self._engine_thread = ThreadPoolExecutor(1, "engine")
-        self._commands: asyncio.Queue[StartNode | KillNode] = asyncio.Queue()
+        self._driver = EngineDriver(engine, self._observe, self._exits, monotonic)
         self._observations: deque[Observation] = deque()
         self._deciding = False
         self._silence = Silence(config.heartbeat_timeout, monotonic())
@@ -130,7 +124,7 @@ class Coordinator:
         loop = asyncio.get_running_loop()
         self._end: asyncio.Future[Finish] = loop.create_future()
         self._wanted = asyncio.Event()
-        with self._signals(loop):
+        with taken(self.interrupt, loop):
             try:
                 finish = await self._govern()
             except HintError as error:
@@ -147,7 +141,7 @@ class Coordinator:
         url = await self._server.start()
         control = {"v": 1, "url": url, "store": self._store.address, "key": self._key.hex(), "term": self._term}
         write_json(self._layout.control, control, mode=0o600)
-        self._emit("job_started", 0, **self._account_of_job())
+        self._emit("job_started", 0, **account_of_job(self._config, self._layout, self._origin))
         background = {asyncio.ensure_future(one) for one in self._background()}
         try:
             waiting: set[asyncio.Future[Any]] = {self._end, *background}
@@ -162,7 +156,7 @@ class Coordinator:
             await asyncio.gather(*background, return_exceptions=True)
 
     def _background(self) -> list[Coroutine[Any, Any, None]]:
-        return [self._tick(), self._drive_engine(), self._quota.watch(), self._quota.run(), self._serve_store()]
+        return [self._tick(), self._driver.run(), self._quota.watch(), self._quota.run(), self._serve_store()]
 
     async def _tick(self) -> None:
         while True:
@@ -171,31 +165,6 @@ class Coordinator:
             self._observe(Tick(self._monotonic()))
             await asyncio.sleep(TICK_SECONDS)
 
-    async def _drive_engine(self) -> None:
-        """Has the engine start, kill and tell, in a thread: it may search the whole machine, and orders go first."""
-        while True:
-            command: StartNode | KillNode | None = None
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS):
-                    command = await self._commands.get()
-            match command:
-                case StartNode():
-                    await self._start(command)
-                case KillNode():
-                    await self._in_engine(self._engine.kill, command.node)
-            for gone in await self._in_engine(self._engine.poll):
-                self._observe(NodeExited(self._monotonic(), gone.node, gone.exit_code, self._exits(gone.node)))
-
-    async def _start(self, command: StartNode) -> None:
-        spec = NodeSpec(command.node, command.first_member, command.nproc_per_node)
-        try:
-            await self._in_engine(self._engine.start, spec)
-        except OSError as error:
-            self._observe(NodeNotStarted(self._monotonic(), command.node, str(error)))
-
-    async def _in_engine(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
-        return await asyncio.get_running_loop().run_in_executor(self._engine_thread, call, *arguments)
-
     async def _serve_store(self) -> None:
         await self._wanted.wait()
         await self._store.serve()
@@ -203,8 +172,7 @@ class Coordinator:
     async def _stop(self) -> None:
         """Ends all nodes, then answers nobody any more."""
         self._state = replace(self._state, finished=True)
-        await self._in_engine(self._engine.close)  # after what the engine does at the moment
-        self._engine_thread.shutdown(wait=False)
+        await self._driver.close()
         await self._server.close()
         self._store.close()
 
@@ -259,9 +227,9 @@ class Coordinator:
                     self._server.order(member, action.order)
             case StartNode():
                 self._wanted.set()
-                self._commands.put_nowait(action)
+                self._driver.put(action)
             case KillNode():
-                self._commands.put_nowait(action)
+                self._driver.put(action)
             case NoteNotice():
                 self._quota.note_notice(self._state.target.nodes if self._state.target is not None else 0)
             case Finish():
@@ -279,19 +247,6 @@ class Coordinator:
     def _tell_target(self, target: Target, message: str) -> None:
         self._observe(TargetChanged(self._monotonic(), target, message))
 
-    @contextlib.contextmanager
-    def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Takes SIGINT, SIGTERM and, unless it is ignored (``nohup``), SIGHUP, any number of them."""
-        hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
-        numbers = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hangs_up else ()))
-        for number in numbers:
-            loop.add_signal_handler(number, self.interrupt, number)
-        try:
-            yield
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
-
     def interrupt(self, number: int) -> None:
         """Takes a signal that asks the launcher to stop."""
         self._interrupts += number == signal.SIGINT
@@ -303,33 +258,6 @@ class Coordinator:
         places = range(self._config.nproc_per_node)
         found = ((place, read_exit(self._layout.exit_file(node, place))) for place in places)
         return tuple((place, ended) for place, ended in found if ended is not None)
-
-    def _account_of_job(self) -> dict[str, Any]:
-        config = self._config
-        optional = {
-            "global_batch_size": config.global_batch_size,
-            "max_batch_per_gpu": config.max_batch_per_gpu,
-            "hints": config.hints,
-            "resumed_step": None if self._origin.manifest is None else self._origin.manifest.step,
-        }
-        return {
-            "job_id": self._job_id(),
-            "name": config.name,
-            "command": list(config.command),
-            "min_nodes": config.min_nodes,
-            "max_nodes": config.max_nodes,
-            "nproc_per_node": config.nproc_per_node,
-            **{name: value for name, value in optional.items() if value is not None},
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "version": __version__,
-            "term": self._term,
-        }
-
-    def _job_id(self) -> str:
-        with contextlib.suppress(WorkDirError):
-            return read_job(self._layout.path)[0]
-        return self._layout.path.name
 
     # what the server asks (see its Desk)
 
@@ -393,7 +321,7 @@ class Coordinator:
 
     def status(self) -> dict[str, Any]:
         """Returns the status document."""
-        return {"job_id": self._job_id(), "name": self._config.name, "term": self._term, **status(self._state)}
+        return {"job_id": job_id(self._layout), "name": self._config.name, "term": self._term, **status(self._state)}
 
     def _check_node(self, node: int) -> None:
         if node not in self._state.nodes:

@@ -1,0 +1,43 @@
+"""What a job's first event says of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from typing import Any
+
+from elastic_launcher import __version__
+from elastic_launcher.config import JobConfig
+from elastic_launcher.coordinator.origin import Origin
+from elastic_launcher.workdir import Layout, WorkDirError, read_job
+
+
+def account_of_job(config: JobConfig, layout: Layout, origin: Origin) -> dict[str, Any]:
+    """Returns the fields of ``job_started``."""
+    optional = {
+        "global_batch_size": config.global_batch_size,
+        "max_batch_per_gpu": config.max_batch_per_gpu,
+        "hints": config.hints,
+        "resumed_step": None if origin.manifest is None else origin.manifest.step,
+    }
+    return {
+        "job_id": job_id(layout),
+        "name": config.name,
+        "command": list(config.command),
+        "min_nodes": config.min_nodes,
+        "max_nodes": config.max_nodes,
+        "nproc_per_node": config.nproc_per_node,
+        **{name: value for name, value in optional.items() if value is not None},
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "version": __version__,
+        "term": origin.past.term,
+    }
+
+
+def job_id(layout: Layout) -> str:
+    """Returns the job's id, or its folder's name where none was written."""
+    with contextlib.suppress(WorkDirError):
+        return read_job(layout.path)[0]
+    return layout.path.name

@@ -1,0 +1,77 @@
+"""Has the engine start, kill and tell what ended: in a thread, since it may search the whole machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from elastic_launcher.coordinator.actions import KillNode, StartNode
+from elastic_launcher.coordinator.observations import NodeExited, NodeNotStarted, Observation
+from elastic_launcher.coordinator.state import Exit
+from elastic_launcher.engines import Engine, NodeSpec
+
+POLL_SECONDS = 0.05  # between looks at the engine's nodes
+
+Answer = TypeVar("Answer")
+
+
+class EngineDriver:
+    """Passes commands to an engine, one after the other, and what it tells to the coordinator.
+
+    Args:
+        engine: Creates and ends nodes.
+        observe: Takes what happened.
+        exits: Returns how a node's processes ended, by local rank, as far as they have.
+        monotonic: The clock of observations.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        observe: Callable[[Observation], None],
+        exits: Callable[[int], tuple[tuple[int, Exit], ...]],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._engine = engine
+        self._observe = observe
+        self._exits = exits
+        self._monotonic = monotonic
+        self._thread = ThreadPoolExecutor(1, "engine")
+        self._commands: asyncio.Queue[StartNode | KillNode] = asyncio.Queue()
+
+    def put(self, command: StartNode | KillNode) -> None:
+        """Has a command done after those before it."""
+        self._commands.put_nowait(command)
+
+    async def run(self) -> None:
+        """Does what is asked and tells what ended, for ever."""
+        while True:
+            command: StartNode | KillNode | None = None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    command = await self._commands.get()
+            match command:
+                case StartNode():
+                    await self._start(command)
+                case KillNode():
+                    await self._call(self._engine.kill, command.node)
+            for gone in await self._call(self._engine.poll):
+                self._observe(NodeExited(self._monotonic(), gone.node, gone.exit_code, self._exits(gone.node)))
+
+    async def close(self) -> None:
+        """Ends all nodes, after what the engine does at the moment."""
+        await self._call(self._engine.close)
+        self._thread.shutdown(wait=False)
+
+    async def _start(self, command: StartNode) -> None:
+        spec = NodeSpec(command.node, command.first_member, command.nproc_per_node)
+        try:
+            await self._call(self._engine.start, spec)
+        except OSError as error:
+            self._observe(NodeNotStarted(self._monotonic(), command.node, str(error)))
+
+    async def _call(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
