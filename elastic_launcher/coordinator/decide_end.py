@@ -22,9 +22,6 @@ AGENT_SECONDS = 15.0  # that agents take to end after their ranks, at most
 
 STOPS = (ExitCode.STOPPED, ExitCode.NO_QUOTA, ExitCode.INTERRUPTED)  # of a job in which nothing failed
 
-NOTHING_SAVED = "nothing was saved"
-"""Stands in messages for what is saved, which is known when the job ends; see `finish`."""
-
 
 def then(decision: Decision, rule: Callable[..., Decision], *arguments: Any) -> Decision:
     """Returns the decision of one rule after another: the last state, and the actions of both."""
@@ -41,7 +38,7 @@ def emit(state: State, kind: str, **fields: Any) -> Emit:
 def kept(state: State) -> str:
     """Says what of the job is saved."""
     if state.saved is None:
-        return NOTHING_SAVED
+        return "nothing was saved"
     return f"step {state.saved.step} is saved in {state.saved.path}, the same command goes on from there"
 
 
@@ -53,10 +50,11 @@ def finish(
     traceback: str = "",
     uncaught: bool = False,
 ) -> Decision:
-    """Ends the job now."""
+    """Ends the job now; what is saved of it is added to the message, unless it is done or nothing was ever started."""
     if state.finished:
         return state, ()
-    message = message.replace(NOTHING_SAVED, kept(state))
+    if exit_code != ExitCode.DONE and (state.nodes or state.saved is not None):
+        message = f"{message}; {kept(state)}"
     actions: tuple[Action, ...] = (Finish(exit_code, message, log_of, traceback, uncaught),)
     alive = tuple(one.number for one in state.members.values() if one.pid is not None and one.exit is None)
     if exit_code != ExitCode.DONE and alive:
@@ -99,7 +97,7 @@ def interrupt(state: State, observation: Interrupted) -> Decision:
     by_keyboard = observation.signal == signals.SIGINT
     what = "interrupted from the keyboard" if by_keyboard else f"stopped by {signals.Signals(observation.signal).name}"
     code = ExitCode.INTERRUPTED if by_keyboard else ExitCode.STOPPED
-    return stop(state, code, f"{what} {when(state)}; {NOTHING_SAVED}", observation.now)
+    return stop(state, code, f"{what} {when(state)}", observation.now)
 
 
 def save(state: State, observation: SaveAsked) -> Decision:
@@ -146,7 +144,7 @@ def script_failed(state: State, member: Member, now: float) -> Decision:
     """The script raised an exception on a member without which the job does not go on."""
     assert member.failure is not None
     said = member.failure.message.rstrip(". ")
-    message = f"{state.name(member.number)} failed {when(state, member.failure.step)}: {said}; {NOTHING_SAVED}"
+    message = f"{state.name(member.number)} failed {when(state, member.failure.step)}: {said}"
     return condemn(
         state,
         Verdict(
@@ -168,7 +166,7 @@ def exited_by_itself(state: State, member: Member, now: float) -> Decision:
     fact = f"the script of {state.name(member.number)} exited with code {member.exit.code} {when(state)}"
     verdict = Verdict(
         ExitCode.SCRIPT_FAILED,
-        f"{fact}; {NOTHING_SAVED}",
+        fact,
         Weight.DEATH,
         now + COLLECT_SECONDS,
         (member.node, member.local_rank),
@@ -192,7 +190,7 @@ def ended_early(state: State, now: float) -> Decision:
             step = member.step if member.ended else state.step
             message = (
                 f"rank {state.group.index(number)}'s script (member {number}, node {member.node}) ended after step "
-                f"{step} while other ranks train on; end all ranks at one step with job.stop(); {NOTHING_SAVED}"
+                f"{step} while other ranks train on; end all ranks at one step with job.stop()"
             )
             log_of = (member.node, member.local_rank)
             return condemn(
@@ -244,7 +242,7 @@ def _finish_when_all_ended(state: State, now: float) -> Decision:
         member = missing[0]
         message = (
             f"{state.name(member.number)} was lost {when(state)}, before its script had ended: what it had to do there "
-            f"may be missing; {NOTHING_SAVED}"
+            "may be missing"
         )
         return finish(state, ExitCode.SCRIPT_FAILED, message, (member.node, member.local_rank))
     samples = "" if state.samples is None else f", {state.samples} samples"

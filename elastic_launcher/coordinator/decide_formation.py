@@ -9,7 +9,7 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Abandon, Active, Form, Formed, FormFailed
 from elastic_launcher.coordinator.actions import Order
-from elastic_launcher.coordinator.decide_end import NOTHING_SAVED, Decision, emit, finish, stop, then, when
+from elastic_launcher.coordinator.decide_end import Decision, emit, finish, stop, then, when
 from elastic_launcher.coordinator.decide_nodes import fail_node
 from elastic_launcher.coordinator.state import Formation, Member, Node, Phase, State
 
@@ -35,7 +35,7 @@ def form_next(state: State, now: float) -> Decision:
         told = " and ".join(f"node {node.number}" for node in leaving)
         message = (
             f"{told} must leave ({leaving[-1].leave}) and {staying} of at least {state.rules.min_nodes} nodes would "
-            f"stay; stopped {when(state)}, {NOTHING_SAVED}"
+            f"stay; stopped {when(state)}"
         )
         return stop(state, ExitCode.STOPPED, message, now)
     if not warm:
@@ -120,9 +120,7 @@ def fail_formation(state: State, reason: str, blamed: Iterable[int], now: float,
     )
     decision: Decision = (state, (Order(told, Abandon(formation.number)),))
     if max(unformed, recovery.failures if recovery else 0) >= MOST_UNFORMED:
-        message = (
-            f"no group could be formed in {MOST_UNFORMED} attempts {when(state)}, the last: {reason}; {NOTHING_SAVED}"
-        )
+        message = f"no group could be formed in {MOST_UNFORMED} attempts {when(state)}, the last: {reason}"
         return then(decision, finish, ExitCode.SCRIPT_FAILED, message)
     if lost:
         return decision
@@ -287,7 +285,6 @@ def _first_difference(state: State, reference: int, others: Iterable[int]) -> st
                 members = [f"member {m} (node {state.members[m].node})" for m in (reference, number)]
                 return (
                     f"{members[0]} and {members[1]} do not train the same: {name} is {one!r} on the first and "
-                    f"{other!r} on the second. All ranks must have the same data set, models and batch settings; "
-                    f"{NOTHING_SAVED}"
+                    f"{other!r} on the second. All ranks must have the same data set, models and batch settings"
                 )
     return ""

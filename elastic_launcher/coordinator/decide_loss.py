@@ -14,7 +14,6 @@ from elastic_launcher.control.messages import Abandon, FormFailed, StepFailed
 from elastic_launcher.coordinator.actions import KillNode, Order
 from elastic_launcher.coordinator.decide_end import (
     COLLECT_SECONDS,
-    NOTHING_SAVED,
     Decision,
     condemn,
     emit,
@@ -128,7 +127,7 @@ def recover(state: State, now: float) -> Decision:
         state = replace(state, broke_at=step, broke=broke, recovery=replace(waiting, counted=True))
     if state.broke >= MOST_BREAKS:
         message = f"step {step} broke off {state.broke} times in a row, the last time: {waiting.reason}"
-        return then((state, decision[1]), finish, ExitCode.SCRIPT_FAILED, f"{message}; {NOTHING_SAVED}")
+        return then((state, decision[1]), finish, ExitCode.SCRIPT_FAILED, message)
     return then((state, decision[1]), begin, "recover", members, (), (), {}, "failure", now)
 
 
@@ -156,7 +155,7 @@ def _check_holders(state: State, member: Member, message: str, now: float) -> De
         message = f"{recovery.reason}; {message}"
     verdict = Verdict(
         ExitCode.SCRIPT_FAILED,
-        f"{message}; no other node holds the state, {NOTHING_SAVED}",
+        f"{message}; no other node holds the state",
         Weight.DEATH,
         now + COLLECT_SECONDS,
         (member.node, member.local_rank),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import End
 from elastic_launcher.coordinator.actions import Action, KillNode, NoteNotice, Order, StartNode
-from elastic_launcher.coordinator.decide_end import NOTHING_SAVED, Decision, emit, finish, stop, then, when
+from elastic_launcher.coordinator.decide_end import Decision, emit, finish, stop, then, when
 from elastic_launcher.coordinator.observations import NodeNoticed, NodeNotStarted, TargetChanged
 from elastic_launcher.coordinator.state import Member, Node, Phase, State
 
@@ -26,7 +26,7 @@ def change_target(state: State, observation: TargetChanged) -> Decision:
             f"the hint allows {target.nodes} nodes, fewer than the minimum of {state.rules.min_nodes}"
         )
         code = ExitCode.STOPPED if state.generation else ExitCode.NO_QUOTA
-        left = f"stopped {when(state)}, {NOTHING_SAVED}" if state.nodes else "nothing was started"
+        left = f"stopped {when(state)}" if state.nodes else "nothing was started"
         return stop(replace(state, target=target), code, f"{message}; {left}", observation.now)
     raised = state.target is not None and target.nodes > state.target.nodes
     state = replace(state, target=target)
@@ -70,8 +70,7 @@ def check_untrained(state: State, now: float) -> Decision:
         return replace(state, gave_up=True), ()
     member = state.members[ended[0].members[0]]
     message = (
-        f"the script of {state.name(member.number)} ended before its first training step while others wait to train; "
-        f"{NOTHING_SAVED}"
+        f"the script of {state.name(member.number)} ended before its first training step while others wait to train"
     )
     return finish(state, ExitCode.SCRIPT_FAILED, message, (member.node, member.local_rank))
 
@@ -164,7 +163,7 @@ def _lower_target(state: State, noticed: Node) -> Decision:
     if left < state.rules.min_nodes and not state.generation:
         message = (
             f"node {noticed.number} was told to leave {when(state)}, and {left} of at least "
-            f"{state.rules.min_nodes} nodes stay; {NOTHING_SAVED}"
+            f"{state.rules.min_nodes} nodes stay"
         )
         return finish(state, ExitCode.STOPPED, message)
     return state, (NoteNotice(),)

@@ -190,7 +190,7 @@ def test_a_killed_node_ends_the_job_with_the_last_lines_of_its_script(tmp_path: 
     assert exit_code == 1
     message = job.finished["message"]
     assert "member 1 (rank 0, node 1) was killed by SIGKILL after step" in message
-    assert "no other node holds the state, nothing was saved" in message
+    assert "no other node holds the state; nothing was saved" in message
     assert "line 29" in message
     assert "line 9\n" not in message, "the last 20 lines"
     assert job.log.of("node_lost")[0]["node"] == 1

@@ -144,7 +144,7 @@ def test_an_exit_code_that_an_exception_elsewhere_hides_is_told_too() -> None:
     assert job.finish is not None
     assert job.finish.message == (
         "member 1 (rank 0, node 1) failed after step 10: RuntimeError: rank 1 left the training loop; "
-        "nothing was saved; member 2 (rank 1, node 2) exited with code 5"
+        "member 2 (rank 1, node 2) exited with code 5; nothing was saved"
     )
 
 

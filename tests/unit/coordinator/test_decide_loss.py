@@ -101,7 +101,7 @@ def test_without_anybody_who_holds_the_state_the_job_ends() -> None:
     assert job.finish is not None
     assert job.finish.exit_code == 1
     assert job.finish.message == (
-        "member 1 (rank 0, node 1) was killed by SIGKILL after step 41; no other node holds the state, "
+        "member 1 (rank 0, node 1) was killed by SIGKILL after step 41; no other node holds the state; "
         "nothing was saved"
     )
     assert job.finish.log_of == (1, 0)

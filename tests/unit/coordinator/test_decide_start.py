@@ -257,7 +257,7 @@ def test_no_quota_before_training_is_76() -> None:
     assert job.finish is not None
     assert job.finish.exit_code == 76
     assert (
-        job.finish.message == "the hint allows 1 GPU, the job needs 2; stopped before training began, nothing was saved"
+        job.finish.message == "the hint allows 1 GPU, the job needs 2; stopped before training began; nothing was saved"
     )
 
 
