@@ -193,11 +193,12 @@ class EventFollower:
 
     Args:
         path: The file; it need not be there yet.
+        offset: What lies before this place in it, a line's beginning, is left out.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
-        self._offset = 0
+        self._offset = offset
         self._rest = b""
 
     def poll(self) -> list[Event]:

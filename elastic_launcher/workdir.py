@@ -268,12 +268,16 @@ def write_json(path: Path, document: dict[str, Any], mode: int = 0o644) -> None:
 
 
 def process_start(pid: int) -> int | None:
-    """Returns when a process started, in clock ticks since boot, or None; with the pid, it names a process for good."""
+    """Returns when a process started, in clock ticks since boot: with the pid, that names it for good.
+
+    None if it has ended, also where nobody has taken its exit code yet.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    return int(stat.rpartition(")")[2].split()[19])
+    state, *fields = stat.rpartition(")")[2].split()
+    return None if state in "ZX" else int(fields[18])
 
 
 def _safe(name: str) -> str:

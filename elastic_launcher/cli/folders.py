@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import socket
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
 from elastic_launcher.config import ExitCode
-from elastic_launcher.workdir import Layout
+from elastic_launcher.workdir import Layout, process_start
 
 
 def refuse(message: str) -> NoReturn:
@@ -34,3 +37,29 @@ def job_folder(path: Path) -> Layout:
     if not layout.job.exists() and not layout.events.exists():
         refuse(f"{path} is no work directory of a job: it has neither {layout.job.name} nor {layout.events.name}")
     return layout
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Returns a small document; an empty one where it can't be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def launcher_lives(
+    owner: Mapping[str, Any], host: str | None = None, started: Callable[[int], int | None] = process_start
+) -> bool | None:
+    """Returns whether the process that runs a job is alive; None where that can't be seen from here.
+
+    Args:
+        owner: ``host``, ``pid`` and, if known, ``started``, of the launcher.
+        host: This machine; found out if None.
+        started: Returns when a process started, and None where there is none.
+    """
+    pid = owner.get("pid")
+    if not isinstance(pid, int) or owner.get("host") != (host or socket.gethostname()):
+        return None
+    found = started(pid)
+    return found is not None and owner.get("started") in (None, found)

@@ -42,6 +42,7 @@ COMMANDS = {
     "checkpoint": Command(
         "elastic_launcher.cli.checkpoint:checkpoint", "Save a running job now, or export what is saved."
     ),
+    "stop": Command("elastic_launcher.cli.stop:stop", "Have a running job save itself and end; it can go on later."),
     "report": Command("elastic_launcher.cli.report:report", "Write a job's timeline and summary."),
 }
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,12 +15,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from elastic_launcher.cli.folders import job_folder, refuse
+from elastic_launcher.cli.folders import job_folder, launcher_lives, read_document, refuse
 from elastic_launcher.events import EventError, read_events
 from elastic_launcher.report.describe import position, quota
 from elastic_launcher.report.state import JobState, fold
 from elastic_launcher.report.words import NONE, clock, duration, first_line, listing, number, plural, rate
-from elastic_launcher.workdir import Layout, process_start
+from elastic_launcher.workdir import Layout
 
 GONE = "launcher gone"
 STYLES = {"running": "bold blue", "starting": "bold blue", "finished": "bold green", "stopped": "bold yellow"}
@@ -37,38 +36,14 @@ def status(
         state = fold(read_events(layout.events) if layout.events.exists() else ())
     except (OSError, EventError) as error:
         refuse(f"{layout.events}: {error}")
-    job = _read(layout.job)
-    found = document(state, job, _read(layout.control), alive=launcher_lives({**state.started, **job}), now=time.time())
+    job = read_document(layout.job)
+    found = document(
+        state, job, read_document(layout.control), alive=launcher_lives({**state.started, **job}), now=time.time()
+    )
     if as_json:
         typer.echo(json.dumps(found))
         return
     _show(layout, state, found, Console(highlight=False, soft_wrap=True))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Returns a small document; an empty one where it can't be read."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def launcher_lives(
-    owner: Mapping[str, Any], host: str | None = None, started: Callable[[int], int | None] = process_start
-) -> bool | None:
-    """Returns whether the process that runs a job is alive; None where that can't be seen from here.
-
-    Args:
-        owner: ``host``, ``pid`` and, if known, ``started``, of the launcher.
-        host: This machine; found out if None.
-        started: Returns when a process started, and None where there is none.
-    """
-    pid = owner.get("pid")
-    if not isinstance(pid, int) or owner.get("host") != (host or socket.gethostname()):
-        return None
-    found = started(pid)
-    return found is not None and owner.get("started") in (None, found)
 
 
 def document(

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.control.messages import Message
@@ -30,6 +30,7 @@ from elastic_launcher.coordinator.observations import (
     Observation,
     RankEnded,
     SaveAsked,
+    StopAsked,
     TargetChanged,
     Tick,
 )
@@ -46,8 +47,8 @@ from elastic_launcher.workdir import Layout, write_json
 
 TICK_SECONDS = 0.05  # between looks at the engine's nodes
 HEARTBEAT_SECONDS = 2.0  # what members are told to ask for orders at least this often
+STOPPED_BY_COMMAND = "stopped by `elastic-launcher stop`"
 
-Answer = TypeVar("Answer")
 logger = logging.getLogger(__name__)
 
 
@@ -318,6 +319,12 @@ class Coordinator:
             raise ValueError(f"the job is {found['phase']}: there is no step after which it could be saved")
         self._observe(SaveAsked(self._monotonic()))
         return {"saved": found["saved"]}
+
+    def stop(self) -> dict[str, Any]:
+        """Has the job saved and ended; returns where it stands, and whether it was stopping before."""
+        found = {"step": self._state.step, "stopping": self._state.stopping is not None}
+        self._observe(StopAsked(self._monotonic(), STOPPED_BY_COMMAND))
+        return found
 
     def status(self) -> dict[str, Any]:
         """Returns the status document."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elastic_launcher.coordinator.actions import Action
-from elastic_launcher.coordinator.decide_end import Decision, conclude, interrupt, save, then
+from elastic_launcher.coordinator.decide_end import Decision, conclude, interrupt, save, stop_asked, then
 from elastic_launcher.coordinator.decide_formation import check_formation, form_next
 from elastic_launcher.coordinator.decide_loss import recover
 from elastic_launcher.coordinator.decide_members import (
@@ -40,6 +40,7 @@ from elastic_launcher.coordinator.observations import (
     Observation,
     RankEnded,
     SaveAsked,
+    StopAsked,
     TargetChanged,
     Tick,
 )
@@ -92,5 +93,6 @@ _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     RankEnded: take_rank_end,
     NodeExited: take_node_exit,
     SaveAsked: save,
+    StopAsked: stop_asked,
     Interrupted: interrupt,
 }

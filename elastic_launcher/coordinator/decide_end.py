@@ -10,7 +10,7 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import End, Fail, Save
 from elastic_launcher.coordinator.actions import Action, Emit, Finish, Order
-from elastic_launcher.coordinator.observations import Interrupted, SaveAsked
+from elastic_launcher.coordinator.observations import Interrupted, SaveAsked, StopAsked
 from elastic_launcher.coordinator.state import Exit, Member, Phase, State, Stopping, Verdict, Weight
 
 Decision = tuple[State, tuple[Action, ...]]
@@ -98,6 +98,13 @@ def interrupt(state: State, observation: Interrupted) -> Decision:
     what = "interrupted from the keyboard" if by_keyboard else f"stopped by {signals.Signals(observation.signal).name}"
     code = ExitCode.INTERRUPTED if by_keyboard else ExitCode.STOPPED
     return stop(state, code, f"{what} {when(state)}", observation.now)
+
+
+def stop_asked(state: State, observation: StopAsked) -> Decision:
+    """Ends the job because somebody wants it saved and ended; whoever asks for that again waits for the same."""
+    if state.stopping is not None or state.verdict is not None:
+        return state, ()
+    return stop(state, ExitCode.STOPPED, f"{observation.why} {when(state)}", observation.now)
 
 
 def save(state: State, observation: SaveAsked) -> Decision:

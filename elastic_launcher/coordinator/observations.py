@@ -106,6 +106,13 @@ class SaveAsked(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class StopAsked(Observation):
+    """The job is to be saved and to end; ``why`` says who wants that."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Interrupted(Observation):
     """The launcher got SIGINT or SIGTERM."""
 

@@ -44,6 +44,9 @@ class Desk(Protocol):
     def save(self) -> dict[str, Any]:
         """Has the job saved after its next step; returns what was saved last."""
 
+    def stop(self) -> dict[str, Any]:
+        """Has the job saved and ended; returns where it stands, and whether it was stopping before."""
+
     def status(self) -> dict[str, Any]:
         """Returns the status document."""
 
@@ -117,6 +120,7 @@ class ControlServer:
         application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/rank_ended", self._rank_ended)
         application.router.add_get("/v1/status", self._status)
         application.router.add_post("/v1/save", self._save)
+        application.router.add_post("/v1/stop", self._stop)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=CLOSE_SECONDS)
         await self._runner.setup()
         site = web.TCPSite(self._runner, HOST, 0)
@@ -203,6 +207,9 @@ class ControlServer:
 
     async def _save(self, request: web.Request) -> web.Response:
         return web.json_response(self._desk.save())
+
+    async def _stop(self, request: web.Request) -> web.Response:
+        return web.json_response(self._desk.stop())
 
     async def _status(self, request: web.Request) -> web.Response:
         return web.json_response(self._desk.status())

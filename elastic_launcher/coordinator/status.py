@@ -42,6 +42,8 @@ def phase(state: State) -> str:
     """Returns in one word what the job is about."""
     if state.finished or state.verdict is not None:
         return "ending"
+    if state.stopping is not None:
+        return "stopping"
     if state.over:
         return "finishing"
     if state.generation:

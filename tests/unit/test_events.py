@@ -159,6 +159,16 @@ def test_a_follower_gives_each_event_once_and_whole(path: Path) -> None:
     assert follower.poll() == []
 
 
+def test_a_follower_leaves_out_what_was_there_before(path: Path) -> None:
+    one, two = (Event("warning", float(n), n, {"message": "x"}) for n in (1, 2))
+    path.write_text(one.to_line())
+    follower = EventFollower(path, offset=path.stat().st_size)
+    assert follower.poll() == []
+    with open(path, "a") as file:
+        file.write(two.to_line())
+    assert follower.poll() == [two]
+
+
 @given(cuts=st.lists(st.integers(0, 400), max_size=6))
 def test_a_follower_gives_what_a_reader_gives(cuts: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("events") / "events.jsonl"

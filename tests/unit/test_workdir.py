@@ -186,3 +186,10 @@ def test_a_document_is_replaced_whole_and_with_its_mode(tmp_path: Path) -> None:
 def test_a_process_is_named_by_when_it_started() -> None:
     assert process_start(os.getpid()) == process_start(os.getpid()) is not None
     assert process_start(2**30) is None
+
+
+def test_a_process_whose_exit_code_nobody_took_has_ended() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    assert process_start(ended.pid) is None
+    assert ended.wait() == 0

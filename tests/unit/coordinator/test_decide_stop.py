@@ -6,8 +6,9 @@ import signal
 
 import pytest
 
-from elastic_launcher.control.messages import Done, Fail, Halted, Save, Saved, SaveFailed
-from elastic_launcher.coordinator.observations import Interrupted, SaveAsked
+from elastic_launcher.control.messages import Done, Fail, Failed, Halted, Save, Saved, SaveFailed
+from elastic_launcher.coordinator.observations import Interrupted, SaveAsked, StopAsked
+from elastic_launcher.coordinator.status import phase
 from tests.unit.coordinator.driver import Job, training
 
 
@@ -40,6 +41,32 @@ def test_an_interrupted_job_that_cannot_save_ends_all_the_same(number: int) -> N
     assert "step 11 could not be saved: No space left on device" in job.events("warning")[1]["message"]
     job.tick(61.0)
     assert job.finish is not None and job.finish.message.endswith("after step 10; nothing was saved")
+
+
+def test_a_job_that_is_asked_to_stop_again_waits_for_the_same_checkpoint() -> None:
+    job = training(2)
+    for why in ("stopped by `elastic-launcher stop`", "its time is over"):
+        job.feed(StopAsked(job.now, why))
+    assert job.told(Save) == [1, 2] and job.finish is None
+    assert phase(job.state) == "stopping"
+    job.report(1, Halted(11))
+    assert job.finish is not None and job.finish.exit_code == 75
+    assert job.finish.message == "stopped by `elastic-launcher stop` after step 10; nothing was saved"
+
+
+def test_a_signal_does_not_wait_for_the_checkpoint_of_a_job_that_was_asked_to_stop() -> None:
+    job = training(2)
+    job.feed(StopAsked(job.now, "its time is over"))
+    job.feed(Interrupted(job.now, signal.SIGINT))
+    assert job.finish is not None and job.finish.exit_code == 130
+
+
+def test_a_job_that_fails_anyway_is_not_stopped() -> None:
+    job = training(2)
+    job.report(1, Failed("ValueError: boom"))
+    job.feed(StopAsked(job.now, "its time is over"))
+    job.tick(2.0)
+    assert job.finish is not None and job.finish.exit_code == 1
 
 
 def test_a_second_signal_waits_for_no_checkpoint() -> None:

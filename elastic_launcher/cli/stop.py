@@ -1,0 +1,110 @@
+"""``elastic-launcher stop``: has a running job save itself and end, and waits for that."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from elastic_launcher.agent import processes
+from elastic_launcher.cli.folders import job_folder, launcher_lives, read_document, refuse
+from elastic_launcher.config import ExitCode
+from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
+from elastic_launcher.events import Event, EventError, EventFollower, read_last
+from elastic_launcher.workdir import Layout
+
+POLL = 0.1
+"""Seconds between looks at how far it is."""
+PATIENCE = 600.0
+"""Seconds for the last checkpoint, the end of all processes and the report; the launcher bounds each of them."""
+ENDED_WELL = (ExitCode.DONE, ExitCode.STOPPED, ExitCode.INTERRUPTED, ExitCode.NO_QUOTA)
+
+
+def stop(work_dir: Annotated[Path, typer.Argument(metavar="WORK_DIR", help="The job's work directory.")]) -> None:
+    """Has a running job save itself and end with exit code 75; waits until nothing of it runs any more."""
+    layout = job_folder(work_dir)
+    news = EventFollower(layout.events, offset=layout.events.stat().st_size if layout.events.exists() else 0)
+    try:
+        with ControlClient(str(layout.control), "cli") as client:
+            answer = client.post("/v1/stop", {})
+    except (ControlRefused, ControlUnreachable, OSError):
+        _explain(layout)
+    joined = "is stopping already: waiting with whoever stopped it" if answer["stopping"] else "is told to stop"
+    _tell(f"the job in {layout.path} {joined}, at step {answer['step']}")
+    finished = _wait(layout, news)
+    typer.echo(finished["message"])
+    if finished["exit_code"] == ExitCode.STOPPED:
+        typer.echo(f"to go on: the same command, with --work-dir {os.path.abspath(layout.path)}")
+    raise typer.Exit(0 if finished["exit_code"] in ENDED_WELL else 1)
+
+
+def _wait(layout: Layout, news: EventFollower) -> Event:
+    """Waits for the job's end, tells what is saved until then, and returns its last event."""
+    deadline = time.monotonic() + PATIENCE
+    finished: Event | None = None
+    while finished is None or launcher_lives(read_document(layout.job)):
+        if time.monotonic() > deadline or (finished is None and launcher_lives(read_document(layout.job)) is False):
+            finished = _last(layout)
+            if finished is None or time.monotonic() > deadline:
+                _explain(layout)
+            return finished
+        for event in news.poll():
+            if event.kind == "checkpoint_saved":
+                _tell(f"step {event['step']} is saved; the ranks end")
+            elif event.kind == "warning":
+                _tell(event["message"])
+            finished = event if event.kind == "job_finished" else finished
+        time.sleep(POLL)
+    return finished
+
+
+def _explain(layout: Layout) -> NoReturn:
+    """Says why the job can't be told to stop, and what to do.
+
+    Raises:
+        typer.Exit: Always.
+    """
+    owner = read_document(layout.job)
+    process, lives, last = f"process {owner.get('pid')}", launcher_lives(owner), _last(layout)
+    if lives is None and last is None:
+        refuse(
+            f"the job in {layout.path} runs on {owner.get('host', 'another machine')}, and can't be reached from "
+            f"{socket.gethostname()}: run this command there"
+        )
+    if lives:
+        orphans = (owner.get("config") or {}).get("orphan_timeout", 60)
+        _tell(
+            f"the launcher of the job in {layout.path} ({process}) does not answer. `kill -CONT {owner['pid']}` wakes "
+            f"one that was frozen, `kill {owner['pid']}` asks it for the same; after `kill -KILL {owner['pid']}` its "
+            f"ranks save what they have and leave within {orphans:g} s"
+        )
+        raise typer.Exit(int(ExitCode.LAUNCHER_FAILED))
+    if last is not None:
+        refuse(
+            f"the job in {layout.path} is not running: it ended with exit code {last['exit_code']} ({last['message']})"
+        )
+    left = len(processes.find(os.path.abspath(layout.path)))
+    what = (
+        f"{left} of its processes still run: the ranks save what they have and leave by themselves, and the same "
+        "command ends them at once and goes on from what is saved"
+        if left
+        else "the same command goes on from what is saved"
+    )
+    refuse(f"the job in {layout.path} is not running: its launcher ({process}) is gone without a word; {what}")
+
+
+def _last(layout: Layout) -> Event | None:
+    """Returns how the job ended, if that was the last that happened."""
+    with contextlib.suppress(OSError, EventError):
+        last = read_last(layout.events)[-1:]
+        return last[0] if last and last[0].kind == "job_finished" else None
+    return None
+
+
+def _tell(message: str) -> None:
+    typer.echo(f"elastic-launcher: {message}", err=True)
