@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from typing import Any, NoReturn
 import typer
 
 from elastic_launcher.config import ExitCode
+from elastic_launcher.events import Event, EventError, read_last
 from elastic_launcher.workdir import Layout, process_start
 
 
@@ -63,3 +65,11 @@ def launcher_lives(
         return None
     found = started(pid)
     return found is not None and owner.get("started") in (None, found)
+
+
+def ended(layout: Layout) -> Event | None:
+    """Returns how the job ended, if that was the last that happened."""
+    with contextlib.suppress(OSError, EventError):
+        last = read_last(layout.events)[-1:]
+        return last[0] if last and last[0].kind == "job_finished" else None
+    return None

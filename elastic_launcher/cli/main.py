@@ -43,6 +43,7 @@ COMMANDS = {
         "elastic_launcher.cli.checkpoint:checkpoint", "Save a running job now, or export what is saved."
     ),
     "stop": Command("elastic_launcher.cli.stop:stop", "Have a running job save itself and end; it can go on later."),
+    "logs": Command("elastic_launcher.cli.logs:logs", "Print what a job's ranks wrote; --follow goes on with it."),
     "report": Command("elastic_launcher.cli.report:report", "Write a job's timeline and summary."),
 }
 

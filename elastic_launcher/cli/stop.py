@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import time
@@ -12,10 +11,10 @@ from typing import Annotated, NoReturn
 import typer
 
 from elastic_launcher.agent import processes
-from elastic_launcher.cli.folders import job_folder, launcher_lives, read_document, refuse
+from elastic_launcher.cli.folders import ended, job_folder, launcher_lives, read_document, refuse
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
-from elastic_launcher.events import Event, EventError, EventFollower, read_last
+from elastic_launcher.events import Event, EventFollower
 from elastic_launcher.workdir import Layout
 
 POLL = 0.1
@@ -49,7 +48,7 @@ def _wait(layout: Layout, news: EventFollower) -> Event:
     finished: Event | None = None
     while finished is None or launcher_lives(read_document(layout.job)):
         if time.monotonic() > deadline or (finished is None and launcher_lives(read_document(layout.job)) is False):
-            finished = _last(layout)
+            finished = ended(layout)
             if finished is None or time.monotonic() > deadline:
                 _explain(layout)
             return finished
@@ -70,7 +69,7 @@ def _explain(layout: Layout) -> NoReturn:
         typer.Exit: Always.
     """
     owner = read_document(layout.job)
-    process, lives, last = f"process {owner.get('pid')}", launcher_lives(owner), _last(layout)
+    process, lives, last = f"process {owner.get('pid')}", launcher_lives(owner), ended(layout)
     if lives is None and last is None:
         refuse(
             f"the job in {layout.path} runs on {owner.get('host', 'another machine')}, and can't be reached from "
@@ -96,14 +95,6 @@ def _explain(layout: Layout) -> NoReturn:
         else "the same command goes on from what is saved"
     )
     refuse(f"the job in {layout.path} is not running: its launcher ({process}) is gone without a word; {what}")
-
-
-def _last(layout: Layout) -> Event | None:
-    """Returns how the job ended, if that was the last that happened."""
-    with contextlib.suppress(OSError, EventError):
-        last = read_last(layout.events)[-1:]
-        return last[0] if last and last[0].kind == "job_finished" else None
-    return None
 
 
 def _tell(message: str) -> None:

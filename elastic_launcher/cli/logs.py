@@ -1,0 +1,65 @@
+"""``elastic-launcher logs``: what a job's ranks wrote, while it runs and after."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from elastic_launcher.cli.folders import ended, job_folder, launcher_lives, read_document, refuse
+from elastic_launcher.cli.lines import JobLines, Line
+from elastic_launcher.config import ConfigError, ExitCode
+from elastic_launcher.report.words import listing
+from elastic_launcher.workdir import Layout, read_job
+
+POLL = 0.1
+"""Seconds between looks at the files of a job that is followed."""
+
+
+def logs(
+    work_dir: Annotated[Path, typer.Argument(metavar="WORK_DIR", help="The job's work directory.")],
+    rank: Annotated[int | None, typer.Option("--rank", metavar="N", min=0, help="Only what this rank wrote.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it is written, until the job ends.")] = False,
+) -> None:
+    """Prints what a job's ranks wrote, each line with its rank, over all generations and runs of the job."""
+    layout = job_folder(work_dir)
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends this quietly, as it does `cat`
+    lines = JobLines(layout.logs)
+    try:
+        _print(lines.written(), rank)
+        while follow and (rank is None or rank < _most_ranks(layout)) and _lives(layout):
+            time.sleep(POLL)
+            _print(lines.new(), rank)
+        _print(lines.new(), rank)  # what was written between the last look and the job's end
+        ranks = lines.ranks or {0}
+        _print(lines.rest(), rank)
+    except KeyboardInterrupt:
+        raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
+    if rank is not None and rank not in ranks:
+        known = f"it had {'rank' if len(ranks) == 1 else 'ranks'} {listing(sorted(ranks))}"
+        refuse(f"the job in {layout.path} never had a rank {rank}: {known}")
+
+
+def _print(lines: Iterable[Line], rank: int | None) -> None:
+    for line in lines:
+        if rank is None or line.rank == rank:
+            sys.stdout.buffer.write(f"{line}\n".encode())
+    sys.stdout.buffer.flush()
+
+
+def _lives(layout: Layout) -> bool:
+    alive = launcher_lives(read_document(layout.job))
+    return ended(layout) is None if alive is None else alive
+
+
+def _most_ranks(layout: Layout) -> int:
+    try:
+        return read_job(layout.path)[1].max_ranks
+    except ConfigError:
+        return 0
