@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from elastic_launcher.period import read_period
+from elastic_launcher.period import read_period, read_seconds
 
 MATCH_KEYS = ("namespace", "queue", "pipeline", "job")
 """What hints are matched by, from the most general to the most specific."""
@@ -41,7 +41,7 @@ class Option:
 
     Attributes:
         key: Name of the component parameter; the flag is the same with dashes.
-        kind: ``nodes``, ``whole``, ``seconds``, ``text``, ``pairs``, ``share``, ``period`` or ``switch``:
+        kind: ``nodes``, ``whole``, ``seconds``, ``text``, ``pairs``, ``share``, ``period``, ``time`` or ``switch``:
             what its text is read as.
         unit: What stands for the value in help texts.
         default: Its text when not given; None where there is none.
@@ -77,9 +77,22 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "require_hints", "switch", "", None, "Fail when there are no hints at the start, instead of running at MIN."
     ),
-    Option("wait_for_quota", "seconds", "SECONDS", "0", "How long to wait at the start until hints allow MIN nodes."),
+    Option(
+        "wait_for_quota",
+        "seconds",
+        "SECONDS",
+        "0",
+        "How long to wait for hints that allow MIN nodes: at the start, and, saved and without any node, later on.",
+    ),
     Option(
         "work_dir", "text", "DIR", None, "Where all of the job's files go; default: a new folder in ./elastic-jobs."
+    ),
+    Option(
+        "max_runtime",
+        "time",
+        "TIME",
+        None,
+        "Save and end with exit code 75 when this launch has taken so long: 90s, 30m, 12h.",
     ),
     Option("start_timeout", "seconds", "SECONDS", "600", "A node that is not ready to train by then counts as failed."),
     Option("orphan_timeout", "seconds", "SECONDS", "60", "How long nodes go on when the launcher can't be reached."),
@@ -144,8 +157,9 @@ class JobConfig:
         match: What hints are matched by; ``job`` is always there.
         share: (i, n) takes the i-th of n parts of the hint's entry, i from 1.
         require_hints: Whether missing hints at the start are an error.
-        wait_for_quota: Seconds to wait at the start for a hint that allows ``min_nodes``.
+        wait_for_quota: Seconds to wait for a hint that allows ``min_nodes``, at the start and each time later on.
         work_dir: Folder of the job's files; None for a new one.
+        max_runtime: Seconds after which this launch is saved and ends; None for no limit.
         start_timeout: Seconds until a node that is not warm counts as failed.
         orphan_timeout: Seconds after which nodes leave that can't reach the coordinator.
         heartbeat_timeout: Seconds without a sign of life after which a rank counts as lost that others wait for.
@@ -171,6 +185,7 @@ class JobConfig:
     require_hints: bool = False
     wait_for_quota: float = 0.0
     work_dir: str | None = None
+    max_runtime: float | None = None
     start_timeout: float = 600.0
     orphan_timeout: float = 60.0
     heartbeat_timeout: float = 10.0
@@ -193,12 +208,13 @@ class JobConfig:
                 raise ConfigError(f"{_flag(key)} is {value}: it must be a whole number, 1 or more")
         for key, least in (
             ("wait_for_quota", 0.0),
+            ("max_runtime", 0.1),
             ("start_timeout", 0.1),
             ("orphan_timeout", 0.1),
             ("heartbeat_timeout", 1.0),
         ):
             value = getattr(self, key)
-            if not (math.isfinite(value) and value >= least):
+            if value is not None and not (math.isfinite(value) and value >= least):
                 raise ConfigError(f"{_flag(key)} is {value:g}: it must be a number of seconds, {least:g} or more")
         if self.checkpoint_every is not None:
             try:
@@ -319,6 +335,11 @@ def _read(option: Option, given: Any) -> dict[str, Any]:
         if not number:
             raise ConfigError(f"{option.flag} is {text!r}: it must be a whole number, 1 or more")
         return {option.key: number}
+    if option.kind == "time":
+        try:
+            return {option.key: read_seconds(text)}
+        except ValueError as error:
+            raise ConfigError(f"{option.flag} is {text!r}: {error}") from error
     if option.kind == "seconds":
         try:
             return {option.key: float(text)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from dataclasses import dataclass
@@ -34,6 +35,19 @@ class Period:
         if self.steps is not None:
             return steps >= self.steps
         return seconds >= (max(LEAST_SECONDS, COSTS * cost) if self.seconds is None else self.seconds)
+
+
+def read_seconds(text: str) -> float:
+    """Reads ``30s``, ``5m``, ``1.5h`` or plain seconds.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    with contextlib.suppress(ValueError):
+        seconds = read_period(text).seconds
+        if seconds is not None:
+            return seconds
+    raise ValueError("it must be a time above 0, for example 90s, 30m or 12h")
 
 
 def read_period(text: str) -> Period:

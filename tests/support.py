@@ -105,6 +105,11 @@ class Launcher:
         """What it wrote to stderr so far."""
         return self.stderr_path.read_text(errors="replace")
 
+    @property
+    def last_message(self) -> str:
+        """What its last event said."""
+        return str(self.events.all()[-1]["message"])
+
     def wait(self, timeout: float = PATIENCE) -> int:
         """Waits for its end and returns its exit code."""
         try:

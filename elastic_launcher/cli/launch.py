@@ -8,6 +8,7 @@ import errno
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -94,6 +95,7 @@ def launch(config: JobConfig, directory: Path) -> int:
     """
     from elastic_launcher.cli.display import Display
 
+    began = time.monotonic()
     devices, warning = share_gpus(config, gpus())
     try:
         claimed = claim(config, directory)
@@ -125,6 +127,7 @@ def launch(config: JobConfig, directory: Path) -> int:
             on_event=showing.take,
             on_second_interrupt=hurry,
             origin=origin,
+            began=began,
         )
         display.start()
         try:

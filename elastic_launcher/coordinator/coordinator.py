@@ -74,6 +74,7 @@ class Coordinator:
         origin: What the job goes on from; None for a job that begins.
         monotonic: The clock of all waits.
         wall: The clock of hints, in seconds since the epoch.
+        began: When the launch began, by ``monotonic``; now, if None.
 
     Attributes:
         message: How the job ended, once it has.
@@ -93,6 +94,7 @@ class Coordinator:
         origin: Origin | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        began: float | None = None,
     ) -> None:
         self._config = config
         self._layout = Layout(work_dir)
@@ -101,6 +103,7 @@ class Coordinator:
         self._on_second_interrupt = on_second_interrupt or (lambda: None)
         self._interrupts = 0
         self._monotonic = monotonic
+        self._began = monotonic() if began is None else began
         self._key = secrets.token_bytes(32)
         self._store = store or Store()
         self._origin = origin or Origin()
@@ -157,7 +160,14 @@ class Coordinator:
             await asyncio.gather(*background, return_exceptions=True)
 
     def _background(self) -> list[Coroutine[Any, Any, None]]:
-        return [self._tick(), self._driver.run(), self._quota.watch(), self._quota.run(), self._serve_store()]
+        return [
+            self._tick(),
+            self._driver.run(),
+            self._quota.watch(),
+            self._quota.run(),
+            self._serve_store(),
+            self._limit(),
+        ]
 
     async def _tick(self) -> None:
         while True:
@@ -165,6 +175,14 @@ class Coordinator:
                 self._observe(silent)
             self._observe(Tick(self._monotonic()))
             await asyncio.sleep(TICK_SECONDS)
+
+    async def _limit(self) -> None:
+        """Stops the job when its launch has taken as long as it may."""
+        longest = self._config.max_runtime
+        if longest is not None:
+            await asyncio.sleep(max(0.0, self._began + longest - self._monotonic()))
+            why = f"stopped by --max-runtime, {longest:g} s since this launch began,"
+            self._observe(StopAsked(self._monotonic(), why))
 
     async def _serve_store(self) -> None:
         await self._wanted.wait()

@@ -121,3 +121,13 @@ def test_a_folder_without_a_job_is_refused(tmp_path: Path) -> None:
     said = stop(tmp_path / "nowhere")
     assert said.returncode == 2
     assert "nowhere is not there" in said.stderr
+
+
+@pytest.mark.quick
+def test_a_launch_that_has_taken_as_long_as_it_may_is_saved_and_ends(stage: Stage) -> None:
+    with stage.launched("--nodes", "1:1", "--max-runtime", "12s") as job:
+        assert job.wait() == 75
+        stage.assert_nothing_left()
+        saved = job.events.of("checkpoint_saved")
+        place = rf"after step \d+; step {saved[-1]['step']} is saved in" if saved else "before training began; nothing"
+        assert re.match(rf"stopped by --max-runtime, 12 s since this launch began, {place} ", job.last_message)

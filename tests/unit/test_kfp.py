@@ -22,6 +22,7 @@ KINDS = {
     "text": "String",
     "share": "String",
     "period": "String",
+    "time": "String",
 }
 AS_ARTIFACTS = {"data", "output"}
 

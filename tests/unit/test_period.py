@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_launcher.period import Period, read_period
+from elastic_launcher.period import Period, read_period, read_seconds
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,13 @@ def test_steps_count_steps_and_seconds_seconds() -> None:
 def test_the_default_follows_the_cost(cost: float, due: float) -> None:
     assert not Period().is_due(10**9, due - 0.1, cost)
     assert Period().is_due(0, due, cost)
+
+
+def test_a_time_is_read_as_a_period_is() -> None:
+    assert [read_seconds(text) for text in ("90", "30m", "1.5 h")] == [90.0, 1800.0, 5400.0]
+
+
+@pytest.mark.parametrize("text", ["", "0s", "100 steps", "later"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="it must be a time above 0, for example 90s, 30m or 12h"):
+        read_seconds(text)

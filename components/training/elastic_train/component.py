@@ -31,6 +31,7 @@ def elastic_train(
     require_hints: bool = False,
     wait_for_quota: float = 0,
     work_dir: str = "",
+    max_runtime: str = "",
     start_timeout: float = 600,
     orphan_timeout: float = 60,
     heartbeat_timeout: float = 10,
@@ -65,8 +66,9 @@ def elastic_train(
         match: What the hints are matched by, such as queue and pipeline.
         share: Which part of the hint's entry is this job's, as 1/2.
         require_hints: Fail when there are no hints at the start.
-        wait_for_quota: Seconds to wait at the start until the hints allow min_nodes.
+        wait_for_quota: Seconds to wait, at the start, and later saved and without a node, until hints allow min_nodes.
         work_dir: Folder for events, logs and report; without one, a folder of the step's own.
+        max_runtime: Time after which the training is saved and the step ends, as 30m or 12h; without it, no limit.
         start_timeout: Seconds after which a node that is not ready to train counts as failed.
         orphan_timeout: Seconds that nodes go on when the launcher can't be reached.
         heartbeat_timeout: Seconds without a sign of life after which a rank that others wait for counts as lost.
@@ -100,6 +102,7 @@ def elastic_train(
             "share": share,
             "require_hints": require_hints,
             "wait_for_quota": wait_for_quota,
+            "max_runtime": max_runtime,
             "start_timeout": start_timeout,
             "orphan_timeout": orphan_timeout,
             "heartbeat_timeout": heartbeat_timeout,
