@@ -19,6 +19,7 @@ from typing import Any
 VERSION = 1
 KINDS = (
     "job_started",
+    "coordinator_adopted",
     "hint_applied",
     "hint_rejected",
     "hint_missing",

@@ -159,9 +159,11 @@ class WorkDir:
         layout: Where its files are.
         job_id: The job's id, made with the folder.
         past: What earlier runs of the job have used up.
+        before: What the last run was asked for; None for a new job.
     """
 
-    def __init__(self, layout: Layout, job_id: str, lock: int, past: Past) -> None:
+    def __init__(self, layout: Layout, job_id: str, lock: int, past: Past, before: JobConfig | None) -> None:
+        self.before = before
         self.layout = layout
         self.job_id = job_id
         self.past = past
@@ -235,7 +237,7 @@ def claim(config: JobConfig, directory: Path) -> WorkDir:
     except (WorkDirError, JobDone):
         os.close(lock)
         raise
-    return WorkDir(layout, job_id, lock, past)
+    return WorkDir(layout, job_id, lock, past, JobConfig.from_dict(before["config"]) if before else None)
 
 
 def read_job(path: Path) -> tuple[str, JobConfig]:

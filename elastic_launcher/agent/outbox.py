@@ -35,6 +35,7 @@ class Outbox:
         self._waiting: deque[tuple[float, str, dict[str, Any]]] = deque()
         self._changed = threading.Condition()
         self._closed = False
+        self._notices = 0  # told with each heartbeat: a coordinator that comes back knows of none
         self._last_contact = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
 
@@ -45,6 +46,7 @@ class Outbox:
     def put(self, what: str, payload: dict[str, Any]) -> None:
         """Sends ``payload`` to the endpoint ``what`` of this node."""
         with self._changed:
+            self._notices += what == "notice"
             self._waiting.append((time.monotonic(), what, payload))
             self._changed.notify()
 
@@ -79,7 +81,7 @@ class Outbox:
                 if self._deliver(message[1], message[2]):
                     with self._changed:
                         self._waiting.popleft()
-            elif time.monotonic() >= beat and self._deliver("heartbeat", {"pid": self._pid}):
+            elif time.monotonic() >= beat and self._deliver("heartbeat", {"pid": self._pid, "notices": self._notices}):
                 beat = time.monotonic() + HEARTBEAT
 
     def _deliver(self, what: str, payload: dict[str, Any]) -> bool:

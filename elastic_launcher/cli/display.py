@@ -90,6 +90,11 @@ class Display:
             with contextlib.suppress(OSError):
                 live.stop()
 
+    def recall(self, events: Sequence[Event]) -> None:
+        """Takes events that were shown before."""
+        for event in events:
+            self._state = advance(self._state, event)
+
     def feed(self, event: Event) -> None:
         """Takes an event."""
         self._state = advance(self._state, event)

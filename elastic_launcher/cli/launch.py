@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, NoReturn
 from elastic_launcher.agent import processes
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.coordinator.actions import Finish
+from elastic_launcher.coordinator.adoption import Adoption
 from elastic_launcher.coordinator.coordinator import Coordinator
 from elastic_launcher.coordinator.decide_end import kept, when
 from elastic_launcher.coordinator.logs import LogFollower
-from elastic_launcher.coordinator.origin import find_origin
+from elastic_launcher.coordinator.origin import Origin, find_origin
+from elastic_launcher.coordinator.record import run_of
 from elastic_launcher.engines.local import LocalEngine
 from elastic_launcher.engines.machine import cores, gpus, threads_per_rank
-from elastic_launcher.events import Event, EventLog
+from elastic_launcher.events import Event, EventError, EventLog, read_events
 from elastic_launcher.hints import FileSource, HintSource
 from elastic_launcher.report.words import plural
 from elastic_launcher.workdir import JobDone, WorkDir, claim
@@ -105,15 +107,19 @@ def launch(config: JobConfig, directory: Path) -> int:
         return ExitCode.DONE
     with claimed as work_dir, contextlib.closing(EventLog(work_dir.layout.events)) as events:
         say(f"work directory {work_dir.path}")
-        if work_dir.past.term > 1:  # ranks that an earlier launcher left behind
-            processes.kill_until_none(str(work_dir.path), spare=(os.getpid(),))
-        origin = find_origin(config, work_dir.layout, work_dir.past, say)
+        engine = LocalEngine(config, work_dir.layout, devices)
+        display = Display(config)
+        run = _unfinished_run(work_dir)
+        adoption = _adoption(config, work_dir, engine, run)
+        first_node = work_dir.past.first_node
+        if adoption is not None:
+            first_node = adoption.record.first_node
+            display.recall(run)
+        origin = None if adoption is not None else _resume(config, work_dir)
         say(f"each rank computes with {_threads(config)}")
         if warning:
             say(warning)
-        display = Display(config)
-        showing = Showing(display, work_dir.layout.logs, config.nproc_per_node, work_dir.past.first_node)
-        engine = LocalEngine(config, work_dir.layout, devices)
+        showing = Showing(display, work_dir.layout.logs, config.nproc_per_node, first_node)
 
         def hurry(*signal_and_frame: object) -> None:
             _kill_all(coordinator, work_dir, display)
@@ -128,6 +134,7 @@ def launch(config: JobConfig, directory: Path) -> int:
             on_second_interrupt=hurry,
             origin=origin,
             began=began,
+            adoption=adoption,
         )
         display.start()
         try:
@@ -138,6 +145,34 @@ def launch(config: JobConfig, directory: Path) -> int:
         say(_report(work_dir))
         say(message)
     return code
+
+
+def _unfinished_run(work_dir: WorkDir) -> Sequence[Event]:
+    """Returns the events of a run that an earlier launcher has left behind; none where it has ended."""
+    with contextlib.suppress(OSError, EventError):
+        return run_of(read_events(work_dir.layout.events)) if work_dir.past.term > 1 else ()
+    return ()
+
+
+def _adoption(config: JobConfig, work_dir: WorkDir, engine: LocalEngine, run: Sequence[Event]) -> Adoption | None:
+    """Returns what of that run still runs, if this launcher can go on with it as it is."""
+    found = engine.find() if run else []
+    if not found or work_dir.before is None:
+        return None
+    theirs, ours = ({"nproc_per_node": one.nproc_per_node, **one.environment()} for one in (work_dir.before, config))
+    if theirs != ours:
+        changed = ", ".join(sorted(name for name in {*theirs, *ours} if theirs.get(name) != ours.get(name)))
+        say(f"the running ranks were started with other options ({changed}): they are ended, and the job resumes")
+        return None
+    say(f"{plural(len(found), 'node')} of this job still run: the launcher goes on with them")
+    return Adoption(config, work_dir.layout, work_dir.past, run, engine, found, lambda: _resume(config, work_dir))
+
+
+def _resume(config: JobConfig, work_dir: WorkDir) -> Origin:
+    """Ends what an earlier launcher has left behind; returns the checkpoint that the job goes on from."""
+    if work_dir.past.term > 1:
+        processes.kill_until_none(str(work_dir.path), spare=(os.getpid(),))
+    return find_origin(config, work_dir.layout, work_dir.past, say)
 
 
 def _kill_all(coordinator: Coordinator, work_dir: WorkDir, display: Display) -> NoReturn:

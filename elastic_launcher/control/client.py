@@ -42,11 +42,13 @@ class ControlRefused(RuntimeError):
 
     Attributes:
         status: The HTTP status of its answer.
+        term: The coordinator's, where the request was one of another term; else None.
     """
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, term: int | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.term = term
 
 
 class _Channel:
@@ -126,6 +128,10 @@ class ControlClient:
     def close(self) -> None:
         """Closes all connections; a request under way in another thread ends with ``ControlUnreachable``."""
         self._closed = True
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Ends all connections, so that the next request goes to where the coordinator is said to be by then."""
         with self._channels_lock:
             channels = list(self._channels.values())
         for channel in channels:
@@ -164,7 +170,7 @@ class ControlClient:
                 elif answer.get("replayed"):
                     problem = ControlRefused(status, message)
                 else:
-                    raise ControlRefused(status, message)
+                    raise ControlRefused(status, message, answer.get("term"))
         if isinstance(problem, ControlRefused):
             raise problem
         raise ControlUnreachable(f"{method} {path}: the coordinator ({self._control}) gave no answer: {problem}")

@@ -1,4 +1,4 @@
-"""What a job's first event says of it."""
+"""What is said of a job when it begins, and when a launcher comes back to it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from elastic_launcher import __version__
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.origin import Origin
+from elastic_launcher.coordinator.state import State
 from elastic_launcher.workdir import Layout, WorkDirError, read_job
 
 
@@ -33,6 +34,19 @@ def account_of_job(config: JobConfig, layout: Layout, origin: Origin) -> dict[st
         "pid": os.getpid(),
         "version": __version__,
         "term": origin.past.term,
+    }
+
+
+def account_of_adoption(state: State, term: int) -> dict[str, Any]:
+    """Returns the fields of ``coordinator_adopted``."""
+    members = [state.members[number] for number in state.group]
+    return {
+        "term": term,
+        "step": state.step,
+        "members": [{"member": one.number, "node": one.node, "pid": one.pid} for one in members],
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "version": __version__,
     }
 
 

@@ -13,12 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.config import ConfigError, ExitCode, JobConfig
+from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Message
-from elastic_launcher.coordinator.account import account_of_job, job_id
+from elastic_launcher.coordinator.account import account_of_adoption, account_of_job, job_id
 from elastic_launcher.coordinator.actions import Action, Emit, Finish, KillNode, NoteNotice, Order, StartNode
+from elastic_launcher.coordinator.adopt import adopt
+from elastic_launcher.coordinator.adoption import Adoption
 from elastic_launcher.coordinator.decide import decide
 from elastic_launcher.coordinator.driver import EngineDriver
+from elastic_launcher.coordinator.gather import Gathering
 from elastic_launcher.coordinator.goodput import Goodput
 from elastic_launcher.coordinator.interrupts import taken
 from elastic_launcher.coordinator.last_words import last_exception, read_exit, with_last_lines
@@ -38,7 +42,7 @@ from elastic_launcher.coordinator.origin import Origin
 from elastic_launcher.coordinator.quota import Clocks, Quota
 from elastic_launcher.coordinator.server import ControlServer
 from elastic_launcher.coordinator.silence import Silence
-from elastic_launcher.coordinator.state import Exit, State, Target
+from elastic_launcher.coordinator.state import Exit, Phase, State, Target
 from elastic_launcher.coordinator.status import status
 from elastic_launcher.coordinator.store import Store
 from elastic_launcher.engines import Engine
@@ -72,6 +76,7 @@ class Coordinator:
         on_second_interrupt: Is called when Ctrl-C is pressed again: whoever presses it does not want to wait.
         store: Where groups meet; a new one if None.
         origin: What the job goes on from; None for a job that begins.
+        adoption: What an earlier launcher has left running; None if nothing.
         monotonic: The clock of all waits.
         wall: The clock of hints, in seconds since the epoch.
         began: When the launch began, by ``monotonic``; now, if None.
@@ -92,6 +97,7 @@ class Coordinator:
         on_second_interrupt: Callable[[], None] | None = None,
         store: Store | None = None,
         origin: Origin | None = None,
+        adoption: Adoption | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         began: float | None = None,
@@ -106,9 +112,11 @@ class Coordinator:
         self._began = monotonic() if began is None else began
         self._key = secrets.token_bytes(32)
         self._store = store or Store()
-        self._origin = origin or Origin()
+        self._adoption = adoption
+        self._origin = adoption.origin() if adoption is not None else origin or Origin()
         self._term = self._origin.past.term
-        self._server = ControlServer(self._key, self, self._term)
+        self._gathering = Gathering(self._welcome) if adoption is not None else None
+        self._server = ControlServer(self._key, self._gathering or self, self._term)
         self._quota = Quota(config, hint_source, self._tell_target, self._emit_hint, Clocks(monotonic, wall))
         self._state = self._origin.first_state(config, self._store.address)
         self._driver = EngineDriver(engine, self._observe, self._exits, monotonic)
@@ -116,6 +124,7 @@ class Coordinator:
         self._deciding = False
         self._silence = Silence(config.heartbeat_timeout, monotonic())
         self._goodput = Goodput(monotonic())
+        self._told: frozenset[tuple[str, int]] = frozenset()
         self.message = ""
 
     @property
@@ -131,7 +140,7 @@ class Coordinator:
         with taken(self.interrupt, loop):
             try:
                 finish = await self._govern()
-            except HintError as error:
+            except (HintError, ConfigError) as error:
                 finish = Finish(ExitCode.BAD_USAGE, str(error))
             except Exception as error:
                 logger.exception("the launcher failed")
@@ -145,7 +154,8 @@ class Coordinator:
         url = await self._server.start()
         control = {"v": 1, "url": url, "store": self._store.address, "key": self._key.hex(), "term": self._term}
         write_json(self._layout.control, control, mode=0o600)
-        self._emit("job_started", 0, **account_of_job(self._config, self._layout, self._origin))
+        if self._gathering is None or not await self._adopt(self._gathering):
+            self._emit("job_started", 0, **account_of_job(self._config, self._layout, self._origin))
         background = {asyncio.ensure_future(one) for one in self._background()}
         try:
             waiting: set[asyncio.Future[Any]] = {self._end, *background}
@@ -158,6 +168,33 @@ class Coordinator:
             for one in background:
                 one.cancel()
             await asyncio.gather(*background, return_exceptions=True)
+
+    async def _adopt(self, gathering: Gathering) -> bool:
+        """Goes on with what an earlier launcher has left running; returns whether there was something."""
+        adoption = self._adoption
+        assert adoption is not None
+        left, _ = await asyncio.gather(adoption.gather(gathering), self._store.serve())
+        self._gathering = None
+        if left is None:
+            self._origin = await asyncio.to_thread(adoption.resume)
+            self._state = self._origin.first_state(self._config, self._store.address)
+            self._server.desk = self
+            return False
+        await asyncio.to_thread(adoption.take_nodes)
+        now = self._monotonic()
+        state, actions = adopt(self._state.rules, left, now, self._config.heartbeat_timeout)
+        self._state = replace(state, saved=adoption.saved())
+        self._goodput, self._told = adoption.goodput(now), adoption.record.told
+        for member in left.introductions:
+            self._silence.hear(member, now)
+        self._emit("coordinator_adopted", state.generation_number, **account_of_adoption(state, self._term))
+        if state.target is not None:
+            self._quota.go_on(state.target.nodes, adoption.taken_seconds_ago())
+        for action in actions:
+            self._do(action)
+        self._server.desk = self
+        gathering.hand_over(self)
+        return True
 
     def _background(self) -> list[Coroutine[Any, Any, None]]:
         return [
@@ -239,6 +276,8 @@ class Coordinator:
 
     def _do(self, action: Action) -> None:
         match action:
+            case Emit(kind="notice") if ("notice", action.fields["node"]) in self._told:
+                pass  # the coordinator before this one has written it down
             case Emit():
                 self._emit(action.kind, action.generation, **action.fields)
             case Order():
@@ -271,7 +310,10 @@ class Coordinator:
         self._interrupts += number == signal.SIGINT
         if self._interrupts > 1:
             self._on_second_interrupt()
-        self._observe(Interrupted(self._monotonic(), number))
+        if self._gathering is not None:
+            self._gathering.hold(lambda desk: self._observe(Interrupted(self._monotonic(), number)))
+        else:
+            self._observe(Interrupted(self._monotonic(), number))
 
     def _exits(self, node: int) -> tuple[tuple[int, Exit], ...]:
         places = range(self._config.nproc_per_node)
@@ -295,6 +337,20 @@ class Coordinator:
             "heartbeat_interval": HEARTBEAT_SECONDS,
         }
 
+    def _welcome(self) -> dict[str, Any]:
+        """Returns what a member needs to go on with this coordinator."""
+        return {"store": self._store.address}
+
+    def introduce(self, member: int, introduction: Introduction) -> dict[str, Any]:
+        """A member comes late that the coordinator before this one knew."""
+        self.hear(member)
+        if self._state.nodes[self._state.members[member].node].phase in (Phase.ENDING, Phase.GONE):
+            raise LookupError(f"member {member} was given up")
+        self._observe(MemberJoined(self._monotonic(), member, introduction.pid))
+        for report in introduction.reports:
+            self.report(member, report)
+        return self._welcome()
+
     def _expected_world_size(self) -> int:
         """Returns how many ranks there will be when all wanted nodes have come: joiners rehearse that share."""
         nodes = self._state.target.nodes if self._state.target is not None else self._config.min_nodes
@@ -310,9 +366,11 @@ class Coordinator:
             raise LookupError(f"there is no member {member}")
         self._silence.hear(member, self._monotonic(), waits)
 
-    def node_heartbeat(self, node: int, pid: int) -> None:
-        """A node's agent lives."""
+    def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> None:
+        """A node's agent lives, and may have been told that it will go."""
         self._check_node(node)
+        if notices:
+            self._observe(NodeNoticed(self._monotonic(), node, "signal"))
 
     def node_notice(self, node: int, source: str) -> None:
         """A node was told that it will go."""

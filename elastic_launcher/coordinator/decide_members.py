@@ -114,7 +114,8 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
     """A node is gone, with all its processes."""
     node = state.nodes[observation.node]
     known = dict(observation.ranks)
-    agent = Exit(code=observation.exit_code) if observation.exit_code >= 0 else Exit(signal=-observation.exit_code)
+    code = observation.exit_code
+    agent = Exit(signal=-code) if code is not None and code < 0 else Exit(code)
     decision: Decision = (state, ())
     for local_rank, member in enumerate(node.members):
         # in the middle of the training an agent's own code says nothing about a rank that left no word

@@ -91,12 +91,12 @@ class NodeExited(Observation):
 
     Attributes:
         node: Its number.
-        exit_code: The agent's, negative for a signal.
+        exit_code: The agent's, negative for a signal; None if nobody can know.
         ranks: How its members' processes ended, by local rank, where that is known.
     """
 
     node: int
-    exit_code: int
+    exit_code: int | None
     ranks: tuple[tuple[int, Exit], ...] = ()
 
 

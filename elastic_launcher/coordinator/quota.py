@@ -61,8 +61,21 @@ class Quota:
         self._policy = HintPolicy(source.name if source is not None else "")
         self._debounce = Debounce()
         self._current = 0
+        self._runs = False
         self._told: tuple[Target, str] | None = None
         self._wake: asyncio.Queue[HintRead | None] = asyncio.Queue()
+
+    def go_on(self, nodes: int, taken_seconds_ago: float | None) -> None:
+        """Follows the hints of a job that runs already, instead of starting one.
+
+        Args:
+            nodes: Its target.
+            taken_seconds_ago: When a hint or a notice took a node last, if one did.
+        """
+        self._runs, self._current = True, nodes
+        if taken_seconds_ago is not None:
+            self._debounce = self._debounce.note_shrink(self._clocks.monotonic() - taken_seconds_ago)
+        self._wake.put_nowait(None)
 
     async def watch(self) -> None:
         """Reads the source until it is cancelled; ends at once where there is none."""
@@ -76,7 +89,9 @@ class Quota:
         Raises:
             HintError: If the hints can't be used at the start.
         """
-        if self._source is None:
+        if self._runs:
+            pass
+        elif self._source is None:
             self._set(self._config.max_nodes, "start", None)
         else:
             await self._start()

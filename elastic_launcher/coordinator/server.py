@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from elastic_launcher.control.auth import Refusal, Verifier
+from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Message, report_from_dict
 
 HOST = "127.0.0.1"
@@ -20,11 +21,18 @@ CLOSE_SECONDS = 0.5  # that requests under way get to end when the server closes
 REMEMBERED_REPORTS = 4096  # a member's numbers of reports, to tell a repeated one from a new one
 
 
+class NotYetError(Exception):
+    """The coordinator can't answer yet; whoever asks is to ask again."""
+
+
 class Desk(Protocol):
     """Who answers: every method returns at once, and raises ``LookupError`` for a member or node that never was."""
 
     def join(self, member: int, pid: int, version: str) -> dict[str, Any]:
         """Returns where the job stands."""
+
+    def introduce(self, member: int, introduction: Introduction) -> dict[str, Any]:
+        """Takes where a member stands that an earlier coordinator knew; returns what it needs to go on."""
 
     def report(self, member: int, report: Message) -> None:
         """Takes a member's report."""
@@ -32,8 +40,8 @@ class Desk(Protocol):
     def hear(self, member: int, waits: float | None = None) -> None:
         """Takes it that a member lives, and for how many seconds it has waited for the others, if it says so."""
 
-    def node_heartbeat(self, node: int, pid: int) -> None:
-        """Takes it that a node's agent lives."""
+    def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> None:
+        """Takes it that a node's agent lives, and how often it was told that it will go."""
 
     def node_notice(self, node: int, source: str) -> None:
         """Takes it that a node will go."""
@@ -49,6 +57,10 @@ class Desk(Protocol):
 
     def status(self) -> dict[str, Any]:
         """Returns the status document."""
+
+
+class _OtherTermError(Exception):
+    """A member follows another coordinator than this one."""
 
 
 class _Mailbox:
@@ -98,11 +110,14 @@ class ControlServer:
         key: The job's key.
         desk: Who answers.
         term: Number of the coordinator's reign.
+
+    Attributes:
+        desk: Who answers from now on.
     """
 
     def __init__(self, key: bytes, desk: Desk, term: int = 1) -> None:
         self._verifier = Verifier(key)
-        self._desk = desk
+        self.desk = desk
         self._term = term
         self._mailboxes: dict[int, _Mailbox] = {}
         self._seen: dict[int, _Seen] = {}
@@ -113,6 +128,7 @@ class ControlServer:
         """Starts to listen, on a free port, and returns the URL."""
         application = web.Application(middlewares=[self._guard], client_max_size=LARGEST_BODY)
         application.router.add_post(r"/v1/members/{member:\d{1,9}}/join", self._join)
+        application.router.add_post(r"/v1/members/{member:\d{1,9}}/introduce", self._introduce)
         application.router.add_get(r"/v1/members/{member:\d{1,9}}/orders", self._orders)
         application.router.add_post(r"/v1/members/{member:\d{1,9}}/reports", self._reports)
         application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/heartbeat", self._heartbeat)
@@ -154,6 +170,10 @@ class ControlServer:
         except Refusal as refusal:
             content = {"error": str(refusal), "replayed": refusal.replayed}
             return web.json_response(content, status=refusal.status)
+        except _OtherTermError as error:
+            return web.json_response({"error": str(error), "term": self._term}, status=409)
+        except NotYetError as error:
+            return web.json_response({"error": str(error)}, status=503)
         except web.HTTPException as error:
             return web.json_response({"error": error.reason}, status=error.status)
         except LookupError as error:
@@ -164,11 +184,21 @@ class ControlServer:
     async def _join(self, request: web.Request) -> web.Response:
         content = await _content(request)
         version = str(content.get("version", ""))
-        return web.json_response(self._desk.join(_member(request), _whole(content, "pid"), version))
+        return web.json_response(self.desk.join(_member(request), _whole(content, "pid"), version))
+
+    async def _introduce(self, request: web.Request) -> web.Response:
+        answer = self.desk.introduce(_member(request), Introduction.from_dict(await _content(request)))
+        return web.json_response({**answer, "term": self._term})
+
+    def _check_term(self, text: object) -> None:
+        """Refuses who believes in another coordinator, so that it looks for the right one and introduces itself."""
+        if text is not None and str(text) != str(self._term):
+            raise _OtherTermError(f"this is the coordinator of term {self._term}, not of term {text}")
 
     async def _orders(self, request: web.Request) -> web.Response:
         member = _member(request)
-        self._desk.hear(member, float(request.query.get("waits", "0")))
+        self._check_term(request.query.get("term"))
+        self.desk.hear(member, float(request.query.get("waits", "0")))
         after, wait = int(request.query.get("after", "0")), float(request.query.get("wait", "2"))
         wait = 0.0 if self._closing else max(0.0, min(wait, LONGEST_WAIT))
         orders = await self._mailbox(member).after(after, wait)
@@ -179,22 +209,23 @@ class ControlServer:
         found = content.get("reports")
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
             raise ValueError("reports must be a list of objects")
-        self._desk.hear(member)
+        self._check_term(content.get("term"))
+        self.desk.hear(member)
         seen = self._seen.setdefault(member, _Seen())
         reports = [(one.get("n"), report_from_dict(one)) for one in found]
         for number, report in reports:
             if not isinstance(number, int) or seen.take(number):
-                self._desk.report(member, report)
+                self.desk.report(member, report)
         return web.json_response({})
 
     async def _heartbeat(self, request: web.Request) -> web.Response:
         content = await _content(request)
-        self._desk.node_heartbeat(_node(request), _whole(content, "pid"))
+        self.desk.node_heartbeat(_node(request), _whole(content, "pid"), int(content.get("notices", 0)))
         return web.json_response({})
 
     async def _notice(self, request: web.Request) -> web.Response:
         content = await _content(request)
-        self._desk.node_notice(_node(request), str(content.get("source", "signal")))
+        self.desk.node_notice(_node(request), str(content.get("source", "signal")))
         return web.json_response({})
 
     async def _rank_ended(self, request: web.Request) -> web.Response:
@@ -202,17 +233,17 @@ class ControlServer:
         code, signal = (
             None if content.get(name) is None else _whole(content, name) for name in ("exit_code", "signal")
         )
-        self._desk.rank_ended(_node(request), _whole(content, "local_rank"), code, signal)
+        self.desk.rank_ended(_node(request), _whole(content, "local_rank"), code, signal)
         return web.json_response({})
 
     async def _save(self, request: web.Request) -> web.Response:
-        return web.json_response(self._desk.save())
+        return web.json_response(self.desk.save())
 
     async def _stop(self, request: web.Request) -> web.Response:
         return web.json_response(self._desk.stop())
 
     async def _status(self, request: web.Request) -> web.Response:
-        return web.json_response(self._desk.status())
+        return web.json_response(self.desk.status())
 
     def _mailbox(self, member: int) -> _Mailbox:
         return self._mailboxes.setdefault(member, _Mailbox())

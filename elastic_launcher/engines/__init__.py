@@ -29,11 +29,11 @@ class NodeExit:
 
     Attributes:
         node: Its number.
-        exit_code: Its agent's exit code; minus the signal's number when a signal ended it.
+        exit_code: Its agent's exit code; minus the signal's number when a signal ended it; None if nobody can know.
     """
 
     node: int
-    exit_code: int
+    exit_code: int | None
 
 
 class Engine(Protocol):

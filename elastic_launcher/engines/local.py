@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from elastic_launcher.agent import processes
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines import NodeExit, NodeSpec
+from elastic_launcher.engines.adopted import AdoptedAgent, FoundNode, find_nodes
 from elastic_launcher.engines.machine import cores, threads_per_rank
 from elastic_launcher.workdir import Layout
 
@@ -34,9 +35,13 @@ class _Node:
         ended: When its agent was first seen to have ended, or None.
     """
 
-    agent: subprocess.Popen[bytes]
+    agent: subprocess.Popen[bytes] | AdoptedAgent
     slot: int
     ended: float | None = field(default=None)
+
+    def has_ended(self) -> bool:
+        """Returns whether its agent has ended."""
+        return self.agent.has_ended() if isinstance(self.agent, AdoptedAgent) else self.agent.poll() is not None
 
 
 class LocalEngine:
@@ -62,6 +67,14 @@ class LocalEngine:
         self._environment = node_environment(config, layout, environment)
         self._nodes: dict[int, _Node] = {}
 
+    def find(self) -> list[FoundNode]:
+        """Returns the nodes of this job that an earlier launcher has left."""
+        return find_nodes(str(self._layout.path), self._config.nproc_per_node)
+
+    def adopt(self, found: FoundNode) -> None:
+        """Takes a node for its own that an earlier launcher has started."""
+        self._nodes[found.spec.node] = _Node(found.agent, found.slot)
+
     def start(self, spec: NodeSpec) -> None:
         """Starts a node.
 
@@ -73,6 +86,7 @@ class LocalEngine:
         environment = self._environment | {
             "ELASTIC_NODE": str(spec.node),
             "ELASTIC_FIRST_MEMBER": str(spec.first_member),
+            "ELASTIC_SLOT": str(slot),
         }
         if self._gpus is not None:
             own = self._gpus[slot * spec.nproc_per_node : (slot + 1) * spec.nproc_per_node]
@@ -111,8 +125,7 @@ class LocalEngine:
         """Returns the nodes whose agent has ended and of which nothing is left."""
         gone = []
         for node, entry in list(self._nodes.items()):
-            code = entry.agent.poll()
-            if code is None:
+            if not entry.has_ended():
                 continue
             now = time.monotonic()
             entry.ended = now if entry.ended is None else entry.ended
@@ -120,7 +133,9 @@ class LocalEngine:
                 continue
             self._layout.remove_tmp(node)
             del self._nodes[node]
-            gone.append(NodeExit(node, code))
+            if isinstance(entry.agent, AdoptedAgent):
+                entry.agent.close()
+            gone.append(NodeExit(node, entry.agent.returncode))
         return gone
 
     def close(self) -> None:

@@ -25,6 +25,11 @@ def describe(event: Event) -> str | None:
         case "job_started":
             begun = "started" if get("resumed_step") is None else f"goes on from step {number(get('resumed_step'))}"
             return f"job {get('name')} {begun} on {get('host')}: {shape(event)}"
+        case "coordinator_adopted":
+            ranks = plural(len(get("members") or ()), "rank")
+            return (
+                f"the launcher came back to the running job: {ranks} at step {number(get('step'))} (term {get('term')})"
+            )
         case "hint_applied":
             return _hint(event)
         case "node_started":

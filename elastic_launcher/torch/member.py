@@ -16,12 +16,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from elastic_launcher.checkpoint import kept
 from elastic_launcher.control.client import ControlClient, ControlRefused, ControlUnreachable
+from elastic_launcher.torch.account import Account
 from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.group import Group, GroupError, build_group
 from elastic_launcher.torch.launch import Launch
@@ -55,6 +56,7 @@ class Member:
         number: Its own.
         checkpoint: The folder of the checkpoint that the job goes on from; "" for a job that begins.
         term: The coordinator's reign.
+        account: What a coordinator that comes back is told.
         save_wanted: Whether a checkpoint is asked for; whoever sees to it sets it back.
         halt_wanted: Whether the job is to stop after a checkpoint.
     """
@@ -83,6 +85,9 @@ class Member:
         self.waiting_since: float | None = None
         self.checkpoint = ""
         self.term = 1
+        self.account = Account()
+        self._after = 0
+        self._introducing = threading.Lock()
         self.save_wanted = False
         self.halt_wanted = False
         self._store = ""
@@ -94,8 +99,7 @@ class Member:
             Where the job stands: ``epoch``, ``step``, ``begun``.
 
         Raises:
-            ControlUnreachable: If there is no coordinator.
-            ControlRefused: If it does not want this member.
+            ControlRefused: If the coordinator does not want this member.
         """
         from elastic_launcher import __version__
 
@@ -105,7 +109,12 @@ class Member:
             "local_rank": self._launch.local_rank,
             "version": __version__,
         }
-        standing = self._client.post(f"/v1/members/{self.number}/join", payload)
+        while True:
+            try:
+                standing = self._client.post(f"/v1/members/{self.number}/join", payload)
+                break
+            except ControlUnreachable:
+                self._consider_leaving()
         self.expected_world_size = int(standing.get("expected_world_size", 1))
         self._store = str(standing.get("store", ""))
         self.checkpoint = str(standing.get("checkpoint", ""))
@@ -122,13 +131,16 @@ class Member:
 
     def report(self, kind: str, **fields: Any) -> None:
         """Has something told to the coordinator, soon and without waiting."""
-        self._reports.put({"kind": kind, **fields})
+        report = {"kind": kind, **fields}
+        self.account.note_report(report)
+        self._reports.put(report)
 
     def flush(self) -> None:
-        """Waits until all reports are told, a bounded time."""
+        """Waits until all reports are told: a bounded time, but for a coordinator that is away as long as all do."""
         done = threading.Event()
         self._reports.put({"kind": "", "event": done})
-        done.wait(FLUSH_SECONDS)
+        while not done.wait(FLUSH_SECONDS) and time.monotonic() - self._last_contact > FLUSH_SECONDS:
+            pass
 
     def ready(self) -> Formation | None:
         """Returns the formation that this member could change to after the step that runs now."""
@@ -147,6 +159,7 @@ class Member:
                 return None
             self._pending = None
             self._current = pending
+            self.account.note_taken(number)
             return pending
 
     def wait_for(self, wanted: Callable[[Formation], bool]) -> Formation:
@@ -163,6 +176,7 @@ class Member:
                 if pending is not None and wanted(pending):
                     self._pending = None
                     self._current = pending
+                    self.account.note_taken(pending.number)
                     return pending
                 self._changed.wait(1.0)
 
@@ -171,6 +185,7 @@ class Member:
         with self._changed:
             self._abandoned.add(formation.number)
             self._ordered.discard(formation.number)
+            self.account.note_given_up(formation.number, left=True)
         if formation.group is not None:
             formation.group.cut()
         self.report("form_failed", formation=formation.number, error=str(error))
@@ -182,25 +197,50 @@ class Member:
 
     def _follow_orders(self) -> None:
         """Asks for orders for as long as the process lives."""
-        after = 0
         while not self._closed:
+            with self._introducing:
+                term, after = self.term, self._after
             try:
                 since = self.waiting_since
                 waits = 0.0 if since is None else time.monotonic() - since
-                answer = self._client.get(
-                    f"/v1/members/{self.number}/orders?after={after}&wait={POLL_SECONDS:g}&waits={waits:.1f}",
-                    timeout=POLL_SECONDS + 5.0,
-                )
+                query = f"after={after}&wait={POLL_SECONDS:g}&waits={waits:.1f}&term={term}"
+                answer = self._client.get(f"/v1/members/{self.number}/orders?{query}", timeout=POLL_SECONDS + 5.0)
             except ControlUnreachable:
                 self._consider_leaving()
                 continue
             except ControlRefused as refusal:
-                _leave(f"the coordinator no longer knows this member: {refusal}")
-            self._last_contact = time.monotonic()
-            self._alone = False
+                self._introduce(refusal)
+                continue
+            self._heard()
             for order in answer["orders"]:
-                after = max(after, order["seq"])
+                self._after = order["seq"]
                 self._obey(order)
+
+    def _heard(self) -> None:
+        self._last_contact = time.monotonic()
+        self._alone = False
+
+    def _introduce(self, refusal: ControlRefused) -> None:
+        """Tells a coordinator that has come back, and knows nothing, where this member stands."""
+        if refusal.term is None:
+            _leave(f"the coordinator no longer knows this member: {refusal}")
+        with self._introducing:
+            if refusal.term == self.term:
+                return  # the other thread has done it
+            if refusal.term < self.term:  # one that was replaced and does not know it
+                self._client.hang_up()
+                time.sleep(RETRY_SECONDS)
+                return
+            try:
+                known = self.account.introduction(self.halt_wanted).to_dict()
+                answer = self._client.post(f"/v1/members/{self.number}/introduce", known)
+            except ControlUnreachable:
+                self._consider_leaving()
+                return
+            except ControlRefused as unwanted:
+                _leave(f"the coordinator that came back has no use for this member: {unwanted}")
+            self.term, self._store, self._after = int(answer["term"]), str(answer["store"]), 0
+        self._heard()
 
     def _consider_leaving(self) -> None:
         silence = time.monotonic() - self._last_contact
@@ -215,6 +255,7 @@ class Member:
         kind = order["kind"]
         if kind == "form":
             self._ordered.add(order["formation"])
+            self.account.note_order(order)
             threading.Thread(target=self._build, args=(order,), name="elastic-formation", daemon=True).start()
         elif kind == "abandon":
             self._abandon(order["formation"])
@@ -237,6 +278,7 @@ class Member:
                 self.report("form_failed", formation=number, error="it was given up")
             self._ordered.discard(number)
             self._abandoned.add(number)
+            self.account.note_given_up(number)
             if number in self._building:
                 self._building[number].cut()
             for formation in (self._pending, self._current):
@@ -267,6 +309,7 @@ class Member:
                 with self._changed:
                     if number in self._ordered:
                         self._ordered.discard(number)
+                        self.account.note_given_up(number)
                         self.report("form_failed", formation=number, error=str(error))
                 return
         with self._changed:
@@ -275,6 +318,7 @@ class Member:
                     group.cut()
                 return
             self._pending = Formation.from_order(order, group)
+            self.account.note_standing(number)
             self._pending_since = time.monotonic()
             self._changed.notify_all()
         self.report("formed", formation=number)
@@ -302,11 +346,14 @@ class Member:
             told = [r for r in batch if r is not None and r["kind"]]
             while told:
                 try:
-                    self._client.post(f"/v1/members/{self.number}/reports", {"reports": told})
+                    self._client.post(f"/v1/members/{self.number}/reports", {"reports": told, "term": self.term})
                     break
                 except ControlUnreachable:
                     self._consider_leaving()
                 except ControlRefused as refusal:
+                    if refusal.term is not None:
+                        self._introduce(refusal)
+                        continue
                     print(f"elastic-launcher: the coordinator refused a report: {refusal}", file=sys.stderr, flush=True)
                     break
             for item in batch:
@@ -314,7 +361,7 @@ class Member:
                     item["event"].set()
 
 
-def _leave(reason: str, code: int = ORPHANED) -> None:
+def _leave(reason: str, code: int = ORPHANED) -> NoReturn:
     """Ends this process at once: other threads may be waiting for peers that will never answer."""
     print(f"elastic-launcher: {reason}; this rank leaves", file=sys.stderr, flush=True)
     sys.stdout.flush()

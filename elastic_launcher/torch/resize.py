@@ -63,6 +63,7 @@ class Resizer:
         self.transition: Formation | None = None
         if session.member is not None:
             session.member.before_growing = self._reserve
+            session.member.account.where = self._where
 
     @property
     def joining(self) -> bool:
@@ -300,6 +301,10 @@ class Resizer:
         for sender in self._senders:
             sender.abandon()
         self._senders = []
+
+    def _where(self) -> tuple[int, int, int]:
+        position = self._session.position
+        return position.step, position.epoch, position.samples
 
     def _member(self) -> Member:
         assert self._session.member is not None

@@ -42,7 +42,7 @@ class Desk:
             raise LookupError(f"there is no member {member}")
         self.heard.append(member)
 
-    def node_heartbeat(self, node: int, pid: int) -> None:
+    def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> None:
         self.told.append(("heartbeat", node, pid))
 
     def node_notice(self, node: int, source: str) -> None:

@@ -1,0 +1,120 @@
+"""What an earlier launcher has left running, and how this one comes to own it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from elastic_launcher.agent import processes
+from elastic_launcher.checkpoint.folder import name_of, read_pointer
+from elastic_launcher.config import JobConfig
+from elastic_launcher.control.messages import Halted, Saved
+from elastic_launcher.coordinator.adopt import Leftovers, Numbers, expected
+from elastic_launcher.coordinator.gather import Gathering
+from elastic_launcher.coordinator.goodput import Goodput
+from elastic_launcher.coordinator.last_words import read_exit
+from elastic_launcher.coordinator.origin import Origin
+from elastic_launcher.coordinator.record import goodput_of, read_record
+from elastic_launcher.coordinator.state import Exit
+from elastic_launcher.engines.adopted import FoundNode
+from elastic_launcher.engines.local import LocalEngine
+from elastic_launcher.events import Event
+from elastic_launcher.workdir import Layout, Past
+
+
+class Adoption:
+    """A job that runs without a coordinator.
+
+    Args:
+        config: The job.
+        layout: Its work directory.
+        past: What earlier runs have used up.
+        run: The events of the run that goes on.
+        engine: Takes its nodes over.
+        found: These nodes.
+        resume: Ends whatever lives, and returns what the job goes on from instead.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        layout: Layout,
+        past: Past,
+        run: Sequence[Event],
+        engine: LocalEngine,
+        found: Sequence[FoundNode],
+        resume: Callable[[], Origin],
+    ) -> None:
+        self._config = config
+        self._layout = layout
+        self._past = past
+        self._run = run
+        self._engine = engine
+        self._found = found
+        self.record = read_record(run)
+        self.resume = resume
+
+    def origin(self) -> Origin:
+        """Returns what the run that goes on began with: its new members are told the same."""
+        step = self._run[0].get("resumed_step")
+        folder = None if step is None else self._layout.checkpoints / name_of(int(step))
+        return Origin(self._past, folder)
+
+    async def gather(self, gathering: Gathering) -> Leftovers | None:
+        """Waits for those that live to tell where they stand; returns None where there is no training to go on with.
+
+        Args:
+            gathering: Takes what they tell.
+        """
+
+        def missing(introduced: Collection[int]) -> bool:
+            return bool(expected(self._leftovers(gathering), self._config.nproc_per_node))
+
+        await gathering.wait_for(missing, self._config.heartbeat_timeout)
+        left = self._leftovers(gathering)
+        told = [one for member, one in left.introductions.items() if self._lives(member, left)]
+        stopping = any(one.halting or any(isinstance(report, Halted) for report in one.reports) for one in told)
+        trains = left.record.generation is None or any(one.current is not None for one in told)
+        return left if left.nodes and trains and not stopping else None
+
+    def take_nodes(self) -> None:
+        """Makes the nodes the engine's own; ends what is left of others."""
+        for found in self._found:
+            self._engine.adopt(found)
+        known = {str(found.spec.node) for found in self._found}
+        for process in processes.find(str(self._layout.path)):
+            node = process.environ().get("ELASTIC_NODE")
+            if node is not None and node not in known:
+                processes.kill_until_none(str(self._layout.path), int(node))
+
+    def saved(self) -> Saved | None:
+        """Returns the last checkpoint, as far as the pointer tells."""
+        name, mark = read_pointer(self._layout.checkpoints)
+        path: Path = self._layout.checkpoints / name
+        return Saved(int(name.removeprefix("step-")), str(path), 0, 0.0, 0.0) if name and path.is_dir() else None
+
+    def goodput(self, now: float) -> Goodput:
+        """Returns how the job's time was spent so far."""
+        return goodput_of(self._run, now, time.time())
+
+    def taken_seconds_ago(self) -> float | None:
+        """Returns when a hint or a notice took a node last; None if none did."""
+        return None if self.record.taken_at is None else max(0.0, time.time() - self.record.taken_at)
+
+    def _leftovers(self, gathering: Gathering) -> Leftovers:
+        nodes = [found.spec.node for found in self._found if not found.agent.has_ended()]
+        numbers = Numbers(self._past.first_node, self._past.first_member, self._past.generations)
+        return Leftovers(nodes, dict(gathering.introductions), self._exits(), self.record, numbers)
+
+    def _exits(self) -> dict[tuple[int, int], Exit]:
+        places = [
+            (node, place)
+            for node in range(self.record.first_node, self._past.first_node)
+            for place in range(self._config.nproc_per_node)
+        ]
+        ended = {place: read_exit(self._layout.exit_file(*place)) for place in places}
+        return {place: one for place, one in ended.items() if one is not None}
+
+    def _lives(self, member: int, left: Leftovers) -> bool:
+        return left.numbers.node_of(member, self._config.nproc_per_node) in left.nodes

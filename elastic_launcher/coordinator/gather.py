@@ -1,0 +1,92 @@
+"""A coordinator that has come back listens first: who lives tells it where the job stands."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection
+from typing import Any
+
+from elastic_launcher.control.introduction import Introduction
+from elastic_launcher.control.messages import Message
+from elastic_launcher.coordinator.server import Desk, NotYetError
+
+LOOK_SECONDS = 0.05  # between looks at who has ended meanwhile
+
+
+class Gathering:
+    """Answers members and agents until the coordinator knows where its job stands (see `Desk`).
+
+    Args:
+        welcome: Returns what a member needs to go on.
+
+    Attributes:
+        introductions: Of members.
+    """
+
+    def __init__(self, welcome: Callable[[], dict[str, Any]]) -> None:
+        self._welcome = welcome
+        self.introductions: dict[int, Introduction] = {}
+        self._held: list[Callable[[Desk], None]] = []
+
+    async def wait_for(self, missing: Callable[[Collection[int]], bool], timeout: float) -> None:
+        """Waits until nobody is missing any more, a bounded time.
+
+        Args:
+            missing: Returns, for the members that have introduced themselves, whether others are still to come.
+            timeout: Seconds.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                while missing(self.introductions.keys()):
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            return
+
+    def hand_over(self, desk: Desk) -> None:
+        """Has another desk take what was said in the meantime."""
+        for take in self._held:
+            with contextlib.suppress(LookupError):  # it is about a node that is gone
+                take(desk)
+        self._held.clear()
+
+    def hold(self, take: Callable[[Desk], None]) -> None:
+        """Keeps something for later."""
+        self._held.append(take)
+
+    def introduce(self, member: int, introduction: Introduction) -> dict[str, Any]:
+        """Takes where a member stands."""
+        self.introductions[member] = introduction
+        return self._welcome()
+
+    def report(self, member: int, report: Message) -> None:
+        """Keeps a member's report."""
+        self.hold(lambda desk: desk.report(member, report))
+
+    def hear(self, member: int, waits: float | None = None) -> None:
+        """Nobody is given up yet."""
+
+    def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> None:
+        """Keeps that a node was told to go."""
+        if notices:
+            self.hold(lambda desk: desk.node_heartbeat(node, pid, notices))
+
+    def node_notice(self, node: int, source: str) -> None:
+        """Keeps a notice."""
+        self.hold(lambda desk: desk.node_notice(node, source))
+
+    def rank_ended(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
+        """Keeps how a process ended."""
+        self.hold(lambda desk: desk.rank_ended(node, local_rank, exit_code, signal))
+
+    def join(self, member: int, pid: int, version: str) -> dict[str, Any]:
+        """Has a new member ask again."""
+        raise NotYetError("the coordinator has just come back and learns where the job stands")
+
+    def save(self) -> dict[str, Any]:
+        """Has who wants a checkpoint ask again."""
+        raise NotYetError("the coordinator has just come back and learns where the job stands")
+
+    def status(self) -> dict[str, Any]:
+        """Has who wants to know ask again."""
+        raise NotYetError("the coordinator has just come back and learns where the job stands")

@@ -1,0 +1,98 @@
+"""What the events of a run tell a coordinator that adopts it: what is on disk, beside what members tell themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from elastic_launcher.coordinator.goodput import Goodput
+from elastic_launcher.events import Event
+
+TOLD_ONCE = ("node_warm", "node_left", "node_failed", "node_lost", "notice")
+"""Kinds that are said once of a node."""
+TAKEN = ("node_left", "notice")
+"""Kinds after which growth waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The last generation that formed.
+
+    Attributes:
+        number: Over all runs of the job.
+        formation: What made it.
+        members: In rank order.
+    """
+
+    number: int
+    formation: int
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What one run of a job has written down.
+
+    Attributes:
+        generation: The last one that formed; None before the first.
+        first_node: Number of the run's first node.
+        told: What was said of which node, among `TOLD_ONCE`.
+        step: Optimizer steps done, as far as they were told.
+        samples: Samples of them.
+        taken_at: When a hint or a notice took a node last, in seconds since the epoch.
+    """
+
+    generation: Generation | None = None
+    first_node: int = 1
+    told: frozenset[tuple[str, int]] = frozenset()
+    step: int = 0
+    samples: int | None = None
+    taken_at: float | None = None
+
+
+def run_of(events: Sequence[Event]) -> Sequence[Event]:
+    """Returns the events of the last run; none where it has ended."""
+    starts = [number for number, event in enumerate(events) if event.kind == "job_started"]
+    run = events[starts[-1] :] if starts else ()
+    return () if any(event.kind == "job_finished" for event in run) else run
+
+
+def read_record(run: Sequence[Event]) -> Record:
+    """Returns what the events of a run say about where it stands."""
+    formed = [event for event in run if event.kind == "generation_formed"]
+    last = formed[-1] if formed else None
+    progress = [event for event in run if event.kind == "progress"]
+    taken = [
+        event.time
+        for event in run
+        if event.kind in TAKEN and (event.kind == "notice" or event.get("cause") in ("hint", "notice"))
+    ]
+    return Record(
+        generation=None
+        if last is None
+        else Generation(last.generation, last["formation"], tuple(one["member"] for one in last["members"])),
+        first_node=min((event["node"] for event in run if event.kind == "node_started"), default=1),
+        told=frozenset((event.kind, event["node"]) for event in run if event.kind in TOLD_ONCE),
+        step=progress[-1]["step"] if progress else (run[0].get("resumed_step") or 0) if run else 0,
+        samples=progress[-1].get("samples") if progress else None,
+        taken_at=taken[-1] if taken else None,
+    )
+
+
+def goodput_of(run: Sequence[Event], now: float, wall: float) -> Goodput:
+    """Returns how the time of a run was spent so far.
+
+    Args:
+        run: Its events.
+        now: Monotonic seconds.
+        wall: The same moment in seconds since the epoch.
+    """
+
+    def moment(event: Event) -> float:
+        return now - max(0.0, wall - event.time)  # a clock that was set back since makes nothing lie in the future
+
+    goodput = Goodput(moment(run[0]) if run else now)
+    for event in run:
+        if event.kind == "generation_formed":
+            goodput = goodput.formed(moment(event), float(event.get("pause_seconds") or 0.0))
+    return goodput

@@ -1,0 +1,88 @@
+"""What this member could tell a coordinator that has come back and knows nothing of it (see `Introduction`)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from elastic_launcher.control.introduction import Introduction
+from elastic_launcher.control.messages import Form, order_from_dict, report_from_dict
+
+STANDS = ("warm", "active", "step_failed", "left", "halted", "failed", "done", "ended")
+"""Reports that hold until the next of their kind."""
+
+
+class Account:
+    """Keeps what was ordered and what was reported, as far as it still holds. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._orders: dict[int, Form] = {}
+        self._current: int | None = None
+        self._standing: set[int] = set()
+        self._highest = 0
+        self._reports: dict[str, dict[str, Any]] = {}
+        self.where: Callable[[], tuple[int, int, int]] = lambda: (0, 0, 0)
+        """Returns steps, epoch and samples."""
+
+    def note_report(self, report: dict[str, Any]) -> None:
+        """Takes it that something was reported."""
+        kind = report["kind"]
+        if kind not in STANDS or (kind == "warm" and not report["fingerprint"]):
+            return  # who waits again after a failed admission has nothing new to tell
+        with self._lock:
+            self._reports.pop(kind, None)  # the order in which they hold is that of the last ones
+            self._reports[kind] = dict(report)
+
+    def note_order(self, order: dict[str, Any]) -> None:
+        """Takes it that a formation was ordered."""
+        form = order_from_dict(order)
+        assert isinstance(form, Form)
+        with self._lock:
+            self._orders[form.formation] = form
+            self._highest = max(self._highest, form.formation)
+
+    def note_standing(self, formation: int) -> None:
+        """Takes it that the group of a formation stands here."""
+        with self._lock:
+            self._standing.add(formation)
+
+    def note_taken(self, formation: int) -> None:
+        """Takes it that this member has changed to a formation, or has agreed with the others that it will."""
+        with self._lock:
+            self._current = formation
+            self._orders = {number: form for number, form in self._orders.items() if number >= formation}
+            self._reports.pop("step_failed", None)
+
+    def note_given_up(self, formation: int, *, left: bool = False) -> None:
+        """Takes it that a formation will not be.
+
+        Args:
+            formation: Its number.
+            left: Whether this member has left it, if it was its own.
+        """
+        with self._lock:
+            self._standing.discard(formation)
+            if formation != self._current or left:
+                self._orders.pop(formation, None)
+
+    def introduction(self, halting: bool) -> Introduction:
+        """Returns where this member stands."""
+        with self._lock:
+            step, epoch, samples = self.where()
+            current = None if self._current is None else self._orders.get(self._current)
+            pending = tuple(form for number, form in sorted(self._orders.items()) if number != self._current)
+            return Introduction(
+                pid=os.getpid(),
+                step=step,
+                epoch=epoch,
+                samples=samples,
+                current=current,
+                pending=pending,
+                standing=tuple(sorted(self._standing & {form.formation for form in pending})),
+                highest=self._highest,
+                reports=tuple(report_from_dict(report) for report in self._reports.values()),
+                halting=halting,
+            )
