@@ -7,7 +7,7 @@ PURE   := elastic_launcher/batch.py elastic_launcher/sampling.py elastic_launche
 CODE   := elastic_launcher components pipelines tests benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-local lint format bench soak golden clean
+.PHONY: help run test test-local lint format bench soak chaos golden clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,6 +44,9 @@ bench: $(STAMP) ## every benchmark, one after another
 
 soak: $(STAMP) ## 100 launches that end well and badly, none of which may leave anything (resumable: ARGS="--from 40")
 	$(BIN)/python -m tests.soak $(ARGS)
+
+chaos: $(STAMP) ## jobs to which all sorts of things happen at drawn moments (resumable: SEEDS=40-300; AT_ONCE=2)
+	$(BIN)/python -m tests.chaos --seeds $(or $(SEEDS),1-300) --at-once $(or $(AT_ONCE),1)
 
 golden: $(STAMP) ## write tests/golden anew from the pipelines
 	$(BIN)/python -m pipelines.digits_elastic.pipeline tests/golden/digits_elastic.yaml

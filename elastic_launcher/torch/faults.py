@@ -1,7 +1,9 @@
-"""Named moments at which a test can end this process, or have its group break: ``ELASTIC_FAULT="reduction@7:2"``.
+"""Named moments at which a test can end this process, stop it, or have its group break:
+``ELASTIC_FAULT="reduction@7:2"``.
 
-That is: member 2 kills itself when it comes to the moment ``reduction`` in step 7 or later; with ``break=`` before it,
-its group breaks there instead. Several are separated by commas. Without the variable a moment costs one look.
+That is: member 2 kills itself when it comes to the moment ``reduction`` in step 7 or later; with ``freeze=`` before it,
+it stops as by SIGSTOP, and with ``break=`` its group breaks there. Several are separated by commas. A script under test
+can say later what is to happen (`arm`). Without any, a moment costs one look.
 """
 
 from __future__ import annotations
@@ -12,20 +14,28 @@ import signal
 from elastic_launcher.torch.group import GroupError
 
 VARIABLE = "ELASTIC_FAULT"
+SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
+BREAK = "break"
+
+_faults: dict[str, tuple[int, str]] = {}
 
 
-def _read(text: str, member: str) -> dict[str, tuple[int, bool]]:
-    """Returns what this member is to do: the step, and whether it only breaks its group, by the moment."""
-    found = {}
-    for fault in filter(None, text.split(",")):
-        moment, _, where = fault.removeprefix("break=").partition("@")
+def arm(faults: str) -> None:
+    """Adds what is to happen to this member.
+
+    Raises:
+        ValueError: If a fault is unknown.
+    """
+    member = os.environ.get("ELASTIC_MEMBER", "")
+    for fault in filter(None, faults.split(",")):
+        kind, equals, rest = fault.partition("=")
+        moment, _, where = (rest if equals else fault).partition("@")
         step, _, who = where.partition(":")
+        kind = kind if equals else "kill"
+        if kind not in (*SIGNALS, BREAK):
+            raise ValueError(f"{VARIABLE}: {fault!r} is none of {', '.join((*SIGNALS, BREAK))}=MOMENT@STEP:MEMBER")
         if who == member:
-            found[moment] = (int(step), fault.startswith("break="))
-    return found
-
-
-_faults = _read(os.environ.get(VARIABLE, ""), os.environ.get("ELASTIC_MEMBER", ""))
+            _faults[moment] = (int(step), kind)
 
 
 def point(moment: str, step: int) -> None:
@@ -35,6 +45,10 @@ def point(moment: str, step: int) -> None:
         GroupError: If a test has its group break here.
     """
     if _faults and moment in _faults and step >= _faults[moment][0]:
-        if not _faults.pop(moment)[1]:
-            os.kill(os.getpid(), signal.SIGKILL)
-        raise GroupError(f"the test breaks the group at {moment} of step {step}")
+        kind = _faults.pop(moment)[1]
+        if kind == BREAK:
+            raise GroupError(f"the test breaks the group at {moment} of step {step}")
+        os.kill(os.getpid(), SIGNALS[kind])
+
+
+arm(os.environ.get(VARIABLE, ""))

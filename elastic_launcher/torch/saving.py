@@ -18,6 +18,7 @@ from elastic_launcher.checkpoint.files import STATE, read_manifest, seal, write_
 from elastic_launcher.checkpoint.manifest import CheckpointError
 from elastic_launcher.checkpoint.shards import read_shards, write_shards
 from elastic_launcher.torch.codec import DICT_TAGS
+from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.position import Position
 from elastic_launcher.torch.state import Captured, TrainingState, write_values
 
@@ -123,6 +124,7 @@ class Saver:
 
         def write(draft: Path) -> Manifest:
             entries, files = write_shards(draft, dict(zip(names, copies, strict=True)))
+            point("saving", mark.step)
             write_text(draft / STATE, json.dumps(captured.header, allow_nan=False))
             files.append(seal(draft / STATE))
             return Manifest(

@@ -22,9 +22,9 @@ SCRIPT = Path(__file__).parent / "scripts" / "train.py"
 SEED = 7
 
 
-def script_module() -> ModuleType:
-    """Returns the training script as a module, for its data and its model alone."""
-    spec = importlib.util.spec_from_file_location("train_of_local_tests", SCRIPT)
+def script_module(path: Path = SCRIPT) -> ModuleType:
+    """Returns a training script as a module, for its data and its model alone."""
+    spec = importlib.util.spec_from_file_location("train_of_tests", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     argv, sys.argv = sys.argv, ["train.py", "{}"]
@@ -65,7 +65,13 @@ def whole_batch(model: nn.Module, loss: Callable[[slice], torch.Tensor], count: 
 
 
 def train_plain(
-    samples: int, batch: int, steps: int, *, norm: bool = False, backward: Callable[..., float] = whole_batch
+    samples: int,
+    batch: int,
+    steps: int,
+    *,
+    norm: bool = False,
+    backward: Callable[..., float] = whole_batch,
+    path: Path = SCRIPT,
 ) -> Plain:
     """Trains the script's model without anything of ours but the order of the samples.
 
@@ -75,9 +81,10 @@ def train_plain(
         steps: How many.
         norm: Whether the model has batch norm.
         backward: What leaves a step's gradients in the model; see `whole_batch`.
+        path: The script.
     """
     torch.set_num_threads(1)  # of steps so small, threads would only wait for each other
-    script = script_module()
+    script = script_module(path)
     data = script.Numbered(samples)
     y = torch.tensor(data.y)
     model = script.build(norm)

@@ -42,6 +42,7 @@ class Stage:
         work_dir: Its work directory.
         seen: All processes of the launch that were seen.
         ports: The TCP ports that they were seen to listen on.
+        own: Names in that directory that may be left there.
     """
 
     def __init__(self, root: Path, job: str = "job", script: Path = SCRIPT) -> None:
@@ -57,8 +58,8 @@ class Stage:
         self._held: set[str] = set()
         self._before = _descendants()
         self._public = {folder: _names(folder) for folder in PUBLIC}
-        self._own = {"stop", "hints.json", self.work_dir.name}
-        self._launcher: Launcher | None = None
+        self.own = {"stop", "hints.json", self.work_dir.name}
+        self._launchers: list[int] = []
         self._looking = threading.Lock()
 
     @contextlib.contextmanager
@@ -69,22 +70,11 @@ class Stage:
             options: The launcher's.
             script: The script's own arguments.
         """
-        environment = {"HOME": str(self.home), "TMPDIR": str(self.tmp), "PYTHONDONTWRITEBYTECODE": "1"}
         over = threading.Event()
         watch = threading.Thread(target=self._watch, args=(over,))
         with _subreaper():
             try:
-                with launched(
-                    *options,
-                    "--",
-                    self._script,
-                    *script,
-                    cwd=self.here,
-                    work_dir=self.work_dir,
-                    environment=environment,
-                ) as launcher:
-                    self._launcher = launcher
-                    self._own |= {launcher.stdout_path.name, launcher.stderr_path.name}
+                with self.again(*options, script=script) as launcher:
                     watch.start()
                     try:
                         yield launcher
@@ -93,6 +83,16 @@ class Stage:
                         watch.join()
             finally:
                 self._end_all()
+
+    @contextlib.contextmanager
+    def again(self, *options: str, script: Sequence[str] = ()) -> Iterator[Launcher]:
+        """Runs another launcher of the same job, while it is watched: the one before it is dead."""
+        environment = {"HOME": str(self.home), "TMPDIR": str(self.tmp), "PYTHONDONTWRITEBYTECODE": "1"}
+        command = (*options, "--", self._script, *script)
+        with launched(*command, cwd=self.here, work_dir=self.work_dir, environment=environment) as launcher:
+            self._launchers.append(launcher.process.pid)
+            self.own |= {launcher.stdout_path.name, launcher.stderr_path.name}
+            yield launcher
 
     def look(self) -> None:
         """Notes what the job's processes are and hold at the moment."""
@@ -125,7 +125,7 @@ class Stage:
 
     def _files(self) -> list[Path]:
         found = [path for folder in (self.home, self.tmp) for path in folder.iterdir()]
-        found += [path for path in self.here.iterdir() if path.name not in self._own]
+        found += [path for path in self.here.iterdir() if path.name not in self.own]
         for folder, before in self._public.items():
             found += [folder / name for name in _names(folder) - before if self._made(folder / name)]
         return found
@@ -142,10 +142,9 @@ class Stage:
         """Returns the launch's processes; those that were left to us and are dead are taken off the list."""
         found = _descendants() | set(processes.find(str(self.work_dir)))
         found -= self._before
-        own = None if self._launcher is None else self._launcher.process.pid
         for process in list(found):
             with contextlib.suppress(psutil.Error, ChildProcessError):
-                adopted = process.ppid() == os.getpid() and process.pid != own
+                adopted = process.ppid() == os.getpid() and process.pid not in self._launchers
                 if adopted and os.waitpid(process.pid, os.WNOHANG)[0]:
                     found.discard(process)
         return {process for process in found if process.is_running()}

@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
+
+from tests.support import until
 
 
 def reach(moments: str, faults: str) -> subprocess.CompletedProcess[str]:
@@ -28,3 +31,16 @@ def test_a_member_ends_at_its_moment_and_no_other(faults: str, ends: bool) -> No
 def test_a_group_breaks_once() -> None:
     found = reach("[('a', 5)]", "break=a@5:2")
     assert "GroupError: the test breaks the group at a of step 5" in found.stderr
+
+
+def test_a_frozen_member_goes_on_when_it_is_thawed() -> None:
+    code = "from elastic_launcher.torch.faults import arm, point\narm('freeze=a@5:2'); point('a', 5); point('a', 6)"
+    environment = os.environ | {"ELASTIC_MEMBER": "2"}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment) as process:
+        until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, "it is frozen")
+        process.send_signal(signal.SIGCONT)
+        assert process.wait() == 0
+
+
+def test_a_fault_that_nobody_knows_is_named() -> None:
+    assert "'melt=a@5:2' is none of kill, freeze, break=MOMENT@STEP:MEMBER" in reach("[]", "melt=a@5:2").stderr

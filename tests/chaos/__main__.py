@@ -1,0 +1,100 @@
+"""``python -m tests.chaos --seeds 1-300``: plays schedules, each in a process of its own, and logs how they went;
+``--seed 17`` plays one again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.chaos.play import play
+from tests.soak.log import Log
+
+LOG = Path(__file__).with_name("log.txt")
+MOST = 999  # the log's numbers have three digits
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Ends what is under way, once: what is done to leave nothing is not interrupted."""
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _range(text: str) -> range:
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= first <= last <= MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of seeds from 1 to {MOST}, such as 1-300")
+    return range(first, last + 1)
+
+
+def play_one(seed: int) -> int:
+    """Plays one seed in this process, and tells of each act."""
+    try:
+        outcome = play(seed, lambda line: print(f"    {line}", file=sys.stderr, flush=True))
+    except KeyboardInterrupt:
+        return 130
+    print(outcome.line, flush=True)
+    if outcome.kept:
+        print(f"    its files: {outcome.kept}; again: python -m tests.chaos --seed {seed}", file=sys.stderr, flush=True)
+    return 1 if outcome.kept else 0
+
+
+def play_all(seeds: range, at_once: int, log: Log) -> int:
+    """Plays seeds, some at a time, and logs each when it is over."""
+    waiting = list(seeds)
+    running: dict[subprocess.Popen[str], int] = {}
+    failed = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                seed = waiting.pop(0)
+                command = [sys.executable, "-m", "tests.chaos", "--seed", str(seed)]
+                pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+                running[subprocess.Popen(command, text=True, start_new_session=True, **pipes)] = seed
+            process = next(iter(running))
+            out, err = process.communicate()
+            seed = running.pop(process)
+            line = out.strip() or f"{seed:03d} FAILED: the harness itself: {' '.join(err.split())[-300:]}"
+            print(line, flush=True)
+            log.add(seed, line)
+            if process.returncode:
+                print(err, end="", file=sys.stderr, flush=True)
+                failed.append(seed)
+    except KeyboardInterrupt:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.wait()
+        print(f"interrupted; go on with --seeds {min([*running.values(), *waiting])}-{seeds[-1]}", file=sys.stderr)
+        return 130
+    names = f": {', '.join(map(str, sorted(failed)))}" if failed else ""
+    print(f"{len(seeds) - len(failed)} of {len(seeds)} schedules ended as if nothing had happened{names}")
+    return 1 if failed else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=_range, help="plays this one, and tells of each act; it is not logged")
+    parser.add_argument("--seeds", type=_range, default=range(1, 301), help="which are played (1-300)")
+    parser.add_argument("--at-once", type=int, default=1, help="schedules that run at the same time (1)")
+    parser.add_argument("--log", type=Path, default=LOG, help=f"the log; other seeds' lines in it stay ({LOG})")
+    options = parser.parse_args()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, _interrupt)
+    if options.seed:
+        return play_one(options.seed[0])
+    try:
+        log = Log(options.log, options.seeds)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    return play_all(options.seeds, options.at_once, log)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

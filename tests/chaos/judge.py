@@ -1,0 +1,61 @@
+"""Whether a job that went through a schedule ended as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.conduct import SCRIPT
+from tests.local.ledgers import (
+    assert_each_sample_once,
+    assert_same_model,
+    read_ledgers,
+    script_module,
+    train_plain,
+    without_lost,
+)
+
+
+def judge(folder: Path, events: list[dict[str, Any]]) -> int:
+    """Judges what the ranks wrote; returns the number of steps.
+
+    Args:
+        folder: Of what they wrote.
+        events: The job's.
+
+    Raises:
+        AssertionError: If the final model is not the plain one, a sample was used twice or never, a micro-batch was too
+            large, or ranks differed in a bit.
+    """
+    script = script_module(SCRIPT)
+    ledgers = without_lost(read_ledgers(folder), events)
+    steps = assert_each_sample_once(ledgers, script.SAMPLES, script.BATCH, script.MICRO)
+    plain = train_plain(script.SAMPLES, script.BATCH, steps, path=SCRIPT)
+    assert_same_model(folder, plain)
+    _assert_equal_bits(without_lost(_evaluations(folder), events), script.SAMPLES)
+    finished = [event["steps"] for event in events if event["kind"] == "job_finished"]
+    assert finished == [steps], f"{steps} steps counted, and the job says {finished}"
+    return steps
+
+
+def _evaluations(folder: Path) -> list[list[dict[str, Any]]]:
+    """Returns what each process noted at each evaluation: the last time, where the step was done again after it."""
+    found: dict[tuple[int, str, int], dict[str, Any]] = {}
+    for path in sorted(folder.glob("sums-*.jsonl")):
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            found[row["member"], row["where"], row["step"]] = row
+    return [[row] for row in found.values()]
+
+
+def _assert_equal_bits(evaluations: list[list[dict[str, Any]]], samples: int) -> None:
+    """Fails unless all ranks had the same state at each evaluation, and the same result of it over all samples."""
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for (row,) in evaluations:
+        found.setdefault((row["where"], row["step"]), []).append(row)
+    for (where, step), rows in found.items():
+        assert len({row["bits"] for row in rows}) == 1, f"ranks differ in their bits at step {step} ({where}): {rows}"
+        assert len({row["loss"] for row in rows}) == 1, f"ranks differ in their results at step {step}: {rows}"
+        assert all(row["count"] == samples for row in rows), f"not all samples evaluated at step {step}: {rows}"
+    assert any(where == "end" for where, _ in found), "no rank came to its end"

@@ -1,0 +1,171 @@
+"""The training script of chaos: small, float64, and led by a file that says where to stop and what goes wrong.
+
+Its arguments: the folder in which it finds that file and writes what it did, loader workers, and where joiners wait.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import Dataset
+
+import elastic_launcher.torch as elastic
+from elastic_launcher.torch import faults
+
+SAMPLES, BATCH, MICRO = 97, 24, 5
+EVALUATE = 4  # steps between evaluations
+FEATURES, HIDDEN = 6, 256  # with the optimizer's state, 61 kB: more than all else that a rank writes in one file
+SEED = 7
+POLL = 0.01
+CRAWL = 0.02  # seconds of each micro-batch while an effect is awaited, so that it comes within few steps
+MEMBER = int(os.environ.get("ELASTIC_MEMBER", "1"))
+
+
+class Numbered(Dataset[tuple[int, torch.Tensor, int]]):
+    """Samples that know their number."""
+
+    def __init__(self, samples: int) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.x = torch.randn(samples, FEATURES, dtype=torch.float64, generator=generator)
+        self.y = torch.randint(0, 3, (samples,), generator=generator).tolist()
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor, int]:
+        return index, self.x[index], self.y[index]
+
+
+def build(norm: bool = False) -> nn.Module:
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 3)).double()
+
+
+def optimizer_of(model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.01)
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 200))
+
+
+class Control:
+    """What the conductor wants.
+
+    Args:
+        folder: Where it says so, in ``control.json``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "control.json"
+        self._folder = folder
+        self._document: dict[str, Any] = {"id": 0}
+        self._base = 0
+
+    def wait_to_join(self) -> None:
+        """Waits until this member is let in."""
+        while self._read(0)["admit"] < MEMBER:
+            time.sleep(POLL)
+
+    def obey(self, job: elastic.Job) -> None:
+        """Does what is wanted at the beginning of a micro-batch."""
+        document = self._read(job.step)
+        if job.rank != 0:
+            return
+        hold = document["hold"]
+        if hold is not None and job.step >= self._base + hold:
+            at = self._folder / f"at-{document['id']}.json"
+            aside = at.with_suffix(f".{os.getpid()}")
+            aside.write_text(json.dumps({"step": job.step, "member": MEMBER}))
+            aside.replace(at)
+            while self._read(job.step)["id"] == document["id"]:
+                time.sleep(POLL)
+        if self._document["save"]:
+            job.save()
+        if self._document["stop"]:
+            job.stop("all has happened")
+        if self._document["crawl"]:
+            time.sleep(CRAWL)
+
+    def _read(self, step: int) -> dict[str, Any]:
+        """Returns what is wanted now; what goes wrong for this member is armed when it is read first."""
+        document = json.loads(self._path.read_text())
+        if document["id"] != self._document["id"]:
+            self._base = step
+            faults.arm(document["faults"])
+        self._document = document
+        return document
+
+
+def note(folder: Path, name: str, epoch: int, row: dict[str, Any]) -> None:
+    """Adds a row to one of this process's files: one an epoch, so that none grows large."""
+    with open(folder / f"{name}-{os.getpid()}-{epoch:05d}.jsonl", "a") as file:
+        file.write(json.dumps(row, separators=(",", ":")) + "\n")
+
+
+def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Returns a digest of every bit of the model and of its optimizer."""
+    found = hashlib.sha256()
+    for parameter in model.parameters():
+        for tensor in (parameter, *optimizer.state[parameter].values()):
+            found.update(tensor.detach().contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def main() -> None:
+    folder, workers, held_at = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    control = Control(folder)
+    if held_at == "init":
+        control.wait_to_join()
+    job = elastic.init(BATCH, MICRO)
+    model = build()
+    optimizer, scheduler = optimizer_of(model)
+    model, optimizer, scheduler = job.prepare(model, optimizer, scheduler)
+    loader = job.dataloader(Numbered(SAMPLES), shuffle=True, seed=SEED, num_workers=workers)
+
+    def evaluate(where: str) -> None:
+        sums = job.evaluate(lambda _, x, y: {"loss": functional.cross_entropy(model(x), y, reduction="sum")}, loader)
+        row = {"member": MEMBER, "step": job.step, "rank": job.rank, "bits": digest(model, optimizer), **sums}
+        note(folder, "sums", job.epoch, {"where": where, **row})
+
+    for _ in job.epochs(100_000):
+        for indices, x, y in loader:
+            if job.rank is None and held_at == "rehearsal":
+                control.wait_to_join()
+            control.obey(job)
+            row = {
+                "member": MEMBER,
+                "rank": job.rank,
+                "world_size": job.world_size,
+                "generation": job.generation,
+                "epoch": job.epoch,
+                "step": job.step,
+                "samples": job.samples,
+                "indices": indices.tolist(),
+                "sync": False,
+            }
+            epoch = job.epoch  # a step that is the epoch's last one counts it up
+            note(folder, "ledger", epoch, {"begun": True, **row})
+            job.backward(functional.cross_entropy(model(x), y))
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            note(folder, "ledger", epoch, row | {"sync": job.sync_gradients})
+            if job.sync_gradients and job.step % EVALUATE == 0:
+                evaluate("loop")
+    faults.point("after", job.step)
+    evaluate("end")
+    if job.is_main:
+        torch.save({"model": model.state_dict(), "step": job.step}, folder / "model.pt")
+    print("over", job.rank)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The schedules of ``make chaos``: what they cover, and that each can come to the end it is meant to have."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.chaos.schedule import ENDS, EVALUATION, JOINER, KINDS, LOOP, MEETINGS, MOST_LOSSES, SAVING, Schedule, draw
+
+ALL = [draw(seed) for seed in range(1, 301)]
+LOSSES = ("kill", "freeze", "break", "notice", "admit")
+
+
+def test_a_seed_is_one_schedule() -> None:
+    assert [draw(one.seed) for one in ALL] == ALL
+
+
+def test_a_third_is_large_and_a_third_has_loader_workers() -> None:
+    assert sum(one.nodes * one.nproc >= 4 for one in ALL) * 3 >= len(ALL)
+    assert sum(one.workers > 0 for one in ALL) * 3 >= len(ALL)
+    assert sum(one.nproc == 2 for one in ALL) * 6 >= len(ALL)
+
+
+def test_several_things_happen_to_each() -> None:
+    assert min(len(one.acts) for one in ALL) >= 4
+    assert all(one.acts[-1].kind == "end" and "end" not in {act.kind for act in one.acts[:-1]} for one in ALL)
+
+
+def test_three_hundred_have_each_kind_of_act_at_each_moment() -> None:
+    acts = [act for one in ALL for act in one.acts]
+    assert {act.kind for act in acts} == set(KINDS)
+    assert min(Counter(act.kind for act in acts).values()) >= 10
+    assert {act.moment for act in acts if act.kind == "kill"} == {*LOOP, *EVALUATION, SAVING}
+    assert {act.moment for act in acts if act.kind == "everything"} == {*LOOP, *EVALUATION, SAVING}
+    assert {act.moment for act in acts if act.kind == "end"} == {"", *ENDS}
+    assert {act.then for act in acts if act.kind == "kill" and len(act.hit) > 1} == {"", *MEETINGS}
+    assert {(act.how, act.moment) for act in acts if act.kind == "admit"} == {
+        ("", ""),
+        ("", "form"),
+        ("", "give"),
+        (JOINER, "form"),
+        (JOINER, "receive"),
+    }
+
+
+@pytest.mark.parametrize("schedule", ALL, ids=lambda one: str(one.seed))
+def test_a_node_that_holds_the_state_stays(schedule: Schedule) -> None:
+    """Followed by hand: who trains after each act, and how many nodes were lost since the launcher was started."""
+    nodes = wanted = schedule.nodes
+    losses = 0
+    for act in schedule.acts:
+        hit = {seat.age for seat in act.hit}
+        assert all(seat.local < schedule.nproc for seat in act.hit)
+        assert max(hit, default=0) < (wanted if act.how == JOINER else nodes)
+        gone = len(hit) if act.kind in LOSSES else 0
+        lost = gone
+        if act.kind == "break":
+            gone = lost = int(bool(act.then))
+            assert len(act.hit) < nodes * schedule.nproc
+        if act.kind == "notice":
+            lost = int(act.how == "and kill")
+        if act.kind == "admit":
+            assert nodes < wanted
+            nodes = wanted
+        if act.to:
+            wanted, nodes = act.to, act.to if act.kind == "everything" else min(act.to, nodes)
+            assert 1 <= wanted <= schedule.most
+        nodes -= gone
+        losses = 0 if act.kind == "everything" else losses + lost
+        assert nodes >= 1
+        assert losses <= MOST_LOSSES
+        assert act.kind != "end" or not act.hit or nodes > 1
