@@ -87,6 +87,10 @@ class Gathering:
         """Has who wants a checkpoint ask again."""
         raise NotYetError("the coordinator has just come back and learns where the job stands")
 
+    def stop(self) -> dict[str, Any]:
+        """Has who wants the job stopped ask again."""
+        raise NotYetError("the coordinator has just come back and learns where the job stands")
+
     def status(self) -> dict[str, Any]:
         """Has who wants to know ask again."""
         raise NotYetError("the coordinator has just come back and learns where the job stands")

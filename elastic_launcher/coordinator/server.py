@@ -240,7 +240,7 @@ class ControlServer:
         return web.json_response(self.desk.save())
 
     async def _stop(self, request: web.Request) -> web.Response:
-        return web.json_response(self._desk.stop())
+        return web.json_response(self.desk.stop())
 
     async def _status(self, request: web.Request) -> web.Response:
         return web.json_response(self.desk.status())

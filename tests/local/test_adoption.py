@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.local.ledgers import SCRIPT, assert_each_sample_once, assert_same_model, read_ledgers, train_plain
-from tests.local.resizes import LONG, allow
+from tests.local.resizes import LONG
 from tests.support import Launcher, assert_no_process, launched
 
 SAMPLES, BATCH, MICRO = 97, 24, 5
