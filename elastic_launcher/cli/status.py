@@ -23,7 +23,13 @@ from elastic_launcher.report.words import NONE, clock, duration, first_line, lis
 from elastic_launcher.workdir import Layout
 
 GONE = "launcher gone"
-STYLES = {"running": "bold blue", "starting": "bold blue", "finished": "bold green", "stopped": "bold yellow"}
+STYLES = {
+    "running": "bold blue",
+    "starting": "bold blue",
+    "waiting": "bold yellow",
+    "finished": "bold green",
+    "stopped": "bold yellow",
+}
 
 
 def status(
@@ -133,6 +139,7 @@ def _rows(layout: Layout, state: JobState, found: Mapping[str, Any]) -> list[tup
     rows = [
         ("job", str(found["job"] or NONE)),
         ("state", found["state"] + (f", exit code {code}" if code else "") + f", {since}"),
+        ("waits for", state.waits_for if found["state"] == "waiting" else ""),
         ("progress", position(state) if state.step else ""),
         ("time left", "" if left is None else duration(left)),
         ("loss", "" if state.loss is None else number(state.loss)),

@@ -53,6 +53,11 @@ class NoteNotice(Action):
 
 
 @dataclass(frozen=True, slots=True)
+class BeginAgain(Action):
+    """Find out what the job goes on from: all its nodes are gone."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finish(Action):
     """End the job.
 

@@ -17,9 +17,19 @@ from elastic_launcher.config import ConfigError, ExitCode, JobConfig
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Message
 from elastic_launcher.coordinator.account import account_of_adoption, account_of_job, job_id
-from elastic_launcher.coordinator.actions import Action, Emit, Finish, KillNode, NoteNotice, Order, StartNode
+from elastic_launcher.coordinator.actions import (
+    Action,
+    BeginAgain,
+    Emit,
+    Finish,
+    KillNode,
+    NoteNotice,
+    Order,
+    StartNode,
+)
 from elastic_launcher.coordinator.adopt import adopt
 from elastic_launcher.coordinator.adoption import Adoption
+from elastic_launcher.coordinator.again import Again
 from elastic_launcher.coordinator.decide import decide
 from elastic_launcher.coordinator.driver import EngineDriver
 from elastic_launcher.coordinator.gather import Gathering
@@ -27,6 +37,7 @@ from elastic_launcher.coordinator.goodput import Goodput
 from elastic_launcher.coordinator.interrupts import taken
 from elastic_launcher.coordinator.last_words import last_exception, read_exit, with_last_lines
 from elastic_launcher.coordinator.observations import (
+    BegunAgain,
     Interrupted,
     MemberJoined,
     MemberReported,
@@ -113,12 +124,13 @@ class Coordinator:
         self._key = secrets.token_bytes(32)
         self._store = store or Store()
         self._adoption = adoption
-        self._origin = adoption.origin() if adoption is not None else origin or Origin()
-        self._term = self._origin.past.term
+        origin = adoption.origin() if adoption is not None else origin or Origin()
+        self._again = Again(config, self._layout, origin, self._begin_again, monotonic)
+        self._term = origin.past.term
         self._gathering = Gathering(self._welcome) if adoption is not None else None
         self._server = ControlServer(self._key, self._gathering or self, self._term)
         self._quota = Quota(config, hint_source, self._tell_target, self._emit_hint, Clocks(monotonic, wall))
-        self._state = self._origin.first_state(config, self._store.address)
+        self._state = origin.first_state(config, self._store.address)
         self._driver = EngineDriver(engine, self._observe, self._exits, monotonic)
         self._observations: deque[Observation] = deque()
         self._deciding = False
@@ -155,7 +167,7 @@ class Coordinator:
         control = {"v": 1, "url": url, "store": self._store.address, "key": self._key.hex(), "term": self._term}
         write_json(self._layout.control, control, mode=0o600)
         if self._gathering is None or not await self._adopt(self._gathering):
-            self._emit("job_started", 0, **account_of_job(self._config, self._layout, self._origin))
+            self._emit("job_started", 0, **account_of_job(self._config, self._layout, self._again.origin))
         background = {asyncio.ensure_future(one) for one in self._background()}
         try:
             waiting: set[asyncio.Future[Any]] = {self._end, *background}
@@ -176,8 +188,8 @@ class Coordinator:
         left, _ = await asyncio.gather(adoption.gather(gathering), self._store.serve())
         self._gathering = None
         if left is None:
-            self._origin = await asyncio.to_thread(adoption.resume)
-            self._state = self._origin.first_state(self._config, self._store.address)
+            self._again.origin = await asyncio.to_thread(adoption.resume)
+            self._state = self._again.origin.first_state(self._config, self._store.address)
             self._server.desk = self
             return False
         await asyncio.to_thread(adoption.take_nodes)
@@ -204,6 +216,7 @@ class Coordinator:
             self._quota.run(),
             self._serve_store(),
             self._limit(),
+            self._again.run(),
         ]
 
     async def _tick(self) -> None:
@@ -290,6 +303,8 @@ class Coordinator:
                 self._driver.put(action)
             case NoteNotice():
                 self._quota.note_notice(self._state.target.nodes if self._state.target is not None else 0)
+            case BeginAgain():
+                self._again.put(self._state)
             case Finish():
                 if not self._end.done():
                     self._end.set_result(action)
@@ -304,6 +319,11 @@ class Coordinator:
 
     def _tell_target(self, target: Target, message: str) -> None:
         self._observe(TargetChanged(self._monotonic(), target, message))
+
+    def _begin_again(self, found: BegunAgain) -> None:
+        """Takes what the job goes on from, with members that nobody has heard of yet."""
+        self._silence = Silence(self._config.heartbeat_timeout, self._monotonic())
+        self._observe(found)
 
     def interrupt(self, number: int) -> None:
         """Takes a signal that asks the launcher to stop."""
@@ -332,7 +352,7 @@ class Coordinator:
             "begun": self._state.generation > 0,
             "store": self._store.address,
             "term": self._term,
-            "checkpoint": str(self._origin.folder or ""),
+            "checkpoint": str(self._again.origin.folder or ""),
             "expected_world_size": self._expected_world_size(),
             "heartbeat_interval": HEARTBEAT_SECONDS,
         }

@@ -29,7 +29,9 @@ from elastic_launcher.coordinator.decide_nodes import (
     take_notice,
     take_unstarted,
 )
+from elastic_launcher.coordinator.decide_pause import begin_again, take_pause
 from elastic_launcher.coordinator.observations import (
+    BegunAgain,
     Interrupted,
     MemberJoined,
     MemberReported,
@@ -58,11 +60,15 @@ def decide(state: State, observation: Observation) -> tuple[State, tuple[Action,
 def _settle(state: State, now: float) -> Decision:
     """Takes the steps that are due: few but towards the end once that is in sight."""
     decision = conclude(state, now)
+    decision = then(decision, take_pause, now)
     for rule in _STEPS:
         state = decision[0]
         if state.finished or state.verdict is not None or state.target is None:
             return decision
-        if (state.over or state.stopping is not None) and rule not in _TOWARDS_THE_END:
+        if state.pause is not None and state.pause.released:
+            return decision
+        ends = state.over or state.stopping is not None or state.pause is not None
+        if ends and rule not in _TOWARDS_THE_END:
             continue
         decision = then(decision, rule, now)
     return decision
@@ -94,5 +100,6 @@ _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     NodeExited: take_node_exit,
     SaveAsked: save,
     StopAsked: stop_asked,
+    BegunAgain: begin_again,
     Interrupted: interrupt,
 }

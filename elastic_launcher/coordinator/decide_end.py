@@ -78,7 +78,7 @@ def conclude(state: State, now: float) -> Decision:
         return state, ()
     if stopping is not None and (state.halted or verdict is not None or now >= stopping.until):
         return finish(state, stopping.exit_code, stopping.message)
-    if verdict is not None:
+    if verdict is not None and (state.pause is None or verdict.weight is Weight.SCRIPT):
         joining = state.in_phase(Phase.WARM) and not state.survivors()  # one of them may hold the state
         known = state.group and all(
             state.members[number].failure or state.members[number].exit for number in state.survivors()
@@ -114,7 +114,8 @@ def save(state: State, observation: SaveAsked) -> Decision:
 
 def stop(state: State, exit_code: int, message: str, now: float) -> Decision:
     """Ends the job although nothing is wrong, with a last checkpoint where it trains; at once if it is told twice."""
-    if not state.generation or state.over or state.verdict is not None or state.stopping is not None:
+    nobody = not state.generation or (state.pause is not None and state.pause.released)
+    if nobody or state.over or state.verdict is not None or state.stopping is not None:
         return finish(state, exit_code, message)
     state = replace(state, stopping=Stopping(exit_code, message, now + SAVE_SECONDS))
     told = emit(state, "warning", message=f"{message.partition(';')[0]}: the job is saved, and then ends")
@@ -128,6 +129,8 @@ def when(state: State, step: int | None = None) -> str:
         state: What is known of the job, which may be a second old.
         step: Where the rank that the message is about was, if it told.
     """
+    if state.pause is not None and state.pause.released:
+        return "while it waited for quota"
     if not state.generation:
         return "before training began"
     if state.over:

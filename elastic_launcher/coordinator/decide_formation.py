@@ -9,8 +9,9 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Abandon, Active, Form, Formed, FormFailed
 from elastic_launcher.coordinator.actions import Order
-from elastic_launcher.coordinator.decide_end import Decision, emit, finish, stop, then, when
+from elastic_launcher.coordinator.decide_end import Decision, emit, finish, then, when
 from elastic_launcher.coordinator.decide_nodes import fail_node
+from elastic_launcher.coordinator.decide_pause import lose_quota
 from elastic_launcher.coordinator.state import Formation, Member, Node, Phase, State
 
 MOST_UNFORMED = 3  # formations in a row that fail and nobody is to blame, before somebody has to be
@@ -35,9 +36,9 @@ def form_next(state: State, now: float) -> Decision:
         told = " and ".join(f"node {node.number}" for node in leaving)
         message = (
             f"{told} must leave ({leaving[-1].leave}) and {staying} of at least {state.rules.min_nodes} nodes would "
-            f"stay; stopped {when(state)}"
+            "stay"
         )
-        return stop(state, ExitCode.STOPPED, message, now)
+        return lose_quota(state, ExitCode.STOPPED, message, now)
     if not warm:
         return state, ()
     if not state.generation:

@@ -281,7 +281,7 @@ def _save_failed(state: State, member: Member, report: SaveFailed, now: float) -
 
 
 def _halted(state: State, member: Member, report: Halted, now: float) -> Decision:
-    if state.stopping is None or not _trains(state, member):
+    if (state.stopping is None and state.pause is None) or not _trains(state, member):
         return state, ()
     return replace(state, halted=True, step=max(state.step, report.step)), ()
 

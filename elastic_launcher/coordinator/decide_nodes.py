@@ -7,7 +7,8 @@ from dataclasses import replace
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import End
 from elastic_launcher.coordinator.actions import Action, KillNode, NoteNotice, Order, StartNode
-from elastic_launcher.coordinator.decide_end import Decision, emit, finish, stop, then, when
+from elastic_launcher.coordinator.decide_end import Decision, emit, finish, then, when
+from elastic_launcher.coordinator.decide_pause import check_quota, lose_quota
 from elastic_launcher.coordinator.observations import NodeNoticed, NodeNotStarted, TargetChanged
 from elastic_launcher.coordinator.state import Member, Node, Phase, State
 
@@ -26,11 +27,11 @@ def change_target(state: State, observation: TargetChanged) -> Decision:
             f"the hint allows {target.nodes} nodes, fewer than the minimum of {state.rules.min_nodes}"
         )
         code = ExitCode.STOPPED if state.generation else ExitCode.NO_QUOTA
-        left = f"stopped {when(state)}" if state.nodes else "nothing was started"
-        return stop(replace(state, target=target), code, f"{message}; {left}", observation.now)
+        return lose_quota(replace(state, target=target), code, message, observation.now)
     raised = state.target is not None and target.nodes > state.target.nodes
     state = replace(state, target=target)
-    return (replace(state, gave_up=False, failures=0) if raised else state), ()
+    state = replace(state, gave_up=False, failures=0) if raised else state
+    return check_quota(state, observation.now)
 
 
 def release_surplus(state: State, now: float) -> Decision:

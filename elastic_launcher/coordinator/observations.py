@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elastic_launcher.control.messages import Message
-from elastic_launcher.coordinator.state import Exit, Target
+from elastic_launcher.coordinator.state import Exit, State, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,19 @@ class StopAsked(Observation):
     """The job is to be saved and to end; ``why`` says who wants that."""
 
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class BegunAgain(Observation):
+    """It is known what a job without nodes goes on from.
+
+    Attributes:
+        first: What is known then, as of a job that begins.
+        refused: What is wrong with checkpoints that can't be used.
+    """
+
+    first: State
+    refused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ class Origin:
             config.nproc_per_node,
             store,
             config.start_timeout,
+            wait_for_quota=config.wait_for_quota,
             max_failures=config.max_failures or 0,
             first_node=self.past.first_node,
             first_member=self.past.first_member,

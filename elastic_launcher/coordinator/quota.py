@@ -100,6 +100,7 @@ class Quota:
     async def _start(self) -> None:
         """Waits for hints that allow the minimum, as long as was asked for."""
         deadline = self._clocks.monotonic() + self._config.wait_for_quota
+        waiting_since = 0.0
         while True:
             left = deadline - self._clocks.monotonic()
             known = self._policy.document is not None  # the first read comes at once, whatever the wait
@@ -124,6 +125,8 @@ class Quota:
                 continue
             self._announce(resolution, resolution.nodes)
             if resolution.nodes:
+                if waiting_since:
+                    self._emit("quota_back", seconds=round(self._clocks.monotonic() - waiting_since, 3))
                 self._set(resolution.nodes, "start", resolution)
                 return
             left = deadline - self._clocks.monotonic()
@@ -131,7 +134,9 @@ class Quota:
                 self._refuse_start()
                 return
             if kind == "applied":
-                self._emit("warning", message=f"{self._too_few(resolution)}; waiting for more, up to {left:.0f} s")
+                waits = f"waiting for quota, without any process, up to {left:.0f} s: {self._too_few(resolution)}"
+                self._emit("quota_wait", message=waits)
+                waiting_since = waiting_since or self._clocks.monotonic()
 
     def _refuse_start(self) -> None:
         resolution = self._resolve(starting=True)

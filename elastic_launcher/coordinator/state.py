@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from elastic_launcher.control.messages import Active, Failed, Progress, Saved
+from elastic_launcher.coordinator.pause import Pause
 from elastic_launcher.logged import Logged
 
 
@@ -26,6 +27,7 @@ class Rules:
         store: ``host:port`` of the TCPStore in which groups meet.
         start_timeout: Seconds within which a node must be warm.
         form_timeout: Seconds within which a group must stand.
+        wait_for_quota: Seconds that a job which loses its quota waits for it; 0 ends it.
         max_failures: Failures of the script within an hour that cost a node instead of the job.
         first_node: Number of the first node that is started: numbers of an earlier run are not used again.
         first_member: Number of its first member.
@@ -37,6 +39,7 @@ class Rules:
     store: str
     start_timeout: float = 600.0
     form_timeout: float = 10.0
+    wait_for_quota: float = 0.0
     max_failures: int = 0
     first_node: int = 1
     first_member: int = 1
@@ -281,7 +284,8 @@ class State:
         reason: Why the script stopped it, if it did.
         verdict: Why and when the job ends.
         stopping: Why and when at the latest the job ends although nothing is wrong.
-        halted: Whether its training stands still for that.
+        pause: What the job waits for, if it does.
+        halted: Whether its training stands still for one of these.
         saved: The last checkpoint.
         finished: Whether it has.
         step: Optimizer steps done, as far as is known.
@@ -319,6 +323,7 @@ class State:
     reason: str = ""
     verdict: Verdict | None = None
     stopping: Stopping | None = None
+    pause: Pause | None = None
     halted: bool = False
     saved: Saved | None = None
     finished: bool = False

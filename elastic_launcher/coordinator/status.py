@@ -44,6 +44,8 @@ def phase(state: State) -> str:
         return "ending"
     if state.stopping is not None:
         return "stopping"
+    if state.pause is not None:
+        return "waiting for quota"
     if state.over:
         return "finishing"
     if state.generation:

@@ -52,6 +52,14 @@ def describe(event: Event) -> str | None:
         case "events_gap":
             lost = get("lost") or 0
             return f"{plural(lost, 'event')} could not be written before this (is the disk full?); the training went on"
+        case "quota_lost":
+            why = first_line(get("message")) or "the quota is gone"
+            return f"{why}: the job is saved, all nodes end, and it waits for quota"
+        case "quota_wait":
+            return first_line(get("message")) or "waiting for quota"
+        case "quota_back":
+            goes_on = f"; the job goes on from step {number(get('step'))}" if get("step") else ""
+            return f"quota is there after {duration(get('seconds') or 0.0)}{goes_on}"
         case "warning":
             return f"warning: {first_line(get('message'))}"
         case "node_failed" | "node_lost":
@@ -132,7 +140,9 @@ def time_left(state: JobState) -> str:
 
 
 def waiting(state: JobState) -> str:
-    """Returns what nodes are on their way; empty when none is."""
+    """Returns what the job waits for, or which nodes are on their way; empty when none is."""
+    if state.waits_for:
+        return state.waits_for
     starting = [node.node for node in state.nodes.values() if node.phase == "starting"]
     ready = [node.node for node in state.nodes.values() if node.phase == "warm"]
     parts = [f"{_nodes(numbers)} {what}" for numbers, what in ((starting, "starting"), (ready, "ready")) if numbers]

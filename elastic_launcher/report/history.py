@@ -13,6 +13,9 @@ from elastic_launcher.report.state import outcome
 
 NOTABLE = (
     "notice",
+    "quota_lost",
+    "quota_wait",
+    "quota_back",
     "warning",
     "hint_rejected",
     "hint_missing",

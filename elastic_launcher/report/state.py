@@ -60,6 +60,7 @@ class JobState:
         generation: Its number.
         resizes: How many generations came after the first, but for those that only brought the job to its size.
         hint: The last ``hint_applied``.
+        waits_for: What the job waits for without any node; empty while it does not.
         message: Of the last warning, rejection, failure or loss.
         log: The values of ``job.log`` that count.
         finished: What ``job_finished`` said, or None.
@@ -83,6 +84,7 @@ class JobState:
     generation: int = 0
     resizes: int = 0
     hint: Mapping[str, Any] = field(default_factory=dict)
+    waits_for: str = ""
     message: str = ""
     log: Logged = field(default_factory=Logged)
     finished: Mapping[str, Any] | None = None
@@ -109,7 +111,9 @@ class JobState:
 
     @property
     def outcome(self) -> str:
-        """``starting``, ``running``, ``finished``, ``stopped`` or ``failed``."""
+        """``starting``, ``running``, ``waiting``, ``finished``, ``stopped`` or ``failed``."""
+        if self.finished is None and self.waits_for:
+            return "waiting"
         if self.finished is None:
             return "running" if self.generation else "starting"
         return outcome(self.finished.get("exit_code"))
@@ -151,6 +155,12 @@ def advance(state: JobState, event: Event) -> JobState:
             return replace(state, last_at=now, hint=event.fields)
         case "generation_formed":
             return _form(state, event, now)
+        case "quota_wait":
+            gone = _without_nodes(state.nodes)
+            waits_for = str(get("message") or "")
+            return replace(state, last_at=now, nodes=gone, members=(), world_size=0, waits_for=waits_for)
+        case "quota_back":
+            return replace(state, last_at=now, waits_for="", step=state.step if get("step") is None else get("step"))
         case "job_finished":
             return replace(
                 state,
@@ -169,10 +179,11 @@ def advance(state: JobState, event: Event) -> JobState:
 
 def _start(state: JobState, event: Event, now: float) -> JobState:
     """Begins the job, or another run of it: then the nodes of the run before are gone, however that one ended."""
-    nodes = {number: replace(node, phase="left") if node.is_there else node for number, node in state.nodes.items()}
+    nodes = _without_nodes(state.nodes)
     return replace(
         state,
         last_at=now,
+        waits_for="",
         started=event.fields,
         started_at=state.started_at or now,
         nodes=nodes,
@@ -181,6 +192,10 @@ def _start(state: JobState, event: Event, now: float) -> JobState:
         finished=None,
         step=event.get("resumed_step") or 0,
     )
+
+
+def _without_nodes(nodes: Mapping[int, NodeState]) -> dict[int, NodeState]:
+    return {number: replace(node, phase="left") if node.is_there else node for number, node in nodes.items()}
 
 
 def _step_seconds(state: JobState, event: Event, now: float) -> float | None:

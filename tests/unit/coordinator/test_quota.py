@@ -206,13 +206,14 @@ def test_too_little_at_the_start_is_told_at_once() -> None:
 def test_quota_is_waited_for() -> None:
     async def story(played: Played) -> None:
         played.source.write(document(1))
-        await played.until(lambda: bool(played.of("warning")))
+        await played.until(lambda: bool(played.of("quota_wait")))
         assert played.told == []
         played.source.write(document(2))
         await played.expect(2)
 
     played = play(story, min_nodes=2, wait_for_quota=30.0)
-    assert "waiting for more, up to 30 s" in played.of("warning")[0]["message"]
+    assert "up to 30 s: hints: hints.json allows 1 GPU" in played.of("quota_wait")[0]["message"]
+    assert len(played.of("quota_back")) == 1
 
 
 def test_quota_is_not_waited_for_longer_than_was_asked() -> None:

@@ -60,6 +60,15 @@ SAID = [
         Event("job_finished", 0, 1, {"exit_code": 0, "message": "done: 3 steps"}),
         "finished (exit code 0): done: 3 steps",
     ),
+    (
+        Event("quota_lost", 0, 1, {"message": "0 GPUs"}),
+        "0 GPUs: the job is saved, all nodes end, and it waits for quota",
+    ),
+    (Event("quota_wait", 0, 0, {"step": 9, "message": "waiting for quota"}), "waiting for quota"),
+    (
+        Event("quota_back", 0, 0, {"step": 9, "seconds": 61.0}),
+        "quota is there after 1 min 01 s; the job goes on from step 9",
+    ),
     (Event("job_finished", 0, 1, {"exit_code": 75}), "stopped (exit code 75)"),
     (Event("progress", 0, 1, {"step": 3}), None),
     (Event("log", 0, 1, {"step": 3, "values": {"a": 1}}), None),

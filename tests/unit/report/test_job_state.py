@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_launcher.events import KINDS, Event
+from elastic_launcher.report.describe import waiting
 from elastic_launcher.report.state import JobState, advance, fold, outcome
 from tests.unit.report import jobs
 
@@ -132,3 +133,19 @@ def test_events_that_lack_fields_break_nothing(told: list[tuple[str, float, dict
         assert after.step >= state.step or kind == "job_started"  # another run goes on from a checkpoint
         assert after.last_at >= state.last_at
         state = after
+
+
+def test_a_job_without_quota_waits_without_nodes_and_goes_on_where_it_is_saved() -> None:
+    events = [
+        Event("job_started", 0.0, 0, {"name": "job"}),
+        Event("node_started", 1.0, 0, {"node": 1, "members": [1]}),
+        Event("generation_formed", 2.0, 1, {"members": [{"member": 1, "node": 1}]}),
+        Event("progress", 3.0, 1, {"step": 10}),
+        Event("quota_lost", 4.0, 1, {"step": 10, "message": "0 GPUs"}),
+        Event("quota_wait", 5.0, 0, {"step": 9, "message": "waiting for quota: 0 GPUs"}),
+    ]
+    state = fold(events)
+    assert (state.outcome, state.world_size, waiting(state)) == ("waiting", 0, "waiting for quota: 0 GPUs")
+    assert not any(node.is_there for node in state.nodes.values())
+    back = advance(state, Event("quota_back", 9.0, 0, {"step": 9, "seconds": 4.0}))
+    assert (back.outcome, back.step, waiting(back)) == ("running", 9, "")

@@ -1,0 +1,73 @@
+"""Has a job begin again within one launch, from its newest checkpoint: numbers that were used are not used again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from elastic_launcher.config import JobConfig
+from elastic_launcher.coordinator.observations import BegunAgain
+from elastic_launcher.coordinator.origin import Origin, find_origin
+from elastic_launcher.coordinator.state import State
+from elastic_launcher.workdir import Layout, Past
+
+
+class Again:
+    """Looks for what the job goes on from, in a thread, since all of it is read, and tells.
+
+    Args:
+        config: The job.
+        layout: Its work directory.
+        origin: What this launch began with.
+        observe: Takes what was found.
+        monotonic: The clock of observations.
+
+    Attributes:
+        origin: What the job went on from last.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        layout: Layout,
+        origin: Origin,
+        observe: Callable[[BegunAgain], None],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.origin = origin
+        self._config = config
+        self._layout = layout
+        self._observe = observe
+        self._monotonic = monotonic
+        self._ended: asyncio.Queue[State] = asyncio.Queue()
+
+    def put(self, state: State) -> None:
+        """Has the job begin again after ``state``: all its nodes are gone."""
+        self._ended.put_nowait(state)
+
+    async def run(self) -> None:
+        """Does so whenever it is asked for, for ever.
+
+        Raises:
+            ConfigError: If there are checkpoints and none can be used.
+        """
+        while True:
+            state = await self._ended.get()
+            said: list[str] = []
+            past = used_up(state, self.origin.past)
+            found = await asyncio.to_thread(find_origin, self._config, self._layout, past, said.append)
+            self.origin = found
+            refused = tuple(line for line in said if line.endswith("is used instead"))
+            first = self.origin.first_state(self._config, state.rules.store)
+            self._observe(BegunAgain(self._monotonic(), first, refused))
+
+
+def used_up(state: State, past: Past) -> Past:
+    """Returns what a job has used up until ``state``, in a launch that began with ``past``."""
+    rules = state.rules
+    return Past(
+        past.term,
+        first_node=rules.first_node + len(state.nodes),
+        first_member=rules.first_member + len(state.members),
+        generations=rules.generations_before + state.generation,
+    )
