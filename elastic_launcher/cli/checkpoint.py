@@ -14,6 +14,8 @@ from elastic_launcher.control import ControlClient, ControlRefused, ControlUnrea
 from elastic_launcher.workdir import Layout
 
 EXPORT = "export"
+TORCH = "torch"
+FORMATS = (TORCH, "dcp")
 WORDS = f"[{EXPORT}] WORK_DIR"
 POLL = 0.1
 """Seconds between looks at whether the checkpoint is there."""
@@ -23,31 +25,38 @@ PATIENCE = 600.0
 
 def checkpoint(
     words: Annotated[list[str], typer.Argument(metavar=WORDS, help="The job's work directory.")],
-    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Where an export goes.")] = None,
+    to: Annotated[Path | None, typer.Option("--to", metavar="PATH", help="Where an export goes.")] = None,
+    form: Annotated[
+        str, typer.Option("--format", metavar="torch|dcp", help="A file for torch.load, or a folder for DCP.")
+    ] = TORCH,
 ) -> None:
-    """Saves a running job after its next step. With export: writes the newest checkpoint as torch.save would."""
+    """Saves a running job after its next step. With export: writes the newest checkpoint as torch.save or
+    torch.distributed.checkpoint would.
+    """
     exports = len(words) == 2 and words[0] == EXPORT
     if len(words) != 1 and not exports:
         refuse(f"give {WORDS}, not {' '.join(words)}")
     if exports != (to is not None):
-        refuse("--to FILE says where an export goes: `elastic-launcher checkpoint export WORK_DIR --to FILE`")
+        refuse("--to PATH says where an export goes: `elastic-launcher checkpoint export WORK_DIR --to PATH`")
+    if form not in FORMATS:
+        refuse(f"--format is {form!r}: it must be {' or '.join(FORMATS)}")
     layout = job_folder(Path(words[-1]))
     if to is not None:
-        _export(layout, to)
+        _export(layout, to, form)
     else:
         _save(layout)
 
 
-def _export(layout: Layout, to: Path) -> None:
+def _export(layout: Layout, to: Path, form: str) -> None:
     found = find_newest(layout.checkpoints)
     for reason in found.refused:
         typer.echo(f"elastic-launcher: {reason}", err=True)
     if found.folder is None or found.manifest is None:
         refuse(f"{layout.path} has no checkpoint that can be used")
-    from elastic_launcher.torch.export import export
+    from elastic_launcher.torch.export import export, export_dcp
 
     try:
-        export(found.folder, found.manifest, to)
+        (export if form == TORCH else export_dcp)(found.folder, found.manifest, to)
     except CheckpointError as error:
         refuse(str(error))
     except OSError as error:

@@ -1,13 +1,17 @@
-"""A checkpoint as `torch.save` writes it, for tools that know nothing of ours."""
+"""A checkpoint as `torch.save` or `torch.distributed.checkpoint` writes it, for tools that know nothing of ours."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from elastic_launcher.checkpoint import CheckpointError, Manifest
 from elastic_launcher.checkpoint.files import STATE
@@ -16,20 +20,62 @@ from elastic_launcher.torch.codec import decode
 
 
 def export(folder: Path, manifest: Manifest, path: Path) -> None:
-    """Writes ``model`` (a state dict, tied weights under all their names), ``optimizers``, ``schedulers``, ``scalers``,
-    ``registered``, ``state`` (the script's ``job.state``), ``step``, ``epoch`` and ``samples`` into one file.
+    """Writes one file, as `torch.save` does; one that is there is replaced.
 
-    An optimizer's state stands under its parameters' names. `torch.load` reads the file with ``weights_only``, except
-    where registered state holds numpy arrays.
+    `torch.load` reads it with ``weights_only``, except where registered state holds numpy arrays.
 
     Args:
         folder: The checkpoint.
         manifest: What is in it.
-        path: The file; one that is there is replaced.
+        path: The file.
 
     Raises:
         CheckpointError: If the checkpoint can't be read.
         OSError: If the file can't be written.
+    """
+    document = gather(folder, manifest)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(draft, "wb") as file:
+            torch.save(document, file)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def export_dcp(folder: Path, manifest: Manifest, path: Path) -> None:
+    """Writes a folder that `torch.distributed.checkpoint.load` reads, in one process or in many.
+
+    Args:
+        folder: The checkpoint.
+        manifest: What is in it.
+        path: The folder, which must not be there yet, or be empty.
+
+    Raises:
+        CheckpointError: If the checkpoint can't be read.
+        OSError: If the folder can't be written, or holds something.
+    """
+    document = gather(folder, manifest)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it saves in one process is the intent
+            save(document, checkpoint_id=draft)
+        draft.replace(path)
+    except CheckpointException as error:  # what went wrong in its writers
+        raise OSError(str(error)) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def gather(folder: Path, manifest: Manifest) -> dict[str, Any]:
+    """Returns ``model`` (a state dict, tied weights under all their names), ``optimizers``, ``schedulers``,
+    ``scalers``, ``registered``, ``state`` (the script's ``job.state``), ``step``, ``epoch`` and ``samples``.
+
+    An optimizer's state stands under its parameters' names.
+
+    Raises:
+        CheckpointError: If the checkpoint can't be read.
     """
     try:
         header: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
@@ -40,7 +86,7 @@ def export(folder: Path, manifest: Manifest, path: Path) -> None:
     names = [*(name for name, _ in header["parameters"]), *header["buffers"]]
     model = dict(zip(names, tensors, strict=False))
     model.update({other: model[name] for other, name in manifest.aliases.items()})
-    document = {
+    return {
         "model": model,
         "optimizers": [_optimizer(one, tensors) for one in header["optimizers"]],
         "schedulers": [decode(one, tensors) for one in header["schedulers"]],
@@ -51,13 +97,6 @@ def export(folder: Path, manifest: Manifest, path: Path) -> None:
         "epoch": manifest.epoch,
         "samples": manifest.samples,
     }
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(draft, "wb") as file:
-            torch.save(document, file)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _optimizer(encoded: dict[str, Any], tensors: list[torch.Tensor]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is exported is what was saved, in a file that `torch.load` reads without running anything of it."""
+"""What is exported is what was saved, in a file or folder that torch alone reads, running nothing of it."""
 
 from __future__ import annotations
 
@@ -35,13 +35,38 @@ def test_an_export_holds_what_was_saved(tmp_path: Path) -> None:
     other.models[0].load_state_dict(found["model"])
 
 
+def test_the_distributed_form_is_read_by_a_plain_process(tmp_path: Path) -> None:
+    state = training(3)
+    (tmp_path / "events.jsonl").touch()
+    Outcome(tmp_path / "checkpoints").save(state)
+    folder = tmp_path / "dcp"
+    done = command("export", tmp_path, "--to", folder, "--format", "dcp")
+    assert (done.returncode, done.stderr) == (0, "")
+    model = state.models[0]
+    reader = (
+        "import sys, torch, torch.distributed.checkpoint as dcp; found = torch.load(sys.argv[2], weights_only=True);"
+        "wanted = {'model': found, 'step': 0, 'state': {'best': 0.0}}; dcp.load(wanted, checkpoint_id=sys.argv[1]);"
+        "torch.save(wanted, sys.argv[2])"
+    )
+    torch.save({name: torch.zeros_like(value) for name, value in model.state_dict().items()}, tmp_path / "read.pt")
+    subprocess.run([sys.executable, "-W", "ignore", "-c", reader, folder, tmp_path / "read.pt"], check=True)
+    found = torch.load(tmp_path / "read.pt", weights_only=True)
+    assert flat(found["model"]) == flat(model.state_dict())
+    assert (found["step"], found["state"]) == (21, {"best": 3.5})
+    again = command("export", tmp_path, "--to", folder, "--format", "dcp")
+    assert again.returncode == 2
+    assert f"{folder} can't be written: Directory not empty" in again.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".dcp")] == []
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("job",), "the job in job is not running"),
-        (("export", "job"), "--to FILE says where an export goes"),
-        (("job", "--to", "x"), "--to FILE says where an export goes"),
+        (("export", "job"), "--to PATH says where an export goes"),
+        (("job", "--to", "x"), "--to PATH says where an export goes"),
         (("export", "job", "--to", "x"), "job has no checkpoint that can be used"),
+        (("export", "job", "--to", "x", "--format", "onnx"), "--format is 'onnx': it must be torch or dcp"),
         (("import", "job"), "give [export] WORK_DIR, not import job"),
         (("nowhere",), "nowhere is not there"),
     ],
