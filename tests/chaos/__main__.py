@@ -1,5 +1,5 @@
 """``python -m tests.chaos --seeds 1-300``: plays schedules, each in a process of its own, and logs how they went;
-``--seed 17`` plays one again.
+``--seed 17`` plays one again. ``--kills 50`` kills everything so many times in one job, ``--resizes 1000`` resizes one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.chaos.levels import Levels
 from tests.chaos.play import play
+from tests.chaos.schedule import MOST_NODES, Schedule, cycle, draw, draw_kills
 from tests.soak.log import Log
 
 LOG = Path(__file__).with_name("log.txt")
@@ -33,15 +35,22 @@ def _range(text: str) -> range:
     return range(first, last + 1)
 
 
-def play_one(seed: int) -> int:
-    """Plays one seed in this process, and tells of each act."""
+def play_one(schedule: Schedule, name: str, again: str, levels: Levels | None = None) -> int:
+    """Plays one schedule in this process, and tells of each act.
+
+    Args:
+        schedule: What is to happen.
+        name: What the line of its outcome begins with.
+        again: The option that plays it again.
+        levels: Looks at what the job holds meanwhile.
+    """
     try:
-        outcome = play(seed, lambda line: print(f"    {line}", file=sys.stderr, flush=True))
+        outcome = play(schedule, lambda line: print(f"    {line}", file=sys.stderr, flush=True), levels)
     except KeyboardInterrupt:
         return 130
-    print(outcome.line, flush=True)
+    print(f"{name}: {outcome.words}", flush=True)
     if outcome.kept:
-        print(f"    its files: {outcome.kept}; again: python -m tests.chaos --seed {seed}", file=sys.stderr, flush=True)
+        print(f"    its files: {outcome.kept}; again: python -m tests.chaos {again}", file=sys.stderr, flush=True)
     return 1 if outcome.kept else 0
 
 
@@ -81,6 +90,8 @@ def play_all(seeds: range, at_once: int, log: Log) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=_range, help="plays this one, and tells of each act; it is not logged")
+    parser.add_argument("--kills", type=int, help="plays one job in which everything is killed so many times")
+    parser.add_argument("--resizes", type=int, help="plays one job with so many resizes")
     parser.add_argument("--seeds", type=_range, default=range(1, 301), help="which are played (1-300)")
     parser.add_argument("--at-once", type=int, default=1, help="schedules that run at the same time (1)")
     parser.add_argument("--log", type=Path, default=LOG, help=f"the log; other seeds' lines in it stay ({LOG})")
@@ -88,7 +99,14 @@ def main() -> int:
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, _interrupt)
     if options.seed:
-        return play_one(options.seed[0])
+        schedule = draw(options.seed[0])
+        return play_one(schedule, f"{schedule.seed:03d} {schedule}", f"--seed {schedule.seed}")
+    if options.kills:
+        name = f"everything killed {options.kills} times"
+        return play_one(draw_kills(1, options.kills), name, f"--kills {options.kills}")
+    if options.resizes:
+        schedule = cycle(MOST_NODES, options.resizes)
+        return play_one(schedule, "resizes", f"--resizes {options.resizes}", Levels())
     try:
         log = Log(options.log, options.seeds)
     except (OSError, ValueError) as error:

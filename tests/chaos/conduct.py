@@ -10,12 +10,12 @@ import signal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from elastic_launcher.agent import processes
-from tests.chaos.schedule import Act, Schedule, Seat
+from elastic_launcher.events import Event, EventFollower
+from tests.chaos.schedule import JOINER, ONE, SAVING, Act, Schedule, Seat
 from tests.soak.stage import Stage
 from tests.support import Launcher, until
 
@@ -24,6 +24,7 @@ LONG = 180.0  # seconds for what comes within a few, on a machine that is busy
 ROOM = 40_000  # bytes that a file may have where the disk is full: more than a ledger of one epoch, less than a state
 HEARTBEAT_SECONDS = 3
 EVERYBODY = 10**9  # a member's number that none has
+ADOPTED = "coordinator_adopted"
 GONE = ("node_lost", "node_failed", "node_left")
 
 
@@ -43,12 +44,22 @@ class Conductor:
         stage: Where it runs.
         schedule: What is to happen.
         say: Takes a line about each act.
+        then: Is called when the effect of an act was seen.
     """
 
-    def __init__(self, stage: Stage, schedule: Schedule, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        schedule: Schedule,
+        say: Callable[[str], None],
+        then: Callable[[Act], None] = lambda act: None,
+    ) -> None:
         self._stage = stage
         self._schedule = schedule
         self._say = say
+        self._then = then
+        self._follower = EventFollower(stage.work_dir / "events.jsonl")
+        self._events: list[Event] = []
         self.folder = stage.here / "out"
         self.folder.mkdir()
         stage.own.add(self.folder.name)
@@ -80,38 +91,40 @@ class Conductor:
                 self._step = json.loads((self.folder / f"at-{self._number}.json").read_text())["step"]
                 self._say(f"step {self._step}: {act}")
                 getattr(self, "_" + act.kind.replace(" ", "_"))(act)
+                self._then(act)
             code = self.launcher.wait(LONG)
             self.left = self._stage.left()
         return code
 
     @property
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[Event]:
         """All events of the job so far."""
-        return self.launcher.events.all()
+        self._events += self._follower.poll()
+        return self._events
 
     # -- what happens
 
     def _kill(self, act: Act) -> None:
-        ranks = [self._rank(seat) for seat in act.hit]
+        ranks = [self.rank(seat) for seat in act.hit]
         moments = [act.moment] * len(ranks)
         if act.then:
             moments[-1] = act.then
-        self._lead(faults=[("kill", *pair) for pair in zip(moments, ranks, strict=True)], save=act.moment == "saving")
+        self._lead(faults=[("kill", *pair) for pair in zip(moments, ranks, strict=True)], save=act.moment == SAVING)
         self._settle(gone={rank.node for rank in ranks})
 
     def _freeze(self, act: Act) -> None:
-        rank = self._rank(act.hit[0])
+        rank = self.rank(act.hit[0])
         self._lead(faults=[("freeze", act.moment, rank)])
         self._settle(gone={rank.node})
 
     def _freeze_and_thaw(self, act: Act) -> None:
-        rank = self._rank(act.hit[0])
+        rank = self.rank(act.hit[0])
         self._lead(faults=[("freeze", act.moment, rank)])
         self._await(lambda: _stopped(rank), "the rank is frozen")
         os.kill(rank.pid, signal.SIGCONT)
 
     def _break(self, act: Act) -> None:
-        ranks = [self._rank(seat) for seat in act.hit]
+        ranks = [self.rank(seat) for seat in act.hit]
         faults = [("break", act.moment, rank) for rank in ranks]
         if act.then:
             faults[-1] = ("kill", act.then, ranks[-1])
@@ -121,7 +134,7 @@ class Conductor:
         self._settle(gone={ranks[-1].node} if act.then else ())
 
     def _notice(self, act: Act) -> None:
-        ranks = [self._rank(seat) for seat in act.hit]
+        ranks = [self.rank(seat) for seat in act.hit]
         told = ranks[:1] if act.how == "and kill" else ranks
         for rank in told:
             os.kill(self.launcher.node_pid(rank.node), signal.SIGTERM)
@@ -144,19 +157,19 @@ class Conductor:
         self._await(lambda: len(self._of("hint_applied")) > applied, "the hint is applied")
 
     def _admit(self, act: Act) -> None:
-        """Lets in all nodes that are missing, and has the training wait until they are ready."""
-        count = self._wanted - len(self._nodes)
+        """Lets in nodes that are missing, all or one, and has the training wait until they are ready."""
+        count = 1 if act.how == ONE else self._wanted - len(self._nodes)
         self._await(lambda: len(self._waiting()) >= count, f"{count} nodes are started")
         joiners = sorted(self._waiting())[:count]
         self._let_in = max(
             member for event in self._of("node_started") if event["node"] == joiners[-1] for member in event["members"]
         )
         hit: list[Rank] = []
-        if act.how:
+        if act.how == JOINER:
             first = next(event for event in self._of("node_started") if event["node"] == joiners[0])
             hit = [Rank(first["members"][act.hit[0].local], joiners[0], 0)]
         elif act.hit:
-            hit = [self._rank(act.hit[0])]
+            hit = [self.rank(act.hit[0])]
         self._lead(hold=0, faults=[("kill", act.moment, rank) for rank in hit])
         warm = set(joiners)
         self._await(lambda: warm <= self._nodes_of("node_warm"), f"nodes {joiners} are ready")
@@ -178,7 +191,7 @@ class Conductor:
 
     def _full_disk(self, act: Act) -> None:
         """Leaves rank 0 room for small files only, has it save, and makes room again."""
-        rank = self._rank(Seat(0))
+        rank = self.rank(Seat(0))
         failed, saved = len(self._of("warning")), len(self._of("checkpoint_saved"))
         limits = resource.prlimit(rank.pid, resource.RLIMIT_FSIZE, (ROOM, resource.RLIM_INFINITY))
         self._lead(save=True)
@@ -192,20 +205,23 @@ class Conductor:
         self._relaunch()
 
     def _everything(self, act: Act) -> None:
-        rank = self._rank(act.hit[0])
-        self._lead(faults=[("freeze", act.moment, rank)], save=act.moment == "saving")
+        rank = self.rank(act.hit[0])
+        since = self._step - self._schedule.every
+        self._await(lambda: self._saved() >= since, f"a checkpoint of step {since} or later, held at {self._step}")
+        self._lead(faults=[("freeze", act.moment, rank)], save=act.moment == SAVING)
         self._await(lambda: _stopped(rank), "the moment at which everything is killed")
         self.launcher.process.kill()
         self.launcher.process.wait()
         processes.kill_until_none(str(self._stage.work_dir))
-        saved = max([event["step"] for event in self._of("checkpoint_saved")], default=0)
+        saved = self._saved()
         self._hint(act.to)
         self._relaunch()
         resumed = self._of("job_started")[-1].get("resumed_step", 0)
         assert resumed >= saved, f"step {saved} was saved, and the job went on from step {resumed}"
+        assert "is damaged" not in self.launcher.stderr, self.launcher.stderr
 
     def _end(self, act: Act) -> None:
-        ranks = [self._rank(seat) for seat in act.hit]
+        ranks = [self.rank(seat) for seat in act.hit]
         self._lead(stop=True, faults=[("kill", act.moment, rank) for rank in ranks])
 
     # -- how it is led
@@ -247,12 +263,14 @@ class Conductor:
 
     def _relaunch(self) -> None:
         """Starts another launcher, which adopts the job or goes on from its last checkpoint, and awaits that."""
-        runs, before = len(self._of("job_started")), len(self._formed())
+        runs, before, adoptions = len(self._of("job_started")), len(self._formed()), len(self._of(ADOPTED))
         self._let_in = EVERYBODY
         self._lead()
         self.launcher = self._launchers.enter_context(self._stage.again(*self._options(), script=self._arguments()))
 
         def trains() -> bool:
+            if len(self._of(ADOPTED)) > adoptions:
+                return True
             again = len(self._of("job_started")) > runs and len(self._formed()) > before
             return again and len(self._formed()[-1]) == self._wanted
 
@@ -304,8 +322,12 @@ class Conductor:
         last = (self.launcher.stderr.splitlines() or [""])[-1]
         assert condition(), f"the launcher ended before this: {what}: {last}"
 
-    def _of(self, *kinds: str) -> list[dict[str, Any]]:
-        return [event for event in self.events if event["kind"] in kinds]
+    def _of(self, *kinds: str) -> list[Event]:
+        return [event for event in self.events if event.kind in kinds]
+
+    def _saved(self) -> int:
+        """Returns the step of the last checkpoint."""
+        return max((int(event["step"]) for event in self._of("checkpoint_saved")), default=0)
 
     def _nodes_of(self, *kinds: str) -> set[int]:
         return {event["node"] for event in self._of(*kinds)}
@@ -318,7 +340,7 @@ class Conductor:
         """Returns the nodes that were started and neither train nor are gone."""
         return self._nodes_of("node_started") - self._nodes_of(*GONE) - self._nodes
 
-    def _rank(self, seat: Seat) -> Rank:
+    def rank(self, seat: Seat) -> Rank:
         """Returns who sits on a seat now."""
         node = sorted(self._nodes)[seat.age]
         found = next(one for one in self.launcher.status()["nodes"] if one["node"] == node)

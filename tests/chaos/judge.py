@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from elastic_launcher.events import Event
 from tests.chaos.conduct import SCRIPT
 from tests.local.ledgers import (
     assert_each_sample_once,
@@ -17,18 +18,19 @@ from tests.local.ledgers import (
 )
 
 
-def judge(folder: Path, events: list[dict[str, Any]]) -> int:
+def judge(folder: Path, told: list[Event]) -> int:
     """Judges what the ranks wrote; returns the number of steps.
 
     Args:
         folder: Of what they wrote.
-        events: The job's.
+        told: The job's events.
 
     Raises:
         AssertionError: If the final model is not the plain one, a sample was used twice or never, a micro-batch was too
             large, or ranks differed in a bit.
     """
     script = script_module(SCRIPT)
+    events = [{"kind": event.kind, **event} for event in told]
     ledgers = without_lost(read_ledgers(folder), events)
     steps = assert_each_sample_once(ledgers, script.SAMPLES, script.BATCH, script.MICRO)
     plain = train_plain(script.SAMPLES, script.BATCH, steps, path=SCRIPT)

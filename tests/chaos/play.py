@@ -1,4 +1,4 @@
-"""Plays the schedule of one seed, and judges the job that went through it."""
+"""Plays a schedule, and judges the job that went through it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tests.chaos.conduct import SCRIPT, Conductor
 from tests.chaos.judge import judge
-from tests.chaos.schedule import draw
+from tests.chaos.levels import Levels
+from tests.chaos.schedule import Schedule
 from tests.soak.stage import Stage
 
 MOST_WORDS = 400  # characters of a failure in its line; the files say the rest
@@ -22,38 +23,47 @@ class Outcome:
     """How a schedule went.
 
     Attributes:
-        line: The schedule and its outcome.
-        kept: Where its files are, if it failed.
+        words: What was found, in a line.
+        kept: Where the job's files are, if it failed.
     """
 
-    line: str
+    words: str
     kept: Path | None
 
 
-def play(seed: int, say: Callable[[str], None]) -> Outcome:
-    """Plays the schedule of a seed.
+def play(schedule: Schedule, say: Callable[[str], None], levels: Levels | None = None) -> Outcome:
+    """Plays a schedule.
 
     Args:
-        seed: From 1 on.
+        schedule: What is to happen.
         say: Takes a line about each act.
+        levels: Looks at what the job holds meanwhile.
     """
-    schedule = draw(seed)
-    root = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-"))
+    root = Path(tempfile.mkdtemp(prefix=f"chaos-{schedule.seed}-"))
     began = time.monotonic()
-    problem, steps = "", 0
+    problems: list[str] = []
+    found: list[str] = []
     try:
-        conductor = Conductor(Stage(root, script=SCRIPT), schedule, say)
+        conductor = Conductor(Stage(root, script=SCRIPT), schedule, say, levels.look if levels else lambda act: None)
+        if levels is not None:
+            levels.conductor = conductor
         code = conductor.play()
         assert code == 0, f"exit code {code} ({(conductor.launcher.stderr.splitlines() or [''])[-1]})"
         assert not conductor.left, f"left: {conductor.left}"
-        steps = judge(conductor.folder, conductor.events)
+        found.append(f"{judge(conductor.folder, conductor.events)} steps as in one process")
+        if levels is not None:
+            pauses = [event["pause_seconds"] for event in conductor.events if event.kind == "generation_formed"]
+            held = levels.judge(pauses[1:])
+            found += [f"{len(pauses) - 1} resizes", *map(str, held)]
+            problems += [level.name for level in held if level.last > level.most]
     except AssertionError as error:
-        problem = str(error)[:MOST_WORDS] or "an assertion without words"
+        problems.append(str(error)[:MOST_WORDS] or "an assertion without words")
     except BaseException:
         shutil.rmtree(root, ignore_errors=True)
         raise
-    verdict = f"FAILED: {problem}" if problem else f"{steps} steps as in one process"
-    line = f"{seed:03d} {schedule}: {time.monotonic() - began:.1f} s, {verdict}"
-    if not problem:
+    if problems:
+        found.insert(0, f"FAILED: {'; '.join(problems)}")
+    else:
         shutil.rmtree(root, ignore_errors=True)
-    return Outcome(" ".join(line.split()), root if problem else None)
+    words = f"{time.monotonic() - began:.1f} s, {'; '.join(found)}"
+    return Outcome(" ".join(words.split()), root if problems else None)

@@ -22,6 +22,7 @@ ENDS = ("end", "sums", "summed", "after")
 BIG = ((4, 1), (5, 1), (2, 2), (3, 2))
 SMALL = ((2, 1), (2, 1), (3, 1), (3, 1), (1, 2))
 JOINER = "a joiner"
+ONE = "one"
 BROKEN = ("half a file", "a negative number", "no file")
 MOST_NODES = 5
 MOST_RANKS = 6
@@ -162,6 +163,31 @@ def draw(seed: int) -> Schedule:
     return Schedule(
         seed, nodes, most, nproc, workers, dice.randint(3, 8), dice.choice(("init", "rehearsal")), tuple(acts)
     )
+
+
+def draw_kills(seed: int, times: int) -> Schedule:
+    """Returns a schedule in which everything is killed again and again, each time to go on at another size."""
+    dice = random.Random(f"kills {seed}")
+    most = 3
+    nodes = dice.randint(1, most)
+    world = World(nodes, nodes, most, 1)
+    acts = []
+    for _ in range(times):
+        act, after = _everything(dice, world)
+        while after.nodes == world.nodes:
+            act, after = _everything(dice, world)
+        acts.append(replace(act, kind="everything", after=dice.randint(0, 12)))
+        world = after
+    workers = dice.choice((0, 2))
+    return Schedule(seed, nodes, most, 1, workers, dice.randint(3, 8), "init", (*acts, Act("end")))
+
+
+def cycle(most: int, times: int) -> Schedule:
+    """Returns a schedule of so many resizes or a few more, up to that many nodes and down again, a node at a time."""
+    up = [Act("grow", to=most), *[Act("admit", how=ONE)] * (most - 1)]
+    down = [Act("shrink", to=nodes) for nodes in range(most - 1, 0, -1)]
+    cycles = -(-times // (2 * (most - 1)))
+    return Schedule(0, 1, most, 1, 0, 1000, "rehearsal", (*[*up, *down] * cycles, Act("end")))
 
 
 def _seats(dice: random.Random, world: World, count: int) -> tuple[Seat, ...]:

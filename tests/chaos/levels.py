@@ -1,0 +1,100 @@
+"""Whether what a job holds levels off over a thousand resizes: memory, descriptors, threads, sockets, keys in the store.
+
+The rules, of samples taken each time that the job is at its smallest: of what is counted, the last third's median is no
+more than the middle third's; of memory, no more than `MEMORY_GROWTH` above it; and the median of the last pauses is at
+most `PAUSE_GROWTH` times that of the first ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import psutil
+from torch.distributed import TCPStore
+
+from tests.chaos.conduct import Conductor
+from tests.chaos.schedule import Act, Seat
+
+MEMORY_GROWTH = 0.02
+PAUSE_GROWTH = 2.0
+PAUSE_GRAIN = 0.01  # seconds below which pauses are not told apart
+MEMORY = "MB"
+
+
+@dataclass(frozen=True)
+class Level:
+    """What one thing came to over the whole job.
+
+    Attributes:
+        name: Whose it is, and what.
+        middle: Median of the middle third.
+        last: Median of the last third.
+        most: What the last may be.
+    """
+
+    name: str
+    middle: float
+    last: float
+    most: float
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.middle:g} -> {self.last:g}{'' if self.last <= self.most else ' GROWS'}"
+
+
+class Levels:
+    """Takes samples of a job at the ends of its resizes.
+
+    Args:
+        smallest: Nodes at which samples are taken.
+    """
+
+    def __init__(self, smallest: int = 1) -> None:
+        self._smallest = smallest
+        self.samples: list[dict[str, float]] = []
+        self.conductor: Conductor
+
+    def look(self, act: Act) -> None:
+        """Takes a sample if the job is at its smallest."""
+        if act.kind == "shrink" and act.to == self._smallest:
+            rank = psutil.Process(self.conductor.rank(Seat(0)).pid)
+            launcher = psutil.Process(self.conductor.launcher.process.pid)
+            agent = psutil.Process(self.conductor.launcher.node_pid(1))
+            sample = {"store keys": float(self._keys())}
+            for name, process in (("launcher", launcher), ("agent", agent), ("rank", rank)):
+                sample |= {f"{name} {what}": value for what, value in _held(process).items()}
+            self.samples.append(sample)
+
+    def judge(self, pauses: Sequence[float]) -> list[Level]:
+        """Returns what everything came to.
+
+        Args:
+            pauses: Of all resizes, in order.
+        """
+        found = [_level(name, [sample[name] for sample in self.samples]) for name in self.samples[0]]
+        third = len(pauses) // 3
+        first, last = median(pauses[:third]), median(pauses[-third:])
+        found.append(Level("pause in s, first and last", first, last, max(first, PAUSE_GRAIN) * PAUSE_GROWTH))
+        return found
+
+    def _keys(self) -> int:
+        path = self.conductor.launcher.work_dir / "control.json"
+        host, _, port = json.loads(path.read_text())["store"].rpartition(":")
+        return int(TCPStore(host, int(port), is_master=False).num_keys())
+
+
+def _held(process: psutil.Process) -> dict[str, float]:
+    return {
+        MEMORY: process.memory_info().rss / 1e6,
+        "descriptors": float(process.num_fds()),
+        "threads": float(process.num_threads()),
+        "sockets": float(len(process.net_connections(kind="all"))),
+    }
+
+
+def _level(name: str, values: Sequence[float]) -> Level:
+    third = len(values) // 3
+    middle, last = median(values[third : 2 * third]), median(values[-third:])
+    return Level(name, middle, last, middle * (1 + MEMORY_GROWTH) if name.endswith(MEMORY) else middle)
