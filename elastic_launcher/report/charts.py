@@ -22,6 +22,16 @@ MOST_LINES = 40
 LANE = 17
 MOST_TOLD = 40
 """Generations that a chart's text tells for whoever can't see it; the table has them all."""
+MOST_MARKS = 200
+"""Signs of each sort in a chart; of more checkpoints, some are left out."""
+MARKS = {
+    "node_lost": ("×", "bad", "node lost"),
+    "node_failed": ("×", "bad", "node failed"),
+    "notice": ("▼", "mark cause-notice", "notice"),
+    "checkpoint_saved": ("◆", "mark saved", "checkpoint"),
+    "quota_wait": ("‖", "mark waits", "waiting for quota"),
+}
+"""The sign of each kind of event that is marked, its class, and its name."""
 BANDS = ("limit", "allowed", "guaranteed")
 LOG_FROM = 30.0
 """A loss whose largest and smallest value are further apart than this is drawn on a logarithmic scale."""
@@ -30,7 +40,7 @@ LOG_FROM = 30.0
 def size_chart(history: History) -> str:
     """Draws the world size against the bands of the hints, with each generation's cause and pause."""
     generations = history.generations
-    sizes = [(one.at, float(one.world_size)) for one in generations]
+    sizes = _held(history, [float(one.world_size) for one in generations])
     bands = {name: _band(history, name) for name in BANDS}
     high, hidden = _highest(sizes, bands)
     labels = [_label(one) for one in generations]
@@ -50,7 +60,19 @@ def size_chart(history: History) -> str:
     ]
     marks = [_pause(chart, one) for one in generations] + _labels(chart, labels, wide, narrow)
     marks += [_dot(chart, one) for one in generations]
+    marks += _marks(chart, history)
     return chart.figure(shapes, marks, values=whole_ticks(high), legend=_size_legend(history, hidden))
+
+
+def _held(history: History, values: Sequence[float]) -> list[Point]:
+    """Returns a value of each generation while it trained, and a gap where none did."""
+    points: list[Point] = []
+    following = [*(one.at for one in history.generations[1:]), history.seconds]
+    for one, value, then in zip(history.generations, values, following, strict=False):
+        points.append((one.at, value))
+        if one.until < then:
+            points.append((one.until, math.nan))
+    return points
 
 
 def _band(history: History, name: str) -> list[Point]:
@@ -63,7 +85,7 @@ def _band(history: History, name: str) -> list[Point]:
 
 def _highest(sizes: Sequence[Point], bands: dict[str, list[Point]]) -> tuple[float, float | None]:
     """Returns the top of the chart, and the largest number that it does not reach."""
-    ranks = max((value for _, value in sizes), default=1.0)
+    ranks = max((value for _, value in sizes if not math.isnan(value)), default=1.0)
     wanted = max([ranks, *(value for points in bands.values() for _, value in points if not math.isnan(value))])
     top = min(wanted, max(4.0, 3.0 * ranks))
     return top * 1.08 + 0.15, (wanted if wanted > top else None)
@@ -71,7 +93,9 @@ def _highest(sizes: Sequence[Point], bands: dict[str, list[Point]]) -> tuple[flo
 
 def _label(one: Generation) -> Label:
     cause = one.cause or "resize"
-    paused = f"{one.number} {cause} · {duration(one.pause_seconds)}" if one.number > 1 else f"{one.number} {cause}"
+    paused = (
+        f"{one.number} {cause} · {duration(one.pause_seconds)}" if one.pause_seconds > 0 else f"{one.number} {cause}"
+    )
     return Label(one.at, (paused, f"{one.number} {cause}", f"{one.number}"), _cause(one))
 
 
@@ -95,6 +119,19 @@ def _pause(chart: Chart, one: Generation) -> str:
 def _dot(chart: Chart, one: Generation) -> str:
     center = f'cx="{chart.x(one.at)}%" cy="{chart.y(one.world_size)}" r="3.5"'
     return f'<circle class="dot {_cause(one)}" {center}><title>{_title(one)}</title></circle>'
+
+
+def _marks(chart: Chart, history: History) -> list[str]:
+    """Returns the signs of losses, notices, checkpoints and waits at the chart's foot, each with what it stands for."""
+    every = math.ceil(len(history.marks) / MOST_MARKS) or 1
+    rare = [mark for mark in history.marks if mark.kind != "checkpoint_saved"]
+    saved = [mark for mark in history.marks if mark.kind == "checkpoint_saved"][::every]
+    foot = chart.top + chart.inner - 4
+    return [
+        f'<text class="{MARKS[mark.kind][1]}" x="{chart.x(mark.at)}%" y="{foot}" text-anchor="middle">'
+        f"{MARKS[mark.kind][0]}<title>{escape(f'at {moment(mark.at)}: {mark.text}')}</title></text>"
+        for mark in (*saved, *rare[:MOST_MARKS])
+    ]
 
 
 def _labels(
@@ -126,6 +163,8 @@ def _size_legend(history: History, hidden: float | None) -> str:
     keys = [f'<i class="key band-{name}"></i>{name}' for name in reversed(BANDS) if name in given]
     if keys:
         parts += ["GPUs by the quota hint:", *keys]
+    there = {mark.kind for mark in history.marks}
+    parts += [f'<b class="{kind}">{sign}</b> {name}' for one, (sign, kind, name) in MARKS.items() if one in there]
     if hidden is not None:
         parts.append(f"(up to {number(hidden)}, above the chart)")
     return _legend(parts)
@@ -260,7 +299,7 @@ def speed_chart(history: History) -> str:
     """Draws the samples per second, and each generation's mean; empty before they are known."""
     if not history.speed:
         return ""
-    means = [(one.at, one.samples_per_second or math.nan) for one in history.generations]
+    means = _held(history, [one.samples_per_second or math.nan for one in history.generations])
     known = [value for _, value in means if not math.isnan(value)]
     high = _calm_top([value for _, value in history.speed], known)
     text = "; ".join(

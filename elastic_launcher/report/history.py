@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elastic_launcher.events import Event, finite
+from elastic_launcher.report.axis import put_on_axis
 from elastic_launcher.report.describe import describe
 from elastic_launcher.report.state import outcome
 
@@ -25,6 +26,8 @@ NOTABLE = (
     "events_gap",
 )
 """Kinds that a reader of a report should not miss."""
+MARKED = ("node_lost", "node_failed", "notice", "checkpoint_saved", "quota_wait")
+"""Kinds that charts mark at their moments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,11 @@ class History:
     notes: tuple[Note, ...] = ()
 
     @property
+    def marks(self) -> tuple[Note, ...]:
+        """The notes that charts mark."""
+        return tuple(note for note in self.notes if note.kind in MARKED)
+
+    @property
     def name(self) -> str:
         """The job's name."""
         return str(self.started.get("name") or "job")
@@ -153,7 +161,7 @@ def relate(events: Sequence[Event]) -> History:
     start = next((event for event in events if event.kind == "job_started"), events[0] if events else None)
     if start is None:
         return History()
-    timed = list(_timed(events, start.time))
+    timed = put_on_axis(events)
     seconds = timed[-1][0]
     progress = [(at, event) for at, event in timed if event.kind == "progress"]
     ends = [event for event in events if event.kind in ("job_started", "job_finished")]
@@ -172,14 +180,6 @@ def relate(events: Sequence[Event]) -> History:
     )
 
 
-def _timed(events: Iterable[Event], start: float) -> Iterator[tuple[float, Event]]:
-    """Puts events on the axis, which never runs backwards even where the wall clock did."""
-    latest = 0.0
-    for event in events:
-        latest = max(latest, event.time - start)
-        yield latest, event
-
-
 def _or_nan(value: object) -> float:
     number = finite(value)
     return math.nan if number is None else number
@@ -189,7 +189,7 @@ def _generations(
     timed: Sequence[tuple[float, Event]], progress: Sequence[tuple[float, Event]], seconds: float
 ) -> tuple[Generation, ...]:
     formed = [(at, event) for at, event in timed if event.kind == "generation_formed"]
-    ends = [*(at for at, _ in formed[1:]), seconds][: len(formed)]
+    ends = _ends(timed, seconds)
     speeds = _speeds(progress)
     return tuple(
         Generation(
@@ -206,6 +206,18 @@ def _generations(
         )
         for (at, event), until in zip(formed, ends, strict=True)
     )
+
+
+def _ends(timed: Sequence[tuple[float, Event]], seconds: float) -> list[float]:
+    """Returns until when each generation trained: another one followed, or there were no ranks any more."""
+    ends: list[float] = []
+    trains = False
+    for at, event in timed:
+        if event.kind in ("generation_formed", "quota_wait", "job_started"):
+            if trains:
+                ends.append(at)
+            trains = event.kind == "generation_formed"
+    return [*ends, seconds] if trains else ends
 
 
 def _speeds(progress: Sequence[tuple[float, Event]]) -> dict[int, float]:

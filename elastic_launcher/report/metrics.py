@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from elastic_launcher.events import Event, finite
-from elastic_launcher.report.state import JobState, fold
+from elastic_launcher.report.lost import IDLE, NAMES, balance
+from elastic_launcher.report.state import fold
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,9 @@ class Metrics:
         world_size_final: Ranks at the end.
         resizes_total: Changes of the membership, once it was as large as asked for at the start.
         goodput: Share of the wall time since the start that was spent in steps that counted.
+        counted_seconds: That time.
+        idle_seconds: Between runs of the job, and after its training.
+        lost_seconds: All other time, by what it was lost to.
         samples_per_second: Over the whole training, pauses included.
         steps: Optimizer steps.
         samples: Samples used.
@@ -26,7 +30,12 @@ class Metrics:
         pauses_seconds: How long training stood still for each generation after the first, in order.
         notices: Nodes that were told to go.
         failures: Nodes that failed or were lost.
+        nodes_failed: Those of them that had not trained yet.
+        nodes_lost: Those that had.
         steps_redone: Steps that were done again.
+        checkpoints: How many were saved.
+        checkpoint_bytes: What they took on disk, all together.
+        checkpoint_held_seconds: How long the training waited for them, all together.
         loss: The last one told; None if there was none, or it was not finite.
         loss_not_finite: How many reports had a NaN or infinite loss.
         events_lost: Events that could not be written.
@@ -37,6 +46,9 @@ class Metrics:
     world_size_final: int
     resizes_total: int
     goodput: float
+    counted_seconds: float
+    idle_seconds: float
+    lost_seconds: dict[str, float]
     samples_per_second: float
     steps: int
     samples: int
@@ -45,12 +57,23 @@ class Metrics:
     pauses_seconds: tuple[float, ...]
     notices: int
     failures: int
+    nodes_failed: int
+    nodes_lost: int
     steps_redone: int
+    checkpoints: int
+    checkpoint_bytes: int
+    checkpoint_held_seconds: float
     loss: float | None
     loss_not_finite: int
     events_lost: int
     exit_code: int | None
     logged: dict[str, Any]
+
+    @property
+    def spent_seconds(self) -> dict[str, float]:
+        """Where the time went, by the names that people have for it; what took none is left out."""
+        spent = {"counted": self.counted_seconds, **self.lost_seconds, IDLE: self.idle_seconds}
+        return {NAMES[kind]: seconds for kind, seconds in spent.items() if seconds > 0}
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the metrics as JSON values."""
@@ -63,11 +86,16 @@ def measure(events: Sequence[Event]) -> Metrics:
     formed = [event for event in events if event.kind == "generation_formed"]
     progress = [event for event in events if event.kind == "progress"]
     pauses = tuple(finite(event.get("pause_seconds")) or 0.0 for event in formed[1:])
+    saved = [event for event in events if event.kind == "checkpoint_saved"]
     kinds = [event.kind for event in events]
+    went = balance(events)
     return Metrics(
         world_size_final=state.world_size,
         resizes_total=state.resizes,
-        goodput=round(_goodput(state, sum(pauses)), 4),
+        goodput=round(went.goodput, 4),
+        counted_seconds=round(went.counted, 3),
+        idle_seconds=round(went.idle, 3),
+        lost_seconds={cause: round(seconds, 3) for cause, seconds in went.lost.items()},
         samples_per_second=round(_speed(progress), 2),
         steps=state.step,
         samples=state.samples,
@@ -76,6 +104,11 @@ def measure(events: Sequence[Event]) -> Metrics:
         pauses_seconds=pauses,
         notices=kinds.count("notice"),
         failures=kinds.count("node_failed") + kinds.count("node_lost"),
+        nodes_failed=kinds.count("node_failed"),
+        nodes_lost=kinds.count("node_lost"),
+        checkpoints=len(saved),
+        checkpoint_bytes=sum(event.get("bytes") or 0 for event in saved),
+        checkpoint_held_seconds=round(sum(finite(event.get("held_seconds")) or 0.0 for event in saved), 3),
         steps_redone=kinds.count("step_redone"),
         loss=finite(state.loss),
         loss_not_finite=sum(event.get("loss") is not None and finite(event["loss"]) is None for event in progress),
@@ -83,17 +116,6 @@ def measure(events: Sequence[Event]) -> Metrics:
         exit_code=None if state.finished is None else state.finished.get("exit_code"),
         logged=state.logged,
     )
-
-
-def _goodput(state: JobState, paused: float) -> float:
-    """Returns what the coordinator measured by its monotonic clock, or the same by the events' times."""
-    told = finite((state.finished or {}).get("goodput"))
-    if told is not None:
-        return told
-    seconds = state.last_at - state.started_at
-    if state.trained_from is None or state.progressed_at is None or seconds <= 0:
-        return 0.0
-    return max(0.0, min(1.0, (state.progressed_at - state.trained_from - paused) / seconds))
 
 
 def _speed(progress: Sequence[Event]) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from elastic_launcher.report.history import History
 from elastic_launcher.report.metrics import Metrics
-from elastic_launcher.report.words import NONE, duration, listing, moment, number, plural, rate, share
+from elastic_launcher.report.words import NONE, duration, listing, moment, number, plural, rate, share, size
 
 MOST_GENERATIONS = 50
 MOST_REMARKS = 30
@@ -17,6 +17,7 @@ def summarize(history: History, metrics: Metrics) -> str:
     """Returns the page."""
     lines = [f"# {_inline(history.name)}", "", *_ending(history), ""]
     lines += _table(("", ""), _numbers(metrics))
+    lines += ["", "## Where the time went", "", *_spent(metrics)]
     lines += ["", "## Generations", "", *_generations(history)]
     notes = remarks(history, metrics)
     if notes:
@@ -58,9 +59,27 @@ def _numbers(metrics: Metrics) -> list[tuple[str, ...]]:
         ("ranks at the end", f"{metrics.world_size_final:,}"),
         ("resizes", f"{metrics.resizes_total:,}"),
         ("pauses", f"{duration(sum(pauses))} in all, the longest {duration(max(pauses))}" if pauses else NONE),
+        ("nodes lost, failed", f"{metrics.nodes_lost:,}, {metrics.nodes_failed:,}"),
+        ("notices", f"{metrics.notices:,}"),
+        ("steps done again", f"{metrics.steps_redone:,}"),
+        ("checkpoints", checkpoints(metrics)),
         ("last loss", "not finite" if metrics.loss is None and metrics.loss_not_finite else number(metrics.loss)),
         *((name, number(value)) for name, value in metrics.logged.items()),
     ]
+
+
+def checkpoints(metrics: Metrics) -> str:
+    """Returns how many were saved, and at what price."""
+    if not metrics.checkpoints:
+        return "none"
+    held = duration(metrics.checkpoint_held_seconds)
+    return f"{metrics.checkpoints:,} of {size(metrics.checkpoint_bytes)} in all, for which the training waited {held}"
+
+
+def _spent(metrics: Metrics) -> list[str]:
+    whole = sum(metrics.spent_seconds.values())
+    rows = [(name, duration(seconds), share(seconds / whole)) for name, seconds in metrics.spent_seconds.items()]
+    return _table(("in", "time", "share"), rows) if rows else ["nothing has happened yet"]
 
 
 def _generations(history: History) -> list[str]:

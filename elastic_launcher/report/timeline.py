@@ -13,6 +13,7 @@ from elastic_launcher.report.charts import loss_chart, node_chart, size_chart, s
 from elastic_launcher.report.describe import shape
 from elastic_launcher.report.history import Generation, History, Note
 from elastic_launcher.report.metrics import Metrics
+from elastic_launcher.report.summary import checkpoints
 from elastic_launcher.report.words import NONE, clock, compact, duration, listing, moment, number, plural, rate, share
 
 MOST_ROWS = 200
@@ -31,6 +32,7 @@ def render(history: History, metrics: Metrics) -> str:
         node_chart(history),
         loss_chart(history),
         speed_chart(history),
+        _spent(metrics),
         _generations(history),
         _notable(history),
         _happened(history),
@@ -83,12 +85,26 @@ def _cards(history: History, metrics: Metrics) -> str:
         ("ranks at the end" if history.finished is not None else "ranks now", f"{metrics.world_size_final:,}"),
         ("resizes", f"{metrics.resizes_total:,}"),
         ("longest pause", duration(max(metrics.pauses_seconds)) if metrics.pauses_seconds else NONE),
+        ("checkpoints", f"{metrics.checkpoints:,}"),
+        ("nodes lost", f"{metrics.nodes_lost:,}"),
+        ("steps done again", f"{metrics.steps_redone:,}"),
         ("duration", duration(metrics.duration_seconds)),
         ("last loss", "not finite" if broken else number(metrics.loss)),
         *((name, number(value)) for name, value in list(metrics.logged.items())[:MOST_LOGGED]),
     ]
     shown = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in cards)
     return f'<dl class="cards">{shown}</dl>'
+
+
+def _spent(metrics: Metrics) -> str:
+    spent = metrics.spent_seconds
+    whole = sum(spent.values())
+    if not whole:
+        return ""
+    rows = [("", [escape(name), duration(seconds), share(seconds / whole)]) for name, seconds in spent.items()]
+    title = "Where the time went"
+    text = f'<p class="soft">Checkpoints: {escape(checkpoints(metrics))}.</p>'
+    return f"<h2>{title}</h2>{_table(title, ('in', 'time', 'share'), rows, numeric={1, 2})}{text}"
 
 
 def _generations(history: History) -> str:

@@ -65,6 +65,15 @@ def compact(count: int) -> str:
     return f"{count:,}"
 
 
+def size(count: int) -> str:
+    """Returns a number of bytes: ``812 B``, ``3.4 MB``, ``12 GB``."""
+    amount, units = float(count), ["B", "kB", "MB", "GB", "TB"]
+    while amount >= 999.5 and len(units) > 1:
+        amount /= 1000
+        del units[0]
+    return f"{amount:.{0 if amount >= 9.95 or units[0] == 'B' else 1}f} {units[0]}"
+
+
 def rate(per_second: float) -> str:
     """Returns samples per second, as many digits as matter."""
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"

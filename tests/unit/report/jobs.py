@@ -156,6 +156,35 @@ def troubled() -> Story:
     return story.finish(1, f"{message}\nLast lines of logs/3-0.log:\n  File <train.py>\n  ```Killed```", 0.83)
 
 
+def interrupted() -> Story:
+    """A job that loses a node, its quota and its launcher, and goes on each time."""
+    story = Story().hint(1, 3, 3).start_nodes(1, 2).later(4).warm(1, 2).form(1, 2, cause="start").train(12)
+    story = _saved(story)
+    story.train(3).add("node_lost", node=2, member=2, signal=9, message="node 2 was killed by SIGKILL after step 130")
+    story.later(0.3).form(1, cause="failure", pause=0.6).add("step_redone", step=story.step).start_nodes(3).train(4)
+    story.warm(3).form(1, 3, cause="failure", pause=0.04).train(9)
+    story.add("notice", node=3, source="signal").form(1, cause="notice", pause=0.01)
+    story.add("node_left", node=3, cause="notice").train(6).hint(1, 0, 3)
+    story.add("quota_lost", step=story.step, message="hints: hints.json allows 0 GPUs, and the job needs at least 1")
+    _saved(story).add("node_left", node=1, cause="quota").later(0.5)
+    story.add("quota_wait", step=story.step, message="waiting for quota, without any process, up to 600 s: 0 GPUs")
+    story.later(14).hint(1, 2, 3).add("quota_back", step=story.step, seconds=14.0).start_nodes(4).later(3).warm(4)
+    story.nodes = []
+    story.form(4, cause="start", pause=0).train(10)
+    step = _saved(story).step
+    story.train(5).later(8)
+    story.step = step
+    story.add("job_started", name="bert", resumed_step=step, term=2).start_nodes(5).later(3).warm(5)
+    story.nodes = []
+    return story.form(5, cause="start", pause=0).train(8).finish()
+
+
+def _saved(story: Story) -> Story:
+    folder = f"job/checkpoints/step-{story.step:08}"
+    story.later(0.8)
+    return story.add("checkpoint_saved", step=story.step, path=folder, bytes=12_400_000, held_seconds=0.12, seconds=0.8)
+
+
 def week(days: float = 7.0, resizes: int = 60) -> Story:
     """A long job of 8 ranks a node that was resized again and again."""
     story = Story(nproc_per_node=8, max_nodes=8, name="pretrain", total_steps=1_000_000, steps_per_epoch=10_000)

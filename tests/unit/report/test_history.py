@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -82,3 +83,17 @@ def test_how_it_stands(story: jobs.Story, outcome: str) -> None:
 def test_no_events_no_history() -> None:
     history = relate([])
     assert (history.name, history.seconds, history.generations) == ("job", 0.0, ())
+
+
+def test_no_generation_trains_while_the_job_waits_for_quota_or_its_launcher_is_away() -> None:
+    history = relate(jobs.interrupted().events)
+    gaps = [
+        round(after.at - before.until, 1) for before, after in pairwise(history.generations) if after.at > before.until
+    ]
+    assert gaps == [17.1, 3.1]  # the wait and the start after it; the start of another run
+
+
+def test_a_job_that_waits_for_quota_has_no_generation_now() -> None:
+    story = jobs.Story().form(1, cause="start").train(5).add("quota_wait", message="waits").later(20)
+    history = relate(story.add("warning", message="still").events)
+    assert history.seconds - history.generations[-1].until == pytest.approx(20)

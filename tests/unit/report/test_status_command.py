@@ -162,7 +162,7 @@ def test_report_writes_into_the_work_directory(tmp_path: Path) -> None:
     work_dir = jobs.write(jobs.resized().events, tmp_path)
     shown = elastic_launcher("report", work_dir)
     assert (shown.exit_code, shown.stderr) == (0, "")
-    assert shown.stdout == f"timeline: {work_dir}/report.html\n348 steps, 2 resizes, goodput 94.0%\n"
+    assert shown.stdout == f"timeline: {work_dir}/report.html\n348 steps, 2 resizes, goodput 90.9%\n"
     assert sorted(os.listdir(work_dir)) == ["events.jsonl", "metrics.json", "report.html", "report.md"]
 
 

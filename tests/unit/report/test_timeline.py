@@ -19,6 +19,7 @@ from tests.unit.report import jobs
 STORIES: dict[str, Callable[[], jobs.Story]] = {
     "resized": jobs.resized,
     "troubled": jobs.troubled,
+    "interrupted": jobs.interrupted,
     "week": lambda: jobs.week(days=2.0, resizes=30),
     "waiting": jobs.waiting,
     "plain": jobs.plain,
@@ -138,3 +139,26 @@ def test_a_job_of_a_million_steps_is_rendered_in_seconds() -> None:
     assert len(html) < 300_000
     points = [len(re.findall(r"[\d.]+,[\d.]+", element.attrib["d"])) for element in main(html).iter("path")]
     assert 500 < max(points) <= MAX_POINTS
+
+
+def test_losses_notices_checkpoints_and_waits_are_marked_and_say_what_they_are() -> None:
+    html = page(jobs.interrupted())
+    for sign, said in (
+        ("×", "node 2 was killed"),
+        ("▼", "node 3 was given notice"),
+        ("◆", r"step \d+ is saved in job/checkpoints"),
+        ("‖", "waiting for quota, without any process"),
+    ):
+        assert re.search(rf">{sign}<title>at [^<]*{said}", html), said
+    assert '<b class="bad">×</b> node lost' in html
+    assert "Where the time went" in html and "waiting for quota</td>" in html
+
+
+def test_many_checkpoints_are_thinned_and_losses_are_not() -> None:
+    story = jobs.Story().start_nodes(1).form(1, cause="start")
+    for step in range(1000):
+        story.later(1).add("checkpoint_saved", step=step, path="job", bytes=1, held_seconds=0.0, seconds=0.1)
+    story.add("node_lost", node=1, member=1, message="node 1 was killed")
+    html = page(story)
+    assert 100 <= html.count(">◆<title>") <= 200
+    assert ">×<title>" in html
