@@ -304,6 +304,7 @@ class Coordinator:
             case NoteNotice():
                 self._quota.note_notice(self._state.target.nodes if self._state.target is not None else 0)
             case BeginAgain():
+                self._goodput = self._goodput.halt(self._monotonic())
                 self._again.put(self._state)
             case Finish():
                 if not self._end.done():

@@ -17,18 +17,25 @@ class Goodput:
         training: When its first step was completed.
         over: When its training loop was over.
         paused: Seconds of pauses in between.
+        halted: Since when nothing has trained, for want of quota; None while something does.
     """
 
     started: float
     training: float | None = None
     over: float | None = None
     paused: float = 0.0
+    halted: float | None = None
 
     def formed(self, now: float, pause_seconds: float) -> Goodput:
         """A generation formed, after a pause."""
         if self.training is None:
-            return replace(self, training=now)
-        return replace(self, paused=self.paused + pause_seconds)
+            return replace(self, training=now, halted=None)
+        waited = 0.0 if self.halted is None else now - self.halted
+        return replace(self, paused=self.paused + pause_seconds + waited, halted=None)
+
+    def halt(self, now: float) -> Goodput:
+        """Nothing trains until another generation has formed."""
+        return self if self.halted is not None else replace(self, halted=now)
 
     def ended(self, now: float) -> Goodput:
         """The training loop is over."""
@@ -38,5 +45,6 @@ class Goodput:
         """Returns the share of the time until ``now``, from 0 to 1."""
         if self.training is None or now <= self.started:
             return 0.0
-        good = (now if self.over is None else self.over) - self.training - self.paused
+        until = min(one for one in (now, self.over, self.halted) if one is not None)
+        good = until - self.training - self.paused
         return max(0.0, min(1.0, good / (now - self.started)))

@@ -100,8 +100,9 @@ def _runs(timed: Timed) -> Iterator[Span]:
         formed = next((at for at, event in run if event.kind == "generation_formed"), run[-1][0])
         yield run[0][0], formed, "start"
         yield from _begins_again(run)
-        worked = max((at for at, event in run if event.kind in WORK), default=formed)
         last_at, last = run[-1]
+        told = any(event.kind == "progress" for _, event in run)  # scripts without our library tell of no steps
+        worked = max((at for at, event in run if event.kind in WORK), default=formed) if told else last_at
         finished = last.get("exit_code") if last.kind == "job_finished" else None
         if last.kind == "job_finished":
             failed = finished in (ExitCode.SCRIPT_FAILED, ExitCode.LAUNCHER_FAILED)

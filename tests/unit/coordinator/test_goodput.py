@@ -16,3 +16,9 @@ def test_start_pauses_and_what_follows_the_training_do_not_count() -> None:
 
 def test_a_job_that_is_cut_off_counts_until_then() -> None:
     assert Goodput(0.0).formed(50.0, 0.0).value(100.0) == 0.5
+
+
+def test_waiting_for_quota_does_not_count() -> None:
+    goodput = Goodput(0.0).formed(10.0, 0.0).halt(50.0).halt(55.0)
+    assert goodput.value(80.0) == 40 / 80
+    assert goodput.formed(90.0, 0.0).value(100.0) == 50 / 100

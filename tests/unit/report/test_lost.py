@@ -33,6 +33,12 @@ def test_what_comes_before_the_first_step_and_after_the_last_does_not_count() ->
     assert (found.counted, found.idle, lost(found)) == (pytest.approx(10), pytest.approx(1.2), {"start": 4})
 
 
+def test_a_script_that_tells_of_no_steps_counts_until_its_end() -> None:
+    story = jobs.Story().later(4).form(1, cause="start", pause=0).later(20).finish()
+    found = balance(story.events)
+    assert (found.counted, found.idle, lost(found)) == (pytest.approx(21.2), 0, {"start": 4})
+
+
 def test_each_pause_is_lost_to_what_it_was_for() -> None:
     story = begun().form(1, 2, 3, pause=0.5).train(5).form(1, 2, pause=0.25).train(5)
     story.form(2, cause="notice", pause=0.125).train(5).form(1, cause="failure", pause=2).train(5)
