@@ -22,6 +22,7 @@ from elastic_launcher.coordinator.decide_end import kept, when
 from elastic_launcher.coordinator.logs import LogFollower
 from elastic_launcher.coordinator.origin import Origin, find_origin
 from elastic_launcher.coordinator.record import run_of
+from elastic_launcher.coordinator.shown import Shown
 from elastic_launcher.engines.local import LocalEngine
 from elastic_launcher.engines.machine import cores, gpus, threads_per_rank
 from elastic_launcher.events import Event, EventError, EventLog, read_events
@@ -47,12 +48,15 @@ class Showing:
         folder: The job's ``logs`` folder.
         nproc_per_node: Ranks on each node.
         first_node: Number of the first node whose lines are shown; those before are of earlier runs.
+        come_back: Whether an earlier launcher has shown a part of them.
     """
 
-    def __init__(self, display: Display, folder: Path, nproc_per_node: int, first_node: int = 1) -> None:
+    def __init__(
+        self, display: Display, folder: Path, nproc_per_node: int, first_node: int = 1, come_back: bool = False
+    ) -> None:
         self._display = display
         self._nproc_per_node = nproc_per_node
-        self.follower = LogFollower(folder, self._line, first_node=first_node)
+        self.follower = LogFollower(folder, self._line, first_node=first_node, shown=Shown(folder, come_back))
 
     def _line(self, rank: int | None, text: str) -> None:
         with lenient(1):
@@ -119,7 +123,7 @@ def launch(config: JobConfig, directory: Path) -> int:
         say(f"each rank computes with {_threads(config)}")
         if warning:
             say(warning)
-        showing = Showing(display, work_dir.layout.logs, config.nproc_per_node, first_node)
+        showing = Showing(display, work_dir.layout.logs, config.nproc_per_node, first_node, adoption is not None)
 
         def hurry(*signal_and_frame: object) -> None:
             _kill_all(coordinator, work_dir, display)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from elastic_launcher.control.introduction import Introduction
-from elastic_launcher.control.messages import Active, Form, Left, Message, StepFailed, Warm
+from elastic_launcher.control.messages import Active, Form, Halted, Left, Message, StepFailed, Warm
 from elastic_launcher.coordinator.actions import Action, Emit, KillNode
 from elastic_launcher.coordinator.decide import decide
 from elastic_launcher.coordinator.decide_end import Decision, then
@@ -73,6 +73,18 @@ class Leftovers:
     exits: Mapping[tuple[int, int], Exit]
     record: Record
     numbers: Numbers
+
+
+def runs_on(left: Leftovers, nproc_per_node: int) -> bool:
+    """Returns whether there is something to go on with: a member that has the state, or a job that has not begun.
+
+    One that was being stopped stands still, and is saved: it goes on from there.
+    """
+    size = nproc_per_node
+    told = [one for member, one in left.introductions.items() if left.numbers.node_of(member, size) in left.nodes]
+    stopped = any(one.halting or any(isinstance(report, Halted) for report in one.reports) for one in told)
+    trains = left.record.generation is None or any(one.current is not None for one in told)
+    return bool(left.nodes) and trains and not stopped
 
 
 def expected(left: Leftovers, nproc_per_node: int) -> set[int]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from elastic_launcher.agent import processes
 from elastic_launcher.checkpoint.folder import name_of, read_pointer
 from elastic_launcher.config import JobConfig
-from elastic_launcher.control.messages import Halted, Saved
-from elastic_launcher.coordinator.adopt import Leftovers, Numbers, expected
+from elastic_launcher.control.messages import Saved
+from elastic_launcher.coordinator.adopt import Leftovers, Numbers, expected, runs_on
 from elastic_launcher.coordinator.gather import Gathering
 from elastic_launcher.coordinator.goodput import Goodput
 from elastic_launcher.coordinator.last_words import read_exit
@@ -73,10 +73,7 @@ class Adoption:
 
         await gathering.wait_for(missing, self._config.heartbeat_timeout)
         left = self._leftovers(gathering)
-        told = [one for member, one in left.introductions.items() if self._lives(member, left)]
-        stopping = any(one.halting or any(isinstance(report, Halted) for report in one.reports) for one in told)
-        trains = left.record.generation is None or any(one.current is not None for one in told)
-        return left if left.nodes and trains and not stopping else None
+        return left if runs_on(left, self._config.nproc_per_node) else None
 
     def take_nodes(self) -> None:
         """Makes the nodes the engine's own; ends what is left of others."""
@@ -115,6 +112,3 @@ class Adoption:
         ]
         ended = {place: read_exit(self._layout.exit_file(*place)) for place in places}
         return {place: one for place, one in ended.items() if one is not None}
-
-    def _lives(self, member: int, left: Leftovers) -> bool:
-        return left.numbers.node_of(member, self._config.nproc_per_node) in left.nodes

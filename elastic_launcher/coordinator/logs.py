@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from elastic_launcher.control.messages import FAREWELLS
+from elastic_launcher.coordinator.shown import Shown
 
 MARKER = re.compile(r"::elastic generation=(?P<generation>\d+) rank=(?P<rank>\d+) world_size=\d+::")
 NAME = re.compile(r"(?P<node>\d+)-(?P<local_rank>\d+)\.log")
@@ -62,6 +63,8 @@ class LogFollower:
         show: Takes each line to show, with its rank; before the rank is known with None, and the line names the node.
         rotate_bytes: The size above which a file is rotated.
         first_node: Number of the first node that is followed; those before are of earlier runs.
+        shown: Remembers how far the files were shown, for a launcher that comes back: it reads them from the beginning,
+            and shows what comes after that.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class LogFollower:
         rotate_bytes: int = ROTATE_BYTES,
         *,
         first_node: int = 1,
+        shown: Shown | None = None,
     ) -> None:
         self._folder = folder
         self._show = show
@@ -78,13 +82,20 @@ class LogFollower:
         self._first_node = first_node
         self._logs: dict[tuple[int, int], _Log] = {}
         self._marked = False
+        self._known = shown
+        self._muted = False
 
     async def run(self) -> None:
         """Follows the files until it is cancelled."""
         while True:
             if not self.poll():
+                self._remember()
                 await asyncio.sleep(POLL)
             await asyncio.sleep(0)
+
+    def _remember(self) -> None:
+        if self._known is not None:
+            self._known.remember({place: log.offset - len(log.part) for place, log in self._logs.items()})
 
     def poll(self) -> bool:
         """Reads a piece of what is new in each file; returns whether there may be more."""
@@ -134,10 +145,14 @@ class LogFollower:
         if size < log.offset:  # cut by someone else
             log.offset = 0
         chunk = os.pread(log.descriptor, _CHUNK, log.offset)
+        end = log.offset - len(log.part)
         log.offset += len(chunk)
         *lines, log.part = (log.part + chunk).split(b"\n")
         for line in lines:
+            end += len(line) + 1
+            self._muted = self._known is not None and self._known.was_shown(place, end)
             self._take(place, log, line)
+        self._muted = False
         if len(log.part) > _LONGEST_LINE:
             self._take(place, log, log.part)
             log.part = b""
@@ -175,7 +190,7 @@ class LogFollower:
         rank = 0 if presumed and log.rank is None else log.rank
         newest = [log.recent[-back] for back in range(log.unseen, 0, -1)]
         log.unseen = 0
-        for text in newest:
+        for text in newest if not self._muted else ():
             self._show(rank, text if rank is not None else f"[node {place[0]}] {text}")
 
     def _rotate(self, place: tuple[int, int], log: _Log) -> None:

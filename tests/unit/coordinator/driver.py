@@ -62,6 +62,9 @@ class Job:
 
     def feed(self, observation: Observation) -> tuple[Action, ...]:
         self.state, actions = decide(self.state, observation)
+        return self.take(actions)
+
+    def take(self, actions: tuple[Action, ...]) -> tuple[Action, ...]:
         self.actions += actions
         self.news += actions
         self.watch(self, actions)

@@ -1,0 +1,262 @@
+"""What a coordinator makes of a job that ran without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from elastic_launcher.control.introduction import Introduction
+from elastic_launcher.control.messages import Abandon, Active, Form, Left, Message, StepFailed, Warm
+from elastic_launcher.coordinator.actions import Action, Emit, KillNode, Order
+from elastic_launcher.coordinator.adopt import Leftovers, Numbers, adopt, expected, runs_on
+from elastic_launcher.coordinator.record import Generation, Record, read_record
+from elastic_launcher.coordinator.state import Exit, Phase
+from elastic_launcher.events import Event
+from elastic_launcher.torch.account import Account
+from tests.unit.coordinator.driver import Job
+from tests.unit.coordinator.test_decide_walk import LIKELY, Walk, histories
+
+WARM = Warm({"dataset": 100})
+PATIENCE = 10.0
+
+
+def order(number: int, mode: str, members: tuple[int, ...], generation: int, **more: Any) -> Form:
+    joiners, leavers = more.get("joiners", ()), more.get("leavers", ())
+    sources = dict.fromkeys(joiners, members[0])
+    return Form(number, generation, mode, members, joiners, leavers, sources, "127.0.0.1:1", 10.0, "hint")
+
+
+def member(current: Form | None, step: int = 40, **more: Any) -> Introduction:
+    reports = (WARM, *more.pop("reports", ()))
+    return Introduction(1000, step, 1, 24 * step, current, reports=reports, highest=3, **more)
+
+
+SECOND = order(2, "grow", (1, 2), 2, joiners=(2,))
+THIRD = order(3, "grow", (1, 2, 3), 3, joiners=(3,))
+SMALLER = order(3, "shrink", (1,), 3, leavers=(2,))
+AGAIN = order(3, "recover", (1, 2), 3)
+STANDS = Generation(2, 2, (1, 2))
+
+
+def leftovers(introductions: dict[int, Introduction], **more: Any) -> Leftovers:
+    """One rank a node; nodes 1 to 3 were started, and generation 2 is that of members 1 and 2."""
+    nodes = more.pop("nodes", tuple(introductions))
+    record = Record(STANDS, 1, step=38, **more.pop("record", {}))
+    return Leftovers(nodes, introductions, more.pop("exits", {}), record, Numbers(4, 4, 2))
+
+
+def taken(left: Leftovers, minimum: int = 1) -> Job:
+    """Returns a job that goes on from there."""
+    job = Job(minimum)
+    job.state, actions = adopt(job.state.rules, left, job.now, PATIENCE)
+    job.take(actions)
+    return job
+
+
+def test_members_that_agree_go_on_undisturbed() -> None:
+    job = taken(leftovers({1: member(SECOND), 2: member(SECOND, 41)}))
+    assert job.actions == []
+    state = job.state
+    assert (state.generation, state.group, state.group_formation, state.step) == (2, (1, 2), 2, 41)
+    assert (state.generation_number, state.samples, state.epoch) == (2, 24 * 41, 1)
+    assert {number: node.phase for number, node in state.nodes.items()} == {
+        1: Phase.ADMITTED,
+        2: Phase.ADMITTED,
+        3: Phase.GONE,
+    }
+    assert state.target is not None and state.target.nodes == 2
+    assert job.tick(100.0) == ()
+
+
+def test_numbers_go_on() -> None:
+    job = taken(leftovers({1: member(SECOND), 2: member(SECOND)}))
+    job.target(3)
+    assert job.state.nodes[4].members == (4,)
+    job.warm(4)
+    job.tick(5.0)
+    [form] = job.orders(Form)
+    assert (form.formation, form.generation, form.members, form.joiners) == (4, 3, (1, 2, 4), (4,))
+
+
+def test_a_group_that_stands_everywhere_becomes_the_next_generation() -> None:
+    """Two have changed to it already, and told it to who was no more; the third is about to."""
+    told = (Active(3, 40, 41),)
+    left = leftovers(
+        {
+            1: member(THIRD, reports=told),
+            2: member(SECOND, pending=(THIRD,), standing=(3,)),
+            3: member(THIRD, reports=told),
+        }
+    )
+    job = taken(left)
+    assert job.actions == []
+    job.report(2, Active(3, 40, 41))
+    [formed] = [action for action in job.actions if isinstance(action, Emit)]
+    assert (formed.kind, formed.generation, formed.fields["joined"]) == ("generation_formed", 3, [3])
+    assert job.state.group == (1, 2, 3)
+
+
+NOT_EVERYWHERE = [
+    pytest.param({3: member(None)}, id="a joiner has no order"),
+    pytest.param({3: member(None, pending=(THIRD,))}, id="a joiner has no group"),
+    pytest.param({}, id="a joiner is gone"),
+]
+
+
+@pytest.mark.parametrize("joiner", NOT_EVERYWHERE)
+def test_a_group_that_does_not_stand_everywhere_is_formed_anew(joiner: dict[int, Introduction]) -> None:
+    waits = {number: member(SECOND, pending=(THIRD,), standing=(3,)) for number in (1, 2)}
+    job = taken(leftovers(waits | joiner))
+    assert job.orders(Abandon) == [Abandon(3)]
+    assert job.state.generation == 2 and job.state.formation is None
+    job.tick(5.0)
+    formed = [form.members for form in job.orders(Form)]
+    assert formed == ([(1, 2, 3)] if joiner else [])
+
+
+def test_who_left_meanwhile_has_left() -> None:
+    left = leftovers(
+        {1: member(SMALLER, reports=(Active(3, 40, 41),))},
+        exits={(2, 0): Exit(0)},
+    )
+    job = taken(left)
+    kinds = [action.kind for action in job.actions if isinstance(action, Emit)]
+    assert kinds == ["generation_formed", "node_left"]
+    assert job.state.group == (1,)
+
+
+def test_a_leaver_that_has_not_ended_yet_has_left_too() -> None:
+    left = leftovers({1: member(SMALLER), 2: member(SMALLER, reports=(Left(40),))})
+    job = taken(left)
+    job.report(1, Active(3, 40, 41))
+    assert job.state.group == (1,) and job.state.nodes[2].phase is Phase.LEAVING
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["new", "known"])
+def test_a_rank_that_died_meanwhile_is_lost_once(told: bool) -> None:
+    record = {"told": frozenset({("node_lost", 2)})} if told else {}
+    broken = member(SECOND, reports=(StepFailed(2, 40, "reset"),))
+    job = taken(leftovers({1: broken}, exits={(2, 0): Exit(signal=9)}, record=record))
+    assert [action.kind for action in job.actions if isinstance(action, Emit)] == ([] if told else ["node_lost"])
+    job.tick()
+    [form] = job.orders(Form)
+    assert (form.mode, form.members, form.generation) == ("recover", (1,), 3)
+
+
+def test_a_recovery_whose_group_stands_goes_on() -> None:
+    waits = {1: member(AGAIN), 2: member(SECOND, pending=(AGAIN,), standing=(3,))}
+    job = taken(leftovers(waits))
+    job.report_all((1, 2), Active(3, 40, 41))
+    assert job.orders(Abandon) == [] and job.state.generation == 3 and job.state.recovery is None
+
+
+def test_a_recovery_whose_group_does_not_stand_is_begun_anew() -> None:
+    broken = (StepFailed(2, 40, "reset"),)
+    waits = {1: member(SECOND, pending=(AGAIN,), reports=broken), 2: member(SECOND, reports=broken)}
+    job = taken(leftovers(waits))
+    job.tick()
+    [form] = job.orders(Form)
+    assert (form.formation, form.mode, form.members) == (4, "recover", (1, 2))
+
+
+def test_a_member_that_says_nothing_is_given_up() -> None:
+    left = leftovers({1: member(SECOND)}, nodes=(1, 2))
+    assert expected(left, 1) == {2}
+    job = taken(left)
+    assert KillNode(2) in job.actions
+    [lost] = [action for action in job.actions if isinstance(action, Emit) and action.kind == "node_lost"]
+    assert "gave no sign of life for 10 s" in lost.fields["message"]
+
+
+def test_a_node_that_was_being_ended_is_ended() -> None:
+    record = {"told": frozenset({("node_lost", 3)})}
+    left = leftovers({number: member(SECOND) for number in (1, 2)} | {3: member(SECOND)}, record=record)
+    job = taken(left)
+    assert job.actions == [KillNode(3)]
+
+
+def test_where_nobody_has_the_state_there_is_nothing_to_go_on_with() -> None:
+    assert not runs_on(leftovers({3: member(None)}), 1)
+    assert not runs_on(leftovers({1: member(SECOND)}, nodes=(3,)), 1)
+    assert not runs_on(leftovers({1: member(SECOND, halting=True), 2: member(SECOND)}), 1)
+    assert runs_on(leftovers({1: member(SECOND)}), 1)
+
+
+class Returning(Walk):
+    """A job whose coordinator is lost now and then; its members behave (see `Walk`)."""
+
+    def __init__(self, minimum: int, maximum: int, nproc: int) -> None:
+        self.accounts: dict[int, Account] = {}
+        super().__init__(minimum, maximum, nproc)
+        tell = self.job.report
+
+        def report(number: int, message: Message) -> tuple[Action, ...]:
+            account = self.accounts.setdefault(number, Account())
+            if isinstance(message, (Active, Left)):
+                account.note_taken(self.formation)
+            account.note_report(message.to_dict())
+            return tell(number, message)
+
+        self.job.report = report  # type: ignore[method-assign]
+
+    def check(self, job: Job, actions: tuple[Action, ...]) -> None:
+        for action in actions:
+            if isinstance(action, Order):
+                for number in action.members:
+                    self.obey(self.accounts.setdefault(number, Account()), action.order)
+        super().check(job, actions)
+
+    def obey(self, account: Account, given: Message) -> None:
+        if isinstance(given, Form):
+            account.note_order(given.to_dict())
+        elif isinstance(given, Abandon):
+            account.note_given_up(given.formation)
+
+    def lose(self) -> bool:
+        """Has another coordinator take the job over; returns whether there was anything to go on with."""
+        state, job = self.job.state, self.job
+        emitted = [action for action in job.actions if isinstance(action, Emit)]
+        run = [Event("job_started", 0.0, 0), *(Event(one.kind, 0.0, one.generation, one.fields) for one in emitted)]
+        ended = {number for number, one in state.members.items() if one.exit is not None}
+        left = Leftovers(
+            [node.number for node in state.nodes.values() if node.phase is not Phase.GONE],
+            {
+                number: self.accounts.setdefault(number, Account()).introduction(halting=False)
+                for number, one in state.members.items()
+                if one.pid is not None and number not in ended and state.nodes[one.node].phase is not Phase.GONE
+            },
+            {(one.node, one.local_rank): one.exit for one in state.members.values() if one.exit is not None},
+            read_record(run),
+            Numbers(self.node + 1, self.member + 1, self.generation),
+        )
+        if not left.nodes or not runs_on(left, state.rules.nproc_per_node):
+            return False
+        job.state, actions = adopt(state.rules, left, job.now, PATIENCE)
+        self.open = job.state.formation
+        job.take(actions)
+        job.target(self.maximum)
+        return True
+
+
+BEHAVING = LIKELY + ["broken", "killed", "notice"] + ["lost"] * 8
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(sizes=st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(1, 2)), steps=histories(BEHAVING))
+def test_coordinators_may_come_and_go_and_every_job_ends(
+    sizes: tuple[int, int, int], steps: list[tuple[str, int, int]]
+) -> None:
+    minimum, more, nproc = sizes
+    walk = Returning(minimum, minimum + more, nproc)
+    for what, which, amount in steps:
+        if walk.job.state.finished:
+            return
+        if what != "lost":
+            walk.apply(what, which, amount)
+        elif not walk.lose():
+            return
+    walk.let_it_end()
+    assert walk.job.finish is not None
