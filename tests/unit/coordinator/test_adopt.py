@@ -13,11 +13,11 @@ from elastic_launcher.control.messages import Abandon, Active, Form, Left, Messa
 from elastic_launcher.coordinator.actions import Action, Emit, KillNode, Order
 from elastic_launcher.coordinator.adopt import Leftovers, Numbers, adopt, expected, runs_on
 from elastic_launcher.coordinator.record import Generation, Record, read_record
-from elastic_launcher.coordinator.state import Exit, Phase
+from elastic_launcher.coordinator.state import Exit, Phase, State
 from elastic_launcher.events import Event
 from elastic_launcher.torch.account import Account
 from tests.unit.coordinator.driver import Job
-from tests.unit.coordinator.test_decide_walk import LIKELY, Walk, histories
+from tests.unit.coordinator.test_decide_walk import Walk, histories
 
 WARM = Warm({"dataset": 100})
 PATIENCE = 10.0
@@ -215,6 +215,16 @@ class Returning(Walk):
         elif isinstance(given, Abandon):
             account.note_given_up(given.formation)
 
+    def has_lost(self, state: State) -> bool:
+        return any(isinstance(action, Emit) and action.kind == "node_lost" for action in self.job.actions)
+
+    def stand(self, few: int) -> None:
+        """Has the group of the formation under way stand at its members, or at some of them."""
+        formation = self.job.state.formation
+        if formation is not None:
+            for number in (*formation.members, *formation.leavers)[few % 3 :]:
+                self.accounts[number].note_standing(formation.number)
+
     def lose(self) -> bool:
         """Has another coordinator take the job over; returns whether there was anything to go on with."""
         state, job = self.job.state, self.job
@@ -241,20 +251,24 @@ class Returning(Walk):
         return True
 
 
-BEHAVING = LIKELY + ["broken", "killed", "notice"] + ["lost"] * 8
+BEHAVING = ["tick", "complete", "gone", "target", "broken", "killed", "notice", "stands"] + ["warm", "lost"] * 3
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
-@given(sizes=st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(1, 2)), steps=histories(BEHAVING))
+@given(sizes=st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(1, 2)), steps=histories(BEHAVING, 15))
 def test_coordinators_may_come_and_go_and_every_job_ends(
     sizes: tuple[int, int, int], steps: list[tuple[str, int, int]]
 ) -> None:
     minimum, more, nproc = sizes
     walk = Returning(minimum, minimum + more, nproc)
+    walk.job.warm(*walk.job.state.nodes)
+    walk.job.complete()
     for what, which, amount in steps:
         if walk.job.state.finished:
             return
-        if what != "lost":
+        if what == "stands":
+            walk.stand(amount)
+        elif what != "lost":
             walk.apply(what, which, amount)
         elif not walk.lose():
             return

@@ -27,8 +27,9 @@ FAILING = ["notice", "form_failed", "step_failed", "broken"]
 FATAL = ["killed", "agent", "exit", "failed", "done", "ended"]
 
 
-def histories(things: list[str]) -> st.SearchStrategy[list[tuple[str, int, int]]]:
-    return st.lists(st.tuples(st.sampled_from(things), st.integers(0, 7), st.integers(0, 40)), max_size=80)
+def histories(things: list[str], least: int = 0) -> st.SearchStrategy[list[tuple[str, int, int]]]:
+    one = st.tuples(st.sampled_from(things), st.integers(0, 7), st.integers(0, 40))
+    return st.lists(one, min_size=least, max_size=80)
 
 
 class Walk:
@@ -122,7 +123,7 @@ class Walk:
             if member in form.joiners or form.mode == "start":
                 assert state.members[member].exit is None, "a dead member is formed with"
                 assert state.members[member].fingerprint is not None
-        if form.mode != "recover" and not state.losses:
+        if form.mode != "recover" and not self.has_lost(state):
             assert len(nodes) >= state.rules.min_nodes
 
     def check_state(self, state: State) -> None:
@@ -131,10 +132,13 @@ class Walk:
             return
         assert state.generation == self.generation
         assert (state.formation is None) == (self.open is None)
-        if state.generation and not state.over and state.verdict is None and not state.losses:
+        if state.generation and not state.over and state.verdict is None and not self.has_lost(state):
             assert len(state.nodes_of(state.group)) >= state.rules.min_nodes
         starting = state.in_phase(Phase.STARTING, Phase.WARM, Phase.ADMITTED, Phase.LEAVING, Phase.ENDING)
         assert len(starting) <= self.maximum
+
+    def has_lost(self, state: State) -> bool:
+        return state.losses > 0
 
     def let_it_end(self) -> None:
         """From here on all behave: then the job ends."""
