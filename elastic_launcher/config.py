@@ -104,6 +104,20 @@ OPTIONS: tuple[Option, ...] = (
         "A rank that others wait for and that gives no sign of life for so long counts as lost, with its node.",
     ),
     Option(
+        "progress_timeout",
+        "seconds",
+        "SECONDS",
+        "60",
+        "A rank that gets no further in a step for so long (or 10 usual steps) while others wait counts as lost.",
+    ),
+    Option(
+        "grace_period",
+        "seconds",
+        "SECONDS",
+        "15",
+        "How long a node has from its notice (SIGTERM) until it may be killed.",
+    ),
+    Option(
         "max_failures",
         "whole",
         "N",
@@ -163,6 +177,8 @@ class JobConfig:
         start_timeout: Seconds until a node that is not warm counts as failed.
         orphan_timeout: Seconds after which nodes leave that can't reach the coordinator.
         heartbeat_timeout: Seconds without a sign of life after which a rank counts as lost that others wait for.
+        progress_timeout: Least seconds after which a rank counts as lost that others wait for in a step.
+        grace_period: Seconds from a node's notice until it may be killed.
         max_failures: Exceptions of the script within an hour that count as the loss of a node; None for none.
         global_batch_size: Samples of one optimizer step; None where the script says it.
         max_batch_per_gpu: Most samples of one micro-batch; None where the script says it.
@@ -189,6 +205,8 @@ class JobConfig:
     start_timeout: float = 600.0
     orphan_timeout: float = 60.0
     heartbeat_timeout: float = 10.0
+    progress_timeout: float = 60.0
+    grace_period: float = 15.0
     max_failures: int | None = None
     global_batch_size: int | None = None
     max_batch_per_gpu: int | None = None
@@ -212,6 +230,8 @@ class JobConfig:
             ("start_timeout", 0.1),
             ("orphan_timeout", 0.1),
             ("heartbeat_timeout", 1.0),
+            ("progress_timeout", 1.0),
+            ("grace_period", 0.0),
         ):
             value = getattr(self, key)
             if value is not None and not (math.isfinite(value) and value >= least):

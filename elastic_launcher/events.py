@@ -33,6 +33,7 @@ KINDS = (
     "progress",
     "log",
     "step_redone",
+    "straggler",
     "checkpoint_saved",
     "quota_lost",
     "quota_wait",

@@ -135,6 +135,7 @@ def launched(
     cwd: Path,
     work_dir: Path | None = None,
     environment: dict[str, str] | None = None,
+    program: tuple[str | Path, ...] = ("-m", "elastic_launcher"),
 ) -> Iterator[Launcher]:
     """Runs ``elastic-launcher run --work-dir WORK_DIR ARGUMENTS...``, and leaves no process whatever the test does."""
     folder = work_dir or cwd / "job"
@@ -142,7 +143,7 @@ def launched(
     stdout, stderr = stem.with_suffix(".out"), stem.with_suffix(".err")
     with open(stdout, "wb") as out, open(stderr, "wb") as err:
         process = subprocess.Popen(
-            [sys.executable, "-m", "elastic_launcher", "run", "--work-dir", str(folder), *map(str, arguments)],
+            [sys.executable, *map(str, program), "run", "--work-dir", str(folder), *map(str, arguments)],
             cwd=cwd,
             env=os.environ | (environment or {}),
             stdin=subprocess.DEVNULL,

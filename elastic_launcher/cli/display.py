@@ -26,6 +26,7 @@ from elastic_launcher.report.describe import (
     position,
     progress_line,
     quota,
+    slow,
     speed,
     time_left,
     waiting,
@@ -43,7 +44,7 @@ LEAST_WITH_BAR = 76
 """Columns of a terminal from which on there is room for a bar."""
 SILENT = ("job_finished",)
 """Kinds that the launcher itself tells, in its last line."""
-ALARMING = ("node_failed", "node_lost", "hint_rejected", "hint_missing", "warning", "events_gap")
+ALARMING = ("node_failed", "node_lost", "straggler", "hint_rejected", "hint_missing", "warning", "events_gap")
 
 
 class Display:
@@ -182,5 +183,6 @@ def _facts(state: JobState) -> list[tuple[str, str]]:
         (speed(state), ""),
         (plural(state.resizes, "resize"), ""),
         *logged,
+        (slow(state), "yellow"),
         (waiting(state), "magenta"),
     ]

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from elastic_launcher.cli.folders import job_folder, launcher_lives, read_document, refuse
 from elastic_launcher.events import EventError, read_events
-from elastic_launcher.report.describe import position, quota
+from elastic_launcher.report.describe import position, quota, slow
 from elastic_launcher.report.state import JobState, fold
 from elastic_launcher.report.words import NONE, clock, duration, first_line, listing, number, plural, rate
 from elastic_launcher.workdir import Layout
@@ -90,6 +90,7 @@ def document(
         "resizes": state.resizes,
         "hint": state.quota or None,
         "nodes": _nodes(state, over=gone or state.finished is not None),
+        "stragglers": [dict(told) for _, told in sorted(state.stragglers.items())],
         "logged": state.logged,
         "launcher": {"host": job.get("host"), "pid": job.get("pid"), "alive": alive, "control": control.get("url")},
     }
@@ -144,6 +145,7 @@ def _rows(layout: Layout, state: JobState, found: Mapping[str, Any]) -> list[tup
         ("time left", "" if left is None else duration(left)),
         ("loss", "" if state.loss is None else number(state.loss)),
         ("world size", plural(state.world_size, "rank") if state.world_size else ""),
+        ("slow", slow(state)),
         ("hint (GPUs)", quota(state.quota)),
         ("samples per second", "" if not state.samples_per_second else rate(state.samples_per_second)),
         ("resizes", str(state.resizes) if state.generation else ""),

@@ -62,10 +62,14 @@ class Abandon(Message):
 
 @dataclass(frozen=True, slots=True)
 class End(Message):
-    """Order: leave with ``SystemExit(0)``; the job is over, or this member is not wanted any more."""
+    """Order: leave with ``SystemExit(0)``; the job is over, or this member is not wanted any more.
+
+    With ``at_once``, the process ends without another statement of the script: the others go on without it already.
+    """
 
     KIND: ClassVar[str] = "end"
     reason: str
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +83,16 @@ class Fail(Message):
 
 @dataclass(frozen=True, slots=True)
 class Save(Message):
-    """Order: save a checkpoint at the next boundary; with ``halt``, train no further, and wait for the end there."""
+    """Order: save a checkpoint at the next boundary; with ``halt``, train no further, and wait for the end there.
+
+    With ``at_once``, the step that runs is dropped, and what was reached before it is saved. ``saver`` names the member
+    that saves where the one that was to do so is gone.
+    """
 
     KIND: ClassVar[str] = "save"
     halt: bool = False
+    at_once: bool = False
+    saver: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +222,11 @@ class SaveFailed(Message):
 
 @dataclass(frozen=True, slots=True)
 class Halted(Message):
-    """Report: the training stands still after this many steps; what can be saved of it is saved."""
+    """Report: the training stands still after this many steps; ``saved``: what can be saved of it is saved."""
 
     KIND: ClassVar[str] = "halted"
     step: int
+    saved: bool = True
 
 
 @dataclass(frozen=True, slots=True)

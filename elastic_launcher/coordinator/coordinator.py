@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from elastic_launcher.config import ConfigError, ExitCode, JobConfig
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Message
+from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.account import account_of_adoption, account_of_job, job_id
 from elastic_launcher.coordinator.actions import (
     Action,
@@ -52,10 +53,10 @@ from elastic_launcher.coordinator.observations import (
 from elastic_launcher.coordinator.origin import Origin
 from elastic_launcher.coordinator.quota import Clocks, Quota
 from elastic_launcher.coordinator.server import ControlServer
-from elastic_launcher.coordinator.silence import Silence
 from elastic_launcher.coordinator.state import Exit, Phase, State, Target
 from elastic_launcher.coordinator.status import status
 from elastic_launcher.coordinator.store import Store
+from elastic_launcher.coordinator.watch import Watch
 from elastic_launcher.engines import Engine
 from elastic_launcher.hints import HintError, HintSource
 from elastic_launcher.workdir import Layout, write_json
@@ -134,7 +135,7 @@ class Coordinator:
         self._driver = EngineDriver(engine, self._observe, self._exits, monotonic)
         self._observations: deque[Observation] = deque()
         self._deciding = False
-        self._silence = Silence(config.heartbeat_timeout, monotonic())
+        self._watch = Watch(config.heartbeat_timeout, config.progress_timeout, monotonic())
         self._goodput = Goodput(monotonic())
         self._told: frozenset[tuple[str, int]] = frozenset()
         self.message = ""
@@ -198,7 +199,7 @@ class Coordinator:
         self._state = replace(state, saved=adoption.saved())
         self._goodput, self._told = adoption.goodput(now), adoption.record.told
         for member in left.introductions:
-            self._silence.hear(member, now)
+            self._watch.hear(member, now)
         self._emit("coordinator_adopted", state.generation_number, **account_of_adoption(state, self._term))
         if state.target is not None:
             self._quota.go_on(state.target.nodes, adoption.taken_seconds_ago())
@@ -221,8 +222,8 @@ class Coordinator:
 
     async def _tick(self) -> None:
         while True:
-            for silent in self._silence.look(self._state, self._monotonic()):
-                self._observe(silent)
+            for seen in self._watch.look(self._state, self._monotonic()):
+                self._observe(seen)
             self._observe(Tick(self._monotonic()))
             await asyncio.sleep(TICK_SECONDS)
 
@@ -323,7 +324,7 @@ class Coordinator:
 
     def _begin_again(self, found: BegunAgain) -> None:
         """Takes what the job goes on from, with members that nobody has heard of yet."""
-        self._silence = Silence(self._config.heartbeat_timeout, self._monotonic())
+        self._watch = Watch(self._config.heartbeat_timeout, self._config.progress_timeout, self._monotonic())
         self._observe(found)
 
     def interrupt(self, number: int) -> None:
@@ -381,11 +382,11 @@ class Coordinator:
         """A member reported."""
         self._observe(MemberReported(self._monotonic(), member, report))
 
-    def hear(self, member: int, waits: float | None = None) -> None:
-        """A member lives; ``waits`` says for how many seconds it has waited for the others in an operation."""
+    def hear(self, member: int, vitals: Vitals | None = None) -> None:
+        """A member lives, and says what it does."""
         if member not in self._state.members:
             raise LookupError(f"there is no member {member}")
-        self._silence.hear(member, self._monotonic(), waits)
+        self._watch.hear(member, self._monotonic(), vitals)
 
     def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> None:
         """A node's agent lives, and may have been told that it will go."""

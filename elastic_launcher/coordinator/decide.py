@@ -19,6 +19,8 @@ from elastic_launcher.coordinator.decide_members import (
     take_rank_end,
     take_report,
     take_silence,
+    take_slow,
+    take_stuck,
 )
 from elastic_launcher.coordinator.decide_nodes import (
     change_target,
@@ -29,6 +31,7 @@ from elastic_launcher.coordinator.decide_nodes import (
     take_notice,
     take_unstarted,
 )
+from elastic_launcher.coordinator.decide_notice import take_expired_notice
 from elastic_launcher.coordinator.decide_pause import begin_again, take_pause
 from elastic_launcher.coordinator.observations import (
     BegunAgain,
@@ -36,9 +39,12 @@ from elastic_launcher.coordinator.observations import (
     MemberJoined,
     MemberReported,
     MemberSilent,
+    MemberSlow,
+    MemberStuck,
     NodeExited,
     NodeNoticed,
     NodeNotStarted,
+    NoticeExpires,
     Observation,
     RankEnded,
     SaveAsked,
@@ -94,8 +100,11 @@ _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     MemberJoined: take_join,
     MemberReported: take_report,
     MemberSilent: take_silence,
+    MemberStuck: take_stuck,
+    MemberSlow: take_slow,
     NodeNotStarted: take_unstarted,
     NodeNoticed: take_notice,
+    NoticeExpires: take_expired_notice,
     RankEnded: take_rank_end,
     NodeExited: take_node_exit,
     SaveAsked: save,

@@ -122,6 +122,17 @@ def stop(state: State, exit_code: int, message: str, now: float) -> Decision:
     return state, (told, Order(state.survivors(), Save(halt=True)))
 
 
+def appoint_saver(state: State) -> Decision:
+    """Has another member save a job that stops where the first one is gone before it has saved."""
+    if not state.halts or state.halted or not state.group or state.group[0] in state.survivors():
+        return state, ()
+    able = [number for number in state.survivors() if number in state.halting.standing]
+    if not able or state.halting.saver in able:
+        return state, ()
+    order = Order((able[0],), Save(halt=True, saver=able[0]))
+    return replace(state, halting=replace(state.halting, saver=able[0])), (order,)
+
+
 def when(state: State, step: int | None = None) -> str:
     """Returns how a message says where the job stands.
 

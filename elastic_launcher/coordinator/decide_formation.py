@@ -12,6 +12,7 @@ from elastic_launcher.coordinator.actions import Order
 from elastic_launcher.coordinator.decide_end import Decision, emit, finish, then, when
 from elastic_launcher.coordinator.decide_nodes import fail_node
 from elastic_launcher.coordinator.decide_pause import lose_quota
+from elastic_launcher.coordinator.grace import GATHER_SECONDS as GATHER_NOTICE_SECONDS
 from elastic_launcher.coordinator.state import Formation, Member, Node, Phase, State
 
 MOST_UNFORMED = 3  # formations in a row that fail and nobody is to blame, before somebody has to be
@@ -28,17 +29,15 @@ def form_next(state: State, now: float) -> Decision:
     admitted = state.in_phase(Phase.ADMITTED)
     warm = [node for node in state.in_phase(Phase.WARM) if not node.leave and not state.exited(node)]
     leaving = [node for node in admitted if node.leave]
+    noticed = [node.leave_by - state.rules.grace_period for node in leaving if node.leave == "notice"]
+    if noticed and now < max(noticed) + GATHER_NOTICE_SECONDS:
+        return state, ()
     staying = len(admitted) - len(leaving)
     enough = staying >= state.rules.min_nodes
     if leaving and enough:
         return _shrink(state, leaving, now)
     if leaving and staying + len(warm) < state.rules.min_nodes:
-        told = " and ".join(f"node {node.number}" for node in leaving)
-        message = (
-            f"{told} must leave ({leaving[-1].leave}) and {staying} of at least {state.rules.min_nodes} nodes would "
-            "stay"
-        )
-        return lose_quota(state, ExitCode.STOPPED, message, now)
+        return stop_below_minimum(state, leaving, staying, now)
     if not warm:
         return state, ()
     if not state.generation:
@@ -46,6 +45,15 @@ def form_next(state: State, now: float) -> Decision:
     if enough and _others_come(state, warm, now):
         return state, ()
     return _grow(state, warm, now)
+
+
+def stop_below_minimum(state: State, leaving: list[Node], staying: int, now: float) -> Decision:
+    """Ends the job, or has it wait for its quota, since too few nodes would stay."""
+    told = " and ".join(f"node {node.number}" for node in leaving)
+    message = (
+        f"{told} must leave ({leaving[-1].leave}) and {staying} of at least {state.rules.min_nodes} nodes would stay"
+    )
+    return lose_quota(state, ExitCode.STOPPED, message, now)
 
 
 def take_formed(state: State, number: int, report: Formed) -> Decision:
@@ -215,7 +223,7 @@ def _complete(state: State, now: float) -> Decision:
     formation = state.formation
     assert formation is not None
     reports = formation.active
-    before, lost = set(state.group), state.nodes_of(state.lost())
+    before = set(state.group)
     survivors = [number for number in formation.members if number in before]
     joined = [node for node in state.nodes_of(formation.members) if state.nodes[node].phase is Phase.WARM]
     for node in joined:
@@ -224,6 +232,7 @@ def _complete(state: State, now: float) -> Decision:
     for number, report in reports.items():
         members[number] = replace(members[number], step=max(members[number].step, report.step))
     latest = max(reports.values(), key=lambda report: report.step)
+    gone = state.nodes_of(number for number in state.group if number not in formation.members)
     state = replace(
         state,
         generation=state.generation + 1,
@@ -250,7 +259,7 @@ def _complete(state: State, now: float) -> Decision:
         first_step=max(report.first_step for report in reports.values()),
         pause_seconds=max((reports[number].pause_seconds for number in survivors if number in reports), default=0.0),
         joined=joined,
-        left=[*state.nodes_of(formation.leavers), *lost],
+        left=gone,
     )
     decision: Decision = (state, (event,))
     for number in formation.leavers:

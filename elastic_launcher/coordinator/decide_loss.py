@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from elastic_launcher.config import ExitCode
-from elastic_launcher.control.messages import Abandon, FormFailed, StepFailed
+from elastic_launcher.control.messages import Abandon, End, FormFailed, StepFailed
 from elastic_launcher.coordinator.actions import KillNode, Order
 from elastic_launcher.coordinator.decide_end import (
     COLLECT_SECONDS,
     Decision,
+    appoint_saver,
     condemn,
     emit,
     ended_early,
@@ -47,16 +48,18 @@ def lose_node(state: State, member: Member, now: float, fact: str = "") -> Decis
     message = f"{state.name(member.number)} {fact or how(end)} {when(state)}"
     fields: dict[str, Any] = {"member": member.number, "signal": end.signal, "exit_code": end.code, "step": state.step}
     lost = emit(state, "node_lost", node=node.number, **fields, message=message)
-    actions = (lost, KillNode(node.number))
+    left_over = tuple(number for number in node.members if state.members[number].exit is None)
+    actions = (lost, KillNode(node.number), Order(left_over, End(message, at_once=True)))
     for number in node.members:
         state = state.with_member(number, lost=True)
-    state = _schedule_replacement(state.with_node(node.number, phase=Phase.ENDING, since=now), now)
-    decision: Decision = (state, actions)
+    noticed = node.leave == "notice"
+    state = state.with_node(node.number, phase=Phase.ENDING, since=now)
+    decision: Decision = (state if noticed else _schedule_replacement(state, now), actions)
     formation = state.formation
     if formation is not None and set(node.members) & {*formation.members, *formation.leavers}:
         decision = then(decision, fail_formation, message, (), now, True)
-    decision = then(decision, _break_off, message, True)
-    return then(decision, _check_holders, member, message, now)
+    decision = then(decision, break_off, message, True, "notice" if noticed else "failure")
+    return then(then(decision, _check_holders, member, message, now), appoint_saver)
 
 
 def bear_failure(state: State, member: Member, fact: str, now: float) -> Decision | None:
@@ -78,7 +81,7 @@ def bear_failure(state: State, member: Member, fact: str, now: float) -> Decisio
 
 def take_broken_step(state: State, number: int, report: StepFailed, reason: str, now: float) -> Decision:
     """A member that holds the state says that its step broke off, and waits to be formed anew."""
-    state, actions = _break_off(state, reason)
+    state, actions = break_off(state, reason)
     recovery = state.recovery
     assert recovery is not None
     others = recovery.others if number in (*state.group, *recovery.others) else (*recovery.others, number)
@@ -128,20 +131,30 @@ def recover(state: State, now: float) -> Decision:
     if state.broke >= MOST_BREAKS:
         message = f"step {step} broke off {state.broke} times in a row, the last time: {waiting.reason}"
         return then((state, decision[1]), finish, ExitCode.SCRIPT_FAILED, message)
-    return then((state, decision[1]), begin, "recover", members, (), (), {}, "failure", now)
+    return then((state, decision[1]), begin, "recover", members, (), (), {}, waiting.cause, now)
 
 
-def _break_off(state: State, reason: str, loss: bool = False) -> Decision:
-    """Has all survivors drop what they do in their group, so that all of them notice at once."""
+def break_off(state: State, reason: str, loss: bool = False, cause: str = "failure") -> Decision:
+    """Has all survivors drop what they do in their group, so that all of them notice at once.
+
+    Args:
+        state: The state before.
+        reason: What happened.
+        loss: Whether a node is gone, so that nothing else need be looked for.
+        cause: ``failure``, or ``notice`` where it was told to go: then nobody is to blame for the step.
+    """
     recovery = state.recovery
+    noticed = cause == "notice"
     if recovery is not None:
         if loss:
             known = recovery.reason if recovery.explained else reason
+            if not (noticed and recovery.explained):
+                recovery = replace(recovery, cause=cause, counted=noticed or recovery.counted)
             recovery = replace(recovery, reason=known, explained=True, failures=0, not_before=0.0)
         return replace(state, recovery=recovery), ()
     if state.over and loss:
         return state, ()  # who needs the others says so
-    state = replace(state, recovery=Recovery(reason, loss))
+    state = replace(state, recovery=Recovery(reason, loss, counted=noticed, cause=cause))
     told = tuple(number for number in state.survivors() if state.members[number].exit is None)
     return state, (Order(told, Abandon(state.group_formation)),) if told and state.group_formation else ()
 

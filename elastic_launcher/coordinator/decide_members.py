@@ -28,6 +28,7 @@ from elastic_launcher.control.messages import (
 from elastic_launcher.coordinator.actions import Order
 from elastic_launcher.coordinator.decide_end import (
     Decision,
+    appoint_saver,
     emit,
     ended_early,
     exited_by_itself,
@@ -49,6 +50,8 @@ from elastic_launcher.coordinator.observations import (
     MemberJoined,
     MemberReported,
     MemberSilent,
+    MemberSlow,
+    MemberStuck,
     NodeExited,
     RankEnded,
 )
@@ -82,6 +85,34 @@ def take_silence(state: State, observation: MemberSilent) -> Decision:
     if member.number not in state.survivors() or member.exit is not None or member.ended:
         return state, ()
     return lose_node(state, member, observation.now, f"gave no sign of life {silence} while others waited for it,")
+
+
+def take_stuck(state: State, observation: MemberStuck) -> Decision:
+    """A member gets no further inside a step, and others wait for it: its node is lost."""
+    member = state.members[observation.member]
+    if member.number not in state.survivors() or member.exit is not None or state.over:
+        return state, ()
+    fact = f"made no progress in its step for {observation.seconds:.0f} s while others waited for it,"
+    return lose_node(state, member, observation.now, fact)
+
+
+def take_slow(state: State, observation: MemberSlow) -> Decision:
+    """A member is slower than the others, or no longer: it is said."""
+    member = state.members[observation.member]
+    if member.number not in state.group or state.over:
+        return state, ()
+    return state, (
+        emit(
+            state,
+            "straggler",
+            member=member.number,
+            rank=state.group.index(member.number),
+            node=member.node,
+            factor=round(observation.factor, 2),
+            step_seconds=round(observation.seconds, 4),
+            over=observation.over,
+        ),
+    )
 
 
 def take_report(state: State, observation: MemberReported) -> Decision:
@@ -234,6 +265,8 @@ def _log(state: State, member: Member, report: Log, now: float) -> Decision:
 
 
 def _step_failed(state: State, member: Member, report: StepFailed, now: float) -> Decision:
+    if member.left:
+        return state, ()  # it had to leave within the step
     formation = state.formation
     if formation is not None and formation.number == report.formation:
         return then(form_if_active(state, now), _break_off, member, report, now)
@@ -281,9 +314,11 @@ def _save_failed(state: State, member: Member, report: SaveFailed, now: float) -
 
 
 def _halted(state: State, member: Member, report: Halted, now: float) -> Decision:
-    if (state.stopping is None and state.pause is None) or not _trains(state, member):
+    if not state.halts or not _trains(state, member):
         return state, ()
-    return replace(state, halted=True, step=max(state.step, report.step)), ()
+    halting = replace(state.halting, standing=state.halting.standing | {member.number})
+    state = replace(state, halting=halting, halted=state.halted or report.saved, step=max(state.step, report.step))
+    return appoint_saver(state)
 
 
 def _failed(state: State, member: Member, report: Failed, now: float) -> Decision:

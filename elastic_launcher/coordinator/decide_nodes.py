@@ -144,14 +144,15 @@ def take_unstarted(state: State, observation: NodeNotStarted) -> Decision:
 def take_notice(state: State, observation: NodeNoticed) -> Decision:
     """A node was told to go: it leaves at the next boundary, and is replaced only under the rule for growth."""
     node = state.nodes[observation.node]
-    if node.leave or node.phase in (Phase.LEAVING, Phase.ENDING, Phase.GONE):
+    if node.leave not in ("", "hint") or node.phase in (Phase.LEAVING, Phase.ENDING, Phase.GONE):
         return state, ()
     noticed: tuple[Action, ...] = (emit(state, "notice", node=node.number, source=observation.source),)
     if state.over or state.target is None:
         return state, noticed
     decision: Decision = (state, noticed)
     if node.phase is Phase.ADMITTED or state.forming(node):
-        decision = state.with_node(node.number, leave="notice"), noticed
+        by = observation.now + state.rules.grace_period
+        decision = state.with_node(node.number, leave="notice", leave_by=by), noticed
     else:
         decision = then(decision, dismiss, node, "notice", observation.now)
     return then(decision, _lower_target, node)

@@ -9,6 +9,7 @@ from typing import Any
 
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Message
+from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.server import Desk, NotYetError
 
 LOOK_SECONDS = 0.05  # between looks at who has ended meanwhile
@@ -63,7 +64,7 @@ class Gathering:
         """Keeps a member's report."""
         self.hold(lambda desk: desk.report(member, report))
 
-    def hear(self, member: int, waits: float | None = None) -> None:
+    def hear(self, member: int, vitals: Vitals | None = None) -> None:
         """Nobody is given up yet."""
 
     def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> None:

@@ -61,6 +61,38 @@ class MemberSilent(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class MemberStuck(Observation):
+    """A member lives, and has got no further inside a step for so many seconds while others wait for it."""
+
+    member: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSlow(Observation):
+    """A member has become a straggler, or is none any more.
+
+    Attributes:
+        member: The member.
+        factor: How many times the median its own time of a step is.
+        over: Whether it is none any more.
+        seconds: Its own time of a step.
+    """
+
+    member: int
+    factor: float
+    over: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeExpires(Observation):
+    """Nodes that were told to go can't wait for the next boundary."""
+
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeNotStarted(Observation):
     """The engine could not start a node."""
 

@@ -42,6 +42,7 @@ class Origin:
             config.start_timeout,
             wait_for_quota=config.wait_for_quota,
             max_failures=config.max_failures or 0,
+            grace_period=config.grace_period,
             first_node=self.past.first_node,
             first_member=self.past.first_member,
             generations_before=self.past.generations,

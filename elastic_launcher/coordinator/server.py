@@ -13,6 +13,7 @@ from aiohttp import web
 from elastic_launcher.control.auth import Refusal, Verifier
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Message, report_from_dict
+from elastic_launcher.control.vitals import Vitals
 
 HOST = "127.0.0.1"
 LONGEST_WAIT = 30.0  # seconds that a request for orders may ask to be kept waiting
@@ -37,8 +38,8 @@ class Desk(Protocol):
     def report(self, member: int, report: Message) -> None:
         """Takes a member's report."""
 
-    def hear(self, member: int, waits: float | None = None) -> None:
-        """Takes it that a member lives, and for how many seconds it has waited for the others, if it says so."""
+    def hear(self, member: int, vitals: Vitals | None = None) -> None:
+        """Takes it that a member lives, and what it does, if it says so."""
 
     def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> None:
         """Takes it that a node's agent lives, and how often it was told that it will go."""
@@ -198,7 +199,7 @@ class ControlServer:
     async def _orders(self, request: web.Request) -> web.Response:
         member = _member(request)
         self._check_term(request.query.get("term"))
-        self.desk.hear(member, float(request.query.get("waits", "0")))
+        self.desk.hear(member, Vitals.from_query(request.query))
         after, wait = int(request.query.get("after", "0")), float(request.query.get("wait", "2"))
         wait = 0.0 if self._closing else max(0.0, min(wait, LONGEST_WAIT))
         orders = await self._mailbox(member).after(after, wait)

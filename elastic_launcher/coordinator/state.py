@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
@@ -9,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from elastic_launcher.control.messages import Active, Failed, Progress, Saved
+from elastic_launcher.coordinator.grace import NOTICE_SECONDS
 from elastic_launcher.coordinator.pause import Pause
 from elastic_launcher.logged import Logged
 
@@ -29,6 +31,7 @@ class Rules:
         form_timeout: Seconds within which a group must stand.
         wait_for_quota: Seconds that a job which loses its quota waits for it; 0 ends it.
         max_failures: Failures of the script within an hour that cost a node instead of the job.
+        grace_period: Seconds from a node's notice until it may be killed.
         first_node: Number of the first node that is started: numbers of an earlier run are not used again.
         first_member: Number of its first member.
         generations_before: Generations of earlier runs.
@@ -41,6 +44,7 @@ class Rules:
     form_timeout: float = 10.0
     wait_for_quota: float = 0.0
     max_failures: int = 0
+    grace_period: float = NOTICE_SECONDS
     first_node: int = 1
     first_member: int = 1
     generations_before: int = 0
@@ -93,6 +97,7 @@ class Node:
         phase: Where it is in its life.
         since: When it came to this phase.
         leave: Why it has to leave at the next boundary (``hint``, ``notice``); empty if it has not.
+        leave_by: When it may be killed, if it was given notice.
     """
 
     number: int
@@ -102,6 +107,7 @@ class Node:
     phase: Phase = Phase.STARTING
     since: float = 0.0
     leave: str = ""
+    leave_by: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +198,7 @@ class Recovery:
         given_up: The last formation that was to form them anew and failed: its members answer once more.
         not_before: They are not formed before this time.
         failures: How often in a row they could not be formed, and nobody is known to have died.
+        cause: ``failure``, or ``notice`` where a node left within the step because it was told to go.
     """
 
     reason: str
@@ -202,6 +209,7 @@ class Recovery:
     given_up: int = 0
     not_before: float = 0.0
     failures: int = 0
+    cause: str = "failure"
 
 
 class Weight(IntEnum):
@@ -252,6 +260,21 @@ class Stopping:
 
 
 @dataclass(frozen=True, slots=True)
+class Halting:
+    """The training is being brought to stand still, and saved.
+
+    Attributes:
+        at_once: Whether it was told not to wait for the end of the step.
+        standing: Members whose training stands still.
+        saver: The member that was asked to save in the place of the first, which is gone; 0 for none.
+    """
+
+    at_once: bool = False
+    standing: frozenset[int] = frozenset()
+    saver: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """All that the coordinator knows.
 
@@ -285,7 +308,8 @@ class State:
         verdict: Why and when the job ends.
         stopping: Why and when at the latest the job ends although nothing is wrong.
         pause: What the job waits for, if it does.
-        halted: Whether its training stands still for one of these.
+        halting: How far its training is brought to stand still for one of these.
+        halted: Whether it stands still, and is saved.
         saved: The last checkpoint.
         finished: Whether it has.
         step: Optimizer steps done, as far as is known.
@@ -324,6 +348,7 @@ class State:
     verdict: Verdict | None = None
     stopping: Stopping | None = None
     pause: Pause | None = None
+    halting: Halting = field(default_factory=Halting)
     halted: bool = False
     saved: Saved | None = None
     finished: bool = False
@@ -338,6 +363,11 @@ class State:
     def generation_number(self) -> int:
         """The current generation's number over all runs of the job, 0 before the first of this run."""
         return self.rules.generations_before + self.generation if self.generation else 0
+
+    @property
+    def halts(self) -> bool:
+        """Whether its training is to stand still, and to be saved there."""
+        return self.stopping is not None or (self.pause is not None and not self.pause.released)
 
     def in_phase(self, *phases: Phase) -> list[Node]:
         """Returns the nodes in one of ``phases``, oldest first."""

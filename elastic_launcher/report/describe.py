@@ -45,7 +45,15 @@ def describe(event: Event) -> str | None:
         case "generation_formed":
             return _generation(event)
         case "step_redone":
-            return f"step {number(get('step'))} is done again from its first sample: a node was lost in it"
+            return (
+                f"step {number(get('step'))} is done again from its first sample: a node was lost in it, or had to go"
+            )
+        case "straggler":
+            who = f"rank {get('rank')} (node {get('node')})"
+            if get("over"):
+                return f"{who} is no longer slower than the others"
+            took = duration(get("step_seconds") or 0.0)
+            return f"{who} is {get('factor')} times slower than the others ({took} a step): all wait for it"
         case "checkpoint_saved":
             held = duration(get("held_seconds") or 0.0)
             return f"step {number(get('step'))} is saved in {get('path')} (the training waited {held})"
@@ -98,6 +106,7 @@ def progress_line(state: JobState) -> str:
         speed(state),
         plural(state.resizes, "resize") if state.resizes else "",
         time_left(state),
+        slow(state),
     ]
     return ", ".join(part for part in parts if part)
 
@@ -137,6 +146,13 @@ def time_left(state: JobState) -> str:
     if left is None:
         return ""
     return f"{duration(round(left))} left" if left >= 1 else "under 1 s left"
+
+
+def slow(state: JobState) -> str:
+    """Returns which ranks hold the others up; empty when none does."""
+    ranks = {member["member"]: rank for rank, member in enumerate(state.members)}
+    told = [(ranks.get(number), one) for number, one in sorted(state.stragglers.items())]
+    return ", ".join(f"rank {rank} (node {one.get('node')}) is {one.get('factor')} times slower" for rank, one in told)
 
 
 def waiting(state: JobState) -> str:

@@ -22,6 +22,7 @@ NOTABLE = (
     "hint_missing",
     "node_failed",
     "node_lost",
+    "straggler",
     "step_redone",
     "events_gap",
 )

@@ -64,6 +64,7 @@ class JobState:
         message: Of the last warning, rejection, failure or loss.
         log: The values of ``job.log`` that count.
         finished: What ``job_finished`` said, or None.
+        stragglers: What the last ``straggler`` of each member that is slow said, by member.
     """
 
     started: Mapping[str, Any] = field(default_factory=dict)
@@ -88,6 +89,7 @@ class JobState:
     message: str = ""
     log: Logged = field(default_factory=Logged)
     finished: Mapping[str, Any] | None = None
+    stragglers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     progressed_at: float | None = None
     timed_generation: int = 0
 
@@ -149,6 +151,10 @@ def advance(state: JobState, event: Event) -> JobState:
         case "log":
             log, _ = state.log.add(get("step") or 0, get("rank") or 0, get("values") or {})
             return replace(state, last_at=now, log=log)
+        case "straggler":
+            others = {number: told for number, told in state.stragglers.items() if number != get("member")}
+            slow = others if get("over") else {**others, get("member"): event.fields}
+            return replace(state, last_at=now, stragglers=slow)
         case "job_started":
             return _start(state, event, now)
         case "hint_applied":
@@ -188,6 +194,7 @@ def _start(state: JobState, event: Event, now: float) -> JobState:
         started_at=state.started_at or now,
         nodes=nodes,
         members=(),
+        stragglers={},
         world_size=0,
         finished=None,
         step=event.get("resumed_step") or 0,
@@ -213,6 +220,7 @@ def _step_seconds(state: JobState, event: Event, now: float) -> float | None:
 
 def _form(state: JobState, event: Event, now: float) -> JobState:
     members = tuple(event.get("members") or ())
+    numbers = {member["member"] for member in members}
     nodes = dict(state.nodes)
     for node in sorted({member["node"] for member in members}):
         own = tuple(member["member"] for member in members if member["node"] == node)
@@ -225,6 +233,7 @@ def _form(state: JobState, event: Event, now: float) -> JobState:
         world_size=event.get("world_size") or len(members),
         members=members,
         nodes=nodes,
+        stragglers={number: told for number, told in state.stragglers.items() if number in numbers},
         generation=event.generation,
         resizes=state.resizes + (state.generation > 0 and event.get("cause") != "start"),
     )

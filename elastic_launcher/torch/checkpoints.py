@@ -124,7 +124,7 @@ class Checkpoints:
             SystemExit: With 0, where the job stops.
         """
         if self._halting:
-            self._halt()
+            self.halt()
         if self._due and not self._saver.busy:
             self._due = False
             self._begin()
@@ -133,24 +133,38 @@ class Checkpoints:
 
     def _begin(self) -> None:
         session = self._session
-        place = session.need_place("a checkpoint")
         self._begun_at, self._begun_step = time.monotonic(), session.position.step
-        if place.rank == 0:
-            mark = Mark(self._member.term, place.formation.generation, session.position.step)
-            self._saver.save(session.state, session.position, self._identity(), mark, place.world_size)
+        if session.need_place("a checkpoint").rank == 0:
+            self._save()
 
-    def _halt(self) -> None:
-        """Saves, and waits for the end of the job."""
+    def _save(self) -> None:
+        session = self._session
+        place = session.need_place("a checkpoint")
+        mark = Mark(self._member.term, place.formation.generation, session.position.step)
+        self._saver.save(session.state, session.position, self._identity(), mark, place.world_size)
+
+    def halt(self, *, whole: bool = True) -> None:
+        """Saves, and waits for the end of the job; saves also where the rank that was to do so is gone.
+
+        Args:
+            whole: Whether the state is that between two steps.
+
+        Raises:
+            SystemExit: With 0, when the job ends.
+        """
         self._saver.wait()
-        self._begin()
-        self._saver.wait()
-        if self._session.need_place("the end").rank == 0:
-            self._member.report("halted", step=self._session.position.step)
-        try:
-            self._member.wait_for(lambda formation: False)
-        except JobOver as over:
-            self._session.over = True
-            raise SystemExit(0) from over
+        saves = self._session.need_place("the end").rank == 0
+        while True:
+            if saves and whole:
+                self._save()
+                self._saver.wait()
+            self._member.report("halted", step=self._session.position.step, saved=saves)
+            try:
+                self._member.wait_to_save()
+            except JobOver as over:
+                self._session.over = True
+                raise SystemExit(0) from over
+            saves = True
 
     def _tell_saved(self, saved: Saved) -> None:
         self._cost = saved.seconds

@@ -22,6 +22,7 @@ import torch
 
 from elastic_launcher.checkpoint import kept
 from elastic_launcher.control.client import ControlClient, ControlRefused, ControlUnreachable
+from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.torch.account import Account
 from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.group import Group, GroupError, build_group
@@ -59,6 +60,8 @@ class Member:
         account: What a coordinator that comes back is told.
         save_wanted: Whether a checkpoint is asked for; whoever sees to it sets it back.
         halt_wanted: Whether the job is to stop after a checkpoint.
+        drops_step: Whether it is to stop within the step.
+        appointed: Whether this member is to save in the place of one that is gone.
     """
 
     def __init__(self, launch: Launch, device: torch.device, orphan_timeout: float) -> None:
@@ -82,7 +85,7 @@ class Member:
         self._last_contact = time.monotonic()
         self.before_growing: Callable[[Formation], None] = lambda formation: None
         self.expected_world_size = 1
-        self.waiting_since: float | None = None
+        self.vitals: Callable[[], Vitals] = Vitals
         self.checkpoint = ""
         self.term = 1
         self.account = Account()
@@ -90,6 +93,8 @@ class Member:
         self._introducing = threading.Lock()
         self.save_wanted = False
         self.halt_wanted = False
+        self.drops_step = False
+        self.appointed = False
         self._store = ""
 
     def join(self) -> dict[str, Any]:
@@ -180,6 +185,18 @@ class Member:
                     return pending
                 self._changed.wait(1.0)
 
+    def wait_to_save(self) -> None:
+        """Waits until this member is appointed to save.
+
+        Raises:
+            JobOver: If the coordinator has no more use for it.
+        """
+        with self._changed:
+            while not self.appointed:
+                self.check_over()
+                self._changed.wait(1.0)
+            self.appointed = False
+
     def give_up(self, formation: Formation, error: object) -> None:
         """Tells that a formation failed before this member was admitted by it."""
         with self._changed:
@@ -201,9 +218,7 @@ class Member:
             with self._introducing:
                 term, after = self.term, self._after
             try:
-                since = self.waiting_since
-                waits = 0.0 if since is None else time.monotonic() - since
-                query = f"after={after}&wait={POLL_SECONDS:g}&waits={waits:.1f}&term={term}"
+                query = f"after={after}&wait={POLL_SECONDS:g}&term={term}&{self.vitals().to_query()}"
                 answer = self._client.get(f"/v1/members/{self.number}/orders?{query}", timeout=POLL_SECONDS + 5.0)
             except ControlUnreachable:
                 self._consider_leaving()
@@ -260,7 +275,9 @@ class Member:
         elif kind == "abandon":
             self._abandon(order["formation"])
         elif kind == "save":
-            self.save_wanted, self.halt_wanted = True, self.halt_wanted or bool(order.get("halt"))
+            self._save(order)
+        elif kind == "end" and order.get("at_once"):
+            _leave(f"this node was given up: {order.get('reason')}")
         elif kind == "end":
             with self._changed:
                 self._over = order.get("reason") or "the job is over"
@@ -271,6 +288,15 @@ class Member:
         elif kind == "fail":
             end = "failed" if order.get("failed", True) else "ends"
             _leave(f"the job {end}: {order.get('message', '')}", code=1)
+
+    def _save(self, order: dict[str, Any]) -> None:
+        with self._changed:
+            self.appointed = self.appointed or order.get("saver") == self.number
+            self.save_wanted, self.halt_wanted = True, self.halt_wanted or bool(order.get("halt"))
+            if order.get("at_once") and self._current is not None and self._current.group is not None:
+                self.drops_step = True
+                self._current.group.cut()
+            self._changed.notify_all()
 
     def _abandon(self, number: int) -> None:
         with self._changed:

@@ -50,7 +50,7 @@ class Recovery:
         Raises:
             GroupError: If there is nobody who could form another generation.
             LookupError: If no rank that is left has the state.
-            SystemExit: With 0, if the job ends without needing this rank.
+            SystemExit: With 0, if the job ends without needing this rank, or stops here.
         """
         session, began = self._session, time.monotonic()
         place = session.need_place("a step")
@@ -64,6 +64,8 @@ class Recovery:
             member.give_up(place.formation, error)
             self._resizer.admit({})
             return Way(Todo.AGAIN, 0, takes=True)
+        if member.drops_step and session.checkpoints is not None:
+            session.checkpoints.halt(whole=not (session.torn or session.position.calls or self._in_body(at)))
         while True:
             formation = session.need_place("a step").formation.number
             member.report("step_failed", formation=formation, step=session.position.step, error=str(error))
@@ -96,6 +98,7 @@ class Recovery:
         session = self._session
         while True:
             place, own = session.need_place("a sum over ranks"), dict[str, torch.Tensor]()
+            session.pace.end_work()
             try:
                 own = compute(place)
                 point("sums", session.position.step)

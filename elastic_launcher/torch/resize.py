@@ -155,6 +155,7 @@ class Resizer:
     def take_place(self, place: Place) -> None:
         """Makes a place this rank's own."""
         self._session.place = place
+        self._session.pace.renew()
         place.publish(self._session.launch.local_rank)
         if self._session.member is not None:
             mark_log(place)
@@ -233,6 +234,7 @@ class Resizer:
             self.transition, self._receiver = None, None
             place = session.need_place("a resize")
             place.dividing = place.world_size
+            session.pace.renew()
         self.close_old()
         if self._activation is not None and session.position.step >= self._activation.done_at:
             self.tell_active(gap)

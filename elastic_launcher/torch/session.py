@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
-import time
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +10,7 @@ import torch
 from torch import nn
 
 from elastic_launcher.torch.buffers import ModelBuffers
+from elastic_launcher.torch.pace import Pace
 from elastic_launcher.torch.place import Place
 from elastic_launcher.torch.position import Position
 from elastic_launcher.torch.reducer import Reducer
@@ -25,8 +22,6 @@ if TYPE_CHECKING:
     from elastic_launcher.torch.launch import Launch
     from elastic_launcher.torch.loader import ElasticLoader
     from elastic_launcher.torch.member import Member
-
-USUAL_STEPS = 20  # recent steps whose median is the usual step time
 
 
 @dataclass
@@ -71,27 +66,6 @@ class Latest:
     result: Any = None
     acted: dict[str, int] = field(default_factory=dict)
     taken: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass
-class Pace:
-    """When steps were completed, on a monotonic clock."""
-
-    gaps: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_STEPS))
-    last: float | None = None
-
-    def tick(self) -> float:
-        """Notes that a step was completed now; returns the seconds since the one before (0 for the first)."""
-        now = time.monotonic()
-        gap = now - self.last if self.last is not None else 0.0
-        if self.last is not None:
-            self.gaps.append(gap)
-        self.last = now
-        return gap
-
-    def usual(self) -> float:
-        """Returns the median of the recent gaps, 0 when there is none."""
-        return statistics.median(self.gaps) if self.gaps else 0.0
 
 
 @dataclass
@@ -144,6 +118,8 @@ class Session:
 
     def __post_init__(self) -> None:
         self.reducer = Reducer(self.parameters, self.buffers, self.device)
+        if self.member is not None:
+            self.member.vitals = self.pace.vitals
 
     @property
     def models(self) -> list[nn.Module]:
@@ -176,16 +152,9 @@ class Session:
             )
         return self.place
 
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
+    def waiting(self) -> contextlib.AbstractContextManager[None]:
         """Lets the coordinator know that this rank waits for its peers: who gives no sign of life then is lost."""
-        if self.member is not None:
-            self.member.waiting_since = time.monotonic()
-        try:
-            yield
-        finally:
-            if self.member is not None:
-                self.member.waiting_since = None
+        return self.pace.waiting()
 
     def reduced(self, outcome: str = Todo.AGAIN) -> None:
         """Notes that a reduction has ended well."""

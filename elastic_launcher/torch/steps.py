@@ -44,6 +44,7 @@ class StepLoop:
         self._plan = plan
         self._progress = Progress(session)
         self._epoch_done = False
+        self._samples = 0
         self._left: ElasticLoader | None = None
         self._left_complete = False
 
@@ -186,7 +187,9 @@ class StepLoop:
         self._backward.begin_step()
         self._plan.load(loader)
         mine = share_of_step(session, place, count)
+        self._samples = mine.samples
         sizes = mine.micro_batches
+        session.pace.begin_work(sizes or (SPARE_SAMPLES,))
         if not sizes:
             micro = MicroBatch(samples=0, count=count, last=True)
             yield from self._issue(loader, (position.epoch, start, min(count, SPARE_SAMPLES)), micro)
@@ -220,7 +223,7 @@ class StepLoop:
         checkpoints = self._session.checkpoints
         if checkpoints is not None and checkpoints.after_step():
             self._resizer.check_due = self._session.need_place("a checkpoint").world_size > 1
-        self._resizer.after_step(self._session.pace.tick())
+        self._resizer.after_step(self._session.pace.tick(self._samples))
 
     # -- ends
 

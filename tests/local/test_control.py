@@ -17,6 +17,7 @@ import pytest
 from elastic_launcher.control import ControlClient, ControlRefused
 from elastic_launcher.control.auth import COUNTER_HEADER, SENDER_HEADER, SIGNATURE_HEADER, VERSION_HEADER, sign
 from elastic_launcher.control.messages import End, Formed, Message
+from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.server import ControlServer
 
 KEY = bytes(range(32))
@@ -37,7 +38,7 @@ class Desk:
     def report(self, member: int, report: Message) -> None:
         self.told.append((member, report))
 
-    def hear(self, member: int, waits: float | None = None) -> None:
+    def hear(self, member: int, vitals: Vitals | None = None) -> None:
         if member not in (1, 2):
             raise LookupError(f"there is no member {member}")
         self.heard.append(member)

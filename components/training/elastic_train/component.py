@@ -35,6 +35,8 @@ def elastic_train(
     start_timeout: float = 600,
     orphan_timeout: float = 60,
     heartbeat_timeout: float = 10,
+    progress_timeout: float = 60,
+    grace_period: float = 15,
     max_failures: int = 0,
     checkpoint_every: str = "",
     keep_checkpoints: int = 2,
@@ -72,6 +74,8 @@ def elastic_train(
         start_timeout: Seconds after which a node that is not ready to train counts as failed.
         orphan_timeout: Seconds that nodes go on when the launcher can't be reached.
         heartbeat_timeout: Seconds without a sign of life after which a rank that others wait for counts as lost.
+        progress_timeout: Seconds without progress in a step (or 10 usual steps) after which it counts as lost, too.
+        grace_period: Seconds from a node's notice until it may be killed.
         max_failures: Exceptions of the script within an hour that cost the node only; 0 ends the training at the first.
         checkpoint_every: How often the training is saved, as 30s, 5m or 100 steps; without it, as its cost allows.
         keep_checkpoints: How many checkpoints are kept.
@@ -106,6 +110,8 @@ def elastic_train(
             "start_timeout": start_timeout,
             "orphan_timeout": orphan_timeout,
             "heartbeat_timeout": heartbeat_timeout,
+            "progress_timeout": progress_timeout,
+            "grace_period": grace_period,
             "max_failures": max_failures or None,
             "checkpoint_every": checkpoint_every,
             "keep_checkpoints": keep_checkpoints,

@@ -36,7 +36,10 @@ KEYS: dict[str, Any] = {
     "evaluate": 0,  # after how many steps all samples are evaluated, inside the loop; also after it
     "slow_start": 0.0,  # seconds before init, in joiners
     "slow_forward": 0.0,  # seconds of the first forward pass, in joiners
-    "die": "",  # "admitted": the first joiner kills itself in the step in which it is admitted
+    "die": "",  # "admitted": the first joiner, in the step in which it is admitted; "after": member 1, after the loop
+    "slow_members": [],  # whose micro-batches take `slow` seconds longer, while the file "fast" is not there
+    "slow": 0.0,
+    "slow_evaluation": 0.0,  # seconds that each of its batches takes longer, while the file "fast" is not there
     "fault": "",  # what goes wrong, on the rank of fault_rank
     "fault_rank": 1,
     "fault_step": 3,
@@ -95,6 +98,9 @@ def fault(job: elastic.Job, loss: torch.Tensor, optimizer: torch.optim.Optimizer
     match OPTIONS["fault"]:
         case "exception":
             raise ValueError("a mistake in the script")
+        case "exception once" if not (FOLDER / "raised").exists():
+            (FOLDER / "raised").touch()
+            raise ValueError("a mistake in the script")
         case "vector loss":
             return loss.expand(2)
         case "step first":
@@ -105,6 +111,9 @@ def fault(job: elastic.Job, loss: torch.Tensor, optimizer: torch.optim.Optimizer
             sys.exit(3)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "hang" if not (FOLDER / "hung").exists():
+            (FOLDER / "hung").touch()
+            signal.pause()
         case "nan":
             return loss * float("nan")
         case "other parameters":
@@ -115,7 +124,14 @@ def fault(job: elastic.Job, loss: torch.Tensor, optimizer: torch.optim.Optimizer
 
 def evaluated(job: elastic.Job, model: nn.Module, loader: Any) -> None:
     """Evaluates all samples, and writes down what came of it."""
-    sums = job.evaluate(lambda _, x, y: {"loss": functional.cross_entropy(model(x), y, reduction="sum")}, loader)
+    (FOLDER / "evaluates").touch()
+
+    def loss(_: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        if not (FOLDER / "fast").exists():
+            time.sleep(OPTIONS["slow_evaluation"])
+        return {"loss": functional.cross_entropy(model(x), y, reduction="sum")}
+
+    sums = job.evaluate(loss, loader)
     with open(FOLDER / f"sums-{os.getpid()}.jsonl", "a") as file:
         file.write(json.dumps({"step": job.step, **sums}) + "\n")
 
@@ -149,7 +165,8 @@ def main() -> None:
                     slow = 0.0
                 if OPTIONS["die"] == "admitted" and MEMBER == 2 and job.rank is not None:
                     os.kill(os.getpid(), signal.SIGKILL)
-                time.sleep(OPTIONS["pace"])
+                slowed = MEMBER in OPTIONS["slow_members"] and not (FOLDER / "fast").exists()
+                time.sleep(OPTIONS["pace"] + slowed * OPTIONS["slow"])
                 row = {
                     "member": MEMBER,
                     "pid": os.getpid(),
@@ -194,6 +211,8 @@ def main() -> None:
                     job.stop("the test has seen enough")
     if OPTIONS["evaluate"]:
         evaluated(job, model, loader)
+    if OPTIONS["die"] == "after" and MEMBER == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
     if job.is_main:
         torch.save({"model": plain.state_dict(), "step": job.step, "state": job.state}, FOLDER / "model.pt")
 

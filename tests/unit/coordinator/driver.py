@@ -19,6 +19,7 @@ from elastic_launcher.control.messages import (
 )
 from elastic_launcher.coordinator.actions import Action, Emit, Finish, KillNode, Order, StartNode
 from elastic_launcher.coordinator.decide import decide
+from elastic_launcher.coordinator.grace import GATHER_SECONDS
 from elastic_launcher.coordinator.observations import (
     MemberJoined,
     MemberReported,
@@ -90,7 +91,8 @@ class Job:
             self.report(member, report)
 
     def notice(self, node: int) -> tuple[Action, ...]:
-        return self.feed(NodeNoticed(self.now, node, "signal"))
+        """Gives notice to a node, and passes the time in which others might be given it too."""
+        return self.feed(NodeNoticed(self.now, node, "signal")) + self.tick(GATHER_SECONDS + 0.01)
 
     def rank_ended(self, member: int, code: int | None = None, signal: int | None = None) -> tuple[Action, ...]:
         one = self.state.members[member]

@@ -50,7 +50,18 @@ SAID = [
         Event("generation_formed", 0, 1, {"world_size": 1, "members": MEMBERS[:1], "cause": "start", "first_step": 0}),
         "generation 1: 1 rank on node 1 from step 0",
     ),
-    (Event("step_redone", 0, 1, {"step": 17}), "step 17 is done again from its first sample: a node was lost in it"),
+    (
+        Event("step_redone", 0, 1, {"step": 17}),
+        "step 17 is done again from its first sample: a node was lost in it, or had to go",
+    ),
+    (
+        Event("straggler", 0, 1, {"rank": 2, "node": 3, "factor": 2.5, "step_seconds": 0.4, "over": False}),
+        "rank 2 (node 3) is 2.5 times slower than the others (400 ms a step): all wait for it",
+    ),
+    (
+        Event("straggler", 0, 1, {"rank": 2, "node": 3, "over": True}),
+        "rank 2 (node 3) is no longer slower than the others",
+    ),
     (Event("warning", 0, 1, {"message": "no word from member 3"}), "warning: no word from member 3"),
     (
         Event("events_gap", 0, 1, {"lost": 1}),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_launcher.events import KINDS, Event
-from elastic_launcher.report.describe import waiting
+from elastic_launcher.report.describe import progress_line, waiting
 from elastic_launcher.report.state import JobState, advance, fold, outcome
 from tests.unit.report import jobs
 
@@ -149,3 +149,23 @@ def test_a_job_without_quota_waits_without_nodes_and_goes_on_where_it_is_saved()
     assert not any(node.is_there for node in state.nodes.values())
     back = advance(state, Event("quota_back", 9.0, 0, {"step": 9, "seconds": 4.0}))
     assert (back.outcome, back.step, waiting(back)) == ("running", 9, "")
+
+
+def test_a_straggler_is_known_until_it_is_none_any_more_or_has_gone() -> None:
+    members = [{"member": number, "node": number} for number in (1, 2, 3)]
+
+    def event(kind: str, **fields: object) -> Event:
+        return Event(kind, jobs.START, 1, fields)
+
+    def slow(member: int, over: bool = False) -> Event:
+        return event("straggler", member=member, rank=member - 1, node=member, factor=2.5, step_seconds=0.4, over=over)
+
+    formed = event("generation_formed", members=members, world_size=3, cause="start")
+    state = fold([formed, slow(2), slow(3)])
+    assert sorted(state.stragglers) == [2, 3]
+    line = progress_line(state)
+    assert "rank 1 (node 2) is 2.5 times slower, rank 2 (node 3) is 2.5 times slower" in line
+    state = advance(state, slow(2, over=True))
+    assert sorted(state.stragglers) == [3]
+    fewer = event("generation_formed", members=members[:2], world_size=2, cause="notice")
+    assert advance(state, fewer).stragglers == {}

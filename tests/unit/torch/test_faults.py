@@ -28,6 +28,15 @@ def test_a_member_ends_at_its_moment_and_no_other(faults: str, ends: bool) -> No
     assert (found.returncode, found.stdout) == ((-signal.SIGKILL, "") if ends else (0, "on\n"))
 
 
+def test_a_member_stands_still_until_it_may_go_on() -> None:
+    code = "from elastic_launcher.torch.faults import point; point('a', 5); print('on')"
+    environment = os.environ | {"ELASTIC_FAULT": "freeze=a@5:2", "ELASTIC_MEMBER": "2"}
+    rank = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+    assert os.WIFSTOPPED(os.waitpid(rank.pid, os.WUNTRACED)[1])
+    rank.send_signal(signal.SIGCONT)
+    assert rank.communicate()[0] == "on\n"
+
+
 def test_a_group_breaks_once() -> None:
     found = reach("[('a', 5)]", "break=a@5:2")
     assert "GroupError: the test breaks the group at a of step 5" in found.stderr
@@ -43,4 +52,4 @@ def test_a_frozen_member_goes_on_when_it_is_thawed() -> None:
 
 
 def test_a_fault_that_nobody_knows_is_named() -> None:
-    assert "'melt=a@5:2' is none of kill, freeze, break=MOMENT@STEP:MEMBER" in reach("[]", "melt=a@5:2").stderr
+    assert "'melt=a@5:2' is none of kill, freeze, break, launcher=MOMENT@STEP:MEMBER" in reach("[]", "melt=a@5:2").stderr

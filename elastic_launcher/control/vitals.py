@@ -1,0 +1,44 @@
+"""What a rank tells of its work with each request for orders, beside that it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from urllib.parse import urlencode
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """What one rank does at a moment, by its own account.
+
+    Attributes:
+        waits: For how many seconds it has waited for the others in an operation; 0 if it does not.
+        work: Which piece of work inside a step it is at, counted from 1; 0 where its progress is not to be judged.
+        since: Seconds since its last step was completed.
+        usual: Seconds that a step usually takes; 0 while that is not known.
+        own: Seconds of a step that it usually works itself, its waiting left out; 0 while that is not known.
+        per_sample: The same for each of its samples.
+        steps: How many steps these were taken from.
+    """
+
+    waits: float = 0.0
+    work: int = 0
+    since: float = 0.0
+    usual: float = 0.0
+    own: float = 0.0
+    per_sample: float = 0.0
+    steps: int = 0
+
+    def to_query(self) -> str:
+        """Returns the part of a request's query that stands for it."""
+        return urlencode({name: repr(value) for name, value in asdict(self).items()})
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> Vitals:
+        """Reads the query of a request; what it does not tell is 0.
+
+        Raises:
+            ValueError: If something in it is no number.
+        """
+        told = {one.name: float(query.get(one.name, "0")) for one in fields(cls)}
+        return cls(**{**told, "work": int(told["work"]), "steps": int(told["steps"])})  # type: ignore[arg-type]

@@ -1,0 +1,51 @@
+"""Nodes that were told to go and can't wait for the next boundary: they leave within the step, the others do it again.
+
+Nobody failed: it is not counted as a break of that step, and nothing is started in their place but under the rule for
+growth. Where nobody stays, what the training had reached before this step is saved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elastic_launcher.control.messages import Abandon, End, Save
+from elastic_launcher.coordinator.actions import Order
+from elastic_launcher.coordinator.decide_end import Decision, then
+from elastic_launcher.coordinator.decide_formation import fail_formation, form_if_active, let_go, stop_below_minimum
+from elastic_launcher.coordinator.decide_loss import break_off
+from elastic_launcher.coordinator.observations import NoticeExpires
+from elastic_launcher.coordinator.state import Phase, State
+
+
+def take_expired_notice(state: State, observation: NoticeExpires) -> Decision:
+    """The next boundary is too far for nodes that were told to go."""
+    if state.over or state.verdict is not None or not state.generation:
+        return state, ()
+    decision = form_if_active(state, observation.now)
+    state = decision[0]
+    nodes = [state.nodes[number] for number in observation.nodes]
+    leaving = [node for node in nodes if node.leave == "notice" and node.phase is Phase.ADMITTED]
+    leavers = tuple(number for node in leaving for number in node.members)
+    if not leavers:
+        return decision
+    staying, warm = [node for node in state.in_phase(Phase.ADMITTED) if not node.leave], state.in_phase(Phase.WARM)
+    if state.stopping is None and len(staying) + len(warm) < state.rules.min_nodes:
+        decision = then(decision, stop_below_minimum, leaving, len(staying), observation.now)
+    if not set(state.survivors()) - set(leavers):
+        return then(decision, _save_now)
+    message = f"{' and '.join(f'node {node.number}' for node in leaving)} had to leave within the step"
+    if state.formation is not None:
+        decision = then(decision, fail_formation, message, (), observation.now, True)
+    for node in leaving:
+        decision = then(decision, let_go, node.members[0], observation.now)
+    state, actions = decision
+    orders = (Order(leavers, Abandon(state.group_formation)), Order(leavers, End("its node was told to go")))
+    return then((state, (*actions, *orders)), break_off, message, True, "notice")
+
+
+def _save_now(state: State) -> Decision:
+    """Has a job that stops since all of its nodes must go save what it had reached before the present step."""
+    if not state.halts or state.halting.at_once:
+        return state, ()
+    state = replace(state, halting=replace(state.halting, at_once=True))
+    return state, (Order(state.survivors(), Save(halt=True, at_once=True)),)

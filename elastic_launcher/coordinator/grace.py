@@ -1,0 +1,23 @@
+"""Whether a node that was told to go can wait for the boundary at which it would leave for nothing."""
+
+from __future__ import annotations
+
+NOTICE_SECONDS = 15.0  # from a notice to the end, where nothing else is known: the shortest that clouds give
+GATHER_SECONDS = 0.2  # after a notice: nodes that are told to go together leave together
+RESERVE_SECONDS = 2.0  # of these, for leaving
+SAVE_SECONDS = 2.0  # for a last checkpoint, where it is not known that one takes longer
+FORM_SECONDS = 1.0  # that a group takes to stand: a boundary that comes sooner is missed
+
+
+def too_far(usual: float, since: float, formed: bool, left: float) -> bool:
+    """Returns whether the boundary comes too late.
+
+    Args:
+        usual: Seconds that a step usually takes; 0 while that is not known.
+        since: Seconds since the last boundary.
+        formed: Whether the group stands in which the others go on.
+        left: Seconds until the node may be killed.
+    """
+    to_end = max(usual - since, 0.0)
+    missed = not formed and to_end < FORM_SECONDS
+    return left <= RESERVE_SECONDS or to_end + (usual if missed else 0.0) > left - RESERVE_SECONDS

@@ -1,0 +1,73 @@
+"""Judges ranks by what they tell: which are silent, stuck or slow, and which can't wait until a boundary to leave."""
+
+from __future__ import annotations
+
+from elastic_launcher.control.vitals import Vitals
+from elastic_launcher.coordinator.grace import GATHER_SECONDS, SAVE_SECONDS, too_far
+from elastic_launcher.coordinator.observations import MemberSlow, MemberStuck, NoticeExpires, Observation
+from elastic_launcher.coordinator.silence import STALL_SECONDS, Silence
+from elastic_launcher.coordinator.state import Phase, State
+from elastic_launcher.coordinator.stragglers import Slow, factors, judge
+from elastic_launcher.coordinator.stuck import find_stuck, limit
+
+
+class Watch:
+    """Remembers what each member told last, and when.
+
+    Args:
+        heartbeat_timeout: Seconds of silence after which a member is given up that others wait for.
+        progress_timeout: Least seconds after which one is given up that gets no further in a step.
+        now: Monotonic seconds.
+    """
+
+    def __init__(self, heartbeat_timeout: float, progress_timeout: float, now: float) -> None:
+        self._silence = Silence(heartbeat_timeout, now)
+        self._fresh = heartbeat_timeout
+        self._floor = progress_timeout
+        self._looked = now
+        self._told: dict[int, tuple[float, Vitals]] = {}
+        self._work: dict[int, tuple[int, float]] = {}
+        self._slow = Slow()
+
+    def hear(self, member: int, now: float, vitals: Vitals | None = None) -> None:
+        """Takes it that a member lives, and what it does, if it says so."""
+        self._silence.hear(member, now, None if vitals is None else vitals.waits)
+        if vitals is None:
+            return
+        self._told[member] = now, vitals
+        if member not in self._work or self._work[member][0] != vitals.work:
+            self._work[member] = vitals.work, now
+
+    def look(self, state: State, now: float) -> list[Observation]:
+        """Returns what is to be said of members; what this process itself slept is nobody's fault."""
+        stall = now - self._looked
+        self._looked = now
+        if stall > STALL_SECONDS:
+            self._work = {member: (work, since + stall) for member, (work, since) in self._work.items()}
+        group = state.survivors()
+        vitals = {n: self._told[n][1] for n in group if n in self._told and now - self._told[n][0] < self._fresh}
+        found: list[Observation] = [*self._silence.look(state, now)]
+        found += self._stuck(vitals, now)
+        self._slow, changes = judge(self._slow, factors(vitals), now)
+        found += [MemberSlow(now, one.member, one.factor, one.over, vitals[one.member].own) for one in changes]
+        expired = self._expired(state, vitals, now)
+        return [*found, NoticeExpires(now, expired)] if expired else found
+
+    def _stuck(self, vitals: dict[int, Vitals], now: float) -> list[MemberStuck]:
+        longest = limit([one.usual for one in vitals.values()], self._floor)
+        at_work = {number: now - self._work[number][1] for number, one in vitals.items() if one.work}
+        waits = {number: one.waits for number, one in vitals.items()}
+        return [MemberStuck(now, number, at_work[number]) for number in find_stuck(at_work, waits, longest)]
+
+    def _expired(self, state: State, vitals: dict[int, Vitals], now: float) -> tuple[int, ...]:
+        """Returns the nodes that were told to go and can't wait for the boundary."""
+        usual = max((one.usual for one in vitals.values()), default=0.0)
+        since = min((one.since + now - self._told[number][0] for number, one in vitals.items()), default=0.0)
+        formation = state.formation
+        formed = formation is not None and formation.mode == "shrink" and formation.formed >= {*formation.members}
+        spare = 0.0
+        if state.halts:  # nobody stays: it has to be saved within that time, too
+            spare = SAVE_SECONDS if state.saved is None else max(state.saved.seconds, SAVE_SECONDS)
+        told_by = now - GATHER_SECONDS + state.rules.grace_period
+        noticed = [n for n in state.in_phase(Phase.ADMITTED) if n.leave == "notice" and n.leave_by <= told_by]
+        return tuple(node.number for node in noticed if too_far(usual, since, formed, node.leave_by - now - spare))

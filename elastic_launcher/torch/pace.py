@@ -1,0 +1,117 @@
+"""What this rank does, and how long its steps take: noted by the training thread, told by the one that asks for orders.
+
+A rank's progress is judged only inside a step: from its first micro-batch to the reduction. Not in its first step of a
+generation, nor with micro-batches of a size that it has not had before, nor while torch compiles: these take as long
+as they take. What a script does between the reduction and its next micro-batch may be an evaluation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+
+from elastic_launcher.control.vitals import Vitals
+
+USUAL_STEPS = 20  # recent steps whose median is the usual step time
+LONG_WORK = 5.0  # seconds of work in one step after which it is worth a look whether torch compiles
+
+
+@dataclass
+class Pace:
+    """When steps were completed, on a monotonic clock, and what was done in between."""
+
+    gaps: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_STEPS))
+    last: float | None = None
+    _own: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=USUAL_STEPS))
+    _waited: float = 0.0
+    _waiting_since: float | None = None
+    _pieces: int = 0
+    _work: int = 0
+    _work_since: float = 0.0
+    _sizes: frozenset[int] = frozenset()
+    _known_sizes: set[int] = field(default_factory=set)
+    _settled: bool = False
+
+    def tick(self, samples: int = 0) -> float:
+        """Notes that a step was completed now; returns the seconds since the one before (0 for the first).
+
+        Args:
+            samples: This rank's part of it.
+        """
+        now = time.monotonic()
+        gap = now - self.last if self.last is not None else 0.0
+        if self.last is not None:
+            self.gaps.append(gap)
+            if samples and self._settled:
+                own = max(gap - self._waited, 0.0)
+                self._own.append((own, own / samples))
+        self._known_sizes |= self._sizes
+        self.last, self._waited, self._settled, self._work = now, 0.0, True, 0
+        return gap
+
+    def usual(self) -> float:
+        """Returns the median of the recent gaps, 0 when there is none."""
+        gaps = list(self.gaps)
+        return statistics.median(gaps) if gaps else 0.0
+
+    def renew(self) -> None:
+        """Notes that this rank's part of the steps has changed: its next one is a first one."""
+        self._settled, self._work = False, 0
+        self._own.clear()
+
+    def begin_work(self, sizes: Iterable[int]) -> None:
+        """Notes that this rank begins its part of a step, in micro-batches of these sizes."""
+        self._sizes = frozenset(sizes)
+        self._pieces += 1
+        self._work_since = time.monotonic()
+        self._work = self._pieces if self._settled and self._sizes <= self._known_sizes else 0
+
+    def end_work(self) -> None:
+        """Notes that its part is done, or that it does something else now."""
+        self._work = 0
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Takes the time for which this rank waits for its peers."""
+        self._work = 0
+        since = self._waiting_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._waiting_since = None
+            self._waited += time.monotonic() - since
+
+    def vitals(self) -> Vitals:
+        """Returns what there is to tell now; called by another thread than the training one."""
+        now = time.monotonic()
+        waiting, last, work = self._waiting_since, self.last, self._work
+        if work and now - self._work_since > LONG_WORK and compiles(sys._current_frames().values()):
+            work = 0
+        own = list(self._own)
+        return Vitals(
+            waits=0.0 if waiting is None else now - waiting,
+            work=work,
+            since=0.0 if last is None else now - last,
+            usual=self.usual(),
+            own=statistics.median(seconds for seconds, _ in own) if own else 0.0,
+            per_sample=statistics.median(each for _, each in own) if own else 0.0,
+            steps=len(own),
+        )
+
+
+def compiles(threads: Iterable[FrameType]) -> bool:
+    """Returns whether torch compiles something in one of these threads."""
+    for innermost in threads:
+        frame: FrameType | None = innermost
+        while frame is not None:
+            code = frame.f_code
+            if code.co_filename.endswith("_dynamo/convert_frame.py") or code.co_name == "compile_fx_inner":
+                return True
+            frame = frame.f_back
+    return False

@@ -1,0 +1,53 @@
+"""A rank that lives is not a rank that gets further: one that hangs is lost, one that is slow is named."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.local.ledgers import SCRIPT
+from tests.local.resizes import LONG, formed
+from tests.local.sudden import assert_same_training, options
+from tests.support import launched
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_hangs_in_a_step_is_lost(tmp_path: Path, rank: int) -> None:
+    """Its threads go on to ask for orders; nothing else shows that it will never come."""
+    script = options(tmp_path, fault="hang", fault_rank=rank, fault_step=20)
+    arguments = ("--nodes", "3:3", "--progress-timeout", "3", "--", SCRIPT, script)
+    with launched(*arguments, cwd=tmp_path) as job:
+        lost = job.events.wait("node_lost", timeout=LONG)
+        formed(job, 3, 1)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert (lost["member"], lost["signal"], len(job.events.of("node_lost"))) == (rank + 1, None, 1)
+    assert "made no progress in its step" in lost["message"]
+    assert_same_training(tmp_path, job)
+
+
+def test_a_rank_that_is_slow_for_long_is_named_until_it_is_not(tmp_path: Path) -> None:
+    script = options(tmp_path, slow_members=[2], slow=0.1, pace=0.02)
+    with launched("--nodes", "3:3", "--", SCRIPT, script, cwd=tmp_path) as job:
+        told = job.events.wait("straggler", timeout=LONG)
+        job.events.wait("progress", lambda event: event["time"] > told["time"], LONG)
+        shown = subprocess.run(
+            [sys.executable, "-m", "elastic_launcher", "status", "--json", str(job.work_dir)],
+            capture_output=True,
+            check=True,
+        )
+        (tmp_path / "fast").touch()
+        over = job.events.wait("straggler", lambda event: event["over"], LONG)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert (told["rank"], told["node"], told["over"]) == (1, 2, False)
+    assert told["factor"] > 2 and (over["rank"], over["node"]) == (1, 2)
+    assert len(job.events.of("straggler")) == 2
+    assert [(one["rank"], one["node"]) for one in json.loads(shown.stdout)["stragglers"]] == [(1, 2)]
+    assert "rank 1 (node 2)" in job.stderr and "times slower" in job.stderr
+    assert "rank 1 (node 2)" in (job.work_dir / "report.md").read_text()
+    assert_same_training(tmp_path, job)

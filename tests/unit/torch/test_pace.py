@@ -1,0 +1,103 @@
+"""A rank's progress is judged inside its steps only, and its own time leaves its waiting out."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from elastic_launcher.torch import pace as pace_module
+from elastic_launcher.torch.pace import Pace, compiles
+
+
+class Clock:
+    """A monotonic clock that goes on by the test's word."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(pace_module, "time", found)
+    return found
+
+
+def step(pace: Pace, clock: Clock, work: float = 0.3, wait: float = 0.7, sizes: tuple[int, ...] = (4, 4)) -> None:
+    pace.begin_work(sizes)
+    clock.now += work
+    with pace.waiting():
+        clock.now += wait
+    pace.tick(sum(sizes))
+
+
+def settled(clock: Clock) -> Pace:
+    pace = Pace()
+    for _ in range(3):
+        step(pace, clock)
+    return pace
+
+
+def test_a_step_is_judged_from_its_beginning_to_the_reduction(clock: Clock) -> None:
+    pace = settled(clock)
+    pace.begin_work((4, 4))
+    work = pace.vitals().work
+    assert work
+    clock.now += 3
+    assert pace.vitals().work == work
+    with pace.waiting():
+        clock.now += 2
+        assert (pace.vitals().work, pace.vitals().waits) == (0, 2)
+    assert (pace.vitals().work, pace.vitals().waits) == (0, 0)
+    pace.tick(8)
+    pace.begin_work((4, 4))
+    assert pace.vitals().work > work
+
+
+def test_the_first_step_another_generation_another_size_and_an_evaluation_are_not_judged(clock: Clock) -> None:
+    fresh = Pace()
+    fresh.begin_work((4, 4))
+    assert not fresh.vitals().work
+    pace = settled(clock)
+    pace.begin_work((4, 3))
+    assert not pace.vitals().work
+    pace.renew()
+    pace.begin_work((4, 4))
+    assert not pace.vitals().work
+    pace = settled(clock)
+    pace.begin_work((4, 4))
+    pace.end_work()
+    assert not pace.vitals().work
+
+
+def test_its_own_time_leaves_its_waiting_out(clock: Clock) -> None:
+    pace = settled(clock)
+    found = pace.vitals()
+    assert found.usual == pytest.approx(1.0)
+    assert (found.own, found.per_sample, found.steps) == (pytest.approx(0.3), pytest.approx(0.3 / 8), 2)
+    clock.now += 5
+    assert pace.vitals().since == pytest.approx(5)
+    pace.renew()
+    assert pace.vitals().steps == 0
+
+
+def test_a_compile_is_seen_while_it_lasts() -> None:
+    seen = []
+
+    def backend(graph: Any, inputs: list[torch.Tensor]) -> Any:
+        seen.append(compiles([sys._getframe()]))
+
+        def run(*arguments: torch.Tensor) -> Any:
+            seen.append(compiles([sys._getframe()]))
+            return graph(*arguments)
+
+        return run
+
+    torch.compile(nn.Linear(2, 2), backend=backend)(torch.ones(1, 2))
+    assert seen == [True, False]
