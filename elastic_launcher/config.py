@@ -19,6 +19,10 @@ MATCH_KEYS = ("namespace", "queue", "pipeline", "job")
 """What hints are matched by, from the most general to the most specific."""
 
 
+CHANGES = ("arguments", "global-batch-size", "seed", "dataset")
+"""What a user may accept of a job that goes on from the checkpoint of another."""
+
+
 class ConfigError(ValueError):
     """A configuration that can't be run; the message names the option and what to give instead."""
 
@@ -149,6 +153,21 @@ OPTIONS: tuple[Option, ...] = (
         "ELASTIC_CHECKPOINT_EVERY",
     ),
     Option("keep_checkpoints", "whole", "N", "2", "How many checkpoints are kept.", "ELASTIC_KEEP_CHECKPOINTS"),
+    Option(
+        "checkpoint_dir",
+        "text",
+        "DIR|URL",
+        None,
+        "Where checkpoints go: a folder, or s3://bucket/folder and the like; default: checkpoints in the work "
+        "directory.",
+    ),
+    Option(
+        "accept_changes",
+        "text",
+        "NAMES",
+        None,
+        "What may differ from the checkpoint that is gone on from: arguments,global-batch-size,seed,dataset.",
+    ),
     Option("data", "text", "PATH", None, "Where the script finds its data (ELASTIC_DATA).", "ELASTIC_DATA"),
     Option("output", "text", "PATH", None, "Where the script leaves its model (ELASTIC_OUTPUT).", "ELASTIC_OUTPUT"),
     Option("name", "text", "NAME", None, "The job's name; default: the script's name without .py."),
@@ -184,6 +203,8 @@ class JobConfig:
         max_batch_per_gpu: Most samples of one micro-batch; None where the script says it.
         checkpoint_every: How often the training is saved, as it was typed; None for the default.
         keep_checkpoints: How many checkpoints are kept.
+        checkpoint_dir: Folder or URL of the checkpoints; None for one in the work directory.
+        accept_changes: What may differ from the job whose checkpoint is used, as it was typed; None for nothing.
         data: What the script finds as ``ELASTIC_DATA``.
         output: What the script finds as ``ELASTIC_OUTPUT``.
     """
@@ -212,6 +233,8 @@ class JobConfig:
     max_batch_per_gpu: int | None = None
     checkpoint_every: str | None = None
     keep_checkpoints: int = 2
+    checkpoint_dir: str | None = None
+    accept_changes: str | None = None
     data: str | None = None
     output: str | None = None
 
@@ -241,6 +264,11 @@ class JobConfig:
                 read_period(self.checkpoint_every)
             except ValueError as error:
                 raise ConfigError(f"--checkpoint-every is {self.checkpoint_every!r}: {error}") from error
+        if self.accept_changes is not None and not set() < set(self.accepted) <= set(CHANGES):
+            known = ", ".join(CHANGES)
+            raise ConfigError(
+                f"--accept-changes is {self.accept_changes!r}: it must be one or more of {known}, with commas between"
+            )
         if self.share is not None and not 1 <= self.share[0] <= self.share[1]:
             raise ConfigError(_share_message(f"{self.share[0]}/{self.share[1]}"))
         if self.require_hints and self.hints is None:
@@ -259,6 +287,11 @@ class JobConfig:
         """What follows ``python`` on a rank: script or module, and its arguments."""
         start = (self.script,) if self.script is not None else ("-m", str(self.module))
         return (*start, *self.arguments)
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """What may differ from the job whose checkpoint is used, by name."""
+        return tuple(name for text in (self.accept_changes or "").split(",") if (name := text.strip()))
 
     @property
     def max_ranks(self) -> int:

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from elastic_launcher import __version__
+from elastic_launcher.checkpoint.changes import FLAG
 from elastic_launcher.config import ConfigError, ExitCode, JobConfig
 from elastic_launcher.events import EventError, read_last
 
@@ -211,7 +212,7 @@ def claim(config: JobConfig, directory: Path) -> WorkDir:
         raise _unwritable(layout.path, error)
     try:
         _take(layout, lock)
-        _refuse_other_jobs(layout, config, directory)
+        _refuse_other_jobs(layout, config)
         before = _read_json(layout.job)
         past = _past(layout, before)
         job_id = str(before["id"]) if before else job_id
@@ -323,21 +324,22 @@ def _take(layout: Layout, lock: int) -> None:
         )
 
 
-def _refuse_other_jobs(layout: Layout, config: JobConfig, directory: Path) -> None:
+def _refuse_other_jobs(layout: Layout, config: JobConfig) -> None:
     if not layout.job.exists():
         return
     advice = "choose another folder with --work-dir DIR, or leave it out for a new one"
     document = _read_json(layout.job)
     if document is None:
         raise WorkDirError(f"the work directory {layout.path} has a job.json that can't be read: {advice}")
-    theirs = _identity(JobConfig.from_dict(document["config"]), Path(document["directory"]))
-    ours = _identity(config, directory)
+    theirs, ours = _identity(JobConfig.from_dict(document["config"])), _identity(config)
     different = [
         f"{what} {theirs[what] or 'not given'} there, {ours[what] or 'not given'} here"
         for what in ours
-        if theirs[what] != ours[what]
+        if theirs[what] != ours[what] and what.replace(" ", "-") not in config.accepted
     ]
     if different:
+        if theirs["script"] == ours["script"]:
+            advice += f"; {FLAG} goes on all the same (docs/checkpoints.md says what that gives up)"
         raise WorkDirError(f"the work directory {layout.path} belongs to another job: {'; '.join(different)}; {advice}")
 
 
@@ -371,8 +373,8 @@ def _past(layout: Layout, before: dict[str, Any] | None) -> Past:
     )
 
 
-def _identity(config: JobConfig, directory: Path) -> dict[str, str]:
-    """What makes two jobs the same: script, arguments and batch."""
-    script = f"module {config.module}" if config.module else os.path.abspath(directory / str(config.script))
+def _identity(config: JobConfig) -> dict[str, str]:
+    """What makes two jobs the same: the script's name (a folder may be moved to another machine), arguments, batch."""
+    script = f"module {config.module}" if config.module else os.path.basename(str(config.script).rstrip("/"))
     batch = "" if config.global_batch_size is None else str(config.global_batch_size)
     return {"script": script, "arguments": " ".join(map(repr, config.arguments)), "global batch size": batch}

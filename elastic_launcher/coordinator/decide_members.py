@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from elastic_launcher import __version__
+from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import (
     Active,
     Done,
@@ -32,6 +33,7 @@ from elastic_launcher.coordinator.decide_end import (
     emit,
     ended_early,
     exited_by_itself,
+    finish,
     how,
     script_failed,
     then,
@@ -212,6 +214,9 @@ def _warm(state: State, member: Member, report: Warm, now: float) -> Decision:
     # One that waits again after a failed admission has nothing new to tell.
     fingerprint = report.fingerprint or member.fingerprint or {}
     state = state.with_member(member.number, fingerprint=fingerprint)
+    if (resumes := state.rules.resumes) is not None and not state.generation:
+        if different := resumes.refuse(fingerprint):
+            return finish(state, ExitCode.BAD_USAGE, different)
     ready = all(one.fingerprint is not None for one in _siblings(state, member))
     if not ready or state.nodes[member.node].phase is not Phase.STARTING:
         return state, ()

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from elastic_launcher.checkpoint import Manifest, differences, find_newest, raise_fence, set_aside
+from elastic_launcher.checkpoint import Manifest, find_newest, raise_fence, set_aside
+from elastic_launcher.checkpoint.changes import Resumed, refusal
 from elastic_launcher.config import ConfigError, JobConfig
 from elastic_launcher.control.messages import Saved
 from elastic_launcher.coordinator.state import Rules, State
@@ -49,6 +50,7 @@ class Origin:
         )
         if self.manifest is None:
             return State(rules)
+        rules = replace(rules, resumes=Resumed(self.manifest.job, config.accepted, str(self.folder)))
         step, epoch, samples = self.manifest.step, self.manifest.epoch, self.manifest.samples
         saved = Saved(step, str(self.folder), self.manifest.size, 0.0, 0.0)
         return State(rules, step=step, epoch=epoch, samples=samples, saved=saved)
@@ -93,4 +95,4 @@ def _refusal(manifest: Manifest, config: JobConfig) -> str:
     here = replace(manifest.job, script=script, arguments=config.arguments)
     if config.global_batch_size is not None:
         here = replace(here, global_batch_size=config.global_batch_size)
-    return "; ".join(differences(manifest.job, here))
+    return refusal(manifest.job, here, config.accepted)

@@ -9,6 +9,7 @@ from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from elastic_launcher.checkpoint.changes import Resumed
 from elastic_launcher.control.messages import Active, Failed, Progress, Saved
 from elastic_launcher.coordinator.grace import NOTICE_SECONDS
 from elastic_launcher.coordinator.pause import Pause
@@ -35,6 +36,7 @@ class Rules:
         first_node: Number of the first node that is started: numbers of an earlier run are not used again.
         first_member: Number of its first member.
         generations_before: Generations of earlier runs.
+        resumes: What the job goes on from, if it does.
     """
 
     min_nodes: int
@@ -48,6 +50,7 @@ class Rules:
     first_node: int = 1
     first_member: int = 1
     generations_before: int = 0
+    resumes: Resumed | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_launcher.checkpoint import CheckpointError, JobIdentity, Mark, differences
+from elastic_launcher.checkpoint import CheckpointError, JobIdentity, Mark
+from elastic_launcher.checkpoint.changes import OF_SCRIPT, Resumed, step_in_epoch
 from elastic_launcher.checkpoint.files import read_manifest
 from elastic_launcher.period import Period, read_period
 from elastic_launcher.torch.member import JobOver
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 EVERY = "ELASTIC_CHECKPOINT_EVERY"
 KEEP = "ELASTIC_KEEP_CHECKPOINTS"
-OF_SCRIPT = ("global_batch_size", "seed", "dataset", "shuffle", "loader_seed", "drop_last")
-"""What only the ranks know for sure; the launcher compares the rest before it starts them."""
 
 
 class Checkpoints:
@@ -73,13 +72,12 @@ class Checkpoints:
         folder = Path(self._member.checkpoint)
         try:
             manifest = read_manifest(folder)
-            different = differences(manifest.job, self._identity(), OF_SCRIPT)
-            if different:
-                raise RuntimeError(
-                    f"this job can't go on from {folder}: {'; '.join(different)}. Make them the same again, or train "
-                    "anew in another work directory."
-                )
-            self._session.position = load(folder, manifest, self._session.state)
+            accepted = read_job(self._work_dir)[1].accepted
+            if different := Resumed(manifest.job, accepted, str(folder)).refuse(fingerprint):
+                raise RuntimeError(different)
+            position = load(folder, manifest, self._session.state)
+            position.step_in_epoch = step_in_epoch(manifest, self._identity())
+            self._session.position = position
         except (CheckpointError, StateMismatch) as error:
             raise RuntimeError(f"this job can't go on from {folder}: {error}") from error
 

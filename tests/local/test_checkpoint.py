@@ -186,7 +186,7 @@ def test_where_nothing_can_be_written_the_training_goes_on_says_so_and_tries_aga
 
 
 @pytest.mark.quick
-def test_another_data_set_is_refused_by_the_ranks_and_named(tmp_path: Path) -> None:
+def test_another_data_set_is_refused_and_named_unless_it_is_accepted(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     with stage.run(1) as job:
         stage.wait_steps(job, 2)
@@ -199,10 +199,14 @@ def test_another_data_set_is_refused_by_the_ranks_and_named(tmp_path: Path) -> N
         assert said == f"step {saved['step']} is saved in {path}\n"
         stage.kill_everything(job)
     with stage.run(1, SAMPLES="98") as job:
-        assert job.wait(LONG) == 1
+        assert job.wait(LONG) == 2
         assert_no_process(stage.work_dir)
     assert f"this job can't go on from {path}: the data set is Numbered of 97 samples there" in job.stderr
-    assert "Numbered of 98 samples here" in job.stderr
+    assert "Numbered of 98 samples here (--accept-changes dataset goes on all the same, and gives up" in job.stderr
+    with stage.run(1, 5, "--accept-changes", "dataset", SAMPLES="98") as job:
+        stage.wait_steps(job, 2)
+        stage.finish(job)
+    assert stage.events(job)[0]["resumed_step"] == saved["step"]
 
 
 @pytest.mark.quick

@@ -64,8 +64,8 @@ def test_the_folder_of_a_job_that_is_alive_is_refused_and_its_owner_named(tmp_pa
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"script": "other.py"}, "script .*/train.py there, .*/other.py here"),
-        ({"script": None, "module": "train"}, "script .*/train.py there, module train here"),
+        ({"script": "other.py"}, "script train.py there, other.py here"),
+        ({"script": None, "module": "train"}, "script train.py there, module train here"),
         ({"arguments": ["--lr", "0.2"]}, "arguments '--lr' '0.1' there, '--lr' '0.2' here"),
         ({"arguments": []}, "arguments '--lr' '0.1' there, not given here"),
         ({"global_batch_size": 65}, "global batch size 64 there, 65 here"),
@@ -114,12 +114,22 @@ def test_events_of_a_later_version_are_left_alone(tmp_path: Path) -> None:
         claim(CONFIG, tmp_path)
 
 
-def test_the_same_script_from_another_folder_is_another_job(tmp_path: Path) -> None:
+def test_a_folder_that_was_moved_with_its_script_is_still_the_jobs(tmp_path: Path) -> None:
+    with claim(CONFIG, tmp_path) as first:
+        folder = first.path
     (tmp_path / "elsewhere").mkdir()
+    folder.rename(tmp_path / "elsewhere" / "moved")
+    config = JobConfig.from_dict(CONFIG.to_dict() | {"work_dir": "moved"})
+    with claim(config, tmp_path / "elsewhere") as second:
+        assert (second.job_id, second.past.term) == (first.job_id, 2)
+
+
+def test_what_the_user_accepts_is_not_refused(tmp_path: Path) -> None:
     claim(CONFIG, tmp_path).close()
-    config = JobConfig.from_dict(CONFIG.to_dict() | {"work_dir": str(tmp_path / "job")})
-    with pytest.raises(WorkDirError, match=".*/elsewhere/train.py here"):
-        claim(config, tmp_path / "elsewhere")
+    other = CONFIG.to_dict() | {"arguments": ["--lr", "0.2"], "global_batch_size": 65}
+    with pytest.raises(WorkDirError, match="global batch size 64 there, 65 here; .*--accept-changes goes on"):
+        claim(JobConfig.from_dict(other | {"accept_changes": "arguments"}), tmp_path)
+    claim(JobConfig.from_dict(other | {"accept_changes": "arguments,global-batch-size"}), tmp_path).close()
 
 
 def test_a_folder_with_other_files_in_it_can_be_used(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ def elastic_train(
     max_failures: int = 0,
     checkpoint_every: str = "",
     keep_checkpoints: int = 2,
+    checkpoint_dir: str = "",
+    accept_changes: str = "",
     name: str = "",
 ) -> NamedTuple(
     "Outputs",
@@ -79,6 +81,8 @@ def elastic_train(
         max_failures: Exceptions of the script within an hour that cost the node only; 0 ends the training at the first.
         checkpoint_every: How often the training is saved, as 30s, 5m or 100 steps; without it, as its cost allows.
         keep_checkpoints: How many checkpoints are kept.
+        checkpoint_dir: Folder or URL of the checkpoints; without it, a folder in the work directory.
+        accept_changes: What may differ from the checkpoint that is gone on from, with commas between.
         name: The job's name; without one, that of the script or of the folder.
 
     Returns:
@@ -115,6 +119,8 @@ def elastic_train(
             "max_failures": max_failures or None,
             "checkpoint_every": checkpoint_every,
             "keep_checkpoints": keep_checkpoints,
+            "checkpoint_dir": checkpoint_dir,
+            "accept_changes": accept_changes,
             "data": data.path if data else None,
             "output": model.path,
             "name": name,

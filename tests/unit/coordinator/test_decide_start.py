@@ -6,10 +6,12 @@ import signal
 
 import pytest
 
+from elastic_launcher.checkpoint.changes import Resumed
 from elastic_launcher.control.messages import Abandon, End, Failed, Form, Formed, FormFailed
 from elastic_launcher.coordinator.actions import Emit, Finish, StartNode
 from elastic_launcher.coordinator.observations import Interrupted, MemberJoined, MemberSilent, NodeNotStarted
 from elastic_launcher.coordinator.state import Phase
+from tests.unit.checkpoint.checkpoints import JOB as IDENTITY
 from tests.unit.coordinator.driver import Job
 
 
@@ -27,6 +29,18 @@ def test_numbers_go_on_where_an_earlier_run_left_off() -> None:
     job.complete(40)
     assert job.events("generation_formed")[0]["members"][0] == {"member": 7, "node": 4}
     assert [one.generation for one in job.actions if isinstance(one, Emit)][-1] == 10
+
+
+@pytest.mark.parametrize(("accepted", "code"), [((), 2), (("seed",), None)])
+def test_a_training_that_is_not_the_checkpoints_is_refused_before_its_first_step(
+    accepted: tuple[str, ...], code: int | None
+) -> None:
+    job = Job(target=1, resumes=Resumed(IDENTITY, accepted, "job/checkpoints/step-00000012"))
+    job.warm(1, fingerprint={"seed": 8, "loader_seed": 8})
+    assert (job.finish.exit_code if job.finish else None) == code
+    assert bool(job.orders(Form)) == (code is None)
+    if job.finish:
+        assert "from job/checkpoints/step-00000012: the seed is 7 there and 8 here" in job.finish.message
 
 
 def test_nothing_is_started_before_the_target_is_known() -> None:

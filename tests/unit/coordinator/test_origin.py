@@ -59,8 +59,17 @@ def test_a_damaged_one_is_said_and_set_aside(tmp_path: Path) -> None:
     ("job", "config", "said"),
     [
         (replace(JOB, script="other.py"), CONFIG, "the script is other.py there and train.py here"),
-        (replace(JOB, arguments=()), CONFIG, "the script's arguments is none there and '--lr' '0.1' here"),
-        (JOB, replace(CONFIG, global_batch_size=65), "the global batch size is 64 there and 65 here"),
+        (
+            replace(JOB, arguments=()),
+            CONFIG,
+            "the script's arguments is none there and '--lr' '0.1' here .--accept-changes arguments goes on .*",
+        ),
+        (
+            JOB,
+            replace(CONFIG, global_batch_size=65),
+            "the global batch size is 64 there and 65 here .--accept-changes global-batch-size goes on all the same, "
+            "and gives up: up to one batch of samples is seen twice in this epoch.",
+        ),
     ],
 )
 def test_when_none_can_be_used_nothing_is_started(tmp_path: Path, job: object, config: JobConfig, said: str) -> None:
