@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from elastic_launcher.agent import processes
 from elastic_launcher.checkpoint.folder import name_of, read_pointer
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Saved
@@ -76,14 +75,8 @@ class Adoption:
         return left if runs_on(left, self._config.nproc_per_node) else None
 
     def take_nodes(self) -> None:
-        """Makes the nodes the engine's own; ends what is left of others."""
-        for found in self._found:
-            self._engine.adopt(found)
-        known = {str(found.spec.node) for found in self._found}
-        for process in processes.find(str(self._layout.path)):
-            node = process.environ().get("ELASTIC_NODE")
-            if node is not None and node not in known:
-                processes.kill_until_none(str(self._layout.path), int(node))
+        """Makes the nodes the engine's own."""
+        self._engine.adopt(self._found)
 
     def saved(self) -> Saved | None:
         """Returns the last checkpoint, as far as the pointer tells."""
@@ -100,7 +93,7 @@ class Adoption:
         return None if self.record.taken_at is None else max(0.0, time.time() - self.record.taken_at)
 
     def _leftovers(self, gathering: Gathering) -> Leftovers:
-        nodes = [found.spec.node for found in self._found if not found.agent.has_ended()]
+        nodes = [found.spec.node for found in self._found if not found.has_ended()]
         numbers = Numbers(self._past.first_node, self._past.first_member, self._past.generations)
         return Leftovers(nodes, dict(gathering.introductions), self._exits(), self.record, numbers)
 

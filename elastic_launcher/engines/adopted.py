@@ -62,6 +62,10 @@ class FoundNode:
     agent: AdoptedAgent
     slot: int
 
+    def has_ended(self) -> bool:
+        """Returns whether its agent has ended since."""
+        return self.agent.has_ended()
+
 
 def find_nodes(work_dir: str, nproc_per_node: int) -> list[FoundNode]:
     """Returns the nodes of a job that live on this machine, by number."""
@@ -71,7 +75,7 @@ def find_nodes(work_dir: str, nproc_per_node: int) -> list[FoundNode]:
             agent = AdoptedAgent(process.pid)
         except ProcessLookupError:
             continue
-        environment = _environment_of(process.pid)
+        environment = environment_of(process.pid)
         if not agent.has_ended() and _is_agent(process.pid, environment):
             spec = NodeSpec(int(environment["ELASTIC_NODE"]), int(environment["ELASTIC_FIRST_MEMBER"]), nproc_per_node)
             found[spec.node] = FoundNode(spec, agent, int(environment.get("ELASTIC_SLOT", "0")))
@@ -80,7 +84,8 @@ def find_nodes(work_dir: str, nproc_per_node: int) -> list[FoundNode]:
     return [found[number] for number in sorted(found)]
 
 
-def _environment_of(pid: int) -> Mapping[str, str]:
+def environment_of(pid: int) -> Mapping[str, str]:
+    """Returns the variables that a process was started with; none where it has ended, or is another user's."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             pairs = (entry.partition(b"=") for entry in file.read().split(b"\0"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from elastic_launcher.agent import processes
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines import NodeExit, NodeSpec
-from elastic_launcher.engines.adopted import AdoptedAgent, FoundNode, find_nodes
+from elastic_launcher.engines.adopted import AdoptedAgent, FoundNode, environment_of, find_nodes
 from elastic_launcher.engines.machine import cores, threads_per_rank
 from elastic_launcher.workdir import Layout
 
@@ -71,9 +71,13 @@ class LocalEngine:
         """Returns the nodes of this job that an earlier launcher has left."""
         return find_nodes(str(self._layout.path), self._config.nproc_per_node)
 
-    def adopt(self, found: FoundNode) -> None:
-        """Takes a node for its own that an earlier launcher has started."""
-        self._nodes[found.spec.node] = _Node(found.agent, found.slot)
+    def adopt(self, found: Sequence[FoundNode]) -> None:
+        """Takes nodes for its own that an earlier launcher has started, and ends what is left of others."""
+        self._nodes |= {one.spec.node: _Node(one.agent, one.slot) for one in found}
+        work_dir = str(self._layout.path)
+        nodes = {environment_of(process.pid).get("ELASTIC_NODE") for process in processes.find(work_dir)}
+        for node in nodes - {None, *map(str, self._nodes)}:
+            processes.kill_until_none(work_dir, int(str(node)))
 
     def start(self, spec: NodeSpec) -> None:
         """Starts a node.

@@ -14,10 +14,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from elastic_launcher.control import ControlClient, ControlRefused
+from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.control.auth import COUNTER_HEADER, SENDER_HEADER, SIGNATURE_HEADER, VERSION_HEADER, sign
+from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import End, Formed, Message
 from elastic_launcher.control.vitals import Vitals
+from elastic_launcher.coordinator.gather import Gathering
 from elastic_launcher.coordinator.server import ControlServer
 
 KEY = bytes(range(32))
@@ -34,6 +36,10 @@ class Desk:
         self.hear(member)
         self.told.append(("join", member, pid, version))
         return {"epoch": 1, "step": 40, "begun": True, "heartbeat_interval": 2.0}
+
+    def introduce(self, member: int, introduction: Introduction) -> dict[str, Any]:
+        self.told.append(("introduce", member, introduction))
+        return {"store": ""}
 
     def report(self, member: int, report: Message) -> None:
         self.told.append((member, report))
@@ -57,7 +63,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def serving(path: Path, desk: Desk | None = None) -> AsyncIterator[ControlServer]:
+async def serving(path: Path, desk: Desk | Gathering | None = None) -> AsyncIterator[ControlServer]:
     """Runs a server, and writes where it is into a control file."""
     server = ControlServer(KEY, desk or Desk())
     url = await server.start()
@@ -257,3 +263,46 @@ def test_two_users_may_ask_for_the_status_at_once(tmp_path: Path) -> None:
             assert all(answer["step"] == 40 for answer in answers)
 
     asyncio.run(play())
+
+
+def test_who_follows_another_coordinator_is_told_which_one_this_is(tmp_path: Path) -> None:
+    """With that it introduces itself, or, where this one was replaced, looks for the other."""
+
+    async def play(desk: Desk) -> list[int | None]:
+        terms = []
+        async with serving(tmp_path / "control.json", desk):
+            with ControlClient(str(tmp_path / "control.json"), "m1") as client:
+                for path, payload in (
+                    ("/v1/members/1/orders?after=0&wait=10&term=2", None),
+                    ("/v1/members/1/reports", {"reports": [{"kind": "formed", "formation": 3}], "term": 0}),
+                ):
+                    with pytest.raises(ControlRefused, match="this is the coordinator of term 1, not of term") as found:
+                        await ask(client, path, payload)
+                    terms.append(found.value.term)
+                known = Introduction(7, step=40)
+                assert await ask(client, "/v1/members/1/introduce", known.to_dict()) == {"store": "", "term": 1}
+        assert desk.told == [("introduce", 1, known)]
+        return terms
+
+    assert asyncio.run(play(Desk())) == [1, 1]
+
+
+def test_a_coordinator_that_has_just_come_back_has_newcomers_ask_again(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> None:
+        gathering = Gathering(lambda: {"store": "127.0.0.1:1"})
+        async with serving(tmp_path / "control.json", gathering) as server:
+            client = ControlClient(str(tmp_path / "control.json"), "m1")
+            with pytest.raises(ControlUnreachable, match="has just come back"):
+                await asyncio.to_thread(client.post, "/v1/members/1/join", {"pid": 7}, 0.5)
+            known = Introduction(7, step=40)
+            await ask(client, "/v1/members/1/introduce", known.to_dict())
+            await ask(client, "/v1/members/1/reports", {"reports": [{"kind": "formed", "formation": 3}], "term": 1})
+            assert gathering.introductions == {1: known}
+            server.desk = desk
+            gathering.hand_over(desk)
+            await ask(client, "/v1/members/1/join", {"pid": 7})
+            client.close()
+
+    desk = Desk()
+    asyncio.run(play(desk))
+    assert desk.told == [(1, Formed(3)), ("join", 1, 7, "")]

@@ -88,3 +88,30 @@ def test_a_node_that_ends_is_told_once_with_its_exit_code(work_dir: WorkDir, stu
     assert engine.poll() == []
     assert work_dir.layout.rank_log(1, 0).read_text().startswith("gpus  threads")
     engine.close()
+
+
+def test_another_engine_takes_over_what_lives(work_dir: WorkDir, stub: ControlStub) -> None:
+    config = JobConfig(script="script.py", max_nodes=1000)
+    engine = LocalEngine(config, work_dir.layout, gpus=["4", "5", "6"])
+    other = LocalEngine(config, work_dir.layout, gpus=["4", "5", "6"])
+    try:
+        for node in (1, 2):
+            engine.start(NodeSpec(node, node, 1))
+            _await_up(work_dir, node)
+        engine.kill(1)
+        until(engine.poll, "node 1 is gone")
+        found = other.find()
+        assert [(one.spec, one.slot, one.has_ended()) for one in found] == [(NodeSpec(2, 2, 1), 1, False)]
+        other.adopt(found)
+        assert other.poll() == []
+        other.start(NodeSpec(3, 3, 1))
+        assert _await_up(work_dir, 3) == "gpus 4 threads 1"
+        other.notice(2)
+        until(lambda: stub.to("/v1/nodes/2/notice"), "the notice")
+        other.kill(2)
+        assert until(other.poll, "node 2 is gone") == [NodeExit(2, None)]
+        assert other.find()[0].spec == NodeSpec(3, 3, 1)
+    finally:
+        other.close()
+        engine.close()
+    assert_no_process(work_dir.path, timeout=0.5)

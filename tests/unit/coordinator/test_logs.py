@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.coordinator.logs import LogFollower
+from elastic_launcher.coordinator.shown import FILE, Shown
 
 Lines = list[tuple[int | None, str]]
 
@@ -174,3 +175,38 @@ def test_it_follows_until_cancelled(tmp_path: Path) -> None:
 def test_why_the_job_ended_is_left_to_the_launcher_to_say(ranks: Ranks, end: str) -> None:
     ranks.write("1-0", mark(1, 0) + f"bye\nelastic-launcher: the job {end}: stopped; this rank leaves\n")
     assert ranks.shown == [(0, "bye")]
+
+
+def test_a_launcher_that_comes_back_shows_what_is_left(tmp_path: Path) -> None:
+    """It knows who rank 0 is, and the lines before a failure, although it shows none of them twice."""
+    ranks = Ranks(tmp_path)
+    ranks.write("1-0", mark(1, 1) + "of rank 1\n")
+    ranks.write("2-0", mark(1, 0) + "one\ntwo\nthr")
+    Shown(tmp_path).remember({(1, 0): size(tmp_path, "1-0"), (2, 0): size(tmp_path, "2-0") - len("thr")})
+    ranks.write("2-0", "ee\n")
+    back: Lines = []
+    follower = LogFollower(tmp_path, lambda rank, text: back.append((rank, text)), shown=Shown(tmp_path, True))
+    while follower.poll():
+        pass
+    assert back == [(0, "three")]
+    follower.show_failure(1, 0)
+    ranks.write("2-0", "four\n")
+    follower.close()
+    assert back[1:] == [(1, "of rank 1"), (0, "four")]
+
+
+def test_a_log_that_was_cut_since_is_shown_from_its_beginning(tmp_path: Path) -> None:
+    Ranks(tmp_path).write("1-0", mark(1, 0) + "before\n")
+    Shown(tmp_path).remember({(1, 0): size(tmp_path, "1-0")})
+    (tmp_path / "1-0.log").write_text("after\n")
+    assert not Shown(tmp_path, True).was_shown((1, 0), len("after\n"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"1": "x"}', '{"a-b": 3}'])
+def test_what_was_shown_is_not_known_where_that_can_not_be_read(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    assert not Shown(tmp_path, True).was_shown((1, 0), 1)
+
+
+def size(folder: Path, name: str) -> int:
+    return (folder / f"{name}.log").stat().st_size

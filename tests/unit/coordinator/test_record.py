@@ -1,0 +1,64 @@
+"""What a run's events tell who goes on with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from elastic_launcher.coordinator.record import Generation, Record, goodput_of, read_record, run_of
+from elastic_launcher.events import Event
+
+
+def event(kind: str, time: float = 0.0, generation: int = 0, **fields: Any) -> Event:
+    return Event(kind, time, generation, fields)
+
+
+START = event("job_started", 100.0)
+FORMED = [
+    event("generation_formed", 110.0, 1, formation=1, members=[{"member": 5, "node": 4}], pause_seconds=0.0),
+    event(
+        "generation_formed",
+        120.0,
+        2,
+        formation=3,
+        members=[{"member": 5, "node": 4}, {"member": 6, "node": 5}],
+        pause_seconds=0.5,
+    ),
+]
+RUN = [
+    START,
+    event("node_started", 101.0, node=4, members=[5]),
+    event("node_started", 102.0, node=5, members=[6]),
+    FORMED[0],
+    event("progress", 115.0, 1, step=7, samples=168),
+    FORMED[1],
+    event("notice", 130.0, 2, node=5, source="signal"),
+    event("node_left", 131.0, 2, node=5, cause="notice"),
+]
+
+
+def test_a_run_is_what_came_after_the_last_start() -> None:
+    assert run_of([]) == ()
+    assert run_of([*RUN, event("job_finished", exit_code=75), *RUN]) == RUN
+    assert run_of([*RUN, event("job_finished", exit_code=75)]) == ()
+
+
+def test_its_record() -> None:
+    assert read_record(RUN) == Record(
+        Generation(2, 3, (5, 6)), 4, frozenset({("notice", 5), ("node_left", 5)}), 7, 168, taken_at=131.0
+    )
+
+
+@pytest.mark.parametrize(("start", "step"), [({}, 0), ({"resumed_step": 40}, 40)])
+def test_the_record_of_a_run_that_has_not_begun(start: dict[str, Any], step: int) -> None:
+    assert read_record([event("job_started", **start)]) == Record(step=step)
+
+
+def test_its_time_counts() -> None:
+    goodput = goodput_of(RUN, now=1000.0, wall=140.0)
+    assert goodput.value(1000.0) == pytest.approx((30.0 - 0.5) / 40.0)
+
+
+def test_a_clock_that_was_set_back_makes_nothing_lie_in_the_future() -> None:
+    assert goodput_of(RUN, now=1000.0, wall=50.0).value(1010.0) == pytest.approx(9.5 / 10.0)
