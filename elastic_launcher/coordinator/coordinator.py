@@ -187,11 +187,10 @@ class Coordinator:
         adoption = self._adoption
         assert adoption is not None
         left, _ = await asyncio.gather(adoption.gather(gathering), self._store.serve())
-        self._gathering = None
         if left is None:
             self._again.origin = await asyncio.to_thread(adoption.resume)
             self._state = self._again.origin.first_state(self._config, self._store.address)
-            self._server.desk = self
+            self._take_over(gathering)
             return False
         await asyncio.to_thread(adoption.take_nodes)
         now = self._monotonic()
@@ -205,9 +204,13 @@ class Coordinator:
             self._quota.go_on(state.target.nodes, adoption.taken_seconds_ago())
         for action in actions:
             self._do(action)
-        self._server.desk = self
-        gathering.hand_over(self)
+        self._take_over(gathering)
         return True
+
+    def _take_over(self, gathering: Gathering) -> None:
+        """From here on this answers, also what was said so far."""
+        self._gathering, self._server.desk = None, self
+        gathering.hand_over(self)
 
     def _background(self) -> list[Coroutine[Any, Any, None]]:
         return [

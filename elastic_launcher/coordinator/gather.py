@@ -62,7 +62,12 @@ class Gathering:
 
     def report(self, member: int, report: Message) -> None:
         """Keeps a member's report."""
-        self.hold(lambda desk: desk.report(member, report))
+
+        def take(desk: Desk) -> None:
+            desk.hear(member)
+            desk.report(member, report)
+
+        self.hold(take)
 
     def hear(self, member: int, vitals: Vitals | None = None) -> None:
         """Nobody is given up yet."""

@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 
 from tests.local import resizes
-from tests.local.ledgers import SCRIPT, assert_each_sample_once, assert_same_model, read_ledgers, train_plain
+from tests.local.ledgers import (
+    SCRIPT,
+    assert_each_sample_once,
+    assert_same_model,
+    read_ledgers,
+    train_plain,
+    without_lost,
+)
 from tests.local.resizes import LONG, allow
 from tests.support import Launcher, assert_no_process, launched, until
 
@@ -282,3 +289,26 @@ def test_two_launchers_never_own_one_job(tmp_path: Path) -> None:
                 assert third.wait(LONG) == 2
                 assert f"process {second.process.pid} on {socket.gethostname()}" in third.stderr
                 stage.finish(second)
+
+
+@pytest.mark.parametrize("halting", [True, False], ids=["that were being stopped", "with other options"])
+def test_ranks_that_can_not_go_on_are_ended_and_the_job_resumes(tmp_path: Path, halting: bool) -> None:
+    stage = Stage(tmp_path, "--nodes", "2:2", "--checkpoint-every", "7 steps")
+    with stage.launcher() as first:
+        first.events.wait("checkpoint_saved", lambda event: event["step"] > 14, LONG)
+        before = pids_of(first)
+        if halting:
+            first.process.send_signal(signal.SIGTERM)
+            first.events.wait("warning", lambda event: "the job is saved, and then ends" in event["message"], LONG)
+        kill(first)
+        other = Stage(tmp_path, "--nodes", "2:2", "--checkpoint-every", "7 steps" if halting else "8 steps")
+        with other.launcher() as second:
+            started = second.events.wait("job_started", lambda event: event["term"] == 2, LONG)
+            second.events.wait("progress", lambda event: event["step"] > started["resumed_step"] + 5, LONG)
+            assert not set(pids_of(second).values()) & set(before.values())
+            (tmp_path / "stop").touch()
+            assert second.wait(LONG) == 0, second.stderr
+    assert second.events.of("coordinator_adopted") == []
+    ledgers = without_lost(read_ledgers(tmp_path), second.events.all())
+    steps = assert_each_sample_once(ledgers, SAMPLES, BATCH, MICRO)
+    assert_same_model(tmp_path, train_plain(SAMPLES, BATCH, steps))

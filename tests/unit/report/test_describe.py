@@ -30,6 +30,10 @@ SAID = [
         "node 2 is starting (members 3-5); the others train on meanwhile",
     ),
     (Event("node_warm", 0, 1, {"node": 2}), "node 2 is ready to train"),
+    (
+        Event("coordinator_adopted", 0, 2, {"term": 2, "step": 41, "members": MEMBERS}),
+        "the launcher came back to the running job: 3 ranks at step 41 (term 2)",
+    ),
     (Event("node_left", 0, 1, {"node": 2, "cause": "hint"}), "node 2 has left (hint)"),
     (
         Event("notice", 0, 1, {"node": 2, "source": "signal"}),
