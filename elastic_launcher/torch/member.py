@@ -228,7 +228,10 @@ class Member:
                 continue
             self._heard()
             for order in answer["orders"]:
-                self._after = order["seq"]
+                with self._introducing:
+                    if self.term != term:
+                        break  # what a coordinator wants that was replaced meanwhile counts no more
+                    self._after = order["seq"]
                 self._obey(order)
 
     def _heard(self) -> None:
