@@ -85,7 +85,6 @@ def adopted(job: Launcher, times: int) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.quick
 def test_ranks_at_rest_go_on_under_a_launcher_that_comes_back(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "--nodes", "2:2")
     with stage.launcher() as first:
@@ -116,7 +115,7 @@ def formed(job: Launcher, world_size: int, term: int) -> dict[str, Any]:
 
 
 MOMENTS = [
-    pytest.param("launcher=form@2:1", (2, 3), marks=pytest.mark.quick, id="when the group is to grow"),
+    pytest.param("launcher=form@2:1", (2, 3), id="when the group is to grow"),
     pytest.param("launcher=give@20:1", (2, 3), id="when a joiner gets its state"),
     pytest.param("launcher=receive@20:3", (2, 3), id="when a joiner has its state"),
     pytest.param("launcher=form@3:3", (2, 3, 2), id="when a node is to leave"),
@@ -184,7 +183,6 @@ def test_a_loss_is_borne_by_the_launcher_that_comes_back(tmp_path: Path, faults:
     assert {1, 2, 3} - set(lost) <= survivors, "none of the others was started anew"
 
 
-@pytest.mark.quick
 def test_what_an_administrator_and_a_machine_ask_for_meanwhile_is_done(tmp_path: Path) -> None:
     """The hint is lowered and raised, and a node is given notice, while nobody takes either."""
     hints = tmp_path / "hints.json"
@@ -209,7 +207,6 @@ def test_what_an_administrator_and_a_machine_ask_for_meanwhile_is_done(tmp_path:
     assert [event["node"] for event in third.events.of("notice")] == [1]
 
 
-@pytest.mark.quick
 def test_a_job_that_ends_meanwhile_is_done(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "--nodes", "2:2")
     with stage.launcher() as first:
@@ -222,7 +219,6 @@ def test_a_job_that_ends_meanwhile_is_done(tmp_path: Path) -> None:
     assert second.events.of("job_finished")[0]["message"].startswith("done (the test has seen enough)")
 
 
-@pytest.mark.quick
 def test_a_launcher_that_came_back_saves_and_stops_when_it_is_told_to(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "--nodes", "2:2")
     with stage.launcher() as first:
@@ -248,7 +244,7 @@ def test_a_script_that_fails_meanwhile_says_why(tmp_path: Path) -> None:
     assert "ValueError: a mistake in the script" in second.events.of("job_finished")[0]["message"]
 
 
-@pytest.mark.parametrize("times", [pytest.param(4, marks=pytest.mark.quick), 20])
+@pytest.mark.parametrize("times", [pytest.param(3, marks=pytest.mark.quick), 20])
 def test_launchers_come_and_go_and_no_rank_notices(tmp_path: Path, times: int) -> None:
     """Each at another address and with an empty store; every second one resizes the job."""
     hints = tmp_path / "hints.json"
