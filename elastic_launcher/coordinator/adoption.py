@@ -56,9 +56,8 @@ class Adoption:
 
     def origin(self) -> Origin:
         """Returns what the run that goes on began with: its new members are told the same."""
-        step = self._run[0].get("resumed_step")
-        folder = None if step is None else self._layout.checkpoints / name_of(int(step))
-        return Origin(self._past, folder)
+        folder = self._layout.checkpoints / name_of(self.record.origin or 0)
+        return Origin(self._past, folder if folder.is_dir() else None)
 
     async def gather(self, gathering: Gathering) -> Leftovers | None:
         """Waits for those that live to tell where they stand; returns None where there is no training to go on with.

@@ -40,6 +40,7 @@ class Record:
         step: Optimizer steps done, as far as they were told.
         samples: Samples of them.
         taken_at: When a hint or a notice took a node last, in seconds since the epoch.
+        origin: The step of the checkpoint that it went on from last; None from the beginning.
     """
 
     generation: Generation | None = None
@@ -48,6 +49,7 @@ class Record:
     step: int = 0
     samples: int | None = None
     taken_at: float | None = None
+    origin: int | None = None
 
 
 def run_of(events: Sequence[Event]) -> Sequence[Event]:
@@ -59,7 +61,9 @@ def run_of(events: Sequence[Event]) -> Sequence[Event]:
 
 def read_record(run: Sequence[Event]) -> Record:
     """Returns what the events of a run say about where it stands."""
-    formed = [event for event in run if event.kind == "generation_formed"]
+    begun = [number for number, event in enumerate(run) if event.kind == "job_started" or _begins_again(event)]
+    start = run[begun[-1]] if begun else None
+    formed = [event for event in (run[begun[-1] :] if begun else run) if event.kind == "generation_formed"]
     last = formed[-1] if formed else None
     progress = [event for event in run if event.kind == "progress"]
     taken = [
@@ -67,16 +71,23 @@ def read_record(run: Sequence[Event]) -> Record:
         for event in run
         if event.kind in TAKEN and (event.kind == "notice" or event.get("cause") in ("hint", "notice"))
     ]
+    origin = None if start is None else start.get("step" if _begins_again(start) else "resumed_step")
     return Record(
         generation=None
         if last is None
         else Generation(last.generation, last["formation"], tuple(one["member"] for one in last["members"])),
         first_node=min((event["node"] for event in run if event.kind == "node_started"), default=1),
         told=frozenset((event.kind, event["node"]) for event in run if event.kind in TOLD_ONCE),
-        step=progress[-1]["step"] if progress else (run[0].get("resumed_step") or 0) if run else 0,
+        step=progress[-1]["step"] if progress and last is not None else origin or 0,
         samples=progress[-1].get("samples") if progress else None,
         taken_at=taken[-1] if taken else None,
+        origin=origin,
     )
+
+
+def _begins_again(event: Event) -> bool:
+    """Whether the job begins again there from its newest checkpoint, with other nodes, within the same run."""
+    return event.kind == "quota_wait" and event.get("step") is not None
 
 
 def goodput_of(run: Sequence[Event], now: float, wall: float) -> Goodput:
@@ -93,6 +104,8 @@ def goodput_of(run: Sequence[Event], now: float, wall: float) -> Goodput:
 
     goodput = Goodput(moment(run[0]) if run else now)
     for event in run:
+        if event.kind == "quota_lost":
+            goodput = goodput.halt(moment(event))
         if event.kind == "generation_formed":
             goodput = goodput.formed(moment(event), float(event.get("pause_seconds") or 0.0))
     return goodput
