@@ -43,7 +43,7 @@ class Source:
 class Played:
     """A quota under test, and all that it told."""
 
-    def __init__(self, fixed: bool = False, **config: Any) -> None:
+    def __init__(self, fixed: bool = False, goes_on: tuple[int, float | None] | None = None, **config: Any) -> None:
         settings = {"script": "train.py", "min_nodes": 1, "max_nodes": 4, "hints": "hints.json", **config}
         self.source = Source()
         self.told: list[tuple[Target, str]] = []
@@ -55,6 +55,8 @@ class Played:
             lambda kind, **fields: self.events.append((kind, fields)),
             Clocks(time.monotonic, time.time),
         )
+        if goes_on is not None:
+            self.quota.go_on(*goes_on)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -323,3 +325,29 @@ def test_an_error_in_the_source_is_not_lost() -> None:
 
     with pytest.raises(RuntimeError, match="a bug"):
         asyncio.run(both())
+
+
+def test_a_job_that_runs_already_goes_on_at_its_size_until_the_hints_are_read() -> None:
+    async def story(played: Played) -> None:
+        await played.expect(2)
+        played.source.write(document(3))
+        await played.expect(2, 3)
+
+    assert play(story, goes_on=(2, None)).of("hint_applied")[0]["target_nodes"] == 3
+
+
+def test_a_hint_below_the_minimum_of_a_job_that_runs_already_is_told_at_once() -> None:
+    async def story(played: Played) -> None:
+        await played.expect(2)
+        played.source.write(document(1))
+        await played.expect(2, 0)
+
+    assert "the job needs at least 2" in play(story, goes_on=(2, None), min_nodes=2, wait_for_quota=60.0).told[-1][1]
+
+
+@pytest.mark.parametrize(("ago", "expected"), [(None, 4), (100.0, 4), (10.0, 2)])
+def test_growth_waits_for_what_was_taken_before_the_launcher_came_back(ago: float | None, expected: int) -> None:
+    async def story(played: Played) -> None:
+        await played.expect(expected)
+
+    assert play(story, goes_on=(2, ago), fixed=True, hints=None).told[0][0].nodes == expected
