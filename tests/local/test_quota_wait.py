@@ -90,6 +90,12 @@ def test_no_step_is_lost_over_two_times_without_quota(stage: Stage) -> None:
     assert job.events.of("step_redone") == [] and len(job.events.of("job_started")) == 1
     nodes = [event["node"] for event in job.events.of("node_started")]
     assert nodes == list(range(1, len(nodes) + 1))
+    metrics = json.loads((job.work_dir / "metrics.json").read_text())
+    spent = [metrics["counted_seconds"], metrics["idle_seconds"], *metrics["lost_seconds"].values()]
+    assert sum(spent) == pytest.approx(metrics["duration_seconds"], abs=0.01)  # each is rounded to a millisecond
+    waited = sum(event["seconds"] for event in job.events.of("quota_back"))
+    assert metrics["lost_seconds"]["quota"] >= waited - 0.1  # one clock is the wall's, the other is not
+    assert metrics["checkpoints"] == len(saved)
 
 
 @pytest.mark.parametrize("stop", ["SIGINT", "SIGTERM", "stop"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,16 +16,21 @@ from elastic_launcher.control.messages import (
     Form,
     Formed,
     FormFailed,
+    Halted,
     Left,
     StepFailed,
 )
 from elastic_launcher.coordinator.actions import Action, Emit, Finish, Order, StartNode
+from elastic_launcher.coordinator.again import used_up
+from elastic_launcher.coordinator.observations import BegunAgain
+from elastic_launcher.coordinator.pause import Stage
 from elastic_launcher.coordinator.state import Formation, Phase, State
+from elastic_launcher.workdir import Past
 from tests.unit.coordinator.driver import Job
 
 CODES = {0, 1, 75, 76, 130}
 LIKELY = ["tick", "formed", "active", "active", "target", "gone", "left"] * 4 + ["warm", "complete"] * 12
-FAILING = ["notice", "form_failed", "step_failed", "broken"]
+FAILING = ["lost quota", "halted", "gone", "begun again", "notice", "form_failed", "step_failed", "broken"]
 FATAL = ["killed", "agent", "exit", "failed", "done", "ended"]
 
 
@@ -35,24 +42,29 @@ def histories(things: list[str], least: int = 0) -> st.SearchStrategy[list[tuple
 class Walk:
     """A job to which anything may happen, and the laws that are checked after each thing."""
 
-    def __init__(self, minimum: int, maximum: int, nproc: int) -> None:
+    def __init__(self, minimum: int, maximum: int, nproc: int, wait: float) -> None:
         self.maximum = maximum
         self.open: Formation | None = None
         self.formation = self.node = self.member = self.generation = 0
-        self.job = Job(minimum, nproc, watch=self.check)
+        self.job = Job(minimum, nproc, watch=self.check, wait_for_quota=wait)
         self.job.target(maximum, "start")
 
     def apply(self, what: str, which: int, amount: int) -> None:
         job, state = self.job, self.job.state
-        nodes, members = list(state.nodes), list(state.members)
+        nodes, members = list(state.nodes) or [0], list(state.members) or [0]
         node, member = nodes[which % len(nodes)], members[which % len(members)]
         formation = state.formation.number if state.formation else state.formations
-        alive = state.members[member].exit is None and state.nodes[state.members[member].node].phase is not Phase.GONE
+        there = member in state.members and state.nodes[state.members[member].node].phase is not Phase.GONE
+        alive = there and state.members[member].exit is None
         if what == "tick":
             job.tick(amount / 4)
+        elif what == "lost quota":
+            job.target(0)
         elif what == "target":
             job.target(min(max(which, 0 if amount == 0 else state.rules.min_nodes), self.maximum))
-        elif what == "notice":
+        elif what == "begun again" and state.pause is not None and state.pause.stage is Stage.LOOKING:
+            self.begin_again()
+        elif what == "notice" and node:
             job.notice(node)
         elif what == "gone":
             for one in state.in_phase(Phase.ENDING):
@@ -61,7 +73,7 @@ class Walk:
             job.complete(step=state.step)
         elif what == "broken":
             job.break_step(state.survivors(), formation, state.step)
-        elif what == "agent" and state.nodes[node].phase is not Phase.GONE:
+        elif what == "agent" and node and state.nodes[node].phase is not Phase.GONE:
             job.node_exited(node, [-9, 0, 1][amount % 3])
         elif alive and what == "warm":
             job.warm(state.members[member].node)
@@ -79,9 +91,17 @@ class Walk:
                 "failed": Failed("ValueError: boom"),
                 "done": Done(state.step),
                 "ended": Ended(state.step, amount % 2 == 0),
+                "halted": Halted(state.step),
             }
             if what in reports:
                 job.report(member, reports[what])
+
+    def begin_again(self) -> None:
+        state = self.job.state
+        past = used_up(state, Past())
+        before = {"first_node": past.first_node, "first_member": past.first_member}
+        rules = replace(state.rules, generations_before=past.generations, **before)
+        self.job.feed(BegunAgain(self.job.now, State(rules)))
 
     def check(self, job: Job, actions: tuple[Action, ...]) -> None:
         state = job.state
@@ -130,7 +150,10 @@ class Walk:
         if state.finished:
             assert self.job.finish is not None
             return
-        assert state.generation == self.generation
+        if state.pause is not None and state.pause.released:
+            self.open = None  # who took part in it is killed
+            assert not state.in_phase(Phase.STARTING, Phase.WARM, Phase.ADMITTED, Phase.LEAVING)
+        assert state.rules.generations_before + state.generation == self.generation
         assert (state.formation is None) == (self.open is None)
         if state.generation and not state.over and state.verdict is None and not self.has_lost(state):
             assert len(state.nodes_of(state.group)) >= state.rules.min_nodes
@@ -161,6 +184,13 @@ class Walk:
             if job.state.formation is not None and (job.state.formation.active or not job.state.over):
                 job.complete(job.state.step)
             job.tick(1.5)
+            pause = job.state.pause
+            if pause is not None and pause.stage is Stage.SAVING and job.state.survivors():
+                job.report(job.state.survivors()[0], Halted(job.state.step))
+            elif pause is not None and pause.stage is Stage.LOOKING:
+                self.begin_again()
+            elif pause is not None and pause.stage is Stage.WAITING:
+                job.target(self.maximum)
             if job.state.over or (job.state.group and job.state.formation is None and job.state.recovery is None):
                 for member in job.state.survivors():
                     if job.state.members[member].exit is None:
@@ -173,13 +203,14 @@ class Walk:
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(
     sizes=st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(1, 2)),
+    wait=st.sampled_from([0.0, 600.0]),
     steps=st.one_of(histories(LIKELY), histories(LIKELY + FAILING), histories(LIKELY + FAILING + FATAL)),
 )
 def test_the_laws_hold_over_any_history_and_every_job_ends(
-    sizes: tuple[int, int, int], steps: list[tuple[str, int, int]]
+    sizes: tuple[int, int, int], wait: float, steps: list[tuple[str, int, int]]
 ) -> None:
     minimum, more, nproc = sizes
-    walk = Walk(minimum, minimum + more, nproc)
+    walk = Walk(minimum, minimum + more, nproc, wait)
     for what, which, amount in steps:
         walk.apply(what, which, amount)
     walk.let_it_end()
