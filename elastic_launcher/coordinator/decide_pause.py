@@ -44,16 +44,22 @@ def take_pause(state: State, now: float) -> Decision:
     if pause is None or state.finished:
         return state, ()
     if pause.stage is Stage.SAVING:
-        verdict = state.verdict
-        if verdict is not None and verdict.weight is Weight.SCRIPT:
-            return state, ()  # ends as it would have without this
-        return _end_nodes(state, now) if state.halted or verdict is not None or now >= pause.until else (state, ())
+        return _end_when_saved(state, pause, now)
     if pause.stage is Stage.ENDING and not _there(state):
         return replace(state, pause=replace(pause, stage=Stage.LOOKING)), (BeginAgain(),)
     if pause.stage is Stage.WAITING and now >= pause.until:
         message = f"no quota within the {state.rules.wait_for_quota:g} s of --wait-for-quota: {pause.message}"
         return finish(state, ExitCode.STOPPED, message)
     return state, ()
+
+
+def _end_when_saved(state: State, pause: Pause, now: float) -> Decision:
+    if state.over and not state.halted:
+        return replace(state, pause=None), ()  # what scripts do after the training is not broken off
+    verdict = state.verdict
+    if state.stopping is not None or (verdict is not None and verdict.weight is Weight.SCRIPT):
+        return state, ()  # it ends as it would have without this
+    return _end_nodes(state, now) if state.halted or verdict is not None or now >= pause.until else (state, ())
 
 
 def begin_again(state: State, observation: BegunAgain) -> Decision:

@@ -103,9 +103,8 @@ def _runs(timed: Timed) -> Iterator[Span]:
         last_at, last = run[-1]
         told = any(event.kind == "progress" for _, event in run)  # scripts without our library tell of no steps
         worked = max((at for at, event in run if event.kind in WORK), default=formed) if told else last_at
-        finished = last.get("exit_code") if last.kind == "job_finished" else None
         if last.kind == "job_finished":
-            failed = finished in (ExitCode.SCRIPT_FAILED, ExitCode.LAUNCHER_FAILED)
+            failed = last.get("exit_code") in (ExitCode.SCRIPT_FAILED, ExitCode.LAUNCHER_FAILED)
             yield worked, last_at, "failure" if failed else IDLE
         if after < len(timed):
             again_at, again = timed[after]

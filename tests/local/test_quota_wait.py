@@ -123,3 +123,24 @@ def test_a_job_that_waited_long_enough_ends_saved(stage: Stage) -> None:
         assert job.wait(2 * PATIENCE) == 75
         assert "no quota within the 1 s of --wait-for-quota: " in job.last_message
         assert " is saved in " in job.last_message
+
+
+def test_a_launcher_that_is_killed_while_the_job_waits_leaves_nothing_and_the_next_one_waits_on(stage: Stage) -> None:
+    stage.allow(1)
+    with stage.run("--wait-for-quota", "600") as job:
+        wait_steps(job, 2, 1)
+        stage.allow(0)
+        assert_waits(job, 1)
+        job.process.kill()
+        job.process.wait()
+        assert_no_process(job.work_dir)
+    step = job.events.of("checkpoint_saved")[-1]["step"]
+    with stage.run("--wait-for-quota", "600") as job:
+        until(lambda: len(job.events.of("quota_wait")) == 2, "the next launcher waits", 2 * PATIENCE)
+        stage.allow(1)
+        wait_steps(job, 2, 2)
+        (stage.folder / "stop").touch()
+        assert job.wait(2 * PATIENCE) == 0, job.stderr
+    assert job.events.of("job_started")[-1]["resumed_step"] == step
+    steps = assert_each_sample_once(read_ledgers(stage.folder), SAMPLES, BATCH, MICRO)
+    assert_same_model(stage.folder, train_plain(SAMPLES, BATCH, steps))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.config import JobConfig
-from elastic_launcher.control.messages import Failed, Halted, Save, Saved, SaveFailed
+from elastic_launcher.control.messages import Done, Failed, Halted, Save, Saved, SaveFailed
 from elastic_launcher.coordinator.actions import BeginAgain
 from elastic_launcher.coordinator.again import used_up
 from elastic_launcher.coordinator.observations import BegunAgain, Interrupted, StopAsked
@@ -192,6 +192,25 @@ def test_whoever_stops_it_while_it_is_saved_waits_for_that() -> None:
     assert job.finish is None
     save(job)
     assert job.finish is not None and job.finish.exit_code == 130 and job.killed == []
+
+
+def test_whoever_stops_it_while_it_is_saved_has_the_same_time_for_that() -> None:
+    job = losing()
+    job.tick(30.0)
+    job.feed(StopAsked(job.now, "stopped by `elastic-launcher stop`"))
+    job.tick(31.0)
+    assert job.finish is None and job.killed == []
+    job.tick(30.0)
+    assert job.finish is not None and job.finish.exit_code == 75
+
+
+def test_a_training_that_ends_before_it_is_saved_is_done() -> None:
+    job = losing()
+    job.report_all(job.state.group, Done(400))
+    job.tick(100.0)
+    assert job.killed == []
+    job.train_to_the_end(400)
+    assert job.finish is not None and job.finish.exit_code == 0
 
 
 def test_it_waits_no_longer_than_was_asked() -> None:

@@ -42,7 +42,7 @@ def histories(things: list[str], least: int = 0) -> st.SearchStrategy[list[tuple
 class Walk:
     """A job to which anything may happen, and the laws that are checked after each thing."""
 
-    def __init__(self, minimum: int, maximum: int, nproc: int, wait: float) -> None:
+    def __init__(self, minimum: int, maximum: int, nproc: int, wait: float = 0.0) -> None:
         self.maximum = maximum
         self.open: Formation | None = None
         self.formation = self.node = self.member = self.generation = 0

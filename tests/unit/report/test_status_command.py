@@ -188,3 +188,14 @@ def test_report_of_a_job_without_events_says_so(tmp_path: Path) -> None:
     shown = elastic_launcher("report", jobs.write_job(tmp_path))
     assert shown.exit_code == 2
     assert "nothing has happened in this job yet: it has no events.jsonl" in shown.stderr
+
+
+def test_a_job_without_quota_says_what_it_waits_for(tmp_path: Path) -> None:
+    story = jobs.Story().start_nodes(1).form(1, cause="start").train(5)
+    story.add("quota_wait", step=story.step, message="waiting for quota, up to 600 s: 0 GPUs")
+    jobs.write(story.events, tmp_path)
+    shown = elastic_launcher("status", jobs.write_job(tmp_path, **this_process())).stdout
+    lines = dict(line.split(": ", 1) for line in shown.splitlines())
+    assert lines["state"].strip().startswith("waiting, ")
+    assert lines["waits for"].strip() == "waiting for quota, up to 600 s: 0 GPUs"
+    assert "world size" not in lines and "node 1" not in lines
