@@ -1,4 +1,4 @@
-"""Whether what a job holds levels off over a thousand resizes: memory, descriptors, threads, sockets, keys in the store.
+"""Whether what a job holds levels off over a thousand resizes: memory, descriptors, threads, sockets and store keys.
 
 The rules, of samples taken each time that the job is at its smallest: of what is counted, the last third's median is no
 more than the middle third's; of memory, no more than `MEMORY_GROWTH` above it; and the median of the last pauses is at

@@ -17,7 +17,7 @@ SAVING = "saving"
 """A moment of rank 0 alone."""
 MEETINGS = ("form", "meet")
 """Moments at which a second one is hit when those that are left form anew."""
-ENDS = ("end", "sums", "summed", "after")
+ENDS = ("end", "sums", "after")
 """Moments after the last step; "after" is in the script's own code."""
 BIG = ((4, 1), (5, 1), (2, 2), (3, 2))
 SMALL = ((2, 1), (2, 1), (3, 1), (3, 1), (1, 2))
