@@ -317,6 +317,7 @@ class Coordinator:
     def _emit(self, kind: str, generation: int, **fields: Any) -> None:
         if kind == "generation_formed":
             self._goodput = self._goodput.formed(self._monotonic(), fields["pause_seconds"])
+            self._store.forget_before(fields["formation"])
         self._on_event(self._events.append(kind, generation, **fields))
 
     def _emit_hint(self, kind: str, **fields: Any) -> None:

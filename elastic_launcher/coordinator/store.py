@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 HOST = "127.0.0.1"
+GROUPS = "formation"  # what the keys of a group begin with; its number follows
 BACKLOG = 1024  # members that connect before torch is imported wait here
 
 
@@ -37,6 +38,20 @@ class Store:
         """
         if self._socket.fileno() >= 0:
             self._server = await asyncio.to_thread(self._open)
+
+    def forget_before(self, formation: int) -> None:
+        """Removes what the groups before a formation have left here, which would be more with each resize.
+
+        Args:
+            formation: All its members have met.
+        """
+        if self._server is None or not hasattr(self._server, "list_keys"):
+            return  # an older torch, which can't tell what it holds: some 200 bytes a rank and resize stay
+        for key in self._server.list_keys():
+            kind, _, rest = key.partition("/")
+            number = rest.partition("/")[0]
+            if kind == GROUPS and number.isdecimal() and int(number) < formation:
+                self._server.delete_key(key)
 
     def close(self) -> None:
         """Stops to listen."""

@@ -1,0 +1,44 @@
+"""The store in which groups meet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+
+import pytest
+
+from elastic_launcher.coordinator.store import Store
+
+
+def test_what_groups_leave_there_goes_when_a_later_one_is_formed() -> None:
+    torch = pytest.importorskip("torch")
+    from elastic_launcher.torch.group import Group, build_group
+
+    store = Store()
+    asyncio.run(store.serve())
+    groups: list[Group] = []
+
+    def meet(formation: int, rank: int) -> None:
+        groups.append(build_group(store.address, formation, rank, 2, 30.0, torch.device("cpu")))
+
+    host, port = store.address.split(":")
+    client = torch.distributed.TCPStore(host, int(port), is_master=False, wait_for_workers=False)
+    if not hasattr(client, "list_keys"):
+        pytest.skip("this torch can't tell what a store holds")
+    with contextlib.closing(store):
+        client.set("of/the/script", "stays")
+        held = []
+        for formation in (9, 10, 11):
+            members = [threading.Thread(target=meet, args=(formation, rank)) for rank in range(2)]
+            for member in members:
+                member.start()
+            for member in members:
+                member.join()
+            store.forget_before(formation)
+            held.append(client.num_keys())
+        assert held[0] == held[1] == held[2] > 1
+        assert client.get("of/the/script") == b"stays"
+        assert all(key.startswith(("formation/11/", "of/")) for key in client.list_keys())
+        for group in groups:
+            group.close()
