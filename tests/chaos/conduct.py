@@ -15,7 +15,7 @@ import psutil
 
 from elastic_launcher.agent import processes
 from elastic_launcher.events import Event, EventFollower
-from tests.chaos.schedule import JOINER, ONE, SAVING, Act, Schedule, Seat
+from tests.chaos.schedule import JOINER, LOOP, ONE, SAVING, Act, Schedule, Seat
 from tests.soak.stage import Stage
 from tests.support import Launcher, until
 
@@ -200,8 +200,11 @@ class Conductor:
         self._await(lambda: len(self._of("checkpoint_saved")) > saved, "it is saved later")
 
     def _launcher(self, act: Act) -> None:
-        self.launcher.process.kill()
-        self.launcher.process.wait()
+        if act.moment:
+            self._lead(faults=[("launcher", act.moment, self.rank(act.hit[0]))])
+        else:
+            self.launcher.process.kill()
+        assert self.launcher.wait(LONG) == -signal.SIGKILL
         self._relaunch()
 
     def _everything(self, act: Act) -> None:
@@ -259,7 +262,7 @@ class Conductor:
 
     def _first(self, moment: str) -> int:
         """Returns from which step on a moment counts: ranks other than 0 may be in the step that is held."""
-        return self._step + 1 if moment in ("micro-batch", "reduction", "reduced", "step", "stepped") else 0
+        return self._step + 1 if moment in LOOP else 0
 
     def _relaunch(self) -> None:
         """Starts another launcher, which adopts the job or goes on from its last checkpoint, and awaits that."""

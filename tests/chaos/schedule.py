@@ -273,6 +273,12 @@ def _same(dice: random.Random, world: World) -> Drawn:
     return Act(""), world
 
 
+def _launcher(dice: random.Random, world: World) -> Drawn:
+    """It is killed while the training stands at a step's beginning, or in a moment of a step."""
+    moment = dice.choice(("", *LOOP))
+    return Act("", moment=moment, hit=_seats(dice, world, 1) if moment else ()), world
+
+
 def _everything(dice: random.Random, world: World) -> Drawn:
     moment = dice.choice((*LOOP, *EVALUATION, SAVING))
     hit = (Seat(0, 0),) if moment == SAVING else _seats(dice, world, 1)
@@ -309,7 +315,7 @@ KINDS: dict[str, tuple[int, Callable[[World], bool], Callable[[random.Random, Wo
     "admit": (6, lambda world: 0 < world.missing <= MOST_JOINERS - world.joiners, _admit),
     "broken hints": (1, _once("broken hints"), _broken),
     "full disk": (1, _once("full disk"), _same),
-    "launcher": (1, lambda world: _restarts(world) and world.missing == 0, _same),
+    "launcher": (1, lambda world: _restarts(world) and world.missing == 0, _launcher),
     "everything": (1, _restarts, _everything),
     "end": (0, lambda world: True, lambda dice, world: (_end(dice, world), world)),
 }
