@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from elastic_launcher.checkpoint.changes import OF_SCRIPT
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Done, Failed, Halted, Save, Saved, SaveFailed
 from elastic_launcher.coordinator.actions import BeginAgain
@@ -17,10 +18,11 @@ from elastic_launcher.coordinator.origin import Origin
 from elastic_launcher.coordinator.state import Phase
 from elastic_launcher.coordinator.status import phase
 from elastic_launcher.workdir import Past
-from tests.unit.checkpoint.checkpoints import manifest
+from tests.unit.checkpoint.checkpoints import JOB, manifest
 from tests.unit.coordinator.driver import Job, lose, training
 
 WAIT = 600.0
+SAME = {name: getattr(JOB, name) for name in OF_SCRIPT}
 WHY = "the hint allows 0 GPUs, the job needs 1"
 
 
@@ -88,7 +90,7 @@ def test_it_goes_on_under_new_numbers_when_quota_is_back() -> None:
     job.target(1)
     assert job.events("quota_back") == [{"step": 11, "seconds": 100.0}]
     assert [(one.node, one.first_member) for one in job.started[2:]] == [(3, 3)]
-    job.warm(3)
+    job.warm(3, fingerprint=SAME)
     assert job.form.formation == formations + 1 and job.form.generation == 2
     job.complete(11)
     assert job.state.generation_number == 2 and job.state.step == 12
@@ -100,7 +102,7 @@ def test_it_goes_on_under_new_numbers_when_quota_is_back() -> None:
 def test_it_can_lose_its_quota_again_and_again() -> None:
     job = waiting()
     job.target(2)
-    job.warm(3, 4)
+    job.warm(3, 4, fingerprint=SAME)
     job.complete(11)
     job.target(0, message=WHY)
     save(job, 30)
