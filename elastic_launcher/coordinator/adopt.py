@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Active, Form, Halted, Left, Message, StepFailed, Warm
@@ -107,7 +108,7 @@ def adopt(rules: Rules, left: Leftovers, now: float, waited: float) -> Decision:
         rules: What stays the same; the numbers in it are set here.
         left: What is left of the job.
         now: Monotonic seconds.
-        waited: Seconds after which members that have not introduced themselves are given up.
+        waited: For how many seconds members had time to introduce themselves.
     """
     settled, under_way = _generations(left)
     orders = _orders(left.introductions)
@@ -216,16 +217,25 @@ def _phase(node: int, members: Sequence[int], group: set[int], left: Leftovers) 
         return Phase.LEAVING
     if gone & {"node_left", "node_failed", "node_lost"}:
         return Phase.ENDING
-    warm = [one for one in introductions if any(isinstance(report, Warm) for report in one.reports)]
+    warm = [one for one in introductions if _fingerprint(one) is not None]
     return Phase.WARM if len(warm) == len(members) else Phase.STARTING
 
 
 def _member(number: int, node: int, local_rank: int, left: Leftovers) -> Member:
     told = left.introductions.get(number)
-    if told is None:
-        return Member(number, node, local_rank)
-    warm = [report for report in told.reports if isinstance(report, Warm)]
-    return Member(number, node, local_rank, told.pid, warm[-1].fingerprint if warm else None, told.step)
+    if told is not None:
+        return Member(number, node, local_rank, told.pid, _fingerprint(told), told.step)
+    silent = Member(number, node, local_rank)
+    if left.record.generation is None or number not in left.record.generation.members:
+        return silent
+    others = (left.introductions.get(member) for member in left.record.generation.members)
+    return replace(
+        silent, fingerprint=next((_fingerprint(one) for one in others if one is not None), None)
+    )  # all equal
+
+
+def _fingerprint(told: Introduction) -> Mapping[str, Any] | None:
+    return next((report.fingerprint for report in told.reports if isinstance(report, Warm)), None)
 
 
 def _formation(order: Form, now: float) -> Formation:
@@ -261,8 +271,9 @@ def _tell_all(decision: Decision, left: Leftovers, now: float, waited: float) ->
         if node not in left.nodes and decision[0].nodes[node].phase is not Phase.GONE:
             ranks = tuple((place, left.exits[node, place]) for place in range(size) if (node, place) in left.exits)
             decision = then(decision, decide, NodeExited(now, node, None, ranks))
-    for member in sorted(set(decision[0].group) & expected(left, size)):
-        decision = then(decision, decide, MemberSilent(now, member, waited, given_up=True))
+    if decision[0].recovery is not None:  # which waits for all; else who is silent may be busy, as at any time
+        for member in sorted(set(decision[0].group) & expected(left, size)):
+            decision = then(decision, decide, MemberSilent(now, member, waited, given_up=True))
     return decision
 
 

@@ -69,7 +69,12 @@ class Adoption:
         def missing(introduced: Collection[int]) -> bool:
             return bool(expected(self._leftovers(gathering), self._config.nproc_per_node))
 
+        def idle(introduced: Collection[int]) -> bool:
+            left = self._leftovers(gathering)
+            return bool(left.nodes) and missing(introduced) and not runs_on(left, self._config.nproc_per_node)
+
         await gathering.wait_for(missing, self._config.heartbeat_timeout)
+        await gathering.wait_for(idle, self._config.orphan_timeout)  # the only one that has the state may be busy
         left = self._leftovers(gathering)
         return left if runs_on(left, self._config.nproc_per_node) else None
 

@@ -197,7 +197,7 @@ class Coordinator:
         state, actions = adopt(self._state.rules, left, now, self._config.heartbeat_timeout)
         self._state = replace(state, saved=adoption.saved())
         self._goodput, self._told = adoption.goodput(now), adoption.record.told
-        for member in left.introductions:
+        for member in {*left.introductions, *state.survivors()}:
             self._watch.hear(member, now)
         self._emit("coordinator_adopted", state.generation_number, **account_of_adoption(state, self._term))
         if state.target is not None:

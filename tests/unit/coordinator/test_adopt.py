@@ -162,10 +162,17 @@ def test_a_recovery_whose_group_does_not_stand_is_begun_anew() -> None:
     assert (form.formation, form.mode, form.members) == (4, "recover", (1, 2))
 
 
-def test_a_member_that_says_nothing_is_given_up() -> None:
+def test_a_member_that_says_nothing_has_time_where_nobody_waits_for_it() -> None:
     left = leftovers({1: member(SECOND)}, nodes=(1, 2))
     assert expected(left, 1) == {2}
     job = taken(left)
+    assert job.actions == [] and job.state.group == (1, 2)
+    assert job.state.members[2].fingerprint == WARM.fingerprint, "or joiners would differ from it"
+
+
+def test_a_member_that_says_nothing_is_given_up_where_others_wait_to_be_formed_anew() -> None:
+    broken = member(SECOND, reports=(StepFailed(2, 40, "reset"),))
+    job = taken(leftovers({1: broken}, nodes=(1, 2)))
     assert KillNode(2) in job.actions
     [lost] = [action for action in job.actions if isinstance(action, Emit) and action.kind == "node_lost"]
     assert "gave no sign of life for 10 s" in lost.fields["message"]
