@@ -45,8 +45,8 @@ bench: $(STAMP) ## every benchmark, one after another
 soak: $(STAMP) ## 100 launches that end well and badly, none of which may leave anything (resumable: ARGS="--from 40")
 	$(BIN)/python -m tests.soak $(ARGS)
 
-chaos: $(STAMP) ## jobs to which all sorts of things happen at drawn moments (resumable: SEEDS=40-300; AT_ONCE=2)
-	$(BIN)/python -m tests.chaos --seeds $(or $(SEEDS),1-300) --at-once $(or $(AT_ONCE),1)
+chaos: $(STAMP) ## jobs to which all sorts of things happen at drawn moments (resumable: SEEDS=40-300; ARGS="--kills 50", "--resizes 1000")
+	$(BIN)/python -m tests.chaos $(or $(ARGS),--seeds $(or $(SEEDS),1-300) --at-once $(or $(AT_ONCE),1))
 
 golden: $(STAMP) ## write tests/golden anew from the pipelines
 	$(BIN)/python -m pipelines.digits_elastic.pipeline tests/golden/digits_elastic.yaml
