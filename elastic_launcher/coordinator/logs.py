@@ -28,6 +28,8 @@ ROTATE_BYTES = 64 << 20
 _CHUNK = 1 << 18
 """Bytes read of one file at a time, so that a script that floods its log holds up nobody."""
 _LONGEST_LINE = 1 << 16
+_QUIET = 100
+"""Looks without anything new after which a file is closed until it grows: most nodes of a long job are gone."""
 _HELD = 1000
 """Lines kept of each rank: what may have to be shown later."""
 
@@ -37,7 +39,9 @@ class _Log:
     """One rank's file.
 
     Attributes:
-        descriptor: Its open file.
+        path: Its name.
+        descriptor: Its open file; None while it is quiet.
+        quiet: Looks since something new was there.
         offset: How much of it was read.
         part: The beginning of a line whose end is not written yet.
         rank: The rank that its last mark names.
@@ -46,7 +50,9 @@ class _Log:
         unseen: How many of the newest of them were not shown.
     """
 
-    descriptor: int
+    path: Path
+    descriptor: int | None = None
+    quiet: int = 0
     offset: int = 0
     part: bytes = b""
     rank: int | None = None
@@ -105,7 +111,7 @@ class LogFollower:
                 continue
             place = int(match["node"]), int(match["local_rank"])
             if place not in self._logs:
-                self._logs[place] = _Log(os.open(self._folder / name, os.O_RDWR | os.O_CLOEXEC))
+                self._logs[place] = _Log(self._folder / name)
         more = [self._read(place, log) for place, log in sorted(self._logs.items())]
         return any(more)
 
@@ -116,7 +122,8 @@ class LogFollower:
         for place, log in sorted(self._logs.items()):
             if log.part:
                 self._take(place, log, log.part)
-            os.close(log.descriptor)
+            if log.descriptor is not None:
+                os.close(log.descriptor)
         self._logs.clear()
 
     def show_failure(self, node: int, local_rank: int, lines: int = 20) -> None:
@@ -141,10 +148,22 @@ class LogFollower:
         return recent[-lines:]
 
     def _read(self, place: tuple[int, int], log: _Log) -> bool:
+        if log.descriptor is None:
+            try:
+                if log.quiet and os.stat(log.path).st_size == log.offset:
+                    return False
+                log.descriptor = os.open(log.path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:  # removed by someone
+                return False
         size = os.fstat(log.descriptor).st_size
         if size < log.offset:  # cut by someone else
             log.offset = 0
         chunk = os.pread(log.descriptor, _CHUNK, log.offset)
+        log.quiet = 0 if chunk else log.quiet + 1
+        if log.quiet > _QUIET:
+            os.close(log.descriptor)
+            log.descriptor = None
+            return False
         end = log.offset - len(log.part)
         log.offset += len(chunk)
         *lines, log.part = (log.part + chunk).split(b"\n")
@@ -157,7 +176,7 @@ class LogFollower:
             self._take(place, log, log.part)
             log.part = b""
         if len(chunk) < _CHUNK and log.offset >= self._rotate_bytes:
-            self._rotate(place, log)
+            self._rotate(place, log, log.descriptor)
         return len(chunk) == _CHUNK
 
     def _take(self, place: tuple[int, int], log: _Log, line: bytes) -> None:
@@ -193,7 +212,7 @@ class LogFollower:
         for text in newest if not self._muted else ():
             self._show(rank, text if rank is not None else f"[node {place[0]}] {text}")
 
-    def _rotate(self, place: tuple[int, int], log: _Log) -> None:
+    def _rotate(self, place: tuple[int, int], log: _Log, descriptor: int) -> None:
         """Copies a file that was read to its end, and cuts it."""
         node, local_rank = place
         try:
@@ -203,9 +222,9 @@ class LogFollower:
         try:
             position = 0
             while position < log.offset:
-                position += os.copy_file_range(log.descriptor, copy, log.offset - position, position)
-            if os.fstat(log.descriptor).st_size == log.offset:  # written to meanwhile: the next poll tries again
-                os.ftruncate(log.descriptor, 0)
+                position += os.copy_file_range(descriptor, copy, log.offset - position, position)
+            if os.fstat(descriptor).st_size == log.offset:  # written to meanwhile: the next poll tries again
+                os.ftruncate(descriptor, 0)
                 log.offset = 0
         except OSError:
             return

@@ -210,3 +210,20 @@ def test_what_was_shown_is_not_known_where_that_can_not_be_read(tmp_path: Path, 
 
 def size(folder: Path, name: str) -> int:
     return (folder / f"{name}.log").stat().st_size
+
+
+def test_files_of_nodes_that_are_gone_are_closed_and_opened_again_when_they_grow(ranks: Ranks) -> None:
+    for node in range(1, 51):
+        ranks.write(f"{node}-0", "here\n")
+
+    def held() -> int:
+        links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+        return sum(os.path.exists(link) and os.readlink(link).startswith(str(ranks.folder)) for link in links)
+
+    assert held() > 0
+    for _ in range(200):
+        ranks.follower.poll()
+    assert held() == 0
+    ranks.write("1-0", "again\n")
+    assert (held(), ranks.shown[-1]) == (1, (0, "again"))
+    assert ranks.follower.last_lines(7, 0) == ["here"]

@@ -52,4 +52,6 @@ def test_a_frozen_member_goes_on_when_it_is_thawed() -> None:
 
 
 def test_a_fault_that_nobody_knows_is_named() -> None:
-    assert "'melt=a@5:2' is none of kill, freeze, break, launcher=MOMENT@STEP:MEMBER" in reach("[]", "melt=a@5:2").stderr
+    assert (
+        "'melt=a@5:2' is none of kill, freeze, break, launcher=MOMENT@STEP:MEMBER" in reach("[]", "melt=a@5:2").stderr
+    )
