@@ -345,10 +345,11 @@ class Conductor:
 
     def rank(self, seat: Seat) -> Rank:
         """Returns who sits on a seat now."""
-        node = sorted(self._nodes)[seat.age]
+        members = [member["node"] for member in self._of("generation_formed")[-1]["members"]]
+        node = list(dict.fromkeys(members))[seat.age]  # in the order of their ranks
         found = next(one for one in self.launcher.status()["nodes"] if one["node"] == node)
-        members = sorted(found["members"], key=lambda member: member["member"])
-        return Rank(members[seat.local]["member"], node, members[seat.local]["pid"])
+        own = sorted(found["members"], key=lambda member: member["member"])
+        return Rank(own[seat.local]["member"], node, own[seat.local]["pid"])
 
 
 def _stopped(rank: Rank) -> bool:

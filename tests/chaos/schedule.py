@@ -35,7 +35,7 @@ class Seat:
     """A rank by where it sits.
 
     Attributes:
-        age: Its node's place among those that train, the oldest first; -1 is the youngest.
+        age: Its node's place among those that train, in the order of their ranks: the oldest first.
         local: Its place on the node.
     """
 
