@@ -53,6 +53,7 @@ class Checkpoints:
         self._halting = False
         self._begun_at = time.monotonic()
         self._begun_step = 0
+        self._saves = True  # False on who may come to be rank 0 later: it can't tell whether the last one was written
         self._cost = 0.0
 
     # -- going on from one
@@ -84,6 +85,7 @@ class Checkpoints:
     def note_training(self, fingerprint: dict[str, Any]) -> None:
         """Takes it that this rank trains from now on, and what: the first checkpoint is due a period later."""
         self._fingerprint = fingerprint
+        self._saves = self._session.need_place("a checkpoint").rank == 0
         self._begun_at, self._begun_step = time.monotonic(), self._session.position.step
 
     def _identity(self) -> JobIdentity:
@@ -100,7 +102,7 @@ class Checkpoints:
     def wishes(self) -> tuple[bool, bool]:
         """Returns whether this rank wants a checkpoint after the step that runs now, and whether the job is to stop."""
         place = self._session.place
-        due = place is not None and place.rank == 0 and not self._saver.busy and self._is_due()
+        due = place is not None and place.rank == 0 and not self._saver.busy and (not self._saves or self._is_due())
         return due or self._asked or self._member.save_wanted, self._member.halt_wanted
 
     def _is_due(self) -> bool:
@@ -138,6 +140,7 @@ class Checkpoints:
     def _save(self) -> None:
         session = self._session
         place = session.need_place("a checkpoint")
+        self._saves = True
         mark = Mark(self._member.term, place.formation.generation, session.position.step)
         self._saver.save(session.state, session.position, self._identity(), mark, place.world_size)
 
