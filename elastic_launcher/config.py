@@ -158,8 +158,8 @@ OPTIONS: tuple[Option, ...] = (
         "text",
         "DIR|URL",
         None,
-        "Where checkpoints go: a folder, or s3://bucket/folder and the like; default: checkpoints in the work "
-        "directory.",
+        "Where checkpoints go: a folder, s3://bucket/folder or the like; default: a folder in the work directory.",
+        "ELASTIC_CHECKPOINT_DIR",
     ),
     Option(
         "accept_changes",

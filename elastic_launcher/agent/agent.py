@@ -15,7 +15,7 @@ from typing import Any
 from elastic_launcher.agent import processes, torchrun
 from elastic_launcher.agent.outbox import Outbox
 from elastic_launcher.agent.rank_exec import die_with_parent
-from elastic_launcher.checkpoint import kept
+from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.control import ControlClient
 from elastic_launcher.workdir import Layout, read_job, write_json
@@ -124,7 +124,7 @@ class Agent:
     def _say_goodbye(self) -> None:
         """Says why the node leaves a job whose coordinator has gone, in the logs of its ranks too."""
         silence = f"the coordinator has not answered for {self._config.orphan_timeout:g} s"
-        saved = kept(self._layout.checkpoints)
+        saved = open_shelf(self._config.checkpoint_dir, self._layout.checkpoints).kept()
         self._say(f"{silence}: leaving; {saved}")
         for local_rank in range(len(self._members)):
             path = self._layout.rank_log(self._node, local_rank)

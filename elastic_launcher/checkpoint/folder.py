@@ -40,12 +40,14 @@ class Found:
         manifest: What is in it.
         refused: Later ones that can't be used, newest first: why, in one line each.
         damaged: Those of them that nobody will ever be able to use.
+        place: Where it is, as the user knows it; "" where that is ``folder``.
     """
 
     folder: Path | None
     manifest: Manifest | None
     refused: tuple[str, ...] = ()
     damaged: tuple[Path, ...] = ()
+    place: str = ""
 
 
 def name_of(step: int) -> str:

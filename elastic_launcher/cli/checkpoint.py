@@ -8,10 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from elastic_launcher.checkpoint import CheckpointError, find_newest
+from elastic_launcher.checkpoint import CheckpointError
+from elastic_launcher.checkpoint.shelf import open_shelf
+from elastic_launcher.checkpoint.storage import StorageError
 from elastic_launcher.cli.folders import job_folder, refuse
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
-from elastic_launcher.workdir import Layout
+from elastic_launcher.workdir import Layout, WorkDirError, read_job
 
 EXPORT = "export"
 TORCH = "torch"
@@ -48,7 +50,10 @@ def checkpoint(
 
 
 def _export(layout: Layout, to: Path, form: str) -> None:
-    found = find_newest(layout.checkpoints)
+    try:
+        found = open_shelf(_place(layout), layout.checkpoints).find_newest()
+    except (OSError, StorageError) as error:
+        refuse(f"the checkpoints of {layout.path} can't be read: {error}")
     for reason in found.refused:
         typer.echo(f"elastic-launcher: {reason}", err=True)
     if found.folder is None or found.manifest is None:
@@ -61,7 +66,15 @@ def _export(layout: Layout, to: Path, form: str) -> None:
         refuse(str(error))
     except OSError as error:
         refuse(f"{to} can't be written: {error.strerror or error}")
-    typer.echo(f"step {found.manifest.step}, saved in {found.folder}, is in {to}")
+    typer.echo(f"step {found.manifest.step}, saved in {found.place or found.folder}, is in {to}")
+
+
+def _place(layout: Layout) -> str | None:
+    """Returns what the job was given as ``--checkpoint-dir``; None where it is not known."""
+    try:
+        return read_job(layout.path)[1].checkpoint_dir
+    except WorkDirError:
+        return None
 
 
 def _save(layout: Layout) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from elastic_launcher.checkpoint import Manifest, find_newest, raise_fence, set_aside
+from elastic_launcher.checkpoint import CheckpointError, Manifest
 from elastic_launcher.checkpoint.changes import Resumed, refusal
+from elastic_launcher.checkpoint.shelf import open_shelf
+from elastic_launcher.checkpoint.storage import StorageError
 from elastic_launcher.config import ConfigError, JobConfig
 from elastic_launcher.control.messages import Saved
 from elastic_launcher.coordinator.state import Rules, State
@@ -23,11 +25,18 @@ class Origin:
         past: What earlier runs have used up.
         folder: The checkpoint that it goes on from; None from the beginning.
         manifest: What is said of that.
+        place: Where that was copied from; "" where nothing was copied.
     """
 
     past: Past = Past()
     folder: Path | None = None
     manifest: Manifest | None = None
+    place: str = ""
+
+    @property
+    def where(self) -> str:
+        """Where the checkpoint is, as the user knows it."""
+        return self.place or str(self.folder)
 
     def first_state(self, config: JobConfig, store: str) -> State:
         """Returns what the coordinator knows before anything has happened in this run.
@@ -50,9 +59,9 @@ class Origin:
         )
         if self.manifest is None:
             return State(rules)
-        rules = replace(rules, resumes=Resumed(self.manifest.job, config.accepted, str(self.folder)))
+        rules = replace(rules, resumes=Resumed(self.manifest.job, config.accepted, self.where))
         step, epoch, samples = self.manifest.step, self.manifest.epoch, self.manifest.samples
-        saved = Saved(step, str(self.folder), self.manifest.size, 0.0, 0.0)
+        saved = Saved(step, self.where, self.manifest.size, 0.0, 0.0)
         return State(rules, step=step, epoch=epoch, samples=samples, saved=saved)
 
 
@@ -68,25 +77,32 @@ def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[st
     Raises:
         ConfigError: If there are checkpoints and none can be used, or the folder can't be written.
     """
-    found = find_newest(layout.checkpoints, lambda manifest: _refusal(manifest, config))
+    shelf = open_shelf(config.checkpoint_dir, layout.checkpoints)
+    try:
+        past = replace(past, term=max(past.term, shelf.last_term() + 1))
+        found = shelf.find_newest(lambda manifest: _refusal(manifest, config))
+    except (OSError, StorageError) as error:
+        raise ConfigError(f"the checkpoints in {shelf.place} can't be read: {error}") from error
     if found.refused and found.folder is None:
         raise ConfigError(
-            f"no checkpoint in {layout.checkpoints} can be used: {'; '.join(found.refused)}; remove that folder to "
+            f"no checkpoint in {shelf.place} can be used: {'; '.join(found.refused)}; remove that folder to "
             "train from the beginning"
         )
     for reason in found.refused:
         say(f"{reason}; the checkpoint before it is used instead")
     try:
         for path in found.damaged:
-            set_aside(path)
-        raise_fence(layout.checkpoints, past.term)
-    except OSError as error:
-        raise ConfigError(f"the checkpoints in {layout.checkpoints} can't be written: {error.strerror}") from error
+            shelf.set_aside(path)
+        shelf.raise_fence(past.term)
+    except (OSError, CheckpointError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"the checkpoints in {shelf.place} can't be written: {why}") from error
+    origin = Origin(past, found.folder, found.manifest, found.place)
     if found.manifest is not None:
-        say(f"this job goes on from step {found.manifest.step}, saved in {found.folder}")
+        say(f"this job goes on from step {found.manifest.step}, saved in {origin.where}")
     elif past.term > 1:
         say("this job had saved nothing: it trains from the beginning")
-    return Origin(past, found.folder, found.manifest)
+    return origin
 
 
 def _refusal(manifest: Manifest, config: JobConfig) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_launcher.checkpoint import CheckpointError, JobIdentity, Mark
 from elastic_launcher.checkpoint.changes import OF_SCRIPT, Resumed, step_in_epoch
 from elastic_launcher.checkpoint.files import read_manifest
+from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.period import Period, read_period
 from elastic_launcher.torch.member import JobOver
 from elastic_launcher.torch.saving import Saved, Saver, load
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from elastic_launcher.torch.member import Member
     from elastic_launcher.torch.session import Session
 
+PLACE = "ELASTIC_CHECKPOINT_DIR"
 EVERY = "ELASTIC_CHECKPOINT_EVERY"
 KEEP = "ELASTIC_KEEP_CHECKPOINTS"
 
@@ -44,8 +46,8 @@ class Checkpoints:
         self._member = member
         self._work_dir = work_dir
         self._period = read_period(every) if every else Period()
-        folder = Layout(work_dir).checkpoints
-        self._saver = Saver(folder, int(os.environ.get(KEEP, "2")), self._tell_saved, self._tell_failed)
+        shelf = open_shelf(os.environ.get(PLACE), Layout(work_dir).checkpoints)
+        self._saver = Saver(shelf, int(os.environ.get(KEEP, "2")), self._tell_saved, self._tell_failed)
         self._fingerprint: dict[str, Any] = {}
         self._asked = False
         self._due = False
@@ -172,7 +174,7 @@ class Checkpoints:
         self._member.report(
             "saved",
             step=saved.step,
-            path=str(saved.path),
+            path=saved.path,
             bytes=saved.size,
             held_seconds=round(saved.held_seconds, 4),
             seconds=round(saved.seconds, 4),

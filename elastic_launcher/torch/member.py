@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from elastic_launcher.checkpoint import kept
+from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.control.client import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.torch.account import Account
@@ -263,7 +263,8 @@ class Member:
     def _consider_leaving(self) -> None:
         silence = time.monotonic() - self._last_contact
         if silence > self._orphan_timeout:
-            saved = kept(Layout(Path(os.environ["ELASTIC_WORK_DIR"])).checkpoints)
+            default = Layout(Path(os.environ["ELASTIC_WORK_DIR"])).checkpoints
+            saved = open_shelf(os.environ.get("ELASTIC_CHECKPOINT_DIR"), default).kept()
             _leave(f"the launcher has not been heard of for {self._orphan_timeout:g} s; {saved}")
         if silence > self._orphan_timeout / 2 and not self._alone:
             self._alone = self.save_wanted = True  # before this rank, or its agent, leaves

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import threading
 import time
@@ -13,16 +14,20 @@ from typing import Any
 import torch
 
 from elastic_launcher import __version__
-from elastic_launcher.checkpoint import Fenced, JobIdentity, Manifest, Mark, publish
-from elastic_launcher.checkpoint.files import STATE, read_manifest, seal, write_text
+from elastic_launcher.checkpoint import Fenced, JobIdentity, Manifest, Mark
+from elastic_launcher.checkpoint.files import STATE, seal, write_text
 from elastic_launcher.checkpoint.manifest import CheckpointError
+from elastic_launcher.checkpoint.remote import TakenOver
 from elastic_launcher.checkpoint.shards import read_shards, write_shards
+from elastic_launcher.checkpoint.shelf import Shelf
 from elastic_launcher.torch.codec import DICT_TAGS
 from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.position import Position
 from elastic_launcher.torch.state import Captured, TrainingState, write_values
 
 CHECKPOINT = "the checkpoint"
+LAST_SECONDS = 60.0
+"""That a rank which leaves waits for what it writes, at most: a store that does not answer keeps no process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +36,14 @@ class Saved:
 
     Attributes:
         step: Optimizer steps that it holds.
-        path: Its folder.
+        path: Where it is.
         size: In bytes.
         held_seconds: How long the training waited.
         seconds: From its beginning to the end of the writing.
     """
 
     step: int
-    path: Path
+    path: str
     size: int
     held_seconds: float
     seconds: float
@@ -79,31 +84,32 @@ class Saver:
     """Saves checkpoints, one at a time.
 
     Args:
-        folder: The job's folder of checkpoints.
+        shelf: The job's checkpoints.
         keep: How many are kept.
         on_saved: Is told what was written, in the writer's thread.
         on_failed: Is told the step and why it could not be saved, in the writer's thread.
     """
 
     def __init__(
-        self, folder: Path, keep: int, on_saved: Callable[[Saved], None], on_failed: Callable[[int, str], None]
+        self, shelf: Shelf, keep: int, on_saved: Callable[[Saved], None], on_failed: Callable[[int, str], None]
     ) -> None:
-        self._folder = folder
+        self._shelf = shelf
         self._keep = keep
         self._on_saved = on_saved
         self._on_failed = on_failed
         self._memory = HostMemory()
         self._writer: threading.Thread | None = None
+        atexit.register(self.wait, LAST_SECONDS)
 
     @property
     def busy(self) -> bool:
         """Whether one is being written; its memory is in use then."""
         return self._writer is not None and self._writer.is_alive()
 
-    def wait(self) -> None:
-        """Waits until nothing is being written."""
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until nothing is being written, or for so many seconds."""
         if self._writer is not None:
-            self._writer.join()
+            self._writer.join(timeout)
 
     def save(self, state: TrainingState, position: Position, job: JobIdentity, mark: Mark, world_size: int) -> None:
         """Copies the state as it is now, and begins to write it.
@@ -144,17 +150,15 @@ class Saver:
 
         def run() -> None:
             try:
-                path = publish(self._folder, write, mark, self._keep)
-                size = read_manifest(path).size
-            except Fenced:
-                return  # others go on without this process, and have said so
+                path, manifest = self._shelf.publish(write, mark, self._keep)
             except (OSError, CheckpointError) as error:
-                self._on_failed(mark.step, str(error))
+                # Where others of this job go on without this process, they have said so.
+                if not isinstance(error, Fenced) or isinstance(error, TakenOver):
+                    self._on_failed(mark.step, str(error))
                 return
-            self._on_saved(Saved(mark.step, path, size, held, time.monotonic() - began))
+            self._on_saved(Saved(mark.step, path, manifest.size, held, time.monotonic() - began))
 
-        # No daemon: a rank that leaves ends when what it writes is there.
-        self._writer = threading.Thread(target=run, name="elastic-checkpoint")
+        self._writer = threading.Thread(target=run, name="elastic-checkpoint", daemon=True)
         self._writer.start()
 
 

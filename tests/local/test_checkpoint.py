@@ -86,11 +86,11 @@ class Stage:
         job.process.wait()
         assert processes.kill_until_none(str(self.work_dir))
 
-    def assert_like_plain(self, job: Launcher, micro: int, *, stopped_only: bool = False) -> int:
+    def assert_like_plain(self, happened: list[dict[str, Any]], micro: int, *, stopped_only: bool = False) -> int:
         """Fails unless the final model is the plain one, of each sample once; returns the number of steps."""
         ledgers = read_ledgers(self.folder)
         if not stopped_only:
-            ledgers = without_lost(ledgers, job.events.all())
+            ledgers = without_lost(ledgers, happened)
         steps = assert_each_sample_once(ledgers, SAMPLES, BATCH, micro)
         assert_same_model(self.folder, train_plain(SAMPLES, BATCH, steps))
         assert torch.load(self.folder / "model.pt", weights_only=True)["state"] == {"steps": steps}
@@ -117,7 +117,7 @@ def test_a_job_that_is_stopped_goes_on_at_other_sizes_and_loses_no_step(tmp_path
         stage.wait_steps(job, 12)
         stage.finish(job)
     assert f"this job goes on from step {stopped}" in job.stderr
-    assert stage.assert_like_plain(job, 7, stopped_only=True) > stopped
+    assert stage.assert_like_plain(job.events.all(), 7, stopped_only=True) > stopped
     started = job.events.of("job_started")
     assert [event["term"] for event in started] == [1, 2, 3]
     assert started[2]["resumed_step"] == stopped
@@ -147,7 +147,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_it_is_used(tmp_path: Pa
         stage.finish(job)
     assert f"{shard} is damaged: its checksum is wrong; the checkpoint before it is used instead" in job.stderr
     assert job.events.of("job_started")[1]["resumed_step"] == newest.manifest.step - 7
-    stage.assert_like_plain(job, 5)
+    stage.assert_like_plain(job.events.all(), 5)
 
 
 def test_everything_is_killed_again_and_again_and_the_model_is_the_same(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_everything_is_killed_again_and_again_and_the_model_is_the_same(tmp_path
     with stage.run(2, 5) as job:
         stage.wait_steps(job, 3)
         stage.finish(job)
-    stage.assert_like_plain(job, 5)
+    stage.assert_like_plain(job.events.all(), 5)
     assert (
         sorted(path.name for path in (stage.work_dir / "checkpoints").iterdir() if path.name.startswith(".tmp")) == []
     )
@@ -182,7 +182,7 @@ def test_where_nothing_can_be_written_the_training_goes_on_says_so_and_tries_aga
         (stage.work_dir / "checkpoints").unlink()
         job.events.wait("checkpoint_saved", timeout=LONG)
         stage.finish(job)
-    stage.assert_like_plain(job, 5)
+    stage.assert_like_plain(job.events.all(), 5)
 
 
 @pytest.mark.quick
@@ -224,4 +224,4 @@ def test_ranks_that_lose_their_launcher_save_before_they_leave(tmp_path: Path) -
     with stage.run(1) as job:
         stage.wait_steps(job, 2)
         stage.finish(job)
-    stage.assert_like_plain(job, 5)
+    stage.assert_like_plain(job.events.all(), 5)

@@ -1,0 +1,257 @@
+"""A job's checkpoints in an object store, or wherever else fsspec reaches: without rename, fsync, locks or overwriting.
+
+A checkpoint's files go under a name that nobody else uses, its manifest last: it is there as soon as that is. The name
+holds its mark, and the newest is the one with the largest mark, so that what an earlier writer adds late changes
+nothing. A run of the job leaves a file in ``terms/`` that names the checkpoints of earlier runs that count: whatever
+such a run writes afterwards does not. All this needs of the store is that a file which was written is listed at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elastic_launcher.checkpoint.files import MANIFEST, check
+from elastic_launcher.checkpoint.folder import Fenced, Found
+from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, Manifest, Mark
+from elastic_launcher.checkpoint.storage import open_storage
+
+NAME = re.compile(r"step-(\d{8,})-t(\d{8,})-g(\d{8,})-[0-9a-f]{8}")
+TERM = re.compile(r"(\d{8,})-[0-9a-f]{8}\.json")
+TERMS = "terms"
+
+
+class TakenOver(Fenced):
+    """Another launcher goes on with the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What is in the store at one time.
+
+    Attributes:
+        whole: Checkpoints with a manifest that count, by name.
+        unfinished: Those without one, and those that don't count.
+        terms: Files of `TERMS`, by name.
+    """
+
+    whole: dict[str, Mark]
+    unfinished: dict[str, Mark]
+    terms: dict[str, int]
+
+    @property
+    def term(self) -> int:
+        """The last run that has said that it is there; 0 before the first."""
+        return max(self.terms.values(), default=0)
+
+
+class RemoteShelf:
+    """The checkpoints under a URL.
+
+    Args:
+        url: As ``s3://bucket/folder``.
+        cache: A folder on this machine, for the one that is read.
+    """
+
+    def __init__(self, url: str, cache: Path) -> None:
+        self.place = url.rstrip("/")
+        self._cache = cache
+        self._storage: Any = None
+        self._root = ""
+
+    def publish(self, write: Callable[[Path], Manifest], mark: Mark, keep: int) -> tuple[str, Manifest]:
+        """Adds a checkpoint; see `folder.publish`.
+
+        Raises:
+            TakenOver: If another launcher goes on with the job.
+            Fenced: If a later checkpoint is there.
+            OSError: If it can't be written; what was begun does not count, and goes with the next one.
+        """
+        self._check_fence(self._list(), mark)
+        name = f"step-{mark.step:08d}-t{mark.term:08d}-g{mark.generation:08d}-{secrets.token_hex(4)}"
+        try:
+            manifest = self._write(name, write)
+            self._check_fence(self._list(), mark)
+            with self._outside() as storage:
+                storage.pipe_file(f"{self._root}/{name}/{MANIFEST}", manifest.to_text().encode())
+        except OSError:
+            self._check_fence(self._list(), mark)  # who writes later removes what is unfinished
+            raise
+        with contextlib.suppress(OSError):  # it is there; the next one tries again
+            self._clean(name, mark, keep)
+        return f"{self.place}/{name}", manifest
+
+    def find_newest(self, refuse: Callable[[Manifest], str] = lambda manifest: "") -> Found:
+        """Returns the newest checkpoint of which every byte is as it was written, copied to this machine.
+
+        Raises:
+            OSError: If the store can't be read.
+        """
+        whole = self._list().whole
+        refused: list[str] = []
+        damaged: list[Path] = []
+        for name in sorted(whole, key=lambda one: whole[one], reverse=True):
+            place = f"{self.place}/{name}"
+            try:
+                manifest = self._read_manifest(name)
+                if reason := refuse(manifest):
+                    raise CheckpointError(f"{place} is of another job: {reason}")
+                folder = self._fetch(name, manifest)
+            except CheckpointError as error:
+                refused.append(str(error).replace(str(self._cache / name), place))
+                damaged += [Path(name)] if isinstance(error, CheckpointDamaged) else []
+                continue
+            return Found(folder, manifest, tuple(refused), tuple(damaged), place)
+        return Found(None, None, tuple(refused), tuple(damaged))
+
+    def last_term(self) -> int:
+        """Returns the last term in which something was written; 0 before the first.
+
+        Raises:
+            OSError: If the store can't be read.
+        """
+        listing = self._list()
+        return max([listing.term, *(mark.term for mark in listing.whole.values())])
+
+    def raise_fence(self, term: int) -> None:
+        """Shuts out what runs of earlier terms write from now on.
+
+        Raises:
+            CheckpointError: If another launcher does the same just now.
+            OSError: If it can't be written.
+        """
+        keeps = sorted(self._list().whole)
+        name = f"{term:08d}-{secrets.token_hex(4)}.json"
+        with self._outside() as storage:
+            storage.makedirs(f"{self._root}/{TERMS}", exist_ok=True)
+            storage.pipe_file(f"{self._root}/{TERMS}/{name}", json.dumps({"v": 1, "keeps": keeps}).encode())
+        others = [one for one, theirs in self._list().terms.items() if one != name and theirs >= term]
+        if others:
+            raise CheckpointError(f"another launcher uses {self.place} now: end it, or choose another place")
+
+    def set_aside(self, path: Path) -> None:
+        """Has a damaged checkpoint count no more.
+
+        Raises:
+            OSError: If it can't be written.
+        """
+        with self._outside() as storage:
+            storage.rm_file(f"{self._root}/{path}/{MANIFEST}")
+
+    def kept(self) -> str:
+        """Says in words where what was saved is; asks nobody, since that may take long."""
+        return f"what was saved is in {self.place}"
+
+    def _check_fence(self, listing: Listing, mark: Mark) -> None:
+        if listing.term > mark.term:
+            raise TakenOver(
+                f"another launcher goes on with this job, in term {listing.term}: it owns {self.place}, and what "
+                f"this one (term {mark.term}) trains is not saved; end it, or give it another --checkpoint-dir"
+            )
+        if any(mark <= other for other in listing.whole.values()):
+            raise Fenced(f"{mark.step} steps are not saved: a later checkpoint is in {self.place}")
+
+    def _write(self, name: str, write: Callable[[Path], Manifest]) -> Manifest:
+        """Writes all files of a checkpoint but its manifest, and returns that."""
+        with tempfile.TemporaryDirectory(prefix="elastic-save-") as draft:
+            manifest = write(Path(draft))
+            with self._outside() as storage:
+                storage.makedirs(f"{self._root}/{name}", exist_ok=True)
+                for entry in manifest.files:
+                    storage.put_file(f"{draft}/{entry.name}", f"{self._root}/{name}/{entry.name}")
+        return manifest
+
+    def _read_manifest(self, name: str) -> Manifest:
+        with self._outside() as storage:
+            content: bytes = storage.cat_file(f"{self._root}/{name}/{MANIFEST}")
+        try:
+            return Manifest.from_text(content.decode())
+        except (CheckpointError, UnicodeDecodeError) as error:
+            kind = type(error) if isinstance(error, CheckpointError) else CheckpointDamaged
+            raise kind(f"{self.place}/{name}/{MANIFEST}: {error}") from error
+
+    def _fetch(self, name: str, manifest: Manifest) -> Path:
+        """Copies a checkpoint to this machine, unless it is there."""
+        folder = self._cache / name
+        with contextlib.suppress(CheckpointError):
+            check(folder)
+            return folder
+        shutil.rmtree(self._cache, ignore_errors=True)
+        folder.mkdir(parents=True)
+        with self._outside() as storage:
+            for entry in manifest.files:
+                with contextlib.suppress(FileNotFoundError):  # which `check` says
+                    storage.get_file(f"{self._root}/{name}/{entry.name}", str(folder / entry.name))
+        (folder / MANIFEST).write_text(manifest.to_text(), encoding="utf-8")
+        check(folder)
+        return folder
+
+    def _list(self) -> Listing:
+        with self._outside() as storage:
+            storage.invalidate_cache()
+            found: list[str] = storage.find(self._root)
+        paths = [path.removeprefix(self._root).lstrip("/").split("/") for path in found]
+        terms = {path[1]: int(match[1]) for path in paths if path[0] == TERMS and (match := TERM.fullmatch(path[-1]))}
+        marks = {
+            path[0]: Mark(int(match[2]), int(match[3]), int(match[1]))
+            for path in paths
+            if (match := NAME.fullmatch(path[0]))
+        }
+        last = max(terms, default="")
+        counting = set(self._keeps(last)) if last else set()
+        complete = {path[0] for path in paths if path[1:] == [MANIFEST]}
+        whole = {
+            name: mark
+            for name, mark in marks.items()
+            if name in complete and (name in counting or mark.term >= terms.get(last, 0))
+        }
+        return Listing(whole, {name: mark for name, mark in marks.items() if name not in whole}, terms)
+
+    def _keeps(self, term: str) -> list[str]:
+        with self._outside() as storage:
+            content: bytes = storage.cat_file(f"{self._root}/{TERMS}/{term}")
+        try:
+            return [str(name) for name in json.loads(content)["keeps"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise OSError(f"{self.place}/{TERMS}/{term} can't be read: {error}") from error
+
+    def _clean(self, name: str, mark: Mark, keep: int) -> None:
+        """Removes all but the last checkpoints up to ``mark``, and what other writers have left unfinished."""
+        listing = self._list()
+        past = sorted((m, one) for one, m in listing.whole.items() if m.step <= mark.step and m <= mark)
+        spared = {one for _, one in past[-keep:]} | {name}
+        old = [one for one, m in (listing.whole | listing.unfinished).items() if m < mark and one not in spared]
+        for one in old:
+            self._remove(one)
+        with self._outside() as storage:
+            for one in [one for one, term in listing.terms.items() if term < mark.term]:
+                storage.rm_file(f"{self._root}/{TERMS}/{one}")
+
+    def _remove(self, name: str) -> None:
+        """Removes a checkpoint, its manifest first: what is left by an end in between is one that is unfinished."""
+        folder = f"{self._root}/{name}"
+        with self._outside() as storage:
+            for path in sorted(storage.find(folder), key=lambda path: not path.endswith(f"/{MANIFEST}")):
+                storage.rm_file(path)
+            with contextlib.suppress(OSError):  # where there are no folders
+                storage.rmdir(folder)
+
+    @contextlib.contextmanager
+    def _outside(self) -> Iterator[Any]:
+        """Gives the store to a block, and turns its errors, which each kind of store has of its own, into OSError."""
+        try:
+            if self._storage is None:
+                self._storage, self._root = open_storage(self.place)
+            yield self._storage
+        except (CheckpointError, FileNotFoundError):
+            raise
+        except Exception as error:
+            raise OSError(f"{self.place}: {type(error).__name__}: {str(error)[:300]}") from error

@@ -1,0 +1,87 @@
+"""Where a job's checkpoints are: in a folder, or under a URL. Both are used in one way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from elastic_launcher.checkpoint import folder
+from elastic_launcher.checkpoint.files import read_manifest
+from elastic_launcher.checkpoint.folder import Found
+from elastic_launcher.checkpoint.manifest import Manifest, Mark
+from elastic_launcher.checkpoint.remote import RemoteShelf
+from elastic_launcher.checkpoint.storage import is_url
+
+
+class Shelf(Protocol):
+    """A job's checkpoints; see `folder` for what its functions do.
+
+    Attributes:
+        place: As the user knows it.
+    """
+
+    place: str
+
+    def publish(self, write: Callable[[Path], Manifest], mark: Mark, keep: int) -> tuple[str, Manifest]:
+        """Adds a checkpoint, all of it or nothing; returns where it is and what is said of it."""
+
+    def find_newest(self, refuse: Callable[[Manifest], str] = ...) -> Found:
+        """Returns the newest good checkpoint, on this machine."""
+
+    def last_term(self) -> int:
+        """Returns the last term in which something was written; 0 before the first."""
+
+    def raise_fence(self, term: int) -> None:
+        """Shuts out what runs of earlier terms write from now on."""
+
+    def set_aside(self, path: Path) -> None:
+        """Has a damaged checkpoint count no more."""
+
+    def kept(self) -> str:
+        """Says in words what was saved last, as far as that is known here."""
+
+
+class LocalShelf:
+    """The checkpoints in a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.place = str(path)
+        self._path = path
+
+    def publish(self, write: Callable[[Path], Manifest], mark: Mark, keep: int) -> tuple[str, Manifest]:
+        """Adds a checkpoint."""
+        path = folder.publish(self._path, write, mark, keep)
+        return str(path), read_manifest(path)
+
+    def find_newest(self, refuse: Callable[[Manifest], str] = lambda manifest: "") -> Found:
+        """Returns the newest good checkpoint."""
+        return folder.find_newest(self._path, refuse)
+
+    def last_term(self) -> int:
+        """Returns the last term in which something was written."""
+        return folder.read_pointer(self._path)[1].term
+
+    def raise_fence(self, term: int) -> None:
+        """Shuts out writers of earlier terms."""
+        folder.raise_fence(self._path, term)
+
+    def set_aside(self, path: Path) -> None:
+        """Gives a damaged checkpoint another name."""
+        folder.set_aside(path)
+
+    def kept(self) -> str:
+        """Says in words what was saved last."""
+        return folder.kept(self._path)
+
+
+def open_shelf(place: str | None, default: Path) -> Shelf:
+    """Returns a job's checkpoints; touches nothing.
+
+    Args:
+        place: A path or a URL; None or "" for ``default``.
+        default: The folder in the work directory; what is read from a URL is copied there.
+    """
+    if place and is_url(place):
+        return RemoteShelf(place, default)
+    return LocalShelf(Path(place) if place else default)

@@ -1,0 +1,211 @@
+"""Checkpoints in an object store: whole or not there, the newest by its mark, and nothing that comes late counts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from elastic_launcher.checkpoint import CheckpointError, Fenced, Manifest
+from elastic_launcher.checkpoint.files import MANIFEST, STATE, seal
+from elastic_launcher.checkpoint.remote import RemoteShelf, TakenOver
+from elastic_launcher.checkpoint.storage import StorageError, open_storage
+from tests.object_store import object_store
+from tests.unit.checkpoint.checkpoints import manifest
+
+
+class Place:
+    """A store, and its files on this machine's disk."""
+
+    def __init__(self, url: str, folder: Path, cache: Path) -> None:
+        self.url = url
+        self.folder = folder
+        self.cache = cache
+
+    @property
+    def shelf(self) -> RemoteShelf:
+        return RemoteShelf(self.url, self.cache)
+
+    def save(self, step: int, generation: int = 1, term: int = 1, keep: int = 2) -> str:
+        return publish(self.shelf, step, generation, term, keep)
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir() if path.name.startswith("step"))
+
+    def steps(self) -> list[int]:
+        return [int(name[5:13]) for name in self.names()]
+
+    def files(self, step: int) -> Path:
+        return next(path for path in self.folder.iterdir() if path.name.startswith(f"step-{step:08d}"))
+
+
+def publish(shelf: RemoteShelf, step: int, generation: int = 1, term: int = 1, keep: int = 2) -> str:
+    wanted = manifest(step, generation, term)
+
+    def write(draft: Path) -> Manifest:
+        (draft / STATE).write_text(f"the state after step {step}")
+        return replace(wanted, files=(seal(draft / STATE),))
+
+    path, written = shelf.publish(write, wanted.mark, keep)
+    assert written.mark == wanted.mark
+    return path
+
+
+@pytest.fixture(params=["file", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "file":
+        yield Place((tmp_path / "store").as_uri(), tmp_path / "store", tmp_path / "cache")
+        return
+    with object_store(tmp_path / "buckets") as store:
+        yield Place(store.url, store.bucket / "jobs" / "digits", tmp_path / "cache")
+
+
+def test_the_newest_is_found_elsewhere_and_the_last_two_are_kept(place: Place) -> None:
+    assert place.shelf.find_newest().folder is None
+    assert place.shelf.last_term() == 0
+    for step in (10, 20, 30):
+        path = place.save(step)
+    found = place.shelf.find_newest()
+    assert (found.place, found.refused) == (path, ())
+    assert found.folder is not None and (found.folder / STATE).read_text() == "the state after step 30"
+    assert place.steps() == [20, 30]
+    assert place.shelf.find_newest() == found  # from the copy on this machine
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "missing", "manifest"])
+def test_a_damaged_one_is_said_and_the_one_before_it_used(place: Place, damage: str) -> None:
+    place.save(10)
+    path = place.save(20)
+    name = MANIFEST if damage == "manifest" else STATE
+    file = place.files(20) / name
+    content = file.read_bytes()
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(content[:-3] if damage == "cut" else content[:-9] + bytes([content[-9] ^ 4]) + content[-8:])
+    found = place.shelf.find_newest()
+    assert found.manifest is not None and found.manifest.step == 10
+    said = {"cut": "is cut short", "flipped": "checksum is wrong", "missing": "is missing", "manifest": ""}[damage]
+    assert found.refused[0].startswith(f"{path}/{name}") and said in found.refused[0]
+    place.shelf.set_aside(found.damaged[0])
+    assert place.shelf.find_newest().refused == ()
+
+
+def test_what_is_not_complete_is_not_there_and_goes_with_the_next(place: Place) -> None:
+    place.save(10)
+    place.save(20)
+    (place.files(20) / MANIFEST).unlink()
+    found = place.shelf.find_newest()
+    assert found.manifest is not None and (found.manifest.step, found.refused) == (10, ())
+    place.save(30)
+    assert place.steps() == [10, 30]
+
+
+def test_an_earlier_generation_changes_nothing(place: Place) -> None:
+    place.save(10, generation=2)
+    with pytest.raises(Fenced, match="a later checkpoint is in"):
+        place.save(11, generation=1)
+    assert place.steps() == [10]
+
+
+def test_an_earlier_run_changes_nothing_and_is_told(place: Place) -> None:
+    place.save(10)
+    place.shelf.raise_fence(2)
+    with pytest.raises(TakenOver, match="another launcher goes on with this job, in term 2"):
+        place.save(11)
+    found = place.shelf.find_newest()
+    assert found.manifest is not None and found.manifest.step == 10
+    assert place.shelf.last_term() == 2
+
+
+def test_what_an_earlier_run_adds_after_its_last_look_does_not_count(place: Place) -> None:
+    """A writer is frozen before its manifest, another run begins, and the writer thaws."""
+    place.save(10)
+    late = place.shelf
+    wanted = manifest(40)
+
+    def write(draft: Path) -> Manifest:
+        (draft / STATE).write_text("late")
+        return replace(wanted, files=(seal(draft / STATE),))
+
+    check, looks = late._check_fence, []
+
+    def frozen(listing: object, mark: object) -> None:
+        looks.append(listing)
+        check(listing, mark)  # type: ignore[arg-type]
+        if len(looks) == 2:
+            place.shelf.raise_fence(2)
+
+    late._check_fence = frozen  # type: ignore[method-assign, assignment]
+    late.publish(write, wanted.mark, 2)
+    found = place.shelf.find_newest()
+    assert found.manifest is not None and found.manifest.step == 10
+    place.save(12, term=2)
+    assert place.steps() == [10, 12]
+
+
+def test_a_run_that_saves_nothing_hands_on_what_it_went_on_from(place: Place) -> None:
+    place.save(10)
+    place.shelf.raise_fence(2)
+    place.shelf.raise_fence(3)
+    found = place.shelf.find_newest()
+    assert found.manifest is not None and found.manifest.step == 10
+
+
+def test_two_launchers_at_once_do_not_both_begin(place: Place) -> None:
+    place.shelf.raise_fence(2)
+    with pytest.raises(CheckpointError, match="another launcher uses"):
+        place.shelf.raise_fence(2)
+
+
+def test_several_processes_write_and_the_newest_is_whole(place: Place) -> None:
+    code = (
+        "import sys; from pathlib import Path; from elastic_launcher.checkpoint import Fenced;"
+        "from elastic_launcher.checkpoint.remote import RemoteShelf;"
+        "from tests.unit.checkpoint.test_remote import publish\n"
+        "for step in range(10, 60, 10):\n"
+        "    try: publish(RemoteShelf(sys.argv[1], Path(sys.argv[2])), step, int(sys.argv[3]))\n"
+        "    except Fenced: pass\n"
+    )
+    writers = [
+        subprocess.Popen([sys.executable, "-c", code, place.url, str(place.cache), str(generation)])
+        for generation in (1, 2, 3)
+    ]
+    assert [writer.wait(120) for writer in writers] == [0, 0, 0]
+    found = place.shelf.find_newest()
+    assert found.manifest is not None
+    assert (found.manifest.mark.generation, found.manifest.step, found.refused) == (3, 50, ())
+
+
+def test_a_store_that_does_not_answer_is_an_error_of_the_system(tmp_path: Path) -> None:
+    with object_store(tmp_path / "buckets") as store:
+        shelf = RemoteShelf(store.url, tmp_path / "cache")
+        publish(shelf, 10)
+        store.stop()
+        with pytest.raises(OSError, match="s3://models/jobs/digits: "):
+            publish(shelf, 20)
+        store.start()
+        publish(shelf, 30)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("memory://checkpoints", "lost with each process"),
+        ("gopher://host/folder", "gopher:// is not known to fsspec"),
+        ("hdfs://host/folder", "hdfs://host/folder: .*pyarrow"),
+    ],
+)
+def test_what_cannot_be_reached_says_what_to_do(url: str, said: str) -> None:
+    with pytest.raises(StorageError, match=said):
+        open_storage(url)
+
+
+def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(StorageError, match=r"s3://b/c needs fsspec: pip install 'elastic-launcher\[storage\]'"):
+        open_storage("s3://b/c")
