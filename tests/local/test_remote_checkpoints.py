@@ -1,0 +1,61 @@
+"""A job whose checkpoints are in an object store goes on from there alone; a store that is gone stops nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.local.test_checkpoint import LONG, Stage
+from tests.object_store import object_store
+from tests.support import EventFollower
+
+
+def test_a_job_goes_on_from_the_store_alone_and_without_it_trains_on(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    with object_store(tmp_path / "buckets") as store:
+        options = ("--checkpoint-every", "0.3s", "--checkpoint-dir", store.url)
+        with stage.run(2, 5, *options) as job:
+            job.events.wait("checkpoint_saved", lambda e: e["path"].startswith(store.url), LONG)
+            store.stop()
+            warning = job.events.wait("warning", timeout=LONG)
+            assert "could not be saved: s3://models/jobs/digits: " in warning["message"]
+            known = len(job.events.of("checkpoint_saved"))
+            stage.wait_steps(job, 5)
+            store.start()
+            job.events.wait("checkpoint_saved", lambda e: e not in job.events.of("checkpoint_saved")[:known], LONG)
+            stage.kill_everything(job)
+        saved = job.events.of("checkpoint_saved")[-1]
+        stage.work_dir.rename(tmp_path / "lost")  # another machine has none of its files
+        stage.runs = 0
+        with stage.run(1, 7, *options) as job:
+            stage.wait_steps(job, 3)
+            export = [sys.executable, "-m", "elastic_launcher", "checkpoint", "export", str(stage.work_dir)]
+            said = subprocess.run([*export, "--to", str(tmp_path / "out.pt")], capture_output=True, text=True)
+            assert said.returncode == 0 and f"saved in {store.url}/step-" in said.stdout, said.stderr
+            stage.finish(job)
+    started = job.events.of("job_started")[0]
+    assert started["term"] == 2 and started["resumed_step"] >= saved["step"]
+    assert f"this job goes on from step {started['resumed_step']}, saved in {store.url}/step-" in job.stderr
+    before = EventFollower(tmp_path / "lost" / "events.jsonl").all()
+    assert stage.assert_like_plain([*before, *job.events.all()], 7) > saved["step"]
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("memory://x", "memory://x is lost with each process"),
+        ("gopher://host/x", "gopher:// is not known to fsspec"),
+        ("s3://models/x", "the checkpoints in s3://models/x can't be read: s3://models/x: "),
+    ],
+)
+def test_a_store_that_cannot_be_used_is_said_before_anything_starts(tmp_path: Path, url: str, said: str) -> None:
+    stage = Stage(tmp_path)
+    nobody = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ALLOW_HTTP": "true"}
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+    with stage.run(1, 5, "--checkpoint-dir", url, **nobody, **keys) as job:
+        assert job.wait(LONG) == 2
+    assert said in job.stderr and "Traceback" not in job.stderr
+    assert job.events.all() == []
