@@ -253,6 +253,15 @@ def read_job(path: Path) -> tuple[str, JobConfig]:
     return str(document["id"]), JobConfig.from_dict(document["config"])
 
 
+def note_term(layout: Layout, term: int) -> None:
+    """Has ``job.json`` say that this run is a later one than the folder tells.
+
+    Raises:
+        OSError: If it can't be written.
+    """
+    write_json(layout.job, (_read_json(layout.job) or {}) | {"term": term})
+
+
 def write_json(path: Path, document: dict[str, Any], mode: int = 0o644) -> None:
     """Writes a small document so that a reader sees the old one or the new one, never a part.
 

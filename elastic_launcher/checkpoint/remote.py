@@ -27,6 +27,8 @@ from elastic_launcher.checkpoint.storage import open_storage
 NAME = re.compile(r"step-(\d{8,})-t(\d{8,})-g(\d{8,})-[0-9a-f]{8}")
 TERM = re.compile(r"(\d{8,})-[0-9a-f]{8}\.json")
 TERMS = "terms"
+RUN = secrets.token_hex(4)
+"""Of this process."""
 
 
 class TakenOver(Fenced):
@@ -59,9 +61,11 @@ class RemoteShelf:
     Args:
         url: As ``s3://bucket/folder``.
         cache: A folder on this machine, for the one that is read.
+        run: Tells apart launchers that begin with one term at once.
     """
 
-    def __init__(self, url: str, cache: Path) -> None:
+    def __init__(self, url: str, cache: Path, run: str = RUN) -> None:
+        self._run = run
         self.place = url.rstrip("/")
         self._cache = cache
         self._storage: Any = None
@@ -129,7 +133,7 @@ class RemoteShelf:
             OSError: If it can't be written.
         """
         keeps = sorted(self._list().whole)
-        name = f"{term:08d}-{secrets.token_hex(4)}.json"
+        name = f"{term:08d}-{self._run}.json"
         with self._outside() as storage:
             storage.makedirs(f"{self._root}/{TERMS}", exist_ok=True)
             storage.pipe_file(f"{self._root}/{TERMS}/{name}", json.dumps({"v": 1, "keeps": keeps}).encode())

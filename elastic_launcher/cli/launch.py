@@ -20,7 +20,7 @@ from elastic_launcher.coordinator.adoption import Adoption
 from elastic_launcher.coordinator.coordinator import Coordinator
 from elastic_launcher.coordinator.decide_end import kept, when
 from elastic_launcher.coordinator.logs import LogFollower
-from elastic_launcher.coordinator.origin import Origin, find_origin
+from elastic_launcher.coordinator.origin import Origin, find_origin, own_term
 from elastic_launcher.coordinator.record import run_of
 from elastic_launcher.coordinator.shown import Shown
 from elastic_launcher.engines.local import LocalEngine
@@ -111,6 +111,7 @@ def launch(config: JobConfig, directory: Path) -> int:
         return ExitCode.DONE
     with claimed as work_dir, contextlib.closing(EventLog(work_dir.layout.events)) as events:
         say(f"work directory {work_dir.path}")
+        work_dir.past = own_term(config, work_dir.layout, work_dir.past)
         engine = LocalEngine(config, work_dir.layout, devices)
         display = Display(config)
         run = _unfinished_run(work_dir)

@@ -83,7 +83,10 @@ class Adoption:
         self._engine.adopt(self._found)
 
     def saved(self) -> Saved | None:
-        """Returns the last checkpoint, as far as the pointer tells."""
+        """Returns the last checkpoint, as far as the pointer tells, or the events where it is elsewhere."""
+        if self._config.checkpoint_dir is not None:
+            told = [event for event in self._run if event.kind == "checkpoint_saved"]
+            return Saved(told[-1]["step"], told[-1]["path"], 0, 0.0, 0.0) if told else None
         name, mark = read_pointer(self._layout.checkpoints)
         path: Path = self._layout.checkpoints / name
         return Saved(int(name.removeprefix("step-")), str(path), 0, 0.0, 0.0) if name and path.is_dir() else None

@@ -14,7 +14,7 @@ from elastic_launcher.checkpoint.storage import StorageError
 from elastic_launcher.config import ConfigError, JobConfig
 from elastic_launcher.control.messages import Saved
 from elastic_launcher.coordinator.state import Rules, State
-from elastic_launcher.workdir import Layout, Past
+from elastic_launcher.workdir import Layout, Past, note_term
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,28 @@ class Origin:
         return State(rules, step=step, epoch=epoch, samples=samples, saved=saved)
 
 
+def own_term(config: JobConfig, layout: Layout, past: Past) -> Past:
+    """Returns a new launcher's past, with a term above all that have written to the job's checkpoints.
+
+    They may lie outside the work directory, and have been written from another one.
+
+    Raises:
+        ConfigError: If they can't be reached from this machine.
+    """
+    if config.checkpoint_dir is None:
+        return past
+    try:
+        last = open_shelf(config.checkpoint_dir, layout.checkpoints).last_term()
+    except OSError:
+        return past  # who needs them says so
+    except StorageError as error:
+        raise ConfigError(f"--checkpoint-dir: {error}") from error
+    if last >= past.term:
+        past = replace(past, term=last + 1)
+        note_term(layout, past.term)
+    return past
+
+
 def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[str], None]) -> Origin:
     """Looks for the newest checkpoint that can be used; shuts out whatever still writes for an earlier run.
 
@@ -79,7 +101,6 @@ def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[st
     """
     shelf = open_shelf(config.checkpoint_dir, layout.checkpoints)
     try:
-        past = replace(past, term=max(past.term, shelf.last_term() + 1))
         found = shelf.find_newest(lambda manifest: _refusal(manifest, config))
     except (OSError, StorageError) as error:
         raise ConfigError(f"the checkpoints in {shelf.place} can't be read: {error}") from error

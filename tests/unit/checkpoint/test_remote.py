@@ -158,8 +158,9 @@ def test_a_run_that_saves_nothing_hands_on_what_it_went_on_from(place: Place) ->
 
 def test_two_launchers_at_once_do_not_both_begin(place: Place) -> None:
     place.shelf.raise_fence(2)
+    place.shelf.raise_fence(2)  # the same one, which begins again
     with pytest.raises(CheckpointError, match="another launcher uses"):
-        place.shelf.raise_fence(2)
+        RemoteShelf(place.url, place.cache, "0" * 8).raise_fence(2)
 
 
 def test_several_processes_write_and_the_newest_is_whole(place: Place) -> None:
