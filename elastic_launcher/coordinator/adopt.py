@@ -6,6 +6,7 @@ needs have it, and else is given up by the ordinary rules, as is whatever died m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -188,7 +189,8 @@ def _bare(rules: Rules, left: Leftovers, settled: Generation | None, under_way: 
         own = numbers.members_of(number, size)
         phase = _phase(number, own, set(group), left)
         leave = under_way.cause if under_way is not None and set(own) & set(under_way.leavers) else ""
-        nodes[number] = Node(number, own, now, "hint", phase, now, leave)
+        by = now + rules.grace_period if leave == "notice" else math.inf
+        nodes[number] = Node(number, own, now, "hint", phase, now, leave, by)
         members |= {member: _member(member, number, place, left) for place, member in enumerate(own)}
     state = State(
         rules,

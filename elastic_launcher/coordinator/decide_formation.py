@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -29,7 +30,7 @@ def form_next(state: State, now: float) -> Decision:
     admitted = state.in_phase(Phase.ADMITTED)
     warm = [node for node in state.in_phase(Phase.WARM) if not node.leave and not state.exited(node)]
     leaving = [node for node in admitted if node.leave]
-    noticed = [node.leave_by - state.rules.grace_period for node in leaving if node.leave == "notice"]
+    noticed = [node.leave_by - state.rules.grace_period for node in leaving if node.leave_by < math.inf]
     if noticed and now < max(noticed) + GATHER_NOTICE_SECONDS:
         return state, ()
     staying = len(admitted) - len(leaving)
@@ -37,7 +38,7 @@ def form_next(state: State, now: float) -> Decision:
     if leaving and enough:
         return _shrink(state, leaving, now)
     if leaving and staying + len(warm) < state.rules.min_nodes:
-        return stop_below_minimum(state, leaving, staying, now)
+        return check_minimum(state, leaving, now)
     if not warm:
         return state, ()
     if not state.generation:
@@ -47,12 +48,14 @@ def form_next(state: State, now: float) -> Decision:
     return _grow(state, warm, now)
 
 
-def stop_below_minimum(state: State, leaving: list[Node], staying: int, now: float) -> Decision:
-    """Ends the job, or has it wait for its quota, since too few nodes would stay."""
-    told = " and ".join(f"node {node.number}" for node in leaving)
-    message = (
-        f"{told} must leave ({leaving[-1].leave}) and {staying} of at least {state.rules.min_nodes} nodes would stay"
-    )
+def check_minimum(state: State, leaving: list[Node], now: float) -> Decision:
+    """Ends the job, or has it wait, if too few nodes stay or can take their place; ``leaving`` are those that go."""
+    staying = [node for node in state.in_phase(Phase.ADMITTED) if not node.leave]
+    able = len(staying) + len([n for n in state.in_phase(Phase.WARM) if not n.leave and not state.exited(n)])
+    if able >= state.rules.min_nodes or state.halts or state.over or state.verdict is not None:
+        return state, ()
+    told, least = " and ".join(f"node {node.number}" for node in leaving), state.rules.min_nodes
+    message = f"{told} must leave ({leaving[-1].leave}) and {len(staying)} of at least {least} nodes would stay"
     return lose_quota(state, ExitCode.STOPPED, message, now)
 
 

@@ -24,7 +24,7 @@ from elastic_launcher.coordinator.decide_end import (
     then,
     when,
 )
-from elastic_launcher.coordinator.decide_formation import begin, fail_formation, take_form_failed
+from elastic_launcher.coordinator.decide_formation import begin, check_minimum, fail_formation, take_form_failed
 from elastic_launcher.coordinator.decide_nodes import RETRY_SECONDS, dismiss
 from elastic_launcher.coordinator.state import Exit, Member, Phase, Recovery, State, Verdict, Weight
 
@@ -59,7 +59,8 @@ def lose_node(state: State, member: Member, now: float, fact: str = "") -> Decis
     if formation is not None and set(node.members) & {*formation.members, *formation.leavers}:
         decision = then(decision, fail_formation, message, (), now, True)
     decision = then(decision, break_off, message, True, "notice" if noticed else "failure")
-    return then(then(decision, _check_holders, member, message, now), appoint_saver)
+    decision = then(then(decision, _check_holders, member, message, now), appoint_saver)
+    return then(decision, check_minimum, [node], now) if noticed and state.generation else decision
 
 
 def bear_failure(state: State, member: Member, fact: str, now: float) -> Decision | None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from elastic_launcher.control.messages import Abandon, End, Save
 from elastic_launcher.coordinator.actions import Order
 from elastic_launcher.coordinator.decide_end import Decision, then
-from elastic_launcher.coordinator.decide_formation import fail_formation, form_if_active, let_go, stop_below_minimum
+from elastic_launcher.coordinator.decide_formation import check_minimum, fail_formation, form_if_active, let_go
 from elastic_launcher.coordinator.decide_loss import break_off
 from elastic_launcher.coordinator.observations import NoticeExpires
 from elastic_launcher.coordinator.state import Phase, State
@@ -28,13 +28,11 @@ def take_expired_notice(state: State, observation: NoticeExpires) -> Decision:
     leavers = tuple(number for node in leaving for number in node.members)
     if not leavers:
         return decision
-    staying, warm = [node for node in state.in_phase(Phase.ADMITTED) if not node.leave], state.in_phase(Phase.WARM)
-    if state.stopping is None and len(staying) + len(warm) < state.rules.min_nodes:
-        decision = then(decision, stop_below_minimum, leaving, len(staying), observation.now)
+    decision = then(decision, check_minimum, leaving, observation.now)
     if not set(state.survivors()) - set(leavers):
         return then(decision, _save_now)
     message = f"{' and '.join(f'node {node.number}' for node in leaving)} had to leave within the step"
-    if state.formation is not None:
+    if decision[0].formation is not None:
         decision = then(decision, fail_formation, message, (), observation.now, True)
     for node in leaving:
         decision = then(decision, let_go, node.members[0], observation.now)

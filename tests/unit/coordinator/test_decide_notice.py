@@ -149,3 +149,14 @@ def test_where_too_few_would_stay_the_others_do_the_step_again_and_the_job_is_sa
     job.report(1, Halted(11))
     assert job.finish is not None and job.finish.exit_code == 75
     assert "node 2 must leave (notice) and 2 of at least 3 nodes would stay" in job.finish.message
+
+
+def test_a_noticed_node_that_is_killed_may_leave_too_few() -> None:
+    job = training(2, minimum=2)
+    job.feed(NodeNoticed(job.now, 2, "signal"))
+    lose(job, 2)
+    assert job.orders(Save) == [Save(halt=True)]
+    job.break_step((1,), 1, 10)
+    job.complete(10)
+    job.report(1, Halted(11))
+    assert job.finish is not None and job.finish.exit_code == 75

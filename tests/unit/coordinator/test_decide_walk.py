@@ -22,7 +22,7 @@ from elastic_launcher.control.messages import (
 )
 from elastic_launcher.coordinator.actions import Action, Emit, Finish, Order, StartNode
 from elastic_launcher.coordinator.again import used_up
-from elastic_launcher.coordinator.observations import BegunAgain
+from elastic_launcher.coordinator.observations import BegunAgain, MemberStuck, NoticeExpires
 from elastic_launcher.coordinator.pause import Stage
 from elastic_launcher.coordinator.state import Formation, Phase, State
 from elastic_launcher.workdir import Past
@@ -30,7 +30,8 @@ from tests.unit.coordinator.driver import Job
 
 CODES = {0, 1, 75, 76, 130}
 LIKELY = ["tick", "formed", "active", "active", "target", "gone", "left"] * 4 + ["warm", "complete"] * 12
-FAILING = ["lost quota", "halted", "gone", "begun again", "notice", "form_failed", "step_failed", "broken"]
+FAILING = ["lost quota", "halted", "gone", "begun again", "notice", "expires", "stuck"]
+FAILING += ["form_failed", "step_failed", "broken"]
 FATAL = ["killed", "agent", "exit", "failed", "done", "ended"]
 
 
@@ -66,6 +67,11 @@ class Walk:
             self.begin_again()
         elif what == "notice" and node:
             job.notice(node)
+        elif what == "expires":
+            noticed = [one.number for one in state.nodes.values() if one.leave == "notice"]
+            job.feed(NoticeExpires(job.now, tuple(noticed)))
+        elif what == "stuck" and member:
+            job.feed(MemberStuck(job.now, member, 60.0))
         elif what == "gone":
             for one in state.in_phase(Phase.ENDING):
                 job.node_exited(one.number, -9)
