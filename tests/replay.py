@@ -12,7 +12,12 @@ from torch import nn
 
 
 def replay_step(
-    model: nn.Module, loss: Callable[[slice], torch.Tensor], count: int, world_size: int, max_batch: int
+    model: nn.Module,
+    loss: Callable[[slice], torch.Tensor],
+    count: int,
+    world_size: int,
+    max_batch: int,
+    begin: Callable[[int], None] = lambda rank: None,
 ) -> float:
     """Leaves the gradients and the buffers of a step in a model that had no gradients, and returns the step's loss.
 
@@ -25,6 +30,7 @@ def replay_step(
         count: The step's samples.
         world_size: Ranks among which they are divided.
         max_batch: Most samples of a micro-batch.
+        begin: Is called with each rank before its part.
     """
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     after: dict[str, torch.Tensor] = {}
@@ -32,6 +38,7 @@ def replay_step(
     for rank in range(world_size):
         samples = count // world_size + (rank < count % world_size)
         _set_buffers(model, before)
+        begin(rank)
         pieces = math.ceil(samples / max_batch)
         for piece in range(pieces):
             size = samples // pieces + (piece < samples % pieces)
