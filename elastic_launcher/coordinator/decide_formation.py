@@ -13,7 +13,7 @@ from elastic_launcher.coordinator.actions import Order
 from elastic_launcher.coordinator.decide_end import Decision, emit, finish, then, when
 from elastic_launcher.coordinator.decide_nodes import fail_node
 from elastic_launcher.coordinator.decide_pause import lose_quota
-from elastic_launcher.coordinator.grace import GATHER_SECONDS as GATHER_NOTICE_SECONDS
+from elastic_launcher.coordinator.grace import NOTICE_GATHER_SECONDS
 from elastic_launcher.coordinator.state import Formation, Member, Node, Phase, State
 
 MOST_UNFORMED = 3  # formations in a row that fail and nobody is to blame, before somebody has to be
@@ -31,7 +31,7 @@ def form_next(state: State, now: float) -> Decision:
     warm = [node for node in state.in_phase(Phase.WARM) if not node.leave and not state.exited(node)]
     leaving = [node for node in admitted if node.leave]
     noticed = [node.leave_by - state.rules.grace_period for node in leaving if node.leave_by < math.inf]
-    if noticed and now < max(noticed) + GATHER_NOTICE_SECONDS:
+    if noticed and now < max(noticed) + NOTICE_GATHER_SECONDS:
         return state, ()
     staying = len(admitted) - len(leaving)
     enough = staying >= state.rules.min_nodes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 NOTICE_SECONDS = 15.0  # from a notice to the end, where nothing else is known: the shortest that clouds give
-GATHER_SECONDS = 0.2  # after a notice: nodes that are told to go together leave together
+NOTICE_GATHER_SECONDS = 0.2  # after a notice: nodes that are told to go together leave together
 RESERVE_SECONDS = 2.0  # of these, for leaving
 SAVE_SECONDS = 2.0  # for a last checkpoint, where it is not known that one takes longer
 FORM_SECONDS = 1.0  # that a group takes to stand: a boundary that comes sooner is missed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic_launcher.control.vitals import Vitals
-from elastic_launcher.coordinator.grace import GATHER_SECONDS, SAVE_SECONDS, too_far
+from elastic_launcher.coordinator.grace import NOTICE_GATHER_SECONDS, SAVE_SECONDS, too_far
 from elastic_launcher.coordinator.observations import MemberSlow, MemberStuck, NoticeExpires, Observation
 from elastic_launcher.coordinator.silence import STALL_SECONDS, Silence
 from elastic_launcher.coordinator.state import Phase, State
@@ -68,6 +68,6 @@ class Watch:
         spare = 0.0
         if state.halts:  # nobody stays: it has to be saved within that time, too
             spare = SAVE_SECONDS if state.saved is None else max(state.saved.seconds, SAVE_SECONDS)
-        told_by = now - GATHER_SECONDS + state.rules.grace_period
+        told_by = now - NOTICE_GATHER_SECONDS + state.rules.grace_period
         noticed = [n for n in state.in_phase(Phase.ADMITTED) if n.leave == "notice" and n.leave_by <= told_by]
         return tuple(node.number for node in noticed if too_far(usual, since, formed, node.leave_by - now - spare))

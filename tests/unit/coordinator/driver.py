@@ -19,7 +19,7 @@ from elastic_launcher.control.messages import (
 )
 from elastic_launcher.coordinator.actions import Action, Emit, Finish, KillNode, Order, StartNode
 from elastic_launcher.coordinator.decide import decide
-from elastic_launcher.coordinator.grace import GATHER_SECONDS
+from elastic_launcher.coordinator.grace import NOTICE_GATHER_SECONDS
 from elastic_launcher.coordinator.observations import (
     MemberJoined,
     MemberReported,
@@ -92,7 +92,7 @@ class Job:
 
     def notice(self, node: int) -> tuple[Action, ...]:
         """Gives notice to a node, and passes the time in which others might be given it too."""
-        return self.feed(NodeNoticed(self.now, node, "signal")) + self.tick(GATHER_SECONDS + 0.01)
+        return self.feed(NodeNoticed(self.now, node, "signal")) + self.tick(NOTICE_GATHER_SECONDS + 0.01)
 
     def rank_ended(self, member: int, code: int | None = None, signal: int | None = None) -> tuple[Action, ...]:
         one = self.state.members[member]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic_launcher.control.vitals import Vitals
-from elastic_launcher.coordinator.grace import GATHER_SECONDS, too_far
+from elastic_launcher.coordinator.grace import NOTICE_GATHER_SECONDS, too_far
 from elastic_launcher.coordinator.observations import NoticeExpires
 from elastic_launcher.coordinator.watch import Watch
 from tests.unit.coordinator.driver import training
@@ -44,7 +44,7 @@ def test_nodes_that_were_told_together_expire_together(usual: float, expected: l
         if found:
             break
     assert found == expected
-    assert not found or now - job.now <= GATHER_SECONDS
+    assert not found or now - job.now <= NOTICE_GATHER_SECONDS
 
 
 def test_a_job_that_stops_keeps_time_to_save() -> None:
