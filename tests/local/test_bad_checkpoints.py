@@ -1,0 +1,79 @@
+"""Checkpoints that can't be used are named before anything starts, and a full disk costs the training nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.local.test_checkpoint import LONG, Stage
+from tests.unit.checkpoint.checkpoints import JOB, save
+
+
+def cut_short(folder: Path) -> None:
+    (folder / "state.json").write_bytes((folder / "state.json").read_bytes()[:-4])
+
+
+def flip(folder: Path) -> None:
+    content = bytearray((folder / "state.json").read_bytes())
+    content[3] ^= 32
+    (folder / "state.json").write_bytes(content)
+
+
+def make_newer(folder: Path) -> None:
+    document = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(document | {"v": 99}))
+
+
+def leave(folder: Path) -> None:
+    """It is of another script already."""
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (cut_short, "state.json is cut short"),
+        (flip, "state.json is damaged: its checksum is wrong"),
+        (make_newer, "it is of version 99, and this elastic-launcher reads up to 1: use a newer one"),
+        (leave, "is of another job: the script is other.py there and train.py here"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_used_starts_nothing(
+    tmp_path: Path, spoil: Callable[[Path], None], said: str
+) -> None:
+    stage = Stage(tmp_path)
+    job = replace(JOB, script="other.py", arguments=(stage.script,))
+    path = save(stage.work_dir / "checkpoints", 10, job=job)
+    spoil(path)
+    with stage.run(1) as launcher:
+        assert launcher.wait(LONG) == 2
+    assert f"no checkpoint in {path.parent} can be used: " in launcher.stderr and said in launcher.stderr
+    assert "Traceback" not in launcher.stderr
+    assert launcher.events.all() == []
+    assert path.is_dir()
+
+
+def test_a_disk_that_is_full_stops_nothing_and_is_tried_again(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a small disk")
+    try:
+        filler = disk / "filler"
+        filler.write_bytes(bytes(250 * 1024))
+        stage = Stage(tmp_path)
+        with stage.run(2, 5, "--checkpoint-every", "0.3s", "--checkpoint-dir", str(disk)) as job:
+            warning = job.events.wait("warning", timeout=LONG)
+            assert "could not be saved" in warning["message"] and "No space left on device" in warning["message"]
+            stage.wait_steps(job, 5)
+            filler.unlink()
+            assert job.events.wait("checkpoint_saved", timeout=LONG)["path"].startswith(str(disk))
+            stage.finish(job)
+        stage.assert_like_plain(job.events.all(), 5)
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
