@@ -189,7 +189,7 @@ def _bare(rules: Rules, left: Leftovers, settled: Generation | None, under_way: 
         own = numbers.members_of(number, size)
         phase = _phase(number, own, set(group), left)
         leave = under_way.cause if under_way is not None and set(own) & set(under_way.leavers) else ""
-        by = now + rules.grace_period if leave == "notice" else math.inf
+        by = now + rules.grace_period if leave == "notice" else math.inf  # when it was given, nobody knows any more
         nodes[number] = Node(number, own, now, "hint", phase, now, leave, by)
         members |= {member: _member(member, number, place, left) for place, member in enumerate(own)}
     state = State(
@@ -209,12 +209,14 @@ def _bare(rules: Rules, left: Leftovers, settled: Generation | None, under_way: 
 
 
 def _phase(node: int, members: Sequence[int], group: set[int], left: Leftovers) -> Phase:
-    if group & set(members):
+    gone = {kind for kind, number in left.record.told if number == node}
+    if group & set(members) and "node_left" not in gone:
         return Phase.ADMITTED  # as far as is known; what happened since is told below
     if node not in left.nodes:
         return Phase.GONE
+    if group & set(members):
+        return Phase.LEAVING
     introductions = [left.introductions[member] for member in members if member in left.introductions]
-    gone = {kind for kind, number in left.record.told if number == node}
     if "node_left" in gone and any(isinstance(report, Left) for one in introductions for report in one.reports):
         return Phase.LEAVING
     if gone & {"node_left", "node_failed", "node_lost"}:
@@ -224,16 +226,14 @@ def _phase(node: int, members: Sequence[int], group: set[int], left: Leftovers) 
 
 
 def _member(number: int, node: int, local_rank: int, left: Leftovers) -> Member:
+    group = left.record.generation.members if left.record.generation is not None else ()
+    gone = number in group and ("node_left", node) in left.record.told
     told = left.introductions.get(number)
     if told is not None:
-        return Member(number, node, local_rank, told.pid, _fingerprint(told), told.step)
-    silent = Member(number, node, local_rank)
-    if left.record.generation is None or number not in left.record.generation.members:
-        return silent
-    others = (left.introductions.get(member) for member in left.record.generation.members)
-    return replace(
-        silent, fingerprint=next((_fingerprint(one) for one in others if one is not None), None)
-    )  # all equal
+        return Member(number, node, local_rank, told.pid, _fingerprint(told), told.step, left=gone)
+    others = (left.introductions.get(member) for member in group if number in group)  # whose fingerprints are equal
+    fingerprint = next((_fingerprint(one) for one in others if one is not None), None)
+    return Member(number, node, local_rank, fingerprint=fingerprint, left=gone)
 
 
 def _fingerprint(told: Introduction) -> Mapping[str, Any] | None:

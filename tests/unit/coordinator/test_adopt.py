@@ -26,7 +26,8 @@ PATIENCE = 10.0
 def order(number: int, mode: str, members: tuple[int, ...], generation: int, **more: Any) -> Form:
     joiners, leavers = more.get("joiners", ()), more.get("leavers", ())
     sources = dict.fromkeys(joiners, members[0])
-    return Form(number, generation, mode, members, joiners, leavers, sources, "127.0.0.1:1", 10.0, "hint")
+    cause = more.get("cause", "hint")
+    return Form(number, generation, mode, members, joiners, leavers, sources, "127.0.0.1:1", 10.0, cause)
 
 
 def member(current: Form | None, step: int = 40, **more: Any) -> Introduction:
@@ -133,6 +134,24 @@ def test_a_leaver_that_has_not_ended_yet_has_left_too() -> None:
     job = taken(left)
     job.report(1, Active(3, 40, 41))
     assert job.state.group == (1,) and job.state.nodes[2].phase is Phase.LEAVING
+
+
+@pytest.mark.parametrize("nodes", [(1,), (1, 2)], ids=["and is gone", "and is about to end"])
+def test_a_node_that_had_to_leave_within_the_step_has_left(nodes: tuple[int, ...]) -> None:
+    told = {"told": frozenset({("notice", 2), ("node_left", 2)})}
+    ended = {} if 2 in nodes else {(2, 0): Exit(0)}
+    broken = member(SECOND, reports=(StepFailed(2, 40, "reset"),))
+    job = taken(leftovers({1: broken}, nodes=nodes, exits=ended, record=told))
+    job.tick()
+    assert [form.members for form in job.orders(Form)] == [(1,)]
+    assert not job.state.over and job.state.losses == 0
+
+
+def test_a_leaver_whose_group_is_given_up_leaves_in_the_next_one() -> None:
+    smaller = order(3, "shrink", (1,), 3, leavers=(2,), cause="notice")
+    job = taken(leftovers({1: member(SECOND, pending=(smaller,)), 2: member(SECOND)}))
+    job.tick(1.0)
+    assert [(form.mode, form.leavers) for form in job.orders(Form)] == [("shrink", (2,))]
 
 
 @pytest.mark.parametrize("told", [False, True], ids=["new", "known"])
