@@ -19,8 +19,8 @@ from tests.chaos.conduct import Conductor
 from tests.chaos.schedule import Act, Seat
 
 MEMORY_GROWTH = 0.02
-PAUSE_GROWTH = 2.0
-PAUSE_GRAIN = 0.01  # seconds below which pauses are not told apart
+PAUSE_GROWTH = 3.0
+PAUSE_GRAIN = 0.02  # seconds below which pauses are not told apart
 MEMORY = "MB"
 
 
