@@ -340,8 +340,10 @@ class Conductor:
         return [{member["node"] for member in event["members"]} for event in self._of("generation_formed")]
 
     def _waiting(self) -> set[int]:
-        """Returns the nodes that were started and neither train nor are gone."""
-        return self._nodes_of("node_started") - self._nodes_of(*GONE) - self._nodes
+        """Returns the nodes that this run has started and that neither train nor are gone."""
+        begun = max(number for number, event in enumerate(self.events) if event.kind == "job_started")
+        started = {event["node"] for event in self._events[begun:] if event.kind == "node_started"}
+        return started - self._nodes_of(*GONE) - self._nodes
 
     def rank(self, seat: Seat) -> Rank:
         """Returns who sits on a seat now."""
