@@ -59,7 +59,19 @@ class Store:
         self._socket.close()
 
     def _open(self) -> TCPStore:
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+        return serve_on(self._socket.detach(), self._port)
 
-        listener = self._socket.detach()  # the store closes it
-        return TCPStore(HOST, self._port, is_master=True, wait_for_workers=False, master_listen_fd=listener)
+
+def serve_on(listener: int, port: int) -> TCPStore:
+    """Returns a store that answers on a socket, and closes it at its end.
+
+    Args:
+        listener: The descriptor of a socket that listens at `HOST`.
+        port: Its port.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    try:
+        return TCPStore(HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener)
+    except NotImplementedError:  # torch 2.5 takes a socket in its older server only
+        return TCPStore(HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener, use_libuv=False)

@@ -11,13 +11,12 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from elastic_launcher.coordinator.store import serve_on
 from elastic_launcher.torch.group import Group, build_group
 
 PATIENCE = 60.0
@@ -104,15 +103,7 @@ def ranks(function: Callable[..., Any], world_size: int, *arguments: Any) -> Ite
     """Starts ranks that run ``function(rank, *arguments)``; all are dead afterwards."""
     with socket.create_server(("127.0.0.1", 0)) as listener:  # as the coordinator's
         port = listener.getsockname()[1]
-        store = TCPStore(
-            "127.0.0.1",
-            port,
-            None,
-            True,
-            timedelta(seconds=PATIENCE),
-            wait_for_workers=False,
-            master_listen_fd=listener.detach(),
-        )
+        store = serve_on(listener.detach(), port)
     processes, lines = [], []
     try:
         for number in range(world_size):

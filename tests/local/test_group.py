@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from elastic_launcher.coordinator.store import serve_on
 from elastic_launcher.torch.group import Group, GroupError, build_group, group_from_store
 from elastic_launcher.torch.store_clients import connect_store, leased_store
 from tests.local.ranks import PATIENCE, Rank, ranks, run_ranks
@@ -259,7 +260,7 @@ def test_a_store_that_is_not_there_is_named() -> None:
 def _serve(port: int) -> TCPStore:
     listener = socket.create_server(("127.0.0.1", port))
     port = listener.getsockname()[1]
-    return TCPStore("127.0.0.1", port, None, True, wait_for_workers=False, master_listen_fd=listener.detach())
+    return serve_on(listener.detach(), port)
 
 
 def test_a_connection_to_the_store_is_used_again_until_it_breaks() -> None:
