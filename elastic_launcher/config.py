@@ -45,8 +45,8 @@ class Option:
 
     Attributes:
         key: Name of the component parameter; the flag is the same with dashes.
-        kind: ``nodes``, ``whole``, ``seconds``, ``text``, ``pairs``, ``share``, ``period``, ``time`` or ``switch``:
-            what its text is read as.
+        kind: ``nodes``, ``whole``, ``seconds``, ``text``, ``choice``, ``pairs``, ``share``, ``period``, ``time``
+            or ``switch``: what its text is read as.
         unit: What stands for the value in help texts.
         default: Its text when not given; None where there is none.
         help: One sentence for the user.
@@ -120,6 +120,20 @@ OPTIONS: tuple[Option, ...] = (
         "SECONDS",
         "15",
         "How long a node has from its notice (SIGTERM) until it may be killed.",
+    ),
+    Option(
+        "resize",
+        "choice",
+        "in-process|respawn",
+        "in-process",
+        "How the job changes its size: while it trains, or by ending and starting its workers (any torchrun script).",
+    ),
+    Option(
+        "rdzv_backend",
+        "choice",
+        "elastic-launcher|c10d",
+        "elastic-launcher",
+        "With --resize respawn: who decides when torchrun starts its workers anew, the launcher or torchrun alone.",
     ),
     Option(
         "max_failures",
@@ -198,6 +212,8 @@ class JobConfig:
         heartbeat_timeout: Seconds without a sign of life after which a rank counts as lost that others wait for.
         progress_timeout: Least seconds after which a rank counts as lost that others wait for in a step.
         grace_period: Seconds from a node's notice until it may be killed.
+        resize: ``in-process``, or ``respawn``: the workers are ended and started at the new size.
+        rdzv_backend: ``elastic-launcher``, or ``c10d``: torchrun's own rendezvous, with ``respawn`` only.
         max_failures: Exceptions of the script within an hour that count as the loss of a node; None for none.
         global_batch_size: Samples of one optimizer step; None where the script says it.
         max_batch_per_gpu: Most samples of one micro-batch; None where the script says it.
@@ -228,6 +244,8 @@ class JobConfig:
     heartbeat_timeout: float = 10.0
     progress_timeout: float = 60.0
     grace_period: float = 15.0
+    resize: str = "in-process"
+    rdzv_backend: str = "elastic-launcher"
     max_failures: int | None = None
     global_batch_size: int | None = None
     max_batch_per_gpu: int | None = None
@@ -269,6 +287,12 @@ class JobConfig:
             raise ConfigError(
                 f"--accept-changes is {self.accept_changes!r}: it must be one or more of {known}, with commas between"
             )
+        for option in OPTIONS:
+            if option.kind == "choice" and getattr(self, option.key) not in option.unit.split("|"):
+                words = " or ".join(option.unit.split("|"))
+                raise ConfigError(f"{option.flag} is {getattr(self, option.key)!r}: it must be {words}")
+        if self.rdzv_backend == "c10d" and self.resize != "respawn":
+            raise ConfigError("--rdzv-backend c10d needs --resize respawn: add that, or leave --rdzv-backend out")
         if self.share is not None and not 1 <= self.share[0] <= self.share[1]:
             raise ConfigError(_share_message(f"{self.share[0]}/{self.share[1]}"))
         if self.require_hints and self.hints is None:

@@ -93,6 +93,10 @@ class Layout:
         """How a rank ended."""
         return self.nodes / f"{node}-{local_rank}.exit"
 
+    def lives_file(self, node: int) -> Path:
+        """What happened to a node's workers, where they are started again and again."""
+        return self.nodes / f"{node}.lives"
+
     def rank_log(self, node: int, local_rank: int) -> Path:
         """What a rank's script wrote."""
         return self.logs / f"{node}-{local_rank}.log"

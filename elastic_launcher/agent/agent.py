@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_launcher.agent import processes, torchrun
+from elastic_launcher.agent.lives import Lives
 from elastic_launcher.agent.outbox import Outbox
 from elastic_launcher.agent.rank_exec import die_with_parent
 from elastic_launcher.checkpoint.shelf import open_shelf
@@ -51,6 +52,8 @@ class Agent:
         self._control = control
         self._signals = 0
         self._exits: dict[int, dict[str, Any]] = {}
+        self._respawn = os.environ.get("ELASTIC_RESIZE") == "respawn"
+        self._lives = Lives(layout.lives_file(node))
 
     def run(self) -> int:
         """Returns the node's exit code: 0 when all its ranks ended with 0."""
@@ -84,7 +87,9 @@ class Agent:
         tmp.mkdir(mode=0o700)
         parent = os.getpid()
         return subprocess.Popen(
-            torchrun.command(self._config, self._job_id, store, self._layout.torchrun_logs(self._node)),
+            torchrun.command(
+                self._config, self._job_id, store, self._layout.torchrun_logs(self._node), respawn=self._respawn
+            ),
             env=torchrun.environment(os.environ, parent, tmp, self._layout.cache),
             stdin=subprocess.DEVNULL,
             preexec_fn=lambda: die_with_parent(parent),
@@ -108,12 +113,21 @@ class Agent:
                 asked_to_end = True
                 self._say("a notice could not be delivered: ending torchrun")
                 started.terminate()
+            if outbox.told_to_leave and not asked_to_end:
+                asked_to_end = True
+                started.terminate()  # torchrun hands it on to its workers, and gives them 30 s
         self._tell_ended_ranks(outbox)
         outbox.close(LAST_WORDS)
         codes = [self._exits.get(local_rank, {}).get("exit_code") for local_rank in range(len(self._members))]
         return ExitCode.DONE if codes == [0] * len(codes) else ExitCode.SCRIPT_FAILED
 
     def _tell_ended_ranks(self, outbox: Outbox) -> None:
+        if self._respawn:
+            for life in self._lives.read():
+                outbox.put("life", life)
+                if "ended" in life:
+                    self._exits[life["ended"]] = life
+            return
         for local_rank in range(len(self._members)):
             if local_rank in self._exits:
                 continue

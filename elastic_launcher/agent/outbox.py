@@ -26,6 +26,9 @@ class Outbox:
         client: Signs and sends as this node.
         node: The node's number.
         pid: The agent's process id, told with each heartbeat.
+
+    Attributes:
+        told_to_leave: Whether the coordinator has answered that this node is to end its workers and go.
     """
 
     def __init__(self, client: ControlClient, node: int, pid: int) -> None:
@@ -37,6 +40,7 @@ class Outbox:
         self._closed = False
         self._notices = 0  # told with each heartbeat: a coordinator that comes back knows of none
         self._last_contact = time.monotonic()
+        self.told_to_leave = False
         self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
 
     def start(self) -> None:
@@ -87,7 +91,7 @@ class Outbox:
     def _deliver(self, what: str, payload: dict[str, Any]) -> bool:
         """Returns whether that message needs no further try."""
         try:
-            self._client.post(f"/v1/nodes/{self._node}/{what}", payload)
+            answer = self._client.post(f"/v1/nodes/{self._node}/{what}", payload)
         except ControlUnreachable:
             with self._changed:  # close() ends the pause
                 self._changed.wait(RETRY * random.uniform(0.5, 1.5))
@@ -96,4 +100,5 @@ class Outbox:
             print(f"agent of node {self._node}: {what} refused: {error}", flush=True)
             return True
         self._last_contact = time.monotonic()
+        self.told_to_leave = self.told_to_leave or bool(answer.get("leave"))
         return True

@@ -43,6 +43,16 @@ def _run_script(command: list[str], parent: int) -> None:
         os._exit(127)
 
 
+def tell_life(**what: object) -> None:
+    """Adds a line to the node's record of what happens to its workers, which its agent follows."""
+    path = f"{os.environ['ELASTIC_WORK_DIR']}/nodes/{os.environ['ELASTIC_NODE']}.lives"
+    record = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(record, f"{json.dumps(what)}\n".encode())
+    finally:
+        os.close(record)
+
+
 def _record(path: str, exit_code: int | None, signal_number: int | None) -> None:
     draft = f"{path}.{os.getpid()}"
     try:
@@ -71,10 +81,21 @@ def main() -> int:
     for number in NOT_FOR_US:
         signal.signal(number, signal.SIG_IGN)
     parent = os.getpid()
+    again = environment.get("ELASTIC_RESIZE") == "respawn"  # workers are started again and again
+    local_rank, rank, world_size = (int(environment[name]) for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE"))
+    round_number = environment.get("ELASTIC_ROUND")
+    if again and round_number:  # torchrun counts for each node by itself, and torch 2.5 wants the counts to be equal
+        environment["TORCHELASTIC_RESTART_COUNT"] = str(int(round_number) - 1)
+    if again:  # whose lines these are, for the launcher
+        os.write(1, f"::elastic generation={round_number or 0} rank={rank} world_size={world_size}::\n".encode())
     script = os.fork()
     if script == 0:
         _run_script(sys.argv[1:], parent)
+    if again:
+        tell_life(started=local_rank, pid=script, rank=rank, world_size=world_size)
     code = os.waitstatus_to_exitcode(os.waitpid(script, 0)[1])
+    if again:
+        tell_life(ended=local_rank, exit_code=None if code < 0 else code, signal=-code if code < 0 else None)
     _record(f"{work_dir}/nodes/{name}.exit", None if code < 0 else code, -code if code < 0 else None)
     return code if code >= 0 else 128 - code
 

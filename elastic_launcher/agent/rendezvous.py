@@ -1,4 +1,6 @@
-"""torchrun's rendezvous with itself: each node has a round of its own, so that none ever waits for another.
+"""torchrun's rendezvous: with itself where sizes change in process, or in rounds that the coordinator calls.
+
+In process each node has a round of its own, so that none ever waits for another.
 
 Real ranks come from the job's generations. The round's store lives in the process, hence torchrun never touches the
 network and outlives the coordinator; ``MASTER_ADDR`` and ``MASTER_PORT`` are the coordinator's store, given as
@@ -7,6 +9,7 @@ network and outlives the coordinator; ``MASTER_ADDR`` and ``MASTER_PORT`` are th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # public, but not in __all__
@@ -17,7 +20,11 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
+from elastic_launcher.agent.rounds import Rounds
+
 BACKEND = "elastic-launcher"
+SHARED = "shared"
+"""Key of ``--rdzv-conf`` that asks for rounds of all nodes."""
 
 
 class OwnRound(RendezvousHandler):
@@ -31,10 +38,7 @@ class OwnRound(RendezvousHandler):
     """
 
     def __init__(self, parameters: RendezvousParameters) -> None:
-        host, _, port = parameters.endpoint.rpartition(":")
-        if not host or not port.isdecimal():
-            raise ValueError(f"--rdzv-endpoint is {parameters.endpoint!r}: it must be the HOST:PORT of the job's store")
-        self._store_info = RendezvousStoreInfo(host, int(port))
+        self._store_info = RendezvousStoreInfo(*_address(parameters))
         self._store = HashStore()
         self._run_id = parameters.run_id
         self._closed = False
@@ -73,6 +77,40 @@ class OwnRound(RendezvousHandler):
         return True
 
 
+class SharedRound(OwnRound):
+    """A rendezvous of all nodes that the coordinator names, again whenever it says so.
+
+    Args:
+        parameters: What torchrun was started with.
+
+    Raises:
+        ValueError: If the endpoint is not HOST:PORT.
+    """
+
+    def __init__(self, parameters: RendezvousParameters) -> None:
+        super().__init__(parameters)
+        self._rounds = Rounds(*_address(parameters), int(os.environ["ELASTIC_NODE"]))
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Waits for the next round that this node takes part in."""
+        return self._rounds.next()
+
+    def num_nodes_waiting(self) -> int:
+        """Returns 1 once the round is over: torchrun ends its workers and comes for the next one."""
+        return int(self._rounds.is_over())
+
+
 def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
     """Returns what makes the handler: the entry point that torchrun's registry calls without arguments."""
-    return OwnRound
+    return _make
+
+
+def _make(parameters: RendezvousParameters) -> RendezvousHandler:
+    return SharedRound(parameters) if parameters.get_as_bool(SHARED) else OwnRound(parameters)
+
+
+def _address(parameters: RendezvousParameters) -> tuple[str, int]:
+    host, _, port = parameters.endpoint.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError(f"--rdzv-endpoint is {parameters.endpoint!r}: it must be the HOST:PORT of the job's store")
+    return host, int(port)

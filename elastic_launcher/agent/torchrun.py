@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,11 +10,22 @@ from pathlib import Path
 from elastic_launcher.config import JobConfig
 
 RANK_EXEC = Path(__file__).with_name("rank_exec.py")
+LOOPBACK = "127.0.0.1"
 FOREIGN = ("PET_", "TORCHELASTIC_")
 """Variables by which the user's shell, or a torchrun around us, would change how ours behaves."""
 
 
-def command(config: JobConfig, job_id: str, store: str, log_dir: Path, python: str = sys.executable) -> list[str]:
+RESTARTS = "--max-restarts=1000000"
+"""Where workers are started again and again it is the coordinator that counts failures."""
+C10D = "is_host=0,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+"""The store is the coordinator's; a node that went away is missed after 3 s and waited for no longer (default 45 s)."""
+CURES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""Without it, torch 2.13 to 2.15 hang when a node comes to c10d agents that run already."""
+
+
+def command(
+    config: JobConfig, job_id: str, store: str, log_dir: Path, python: str = sys.executable, *, respawn: bool = False
+) -> list[str]:
     """Returns torchrun's command line.
 
     Args:
@@ -22,16 +34,25 @@ def command(config: JobConfig, job_id: str, store: str, log_dir: Path, python: s
         store: ``host:port`` of the coordinator's store.
         log_dir: Where torchrun keeps its own files.
         python: The interpreter, for torchrun and for the script.
+        respawn: Whether workers are ended and started anew when the size changes.
     """
+    if not respawn:
+        rounds = ["--rdzv-backend=elastic-launcher", "--max-restarts=0"]
+    elif config.rdzv_backend == "c10d":
+        settings = f"{C10D},join_timeout={math.ceil(config.start_timeout)}"
+        host = store.rpartition(":")[0]
+        rounds = ["--rdzv-backend=c10d", f"--rdzv-conf={settings}", RESTARTS]
+        rounds += [f"--local-addr={host}"] if host == LOOPBACK else []  # all nodes are on this machine
+    else:
+        rounds = ["--rdzv-backend=elastic-launcher", "--rdzv-conf=shared=1", RESTARTS]
     # -P: a json.py or queue.py in the user's folder is for the script, not for torchrun
     return [
         *(python, "-P", "-m", "torch.distributed.run"),
         f"--nnodes={config.min_nodes}:{config.max_nodes}",
         f"--nproc-per-node={config.nproc_per_node}",
-        "--rdzv-backend=elastic-launcher",
+        *rounds,
         f"--rdzv-endpoint={store}",
         f"--rdzv-id={job_id}",
-        "--max-restarts=0",
         f"--log-dir={log_dir}",
         "--no-python",
         *(python, "-I", "-S", str(RANK_EXEC)),
@@ -49,6 +70,6 @@ def environment(inherited: Mapping[str, str], agent: int, tmp: Path, cache: Path
         cache: Where compiled code goes, unless the user has said it.
     """
     kept = {name: value for name, value in inherited.items() if not name.startswith(FOREIGN)}
-    kept |= {"ELASTIC_AGENT_PID": str(agent), "TMPDIR": str(tmp)}
+    kept |= {"ELASTIC_AGENT_PID": str(agent), "TMPDIR": str(tmp), **CURES}
     kept.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "torchinductor"))
     return kept

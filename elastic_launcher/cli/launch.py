@@ -164,6 +164,9 @@ def _adoption(config: JobConfig, work_dir: WorkDir, engine: LocalEngine, run: Se
     found = engine.find() if run else []
     if not found or work_dir.before is None:
         return None
+    if config.resize == "respawn":
+        say("a job that starts its workers anew is not taken over while it runs: its nodes are ended, and it resumes")
+        return None
     theirs, ours = ({"nproc_per_node": one.nproc_per_node, **one.environment()} for one in (work_dir.before, config))
     if theirs != ours:
         changed = ", ".join(sorted(name for name in {*theirs, *ours} if theirs.get(name) != ours.get(name)))

@@ -31,6 +31,33 @@ class KillNode(Action):
 
 
 @dataclass(frozen=True, slots=True)
+class OpenRound(Action):
+    """Have torchrun start workers on these nodes, in rank order (respawn tier)."""
+
+    number: int
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRound(Action):
+    """Have torchrun end the workers of a round."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo(Action):
+    """Tell a node to end its workers, with SIGTERM at first, and to go."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartAnew(Action):
+    """End all nodes, and start the job anew from its newest checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
 class Order(Action):
     """Give an order to members."""
 
@@ -67,6 +94,7 @@ class Finish(Action):
         log_of: Node and local rank whose last lines belong to the message.
         traceback: The script's own account, if it gave one.
         uncaught: Whether an exception that only the log shows is likely to be the cause.
+        curable: Whether the job could go on from its newest checkpoint.
     """
 
     exit_code: int
@@ -74,3 +102,4 @@ class Finish(Action):
     log_of: tuple[int, int] | None = None
     traceback: str = ""
     uncaught: bool = False
+    curable: bool = False

@@ -21,16 +21,20 @@ from elastic_launcher.coordinator.account import account_of_adoption, account_of
 from elastic_launcher.coordinator.actions import (
     Action,
     BeginAgain,
+    CloseRound,
     Emit,
     Finish,
     KillNode,
+    LetGo,
     NoteNotice,
+    OpenRound,
     Order,
+    StartAnew,
     StartNode,
 )
 from elastic_launcher.coordinator.adopt import adopt
 from elastic_launcher.coordinator.adoption import Adoption
-from elastic_launcher.coordinator.again import Again
+from elastic_launcher.coordinator.again import Again, used_up
 from elastic_launcher.coordinator.decide import decide
 from elastic_launcher.coordinator.driver import EngineDriver
 from elastic_launcher.coordinator.gather import Gathering
@@ -50,8 +54,12 @@ from elastic_launcher.coordinator.observations import (
     TargetChanged,
     Tick,
 )
-from elastic_launcher.coordinator.origin import Origin
+from elastic_launcher.coordinator.origin import Origin, find_origin
 from elastic_launcher.coordinator.quota import Clocks, Quota
+from elastic_launcher.coordinator.respawn.board import Board
+from elastic_launcher.coordinator.respawn.lives import NodeLives
+from elastic_launcher.coordinator.respawn.restart import decide_restarts, state_after
+from elastic_launcher.coordinator.respawn.rounds import decide_rounds
 from elastic_launcher.coordinator.server import ControlServer
 from elastic_launcher.coordinator.state import Exit, Phase, State, Target
 from elastic_launcher.coordinator.status import status
@@ -136,6 +144,12 @@ class Coordinator:
         self._observations: deque[Observation] = deque()
         self._deciding = False
         self._watch = Watch(config.heartbeat_timeout, config.progress_timeout, monotonic())
+        self._decide = decide_rounds if config.resize == "respawn" else decide
+        self._driver.respawn = config.resize == "respawn"
+        self._anew = asyncio.Event()
+        self._held: list[Observation] = []
+        self._lives = NodeLives(self._observe, monotonic)
+        self._board = Board(self._store)
         self._goodput = Goodput(monotonic())
         self._told: frozenset[tuple[str, int]] = frozenset()
         self.message = ""
@@ -221,6 +235,7 @@ class Coordinator:
             self._serve_store(),
             self._limit(),
             self._again.run(),
+            self._start_anew(),
         ]
 
     async def _tick(self) -> None:
@@ -241,12 +256,34 @@ class Coordinator:
     async def _serve_store(self) -> None:
         await self._wanted.wait()
         await self._store.serve()
+        await self._board.run()
+
+    async def _start_anew(self) -> None:
+        """Ends all nodes whenever that is asked for, and begins anew from the newest checkpoint."""
+        while True:
+            await self._anew.wait()
+            await self._driver.end_all()
+            past = used_up(self._state, self._again.origin.past)
+            said: list[str] = []
+            origin = await asyncio.to_thread(find_origin, self._config, self._layout, past, said.append)
+            first = origin.first_state(self._config, self._store.address)
+            self._state = state_after(self._state, first)
+            self._again.origin, self._decide, self._driver.respawn = origin, decide_restarts, False
+            self._watch = Watch(self._config.heartbeat_timeout, self._config.progress_timeout, self._monotonic())
+            self._anew.clear()
+            for line in said:
+                if line.endswith("is used instead"):
+                    self._emit_hint("warning", message=line)
+            held, self._held = self._held, []
+            for observation in held:
+                self._observe(observation)
 
     async def _stop(self) -> None:
         """Ends all nodes, then answers nobody any more."""
         self._state = replace(self._state, finished=True)
         await self._driver.close()
         await self._server.close()
+        self._board.shut()
         self._store.close()
 
     def conclude(self, finish: Finish) -> int:
@@ -273,13 +310,16 @@ class Coordinator:
 
     def _observe(self, observation: Observation) -> None:
         """Decides about an observation, after those before it, and does what is decided."""
+        if self._anew.is_set() and isinstance(observation, (TargetChanged, Interrupted, StopAsked)):
+            self._held.append(observation)  # for what comes after
+            return
         self._observations.append(observation)
         if self._deciding:
             return  # an action led to it: its turn comes
         self._deciding = True
         try:
             while self._observations:
-                self._state, actions = decide(self._state, self._observations.popleft())
+                self._state, actions = self._decide(self._state, self._observations.popleft())
                 for action in actions:
                     self._do(action)
                 if self._state.over:
@@ -305,6 +345,16 @@ class Coordinator:
                 self._driver.put(action)
             case KillNode():
                 self._driver.put(action)
+            case StartAnew():
+                self._anew.set()
+                if self._state.target is not None:
+                    self._held = [TargetChanged(self._monotonic(), self._state.target)]
+            case OpenRound():
+                self._board.open(action.number, action.nodes)
+            case CloseRound():
+                self._board.close(action.number)
+            case LetGo():
+                self._lives.let_go(action.node)
             case NoteNotice():
                 self._quota.note_notice(self._state.target.nodes if self._state.target is not None else 0)
             case BeginAgain():
@@ -392,11 +442,18 @@ class Coordinator:
             raise LookupError(f"there is no member {member}")
         self._watch.hear(member, self._monotonic(), vitals)
 
-    def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> None:
-        """A node's agent lives, and may have been told that it will go."""
+    def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> bool:
+        """A node's agent lives, and may have been told that it will go; returns whether it is to go."""
         self._check_node(node)
         if notices:
             self._observe(NodeNoticed(self._monotonic(), node, "signal"))
+        return self._lives.is_let_go(node)
+
+    def node_life(self, node: int, life: dict[str, Any]) -> None:
+        """Something happened to a node's workers, where they are started again and again."""
+        self._check_node(node)
+        self._check_place(node, life.get("started", life.get("ended", 0)))
+        self._lives.take(node, life)
 
     def node_notice(self, node: int, source: str) -> None:
         """A node was told that it will go."""
@@ -406,8 +463,7 @@ class Coordinator:
     def rank_ended(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
         """A member's process ended."""
         self._check_node(node)
-        if not 0 <= local_rank < self._config.nproc_per_node:
-            raise LookupError(f"node {node} has no local rank {local_rank}")
+        self._check_place(node, local_rank)
         self._observe(RankEnded(self._monotonic(), node, local_rank, Exit(exit_code, signal)))
 
     def save(self) -> dict[str, Any]:
@@ -435,3 +491,7 @@ class Coordinator:
     def _check_node(self, node: int) -> None:
         if node not in self._state.nodes:
             raise LookupError(f"there is no node {node}")
+
+    def _check_place(self, node: int, local_rank: int) -> None:
+        if local_rank not in range(self._config.nproc_per_node):
+            raise LookupError(f"node {node} has no local rank {local_rank}")

@@ -20,7 +20,11 @@ UNCAUGHT = 1  # what Python exits with after an exception that nothing caught
 SAVE_SECONDS = 60.0  # that a job which is told to stop has for its last checkpoint
 AGENT_SECONDS = 15.0  # that agents take to end after their ranks, at most
 
-STOPS = (ExitCode.STOPPED, ExitCode.NO_QUOTA, ExitCode.INTERRUPTED)  # of a job in which nothing failed
+RESTART = -1  # stands for an exit code where a job ends its nodes to begin anew
+STOPS = (ExitCode.STOPPED, ExitCode.NO_QUOTA, ExitCode.INTERRUPTED, RESTART)  # of a job in which nothing failed
+
+IS_SAVED = "the job is saved, and then ends"
+"""What is said to follow when a job is told to stop."""
 
 
 def then(decision: Decision, rule: Callable[..., Decision], *arguments: Any) -> Decision:
@@ -49,13 +53,14 @@ def finish(
     log_of: tuple[int, int] | None = None,
     traceback: str = "",
     uncaught: bool = False,
+    curable: bool = False,
 ) -> Decision:
     """Ends the job now; what is saved of it is added to the message, unless it is done or nothing was ever started."""
     if state.finished:
         return state, ()
     if exit_code != ExitCode.DONE and (state.nodes or state.saved is not None):
         message = f"{message}; {kept(state)}"
-    actions: tuple[Action, ...] = (Finish(exit_code, message, log_of, traceback, uncaught),)
+    actions: tuple[Action, ...] = (Finish(exit_code, message, log_of, traceback, uncaught, curable),)
     alive = tuple(one.number for one in state.members.values() if one.pid is not None and one.exit is None)
     if exit_code != ExitCode.DONE and alive:
         actions = (Order(alive, Fail(message, failed=exit_code not in STOPS)), *actions)
@@ -85,9 +90,8 @@ def conclude(state: State, now: float) -> Decision:
         )
         if now >= verdict.until or (known and not joining):
             message = "; ".join([verdict.message, *_own_exits(state, verdict)])
-            return finish(
-                state, verdict.exit_code, message, verdict.log_of, verdict.traceback, uncaught=verdict.uncaught
-            )
+            how_it_was = verdict.log_of, verdict.traceback, verdict.uncaught, verdict.curable
+            return finish(state, verdict.exit_code, message, *how_it_was)
         return state, ()
     return _finish_when_all_ended(state, now)
 
@@ -118,7 +122,7 @@ def stop(state: State, exit_code: int, message: str, now: float) -> Decision:
     if nobody or state.over or state.verdict is not None or state.stopping is not None:
         return finish(state, exit_code, message)
     state = replace(state, stopping=Stopping(exit_code, message, now + SAVE_SECONDS))
-    told = emit(state, "warning", message=f"{message.partition(';')[0]}: the job is saved, and then ends")
+    told = emit(state, "warning", message=f"{message.partition(';')[0]}: {IS_SAVED}")
     return state, (told, Order(state.survivors(), Save(halt=True)))
 
 

@@ -54,7 +54,7 @@ def lose_node(state: State, member: Member, now: float, fact: str = "") -> Decis
         state = state.with_member(number, lost=True)
     noticed = node.leave == "notice"
     state = state.with_node(node.number, phase=Phase.ENDING, since=now)
-    decision: Decision = (state if noticed else _schedule_replacement(state, now), actions)
+    decision: Decision = (state if noticed else schedule_replacement(state, now), actions)
     formation = state.formation
     if formation is not None and set(node.members) & {*formation.members, *formation.leavers}:
         decision = then(decision, fail_formation, message, (), now, True)
@@ -173,11 +173,12 @@ def _check_holders(state: State, member: Member, message: str, now: float) -> De
         Weight.DEATH,
         now + COLLECT_SECONDS,
         (member.node, member.local_rank),
+        curable=True,
     )
     return condemn(state, verdict)
 
 
-def _schedule_replacement(state: State, now: float) -> State:
+def schedule_replacement(state: State, now: float) -> State:
     """Lets the first loss be replaced at once, and those that follow soon after it later and later."""
     losses = state.losses + 1 if now - state.lost_at < CALM_SECONDS else 1
     pause = 0.0 if losses == 1 else min(LONGEST_RETRY, RETRY_SECONDS * 2 ** (losses - 2))

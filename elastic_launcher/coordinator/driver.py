@@ -26,6 +26,9 @@ class EngineDriver:
         observe: Takes what happened.
         exits: Returns how a node's processes ended, by local rank, as far as they have.
         monotonic: The clock of observations.
+
+    Attributes:
+        respawn: Whether nodes end their workers and start them anew when the job changes its size.
     """
 
     def __init__(
@@ -41,9 +44,14 @@ class EngineDriver:
         self._monotonic = monotonic
         self._thread = ThreadPoolExecutor(1, "engine")
         self._commands: asyncio.Queue[StartNode | KillNode] = asyncio.Queue()
+        self._nodes: set[int] = set()
+        self._none = asyncio.Event()
+        self.respawn = False
 
     def put(self, command: StartNode | KillNode) -> None:
         """Has a command done after those before it."""
+        if isinstance(command, StartNode):
+            self._nodes.add(command.node)
         self._commands.put_nowait(command)
 
     async def run(self) -> None:
@@ -59,7 +67,17 @@ class EngineDriver:
                 case KillNode():
                     await self._call(self._engine.kill, command.node)
             for gone in await self._call(self._engine.poll):
+                self._nodes.discard(gone.node)
                 self._observe(NodeExited(self._monotonic(), gone.node, gone.exit_code, self._exits(gone.node)))
+            if not self._nodes and self._commands.empty():
+                self._none.set()
+
+    async def end_all(self) -> None:
+        """Kills all nodes that run, or are about to, and waits until they are gone."""
+        self._none.clear()
+        for node in self._nodes:
+            self.put(KillNode(node))
+        await self._none.wait()
 
     async def close(self) -> None:
         """Ends all nodes, after what the engine does at the moment."""
@@ -67,10 +85,11 @@ class EngineDriver:
         self._thread.shutdown(wait=False)
 
     async def _start(self, command: StartNode) -> None:
-        spec = NodeSpec(command.node, command.first_member, command.nproc_per_node)
+        spec = NodeSpec(command.node, command.first_member, command.nproc_per_node, self.respawn)
         try:
             await self._call(self._engine.start, spec)
         except OSError as error:
+            self._nodes.discard(command.node)
             self._observe(NodeNotStarted(self._monotonic(), command.node, str(error)))
 
     async def _call(self, call: Callable[..., Answer], *arguments: Any) -> Answer:

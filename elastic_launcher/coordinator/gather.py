@@ -72,10 +72,19 @@ class Gathering:
     def hear(self, member: int, vitals: Vitals | None = None) -> None:
         """Nobody is given up yet."""
 
-    def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> None:
+    def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> bool:
         """Keeps that a node was told to go."""
+
+        def take(desk: Desk) -> None:
+            desk.node_heartbeat(node, pid, notices)
+
         if notices:
-            self.hold(lambda desk: desk.node_heartbeat(node, pid, notices))
+            self.hold(take)
+        return False
+
+    def node_life(self, node: int, life: dict[str, Any]) -> None:
+        """Keeps what happened to a node's workers."""
+        self.hold(lambda desk: desk.node_life(node, life))
 
     def node_notice(self, node: int, source: str) -> None:
         """Keeps a notice."""

@@ -109,6 +109,24 @@ class NodeNoticed(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class NodeWaits(Observation):
+    """A node's torchrun waits for a round to start its workers in (respawn tier)."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankStarted(Observation):
+    """torchrun started a worker (respawn tier)."""
+
+    node: int
+    local_rank: int
+    pid: int
+    rank: int
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class RankEnded(Observation):
     """A member's process ended."""
 

@@ -56,6 +56,7 @@ class Origin:
             first_node=self.past.first_node,
             first_member=self.past.first_member,
             generations_before=self.past.generations,
+            c10d=config.rdzv_backend == "c10d",
         )
         if self.manifest is None:
             return State(rules)

@@ -41,8 +41,11 @@ class Desk(Protocol):
     def hear(self, member: int, vitals: Vitals | None = None) -> None:
         """Takes it that a member lives, and what it does, if it says so."""
 
-    def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> None:
-        """Takes it that a node's agent lives, and how often it was told that it will go."""
+    def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> bool:
+        """Takes it that a node's agent lives, and was told so often that it will go; returns whether it is to go."""
+
+    def node_life(self, node: int, life: dict[str, Any]) -> None:
+        """Takes what happened to a node's workers."""
 
     def node_notice(self, node: int, source: str) -> None:
         """Takes it that a node will go."""
@@ -133,6 +136,7 @@ class ControlServer:
         application.router.add_get(r"/v1/members/{member:\d{1,9}}/orders", self._orders)
         application.router.add_post(r"/v1/members/{member:\d{1,9}}/reports", self._reports)
         application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/heartbeat", self._heartbeat)
+        application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/life", self._life)
         application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/notice", self._notice)
         application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/rank_ended", self._rank_ended)
         application.router.add_get("/v1/status", self._status)
@@ -221,7 +225,11 @@ class ControlServer:
 
     async def _heartbeat(self, request: web.Request) -> web.Response:
         content = await _content(request)
-        self.desk.node_heartbeat(_node(request), _whole(content, "pid"), int(content.get("notices", 0)))
+        leave = self.desk.node_heartbeat(_node(request), _whole(content, "pid"), int(content.get("notices", 0)))
+        return web.json_response({"leave": True} if leave else {})
+
+    async def _life(self, request: web.Request) -> web.Response:
+        self.desk.node_life(_node(request), await _content(request))
         return web.json_response({})
 
     async def _notice(self, request: web.Request) -> web.Response:

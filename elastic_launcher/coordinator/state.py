@@ -37,6 +37,7 @@ class Rules:
         first_member: Number of its first member.
         generations_before: Generations of earlier runs.
         resumes: What the job goes on from, if it does.
+        c10d: Whether torchrun alone decides when its workers start anew.
     """
 
     min_nodes: int
@@ -51,6 +52,7 @@ class Rules:
     first_member: int = 1
     generations_before: int = 0
     resumes: Resumed | None = None
+    c10d: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ class Member:
         ended: Whether its script has ended.
         failure: The exception that ended its script.
         exit: How its process ended.
+        place: Rank and world size that torchrun gave it, where the script does not use our library.
     """
 
     number: int
@@ -157,6 +160,7 @@ class Member:
     ended: bool = False
     failure: Failed | None = None
     exit: Exit | None = None
+    place: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +240,7 @@ class Verdict:
         log_of: Node and local rank whose last lines are shown with the message.
         traceback: The script's own account, if it gave one.
         uncaught: Whether an exception that only the log shows is likely to be the cause.
+        curable: Whether the job could go on from its newest checkpoint.
     """
 
     exit_code: int
@@ -245,6 +250,7 @@ class Verdict:
     log_of: tuple[int, int] | None = None
     traceback: str = ""
     uncaught: bool = False
+    curable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +281,19 @@ class Halting:
     at_once: bool = False
     standing: frozenset[int] = frozenset()
     saver: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The workers are ended, to be started anew (respawn tier).
+
+    Attributes:
+        cause: Why: ``hint``, ``notice`` or ``failure``.
+        since: When the training came to stand still for it.
+    """
+
+    cause: str
+    since: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +332,7 @@ class State:
         pause: What the job waits for, if it does.
         halting: How far its training is brought to stand still for one of these.
         halted: Whether it stands still, and is saved.
+        restart: Why its workers are not there, or are about to go.
         saved: The last checkpoint.
         finished: Whether it has.
         step: Optimizer steps done, as far as is known.
@@ -353,6 +373,7 @@ class State:
     pause: Pause | None = None
     halting: Halting = field(default_factory=Halting)
     halted: bool = False
+    restart: Restart | None = None
     saved: Saved | None = None
     finished: bool = False
     step: int = 0

@@ -53,6 +53,11 @@ class Store:
             if kind == GROUPS and number.isdecimal() and int(number) < formation:
                 self._server.delete_key(key)
 
+    async def set(self, key: str, value: str) -> None:
+        """Puts a value where nodes find it; the store must have begun to answer."""
+        if self._server is not None:
+            await asyncio.to_thread(self._server.set, key, value)
+
     def close(self) -> None:
         """Stops to listen."""
         self._server = None  # its destructor stops it

@@ -16,11 +16,13 @@ class NodeSpec:
         node: Its number, never used again.
         first_member: Number of its first rank's member; the others follow.
         nproc_per_node: How many ranks it runs.
+        respawn: Whether it ends its workers and starts them anew when the job changes its size.
     """
 
     node: int
     first_member: int
     nproc_per_node: int
+    respawn: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,7 @@ class LocalEngine:
             "ELASTIC_NODE": str(spec.node),
             "ELASTIC_FIRST_MEMBER": str(spec.first_member),
             "ELASTIC_SLOT": str(slot),
+            "ELASTIC_RESIZE": "respawn" if spec.respawn else "in-process",
         }
         if self._gpus is not None:
             own = self._gpus[slot * spec.nproc_per_node : (slot + 1) * spec.nproc_per_node]

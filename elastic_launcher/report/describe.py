@@ -189,7 +189,7 @@ def _generation(event: Event) -> str:
     parts = [
         f"generation {event.generation}: {plural(event.get('world_size') or len(nodes), 'rank')}",
         f" on {_nodes(sorted(set(nodes)))}" if nodes else "",
-        f" from step {event.get('first_step') or 0:,}",
+        f" from step {event['first_step']:,}" if event.get("first_step") is not None else "",
         f" {CAUSES.get(cause, f'({cause})')}" if CAUSES.get(cause, cause) else "",
         "" if event.generation <= 1 else f"; pause {duration(event.get('pause_seconds') or 0.0)}",
     ]

@@ -20,6 +20,7 @@ KINDS = {
     "switch": "Boolean",
     "pairs": "typing.Dict[str, str]",
     "text": "String",
+    "choice": "String",
     "share": "String",
     "period": "String",
     "time": "String",

@@ -37,6 +37,8 @@ def elastic_train(
     heartbeat_timeout: float = 10,
     progress_timeout: float = 60,
     grace_period: float = 15,
+    resize: str = "in-process",
+    rdzv_backend: str = "elastic-launcher",
     max_failures: int = 0,
     checkpoint_every: str = "",
     keep_checkpoints: int = 2,
@@ -78,6 +80,8 @@ def elastic_train(
         heartbeat_timeout: Seconds without a sign of life after which a rank that others wait for counts as lost.
         progress_timeout: Seconds without progress in a step (or 10 usual steps) after which it counts as lost, too.
         grace_period: Seconds from a node's notice until it may be killed.
+        resize: `in-process`, or `respawn`: workers are ended and started anew at the new size (any torchrun script).
+        rdzv_backend: `c10d` leaves it to torchrun when to start workers anew; with `resize` `respawn` only.
         max_failures: Exceptions of the script within an hour that cost the node only; 0 ends the training at the first.
         checkpoint_every: How often the training is saved, as 30s, 5m or 100 steps; without it, as its cost allows.
         keep_checkpoints: How many checkpoints are kept.
@@ -116,6 +120,8 @@ def elastic_train(
             "heartbeat_timeout": heartbeat_timeout,
             "progress_timeout": progress_timeout,
             "grace_period": grace_period,
+            "resize": resize,
+            "rdzv_backend": rdzv_backend,
             "max_failures": max_failures or None,
             "checkpoint_every": checkpoint_every,
             "keep_checkpoints": keep_checkpoints,

@@ -1,0 +1,36 @@
+"""What happens to a node's workers where they are started again and again, as they and torchrun write it down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+class Lives:
+    """Follows a node's record; see `rank_exec.tell_life`.
+
+    Args:
+        path: The file; it need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._number = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """Returns what is new, each with its number ``n``: what is told twice is known by it."""
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._offset)
+                found = file.read()
+        except FileNotFoundError:
+            return []
+        whole = found[: found.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        lives = []
+        for line in whole.splitlines():
+            self._number += 1
+            lives.append({"n": self._number, **json.loads(line)})
+        return lives

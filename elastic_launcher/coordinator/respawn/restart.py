@@ -1,0 +1,107 @@
+"""How a job whose script uses our library changes its size by a new start: it saves, all its nodes end, others start.
+
+It trains under the same rules as a job that changes its size in process, but for one: where those would begin a resize,
+the training is told to save and to stand still, and then begins anew from that checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elastic_launcher.control.messages import Save
+from elastic_launcher.coordinator.actions import Action, Emit, Finish, Order, StartAnew
+from elastic_launcher.coordinator.decide import decide
+from elastic_launcher.coordinator.decide_end import RESTART, SAVE_SECONDS, Decision, emit, then
+from elastic_launcher.coordinator.decide_loss import MOST_BREAKS
+from elastic_launcher.coordinator.decide_nodes import take_notice
+from elastic_launcher.coordinator.observations import NodeNoticed, Observation, TargetChanged
+from elastic_launcher.coordinator.state import Phase, Restart, State, Stopping
+
+
+def decide_restarts(state: State, observation: Observation) -> Decision:
+    """Returns what is known after an observation, and what to do about it, in order."""
+    if state.finished:
+        return state, ()
+    before, now = state, observation.now
+    if _trains(state) and isinstance(observation, TargetChanged) and _is_another(state, observation):
+        decision = _begin(replace(state, target=observation.target), "hint", now)
+    elif _trains(state) and isinstance(observation, NodeNoticed) and _can_spare(state, observation.node):
+        decision = then(take_notice(state, observation), _begin, "notice", now)
+    else:
+        decision = decide(state, observation)
+        if _trains(decision[0]) and decision[0].to_replace:
+            decision = then(decision, _begin, "failure", now)
+    state, actions = decision
+    return _seen_from_outside(before, state, actions, now)
+
+
+def state_after(old: State, first: State) -> State:
+    """Returns what is known when a job begins anew.
+
+    Args:
+        old: What was known when its nodes were ended.
+        first: What a job knows that goes on from the newest checkpoint.
+    """
+    return replace(first, restart=old.restart, borne=old.borne, broke=old.broke, broke_at=old.broke_at)
+
+
+def _trains(state: State) -> bool:
+    ends = state.over or state.finished or state.halts or state.verdict is not None
+    return state.generation > 0 and not ends
+
+
+def _is_another(state: State, observation: TargetChanged) -> bool:
+    """Whether a target is one to change to; below the minimum the job ends."""
+    assert state.target is not None
+    nodes = observation.target.nodes
+    return nodes >= state.rules.min_nodes and nodes != state.target.nodes
+
+
+def _can_spare(state: State, number: int) -> bool:
+    """Whether a node of the group may go without the job falling below its minimum."""
+    node = state.nodes[number]
+    return node.phase is Phase.ADMITTED and not node.leave and len(state.staying()) > state.rules.min_nodes
+
+
+def _may_fall_back(state: State) -> bool:
+    """Whether the job got further than at the last time, or was not broken off there too often."""
+    return state.step > state.broke_at or state.broke + 1 < MOST_BREAKS
+
+
+def _begin(state: State, cause: str, now: float) -> Decision:
+    """Has the training save and stand still."""
+    stopping = Stopping(RESTART, f"starting anew ({cause})", now + SAVE_SECONDS)
+    state = replace(state, stopping=stopping, restart=Restart(cause, now))
+    return state, (Order(state.survivors(), Save(halt=True)),)
+
+
+def _seen_from_outside(before: State, state: State, actions: tuple[Action, ...], now: float) -> Decision:
+    """Makes a new start of an end that is one, and tells of the first generation after it why it is there."""
+    told: list[Action] = []
+    for action in actions:
+        restart = state.restart
+        if isinstance(action, Finish) and action.curable and _may_fall_back(state):
+            at = max(state.step, state.broke_at)
+            broke = state.broke + 1 if state.step <= state.broke_at else 1
+            state = replace(state, verdict=None, restart=Restart("failure", now), broke=broke, broke_at=at)
+            told.append(emit(state, "warning", message=f"{action.message}; all nodes start anew"))
+            told += _let_nodes_go(state, "failure")
+        elif restart is None:
+            told.append(action)
+        elif isinstance(action, Finish) and action.exit_code == RESTART:
+            saved = state.saved
+            saving = saved.seconds if state.halted and saved is not None and saved.step == state.step else 0.0
+            state = replace(state, restart=replace(restart, since=now - saving))  # no step was done meanwhile
+            told += _let_nodes_go(state, restart.cause)
+        elif isinstance(action, Emit) and action.kind == "generation_formed" and not before.generation:
+            pause = {"cause": restart.cause, "pause_seconds": round(now - restart.since, 4)}
+            told.append(replace(action, fields={**action.fields, **pause}))
+            state = replace(state, restart=None)
+        else:
+            told.append(action)
+    return state, tuple(told)
+
+
+def _let_nodes_go(state: State, cause: str) -> list[Action]:
+    there = state.in_phase(Phase.STARTING, Phase.WARM, Phase.ADMITTED)
+    return [*(emit(state, "node_left", node=node.number, cause=cause) for node in there), StartAnew()]
