@@ -14,7 +14,8 @@ from elastic_launcher.coordinator.decide import decide
 from elastic_launcher.coordinator.decide_end import RESTART, SAVE_SECONDS, Decision, emit, then
 from elastic_launcher.coordinator.decide_loss import MOST_BREAKS
 from elastic_launcher.coordinator.decide_nodes import take_notice
-from elastic_launcher.coordinator.observations import NodeNoticed, Observation, TargetChanged
+from elastic_launcher.coordinator.observations import MemberReported, NodeNoticed, Observation, TargetChanged, Tick
+from elastic_launcher.coordinator.respawn.work import gathered
 from elastic_launcher.coordinator.state import Phase, Restart, State, Stopping
 
 
@@ -28,11 +29,23 @@ def decide_restarts(state: State, observation: Observation) -> Decision:
     elif _trains(state) and isinstance(observation, NodeNoticed) and _can_spare(state, observation.node):
         decision = then(take_notice(state, observation), _begin, "notice", now)
     else:
-        decision = decide(state, observation)
+        decision = _decide_together(state, observation)
         if _trains(decision[0]) and decision[0].to_replace:
             decision = then(decision, _begin, "failure", now)
     state, actions = decision
     return _seen_from_outside(before, state, actions, now)
+
+
+def _decide_together(state: State, observation: Observation) -> Decision:
+    """Decides as in process, but has a job begin with all nodes that come soon, since it does not take in any later."""
+    ready = [node for node in state.in_phase(Phase.WARM) if not node.leave]
+    waits = not state.generation and not (ready and gathered(state, ready, observation.now))
+    if state.target is None or not waits or not isinstance(observation, (MemberReported, Tick)):
+        return decide(state, observation)
+    rules = state.rules
+    minimum = max(rules.min_nodes, state.target.nodes)
+    decided, actions = decide(replace(state, rules=replace(rules, min_nodes=minimum)), observation)
+    return replace(decided, rules=rules), actions
 
 
 def state_after(old: State, first: State) -> State:
