@@ -16,6 +16,7 @@ from elastic_launcher.checkpoint.changes import OF_SCRIPT, Resumed, step_in_epoc
 from elastic_launcher.checkpoint.files import read_manifest
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.period import Period, read_period
+from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.member import JobOver
 from elastic_launcher.torch.saving import Saved, Saver, load
 from elastic_launcher.torch.signals import Agreement
@@ -155,6 +156,7 @@ class Checkpoints:
         Raises:
             SystemExit: With 0, when the job ends.
         """
+        point("halt", self._session.position.step)
         self._saver.wait()
         saves = self._session.need_place("the end").rank == 0
         while True:
