@@ -7,12 +7,14 @@ generation, a process that was frozen and thaws, say, changes nothing.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +24,8 @@ from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointEr
 
 POINTER = "latest.json"
 LOCK = ".lock"
+LOCK_SECONDS = 10.0  # what is done under it takes milliseconds
+LOCK_POLL_SECONDS = 0.02
 DRAFT = ".tmp-"
 NAME = re.compile(r"step-\d{8,}")
 KEEP = 2
@@ -174,10 +178,24 @@ def _point(folder: Path, name: str, mark: Mark) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Lets one process at a time look at the pointer and move it."""
+    """Lets one process at a time look at the pointer and move it.
+
+    Raises:
+        OSError: If another one has held it for too long: it may be frozen, and this one is not to stand still with it.
+    """
     with open(folder / LOCK, "a") as lock:
-        with contextlib.suppress(OSError):  # a file system without locks: the pointer is looked at twice all the same
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    held = f"another process has held {folder / LOCK} for {LOCK_SECONDS:g} s"
+                    raise OSError(errno.EBUSY, held) from error
+                time.sleep(LOCK_POLL_SECONDS)  # flock knows no time-out
+            except OSError:
+                break  # a file system without locks: the pointer is looked at twice all the same
         yield
 
 

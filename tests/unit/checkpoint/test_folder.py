@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ import pytest
 
 from elastic_launcher.checkpoint import Fenced, Manifest, find_newest, kept, publish, raise_fence, set_aside
 from elastic_launcher.checkpoint.files import MANIFEST, STATE
-from elastic_launcher.checkpoint.folder import POINTER
+from elastic_launcher.checkpoint.folder import LOCK, POINTER, name_of, read_pointer
 from tests.unit.checkpoint.checkpoints import JOB, manifest, names, save
 
 
@@ -193,3 +194,17 @@ def test_a_pointer_that_cannot_be_read_keeps_nobody_from_the_checkpoints(tmp_pat
     (tmp_path / POINTER).write_text(content)
     assert find_newest(tmp_path).folder == path
     assert kept(tmp_path) == "nothing was saved"
+
+
+def test_a_writer_that_stands_still_over_the_lock_holds_nobody_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_launcher.checkpoint.folder.LOCK_SECONDS", 0.05)
+    save(tmp_path, 1)
+    with open(tmp_path / LOCK, "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(OSError, match=r"another process has held .*\.lock for 0.05 s"):
+            save(tmp_path, 2)
+        assert read_pointer(tmp_path)[0] == name_of(1)
+    save(tmp_path, 3)
+    assert read_pointer(tmp_path)[0] == name_of(3)
