@@ -14,10 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from elastic_launcher.config import ConfigError, ExitCode, JobConfig
-from elastic_launcher.control.introduction import Introduction
-from elastic_launcher.control.messages import Message
-from elastic_launcher.control.vitals import Vitals
-from elastic_launcher.coordinator.account import account_of_adoption, account_of_job, job_id
+from elastic_launcher.coordinator.account import account_of_adoption, account_of_job
 from elastic_launcher.coordinator.actions import (
     Action,
     BeginAgain,
@@ -36,6 +33,7 @@ from elastic_launcher.coordinator.adopt import adopt
 from elastic_launcher.coordinator.adoption import Adoption
 from elastic_launcher.coordinator.again import Again, used_up
 from elastic_launcher.coordinator.decide import decide
+from elastic_launcher.coordinator.desk import JobDesk
 from elastic_launcher.coordinator.driver import EngineDriver
 from elastic_launcher.coordinator.gather import Gathering
 from elastic_launcher.coordinator.goodput import Goodput
@@ -44,12 +42,7 @@ from elastic_launcher.coordinator.last_words import last_exception, read_exit, w
 from elastic_launcher.coordinator.observations import (
     BegunAgain,
     Interrupted,
-    MemberJoined,
-    MemberReported,
-    NodeNoticed,
     Observation,
-    RankEnded,
-    SaveAsked,
     StopAsked,
     TargetChanged,
     Tick,
@@ -61,8 +54,7 @@ from elastic_launcher.coordinator.respawn.lives import NodeLives
 from elastic_launcher.coordinator.respawn.restart import decide_restarts, state_after
 from elastic_launcher.coordinator.respawn.rounds import decide_rounds
 from elastic_launcher.coordinator.server import ControlServer
-from elastic_launcher.coordinator.state import Exit, Phase, State, Target
-from elastic_launcher.coordinator.status import status
+from elastic_launcher.coordinator.state import Exit, State, Target
 from elastic_launcher.coordinator.store import Store
 from elastic_launcher.coordinator.watch import Watch
 from elastic_launcher.engines import Engine
@@ -70,8 +62,6 @@ from elastic_launcher.hints import HintError, HintSource
 from elastic_launcher.workdir import Layout, write_json
 
 TICK_SECONDS = 0.05  # between looks at the engine's nodes
-HEARTBEAT_SECONDS = 2.0  # what members are told to ask for orders at least this often
-STOPPED_BY_COMMAND = "stopped by `elastic-launcher stop`"
 
 logger = logging.getLogger(__name__)
 
@@ -136,8 +126,6 @@ class Coordinator:
         origin = adoption.origin() if adoption is not None else origin or Origin()
         self._again = Again(config, self._layout, origin, self._begin_again, monotonic)
         self._term = origin.past.term
-        self._gathering = Gathering(self._welcome) if adoption is not None else None
-        self._server = ControlServer(self._key, self._gathering or self, self._term)
         self._quota = Quota(config, hint_source, self._tell_target, self._emit_hint, Clocks(monotonic, wall))
         self._state = origin.first_state(config, self._store.address)
         self._driver = EngineDriver(engine, self._observe, self._exits, monotonic)
@@ -149,6 +137,11 @@ class Coordinator:
         self._anew = asyncio.Event()
         self._held: list[Observation] = []
         self._lives = NodeLives(self._observe, monotonic)
+        self._desk = JobDesk(
+            config, self._layout, self, self._observe, self._lives, self._store.address, self._term, monotonic
+        )
+        self._gathering = Gathering(self._desk.welcome) if adoption is not None else None
+        self._server = ControlServer(self._key, self._gathering or self._desk, self._term)
         self._board = Board(self._store)
         self._goodput = Goodput(monotonic())
         self._told: frozenset[tuple[str, int]] = frozenset()
@@ -158,6 +151,16 @@ class Coordinator:
     def state(self) -> State:
         """What is known of the job now."""
         return self._state
+
+    @property
+    def watch(self) -> Watch:
+        """Who looks after its members."""
+        return self._watch
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """What its members begin with; None for a training from the beginning."""
+        return self._again.origin.folder
 
     async def run(self) -> int:
         """Returns the job's exit code. Whatever happens, no node is left."""
@@ -223,8 +226,8 @@ class Coordinator:
 
     def _take_over(self, gathering: Gathering) -> None:
         """From here on this answers, also what was said so far."""
-        self._gathering, self._server.desk = None, self
-        gathering.hand_over(self)
+        self._gathering, self._server.desk = None, self._desk
+        gathering.hand_over(self._desk)
 
     def _background(self) -> list[Coroutine[Any, Any, None]]:
         return [
@@ -395,103 +398,3 @@ class Coordinator:
         places = range(self._config.nproc_per_node)
         found = ((place, read_exit(self._layout.exit_file(node, place))) for place in places)
         return tuple((place, ended) for place, ended in found if ended is not None)
-
-    # what the server asks (see its Desk)
-
-    def join(self, member: int, pid: int, version: str) -> dict[str, Any]:
-        """A member's process called ``init``: returns where the job stands."""
-        self.hear(member)
-        self._observe(MemberJoined(self._monotonic(), member, pid, version))
-        return {
-            "epoch": self._state.epoch,
-            "step": self._state.step,
-            "begun": self._state.generation > 0,
-            "store": self._store.address,
-            "term": self._term,
-            "checkpoint": str(self._again.origin.folder or ""),
-            "expected_world_size": self._expected_world_size(),
-            "heartbeat_interval": HEARTBEAT_SECONDS,
-        }
-
-    def _welcome(self) -> dict[str, Any]:
-        """Returns what a member needs to go on with this coordinator."""
-        return {"store": self._store.address}
-
-    def introduce(self, member: int, introduction: Introduction) -> dict[str, Any]:
-        """A member comes late that the coordinator before this one knew."""
-        self.hear(member)
-        if self._state.nodes[self._state.members[member].node].phase in (Phase.ENDING, Phase.GONE):
-            raise LookupError(f"member {member} was given up")
-        self._observe(MemberJoined(self._monotonic(), member, introduction.pid))
-        for report in introduction.reports:
-            self.report(member, report)
-        return self._welcome()
-
-    def _expected_world_size(self) -> int:
-        """Returns how many ranks there will be when all wanted nodes have come: joiners rehearse that share."""
-        nodes = self._state.target.nodes if self._state.target is not None else self._config.min_nodes
-        return max(1, nodes) * self._config.nproc_per_node
-
-    def report(self, member: int, report: Message) -> None:
-        """A member reported."""
-        self._observe(MemberReported(self._monotonic(), member, report))
-
-    def hear(self, member: int, vitals: Vitals | None = None) -> None:
-        """A member lives, and says what it does."""
-        if member not in self._state.members:
-            raise LookupError(f"there is no member {member}")
-        self._watch.hear(member, self._monotonic(), vitals)
-
-    def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> bool:
-        """A node's agent lives, and may have been told that it will go; returns whether it is to go."""
-        self._check_node(node)
-        if notices:
-            self._observe(NodeNoticed(self._monotonic(), node, "signal"))
-        return self._lives.is_let_go(node)
-
-    def node_life(self, node: int, life: dict[str, Any]) -> None:
-        """Something happened to a node's workers, where they are started again and again."""
-        self._check_node(node)
-        self._check_place(node, life.get("started", life.get("ended", 0)))
-        self._lives.take(node, life)
-
-    def node_notice(self, node: int, source: str) -> None:
-        """A node was told that it will go."""
-        self._check_node(node)
-        self._observe(NodeNoticed(self._monotonic(), node, source))
-
-    def rank_ended(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
-        """A member's process ended."""
-        self._check_node(node)
-        self._check_place(node, local_rank)
-        self._observe(RankEnded(self._monotonic(), node, local_rank, Exit(exit_code, signal)))
-
-    def save(self) -> dict[str, Any]:
-        """Has the job saved after its next step; returns what was saved last.
-
-        Raises:
-            ValueError: If there is no training under way.
-        """
-        found = status(self._state)
-        if found["phase"] != "training":
-            raise ValueError(f"the job is {found['phase']}: there is no step after which it could be saved")
-        self._observe(SaveAsked(self._monotonic()))
-        return {"saved": found["saved"]}
-
-    def stop(self) -> dict[str, Any]:
-        """Has the job saved and ended; returns where it stands, and whether it was stopping before."""
-        found = {"step": self._state.step, "stopping": self._state.stopping is not None}
-        self._observe(StopAsked(self._monotonic(), STOPPED_BY_COMMAND))
-        return found
-
-    def status(self) -> dict[str, Any]:
-        """Returns the status document."""
-        return {"job_id": job_id(self._layout), "name": self._config.name, "term": self._term, **status(self._state)}
-
-    def _check_node(self, node: int) -> None:
-        if node not in self._state.nodes:
-            raise LookupError(f"there is no node {node}")
-
-    def _check_place(self, node: int, local_rank: int) -> None:
-        if local_rank not in range(self._config.nproc_per_node):
-            raise LookupError(f"node {node} has no local rank {local_rank}")

@@ -1,0 +1,184 @@
+"""What the control API's server asks of a job: it is told where the job stands, and what it hears is observed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from elastic_launcher.config import JobConfig
+from elastic_launcher.control.introduction import Introduction
+from elastic_launcher.control.messages import Message
+from elastic_launcher.control.vitals import Vitals
+from elastic_launcher.coordinator.account import job_id
+from elastic_launcher.coordinator.observations import (
+    MemberJoined,
+    MemberReported,
+    NodeNoticed,
+    Observation,
+    RankEnded,
+    SaveAsked,
+    StopAsked,
+)
+from elastic_launcher.coordinator.respawn.lives import NodeLives
+from elastic_launcher.coordinator.state import Exit, Phase, State
+from elastic_launcher.coordinator.status import status
+from elastic_launcher.coordinator.watch import Watch
+from elastic_launcher.workdir import Layout
+
+HEARTBEAT_SECONDS = 2.0  # what members are told to ask for orders at least this often
+STOPPED_BY_COMMAND = "stopped by `elastic-launcher stop`"
+
+
+class Job(Protocol):
+    """What a desk must know of its job, as it is now."""
+
+    @property
+    def state(self) -> State:
+        """What is known of the job."""
+
+    @property
+    def watch(self) -> Watch:
+        """Who looks after its members."""
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """What its members begin with; None for a training from the beginning."""
+
+
+class JobDesk:
+    """Answers members, agents and the command line (see `Desk`).
+
+    Args:
+        config: The job.
+        layout: Its work directory.
+        job: What is known of it.
+        observe: Takes what happened.
+        lives: Takes what happens to workers that are started again and again.
+        store: ``host:port`` of the store in which groups meet.
+        term: The coordinator's.
+        monotonic: The clock of observations.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        layout: Layout,
+        job: Job,
+        observe: Callable[[Observation], None],
+        lives: NodeLives,
+        store: str,
+        term: int,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._layout = layout
+        self._job = job
+        self._observe = observe
+        self._lives = lives
+        self._store = store
+        self._term = term
+        self._monotonic = monotonic
+
+    def join(self, member: int, pid: int, version: str) -> dict[str, Any]:
+        """A member's process called ``init``: returns where the job stands."""
+        self.hear(member)
+        self._observe(MemberJoined(self._monotonic(), member, pid, version))
+        return {
+            "epoch": self._job.state.epoch,
+            "step": self._job.state.step,
+            "begun": self._job.state.generation > 0,
+            "store": self._store,
+            "term": self._term,
+            "checkpoint": str(self._job.checkpoint or ""),
+            "expected_world_size": self._expected_world_size(),
+            "heartbeat_interval": HEARTBEAT_SECONDS,
+        }
+
+    def welcome(self) -> dict[str, Any]:
+        """Returns what a member needs to go on with this coordinator."""
+        return {"store": self._store}
+
+    def introduce(self, member: int, introduction: Introduction) -> dict[str, Any]:
+        """A member comes late that the coordinator before this one knew."""
+        self.hear(member)
+        if self._job.state.nodes[self._job.state.members[member].node].phase in (Phase.ENDING, Phase.GONE):
+            raise LookupError(f"member {member} was given up")
+        self._observe(MemberJoined(self._monotonic(), member, introduction.pid))
+        for report in introduction.reports:
+            self.report(member, report)
+        return self.welcome()
+
+    def _expected_world_size(self) -> int:
+        """Returns how many ranks there will be when all wanted nodes have come: joiners rehearse that share."""
+        nodes = self._job.state.target.nodes if self._job.state.target is not None else self._config.min_nodes
+        return max(1, nodes) * self._config.nproc_per_node
+
+    def report(self, member: int, report: Message) -> None:
+        """A member reported."""
+        self._observe(MemberReported(self._monotonic(), member, report))
+
+    def hear(self, member: int, vitals: Vitals | None = None) -> None:
+        """A member lives, and says what it does."""
+        if member not in self._job.state.members:
+            raise LookupError(f"there is no member {member}")
+        self._job.watch.hear(member, self._monotonic(), vitals)
+
+    def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> bool:
+        """A node's agent lives, and may have been told that it will go; returns whether it is to go."""
+        self._check_node(node)
+        if notices:
+            self._observe(NodeNoticed(self._monotonic(), node, "signal"))
+        return self._lives.is_let_go(node)
+
+    def node_life(self, node: int, life: dict[str, Any]) -> None:
+        """Something happened to a node's workers, where they are started again and again."""
+        self._check_node(node)
+        self._check_place(node, life.get("started", life.get("ended", 0)))
+        self._lives.take(node, life)
+
+    def node_notice(self, node: int, source: str) -> None:
+        """A node was told that it will go."""
+        self._check_node(node)
+        self._observe(NodeNoticed(self._monotonic(), node, source))
+
+    def rank_ended(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
+        """A member's process ended."""
+        self._check_node(node)
+        self._check_place(node, local_rank)
+        self._observe(RankEnded(self._monotonic(), node, local_rank, Exit(exit_code, signal)))
+
+    def save(self) -> dict[str, Any]:
+        """Has the job saved after its next step; returns what was saved last.
+
+        Raises:
+            ValueError: If there is no training under way.
+        """
+        found = status(self._job.state)
+        if found["phase"] != "training":
+            raise ValueError(f"the job is {found['phase']}: there is no step after which it could be saved")
+        self._observe(SaveAsked(self._monotonic()))
+        return {"saved": found["saved"]}
+
+    def stop(self) -> dict[str, Any]:
+        """Has the job saved and ended; returns where it stands, and whether it was stopping before."""
+        found = {"step": self._job.state.step, "stopping": self._job.state.stopping is not None}
+        self._observe(StopAsked(self._monotonic(), STOPPED_BY_COMMAND))
+        return found
+
+    def status(self) -> dict[str, Any]:
+        """Returns the status document."""
+        return {
+            "job_id": job_id(self._layout),
+            "name": self._config.name,
+            "term": self._term,
+            **status(self._job.state),
+        }
+
+    def _check_node(self, node: int) -> None:
+        if node not in self._job.state.nodes:
+            raise LookupError(f"there is no node {node}")
+
+    def _check_place(self, node: int, local_rank: int) -> None:
+        if local_rank not in range(self._config.nproc_per_node):
+            raise LookupError(f"node {node} has no local rank {local_rank}")
