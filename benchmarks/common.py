@@ -36,9 +36,18 @@ def wait_for(what: str, condition: Callable[[], Any], seconds: float = DEADLINE_
 class Job:
     """A launcher under way."""
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
-        self.process = process
+    def __init__(self, command: Sequence[str], folder: Path, environment: dict[str, str]) -> None:
+        self._command = command
+        self._environment = environment
         self.folder = folder
+        self.start()
+
+    def start(self) -> None:
+        """Starts the launcher, once more if there was one before."""
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | self._environment
+            )
 
     def events(self) -> list[Event]:
         """Returns what has happened so far."""
@@ -90,18 +99,15 @@ def launched(*arguments: str | Path, environment: dict[str, str] | None = None) 
             str(folder / "job"),
             *map(str, arguments),
         ]
-        with open(folder / "log", "wb") as log:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ | (environment or {})
-            )
+        job = Job(command, folder, environment or {})
         try:
-            yield Job(process, folder)
+            yield job
         finally:
-            process.send_signal(signal.SIGTERM)
+            job.process.send_signal(signal.SIGTERM)
             try:
-                process.wait(20)
+                job.process.wait(20)
             except subprocess.TimeoutExpired:
-                process.kill()
+                job.process.kill()
             processes.kill_until_none(str(folder / "job"))
 
 

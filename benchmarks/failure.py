@@ -1,9 +1,10 @@
-"""How long the training stands still when a node is killed: in process, against stock torchrun with checkpoints.
+"""How long the training stands still when a node or the launcher is killed: against stock torchrun with checkpoints.
 
 Stand-still: from SIGKILL of the node's processes to the slowest survivor's first completed step of the ranks that are
 left, minus the median step, which is what redoing the unfinished step takes. For the peer it is the first step that had
 not been done before: it goes back to its last checkpoint, one each 10 steps. A peer that does no step within
-DEAD_SECONDS is shown as dead.
+DEAD_SECONDS is shown as dead. Of the launcher, which is killed and started again: the longest step of any rank from its
+end until some steps after it has taken the job over, minus the median one.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class Case:
 
 
 CASES = [Case(3, victim, workers) for workers in (0, 2) for victim in range(3)] + [Case(5, 0, 0), Case(5, 4, 0)]
+LAUNCHER = "launcher killed and started again"
 
 
 def kill(agent: int) -> float:
@@ -99,6 +101,47 @@ def ours(case: Case) -> float:
             job.wait_for("a step of the survivors", lambda: len(after()) == case.nodes - 1)
             step = usual(max(stamps(folder).values(), key=len), case.nodes)
             return max(after().values()) - killed - step
+
+
+def launcher() -> float:
+    """Returns the stand-still where the launcher is killed, is away for some steps, and takes the job over again.
+
+    Raises:
+        RuntimeError: If a step was lost, or a rank started anew.
+    """
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        case = Case(3, 0, 0)
+        with launched("--nodes", "3:3", "--", SCRIPT, "ours", folder, *case.arguments) as job:
+
+            def further(count: int) -> bool:
+                """Whether every rank has done so many steps more."""
+                found = stamps(folder)
+                return len(found) == case.nodes and all(
+                    len(rows) > len(before.get(pid, ())) + count for pid, rows in found.items()
+                )
+
+            before: dict[int, list[dict[str, Any]]] = {}
+            job.event("generation_formed", lambda e: e["world_size"] == case.nodes)
+            job.wait_for("steps", lambda: further(SETTLED))
+            killed = time.monotonic()
+            job.process.kill()
+            job.process.wait()
+            before = stamps(folder)
+            wait_for("steps without a launcher", lambda: further(SETTLED))
+            job.start()
+            job.event("coordinator_adopted")
+            before = stamps(folder)
+            job.wait_for("steps under the new launcher", lambda: further(SETTLED))
+            longest = []
+            for rows in stamps(folder).values():
+                steps = [r["step"] for r in rows]
+                if steps != list(range(steps[0], steps[0] + len(steps))):
+                    raise RuntimeError(f"steps were lost or done again: {steps}")
+                times = [r["t"] for r in rows]
+                gaps = [b - a for a, b in zip(times, times[1:], strict=False) if b > killed]
+                longest.append(max(gaps) - usual(rows, case.nodes))
+            return max(longest)
 
 
 def peer(case: Case) -> float | None:
@@ -162,6 +205,12 @@ def main() -> None:
             one["peer"] = one["ratio"] = None
             other = f"peer dead (no step within {DEAD_SECONDS:.0f} s)"
         print(f"{case.name}: ours {one['ours']:.3f} s, {other}", flush=True)
+        rows.append(one)
+    if not options.case or options.case in LAUNCHER:
+        found = [launcher() for _ in range(options.runs)]
+        one = row("failure", found, [DEAD_SECONDS], "seconds", case=LAUNCHER, peer_dead=True)
+        one["peer"] = one["ratio"] = None
+        print(f"{LAUNCHER}: ours {one['ours']:.3f} s; its peer, the host of torchrun's store, is rank 0's row")
         rows.append(one)
     finish(rows)
 
