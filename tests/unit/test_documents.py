@@ -1,0 +1,58 @@
+"""What the documents refer to is there: other documents, tests, options of the command line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from elastic_launcher.config import OPTIONS
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("components/**/*.md")])
+
+
+def anchor(heading: str) -> str:
+    """Returns what a link to a heading ends with."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def anchors(document: Path) -> set[str]:
+    """Returns what links into a document may end with."""
+    return {anchor(line.lstrip("#")) for line in document.read_text().splitlines() if line.startswith("#")}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+        if "://" in target:
+            continue
+        path, _, place = target.partition("#")
+        found = (document.parent / path) if path else document
+        assert found.exists(), f"{target} is not there"
+        assert not place or place in anchors(found), f"there is no heading {target}"
+
+
+def test_the_tests_of_the_faults_are_there() -> None:
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", (ROOT / "docs/faults.md").read_text())
+    assert named
+    for file, test in named:
+        texts = [path.read_text() for path in ROOT.glob(f"tests/**/{file}")]
+        assert any(re.search(rf"^def {test}\(", text, re.MULTILINE) for text in texts), f"{file} has no {test}"
+
+
+def test_each_row_of_the_faults_names_a_test() -> None:
+    rows = [line for line in (ROOT / "docs/faults.md").read_text().splitlines() if line.startswith("| ")]
+    events = [row for row in rows if not row.startswith("| Event ")]
+    assert events
+    for row in events:
+        cells = [cell.strip() for cell in row.split("|")[1:-1]]
+        assert len(cells) == 7, row
+        assert "::test_" in cells[-1], row
+
+
+def test_options_that_the_faults_speak_of_exist() -> None:
+    spoken = set(re.findall(r"`(--[a-z-]+)", (ROOT / "docs/faults.md").read_text()))
+    assert spoken
+    assert spoken <= {option.flag for option in OPTIONS}
