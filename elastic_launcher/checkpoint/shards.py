@@ -85,4 +85,6 @@ def _storable(tensor: torch.Tensor) -> torch.Tensor:
 
 def _restored(stored: torch.Tensor, entry: TensorEntry) -> torch.Tensor:
     dtype: torch.dtype = getattr(torch, entry.dtype)
+    if stored.data_ptr() % dtype.itemsize:  # files pack tensors, and older torch takes complex ones to be aligned
+        stored = stored.reshape(-1).view(torch.uint8).clone()
     return stored.view(dtype).view(entry.shape) if stored.dtype != dtype else stored

@@ -68,7 +68,10 @@ def data_parallel() -> nn.Module:
 
 
 def sharded() -> nn.Module:
-    from torch.distributed.fsdp import fully_shard
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:  # torch 2.5
+        from torch.distributed._composable.fsdp import fully_shard
 
     return fully_shard(linear(), mesh=init_device_mesh("cpu", (1,)))
 
