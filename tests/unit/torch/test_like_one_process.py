@@ -90,7 +90,10 @@ class Checkpointed(Case):
     def loss(self, model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         h = torch.tanh(model["a"](x))
         for _ in range(2):
-            h = checkpoint(lambda v: torch.tanh(model["s"](v)), h, use_reentrant=self.reentrant)
+            # ranks in threads share torch's generator: its lock and the interpreter's can wait for each other
+            h = checkpoint(
+                lambda v: torch.tanh(model["s"](v)), h, use_reentrant=self.reentrant, preserve_rng_state=False
+            )
         return functional.cross_entropy(model["z"](h), y)
 
 

@@ -190,7 +190,10 @@ class Shared(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = torch.tanh(self.inp(x))
         for _ in range(2):
-            h = checkpoint(lambda v: torch.tanh(self.shared(v)), h, use_reentrant=self.reentrant)
+            # ranks in threads share torch's generator: its lock and the interpreter's can wait for each other
+            h = checkpoint(
+                lambda v: torch.tanh(self.shared(v)), h, use_reentrant=self.reentrant, preserve_rng_state=False
+            )
         return self.out(h)
 
 
