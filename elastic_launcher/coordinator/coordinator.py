@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.control.messages import Message
@@ -44,10 +44,9 @@ from elastic_launcher.engines import Engine
 from elastic_launcher.hints import HintError, HintSource
 from elastic_launcher.workdir import Layout, write_json
 
-TICK_SECONDS = 0.05  # between looks at the engine's nodes
+TICK_SECONDS = 0.05  # between looks at what is due
 HEARTBEAT_SECONDS = 2.0  # what members are told to ask for orders at least this often
 
-Answer = TypeVar("Answer")
 logger = logging.getLogger(__name__)
 
 
