@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -11,9 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from elastic_launcher.agent import processes
 from elastic_launcher.events import Event, read_events
@@ -21,6 +22,19 @@ from elastic_launcher.events import Event, read_events
 SCRIPTS = Path(__file__).parent / "scripts"
 DEADLINE_SECONDS = 180.0  # for anything that ought to take seconds
 POLL_SECONDS = 0.05  # each look costs the training something
+
+
+class Named(Protocol):
+    """A case of a benchmark."""
+
+    @property
+    def name(self) -> str:
+        """As it is printed."""
+
+
+AnyCase = TypeVar("AnyCase", bound=Named)
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 def wait_for(what: str, condition: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> Any:
@@ -128,6 +142,31 @@ def stamps(folder: Path) -> dict[int, list[dict[str, Any]]]:
         if rows:
             found[int(path.stem.partition("-")[2])] = rows
     return found
+
+
+def usual(rows: Sequence[dict[str, Any]], world_size: int) -> float:
+    """Returns the median step at a world size, from stamps in order of time."""
+    times = [r["t"] for r in rows if r["w"] == world_size]
+    return statistics.median(b - a for a, b in zip(times, times[1:], strict=False))
+
+
+def options_of(document: str | None) -> argparse.Namespace:
+    """Returns what the command line of a benchmark of several cases says: ``runs`` and ``case``."""
+    parser = argparse.ArgumentParser(description=document)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--case", help="only cases whose name contains this")
+    return parser.parse_args()
+
+
+def in_turn(
+    cases: Iterable[AnyCase], options: argparse.Namespace, ours: Callable[[AnyCase], A], peer: Callable[[AnyCase], B]
+) -> Iterator[tuple[AnyCase, list[A], list[B]]]:
+    """Runs the wanted cases, ours and the peer in turn; yields each with what all its runs came to."""
+    for case in cases:
+        if options.case and options.case not in case.name:
+            continue
+        runs = [(ours(case), peer(case)) for _ in range(options.runs)]
+        yield case, [mine for mine, _ in runs], [theirs for _, theirs in runs]
 
 
 def row(benchmark: str, ours: Sequence[float], peer: Sequence[float], unit: str, **more: Any) -> dict[str, Any]:

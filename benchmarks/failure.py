@@ -9,11 +9,9 @@ end until some steps after it has taken the job over, minus the median one.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import signal
-import statistics
 import tempfile
 import time
 from dataclasses import dataclass
@@ -22,8 +20,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.common import SCRIPTS, finish, launched, row, stamps, wait_for
-from benchmarks.torchrun import ENVIRONMENT, SETTINGS, end_agents, free_port, torchrun_agent
+from benchmarks.common import SCRIPTS, finish, in_turn, launched, options_of, row, stamps, usual, wait_for
+from benchmarks.torchrun import DESCRIBED, end_agents, free_port, torchrun_agent
 
 SCRIPT = SCRIPTS / "resize_train.py"
 SETTLED = 12  # steps before the kill
@@ -70,12 +68,6 @@ def kill(agent: int) -> float:
         with contextlib.suppress(psutil.NoSuchProcess):
             os.kill(process.pid, signal.SIGKILL)
     return now
-
-
-def usual(rows: list[dict[str, Any]], world_size: int) -> float:
-    """Returns the median step of one process at a world size."""
-    times = [r["t"] for r in rows if r["w"] == world_size]
-    return statistics.median(b - a for a, b in zip(times, times[1:], strict=False))
 
 
 def ours(case: Case) -> float:
@@ -185,19 +177,10 @@ def peer(case: Case) -> float | None:
 
 def main() -> None:
     """Runs all cases, ours and the peer in turn."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--case", help="only cases whose name contains this")
-    options = parser.parse_args()
-    print(f"peer: torchrun c10d, {SETTINGS}, {ENVIRONMENT}, max_restarts 9, checkpoints each 10 steps")
+    options = options_of(__doc__)
+    print(DESCRIBED)
     rows = []
-    for case in CASES:
-        if options.case and options.case not in case.name:
-            continue
-        found, theirs = [], []
-        for _ in range(options.runs):
-            found.append(ours(case))
-            theirs.append(peer(case))
+    for case, found, theirs in in_turn(CASES, options, ours, peer):
         alive = [seconds for seconds in theirs if seconds is not None]
         one = row("failure", found, alive or [DEAD_SECONDS], "seconds", case=case.name, peer_dead=not alive, bar=0.5)
         other = f"peer {one['peer']:.2f} s, {one['ratio']:.0f} times less"

@@ -8,7 +8,6 @@ its survivors are the ranks of the agent that stays.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import signal
 import socket
@@ -22,8 +21,19 @@ from typing import Any
 import torch
 import torch.multiprocessing as mp
 
-from benchmarks.common import SCRIPTS, finish, launched, row, stamps, wait_for, write_hint
-from benchmarks.torchrun import ENVIRONMENT, SETTINGS, end_agents, free_port, torchrun_agent
+from benchmarks.common import (
+    SCRIPTS,
+    finish,
+    in_turn,
+    launched,
+    options_of,
+    row,
+    stamps,
+    usual,
+    wait_for,
+    write_hint,
+)
+from benchmarks.torchrun import DESCRIBED, end_agents, free_port, torchrun_agent
 
 SCRIPT = SCRIPTS / "resize_train.py"
 SETTLED = 12  # steps between two changes
@@ -69,9 +79,9 @@ CASES = [
 def longest_gap(rows: list[dict[str, Any]], change: float, size: int) -> float:
     """Returns the longest gap around a moment, minus the median step at a size."""
     gaps = [(b["t"] - a["t"], b["t"], b["w"]) for a, b in zip(rows, rows[1:], strict=False)]
-    usual = statistics.median([gap for gap, _, w in gaps if w == size])
+    step = statistics.median([gap for gap, _, w in gaps if w == size])
     near = [gap for gap, at, _ in gaps if at >= change]
-    return max(near[: AROUND + 1]) - usual
+    return max(near[: AROUND + 1]) - step
 
 
 def ours(case: Case) -> tuple[float, float, float]:
@@ -125,10 +135,10 @@ def peer(case: Case) -> tuple[float, float]:
         finally:
             end_agents(agents)
     alone = [r["t"] for r in grown if r["w"] == 1]
-    usual = statistics.median(b - a for a, b in zip(alone, alone[1:], strict=False))
-    grow = next(r["t"] for r in grown if r["w"] == 2) - alone[-1] - usual
+    step = usual(grown, 1)
+    grow = next(r["t"] for r in grown if r["w"] == 2) - alone[-1] - step
     last_of_two = max(r["t"] for r in after if r["w"] == 2)
-    return grow, min(r["t"] for r in after if r["w"] == 1 and r["t"] > last_of_two) - last_of_two - usual
+    return grow, min(r["t"] for r in after if r["w"] == 1 and r["t"] > last_of_two) - last_of_two - step
 
 
 def _exchange(rank: int, port: int, results: Any) -> None:
@@ -177,21 +187,12 @@ def physics() -> tuple[float, float]:
 
 def main() -> None:
     """Runs all cases, ours and the peer in turn."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--case", help="only cases whose name contains this")
-    options = parser.parse_args()
+    options = options_of(__doc__)
     built, bandwidth = physics()
     print(f"group of two: {built * 1000:.0f} ms, loopback {bandwidth / 1e9:.2f} GB/s")
-    print(f"peer: torchrun c10d, {SETTINGS}, {ENVIRONMENT}, max_restarts 9, checkpoints each 10 steps")
+    print(DESCRIBED)
     rows = []
-    for case in CASES:
-        if options.case and options.case not in case.name:
-            continue
-        found, theirs = [], []
-        for _ in range(options.runs):
-            found.append(ours(case))
-            theirs.append(peer(case))
+    for case, found, theirs in in_turn(CASES, options, ours, peer):
         step = statistics.median(f[2] for f in found)
         for number, change in enumerate(("grow 1 to 2", "shrink 2 to 1")):
             limit = built + (case.megabytes * 2**20 / bandwidth if number == 0 else 0.0)

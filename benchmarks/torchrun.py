@@ -12,6 +12,7 @@ from pathlib import Path
 
 SETTINGS = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
 ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+DESCRIBED = f"peer: torchrun c10d, {SETTINGS}, {ENVIRONMENT}, max_restarts 9, checkpoints each 10 steps"
 PATIENCE = 40.0  # seconds for an agent to end
 
 

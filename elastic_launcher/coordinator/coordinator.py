@@ -61,7 +61,7 @@ from elastic_launcher.engines import Engine
 from elastic_launcher.hints import HintError, HintSource
 from elastic_launcher.workdir import Layout, write_json
 
-TICK_SECONDS = 0.05  # between looks at the engine's nodes
+TICK_SECONDS = 0.05  # between looks at what is due
 
 logger = logging.getLogger(__name__)
 
