@@ -182,16 +182,20 @@ def main() -> None:
     rows = []
     for case, found, theirs in in_turn(CASES, options, ours, peer):
         alive = [seconds for seconds in theirs if seconds is not None]
-        one = row("failure", found, alive or [DEAD_SECONDS], "seconds", case=case.name, peer_dead=not alive, bar=0.5)
-        other = f"peer {one['peer']:.2f} s, {one['ratio']:.0f} times less"
-        if not alive:
+        dead = len(theirs) - len(alive)
+        one = row("failure", found, alive or [DEAD_SECONDS], "seconds", case=case.name, peer_dead=dead, bar=0.5)
+        said = [f"{case.name}: ours {one['ours']:.3f} s"]
+        if alive:
+            said.append(f"peer {one['peer']:.2f} s, {one['ratio']:.0f} times less")
+        else:
             one["peer"] = one["ratio"] = None
-            other = f"peer dead (no step within {DEAD_SECONDS:.0f} s)"
-        print(f"{case.name}: ours {one['ours']:.3f} s, {other}", flush=True)
+        if dead:
+            said.append(f"peer dead in {dead} of {len(theirs)} (no step within {DEAD_SECONDS:.0f} s)")
+        print(", ".join(said), flush=True)
         rows.append(one)
     if not options.case or options.case in LAUNCHER:
         found = [launcher() for _ in range(options.runs)]
-        one = row("failure", found, [DEAD_SECONDS], "seconds", case=LAUNCHER, peer_dead=True)
+        one = row("failure", found, [DEAD_SECONDS], "seconds", case=LAUNCHER)
         one["peer"] = one["ratio"] = None
         print(f"{LAUNCHER}: ours {one['ours']:.3f} s; its peer, the host of torchrun's store, is rank 0's row")
         rows.append(one)

@@ -1,4 +1,4 @@
-"""What is one job? Its configuration, and the one table of options from which the command line and every front derive.
+"""What is one job? Its configuration, from which the command line and every front build theirs.
 
 The law: whatever way a configuration comes in (flags, a component's parameters, ``job.json``), it passes the same
 checks, and what is wrong is said with the option's name and what to give instead.
@@ -13,18 +13,16 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from elastic_launcher.period import read_period, read_seconds
-
-MATCH_KEYS = ("namespace", "queue", "pipeline", "job")
-"""What hints are matched by, from the most general to the most specific."""
-
-
-CHANGES = ("arguments", "global-batch-size", "seed", "dataset")
-"""What a user may accept of a job that goes on from the checkpoint of another."""
-
-
-class ConfigError(ValueError):
-    """A configuration that can't be run; the message names the option and what to give instead."""
+from elastic_launcher.options import (
+    CHANGES,
+    MATCH_KEYS,
+    OPTIONS,
+    ConfigError,
+    nodes_message,
+    read_option,
+    share_message,
+)
+from elastic_launcher.period import read_period
 
 
 class ExitCode(IntEnum):
@@ -37,155 +35,6 @@ class ExitCode(IntEnum):
     STOPPED = 75
     NO_QUOTA = 76
     INTERRUPTED = 130
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One thing that a user can set about a job.
-
-    Attributes:
-        key: Name of the component parameter; the flag is the same with dashes.
-        kind: ``nodes``, ``whole``, ``seconds``, ``text``, ``choice``, ``pairs``, ``share``, ``period``, ``time``
-            or ``switch``: what its text is read as.
-        unit: What stands for the value in help texts.
-        default: Its text when not given; None where there is none.
-        help: One sentence for the user.
-        environment: The variable in which each rank finds it, or None.
-    """
-
-    key: str
-    kind: str
-    unit: str
-    default: str | None
-    help: str
-    environment: str | None = None
-
-    @property
-    def flag(self) -> str:
-        """Its name on the command line."""
-        return "--" + self.key.replace("_", "-")
-
-
-OPTIONS: tuple[Option, ...] = (
-    Option("nodes", "nodes", "MIN:MAX", "1:1", "Fewest and most nodes to train on."),
-    Option("nproc_per_node", "whole", "N", "1", "Ranks (GPUs, where there are some) on each node."),
-    Option("hints", "text", "FILE", None, "Quota hints: how many GPUs the job may use now. Without it: MAX nodes."),
-    Option(
-        "match",
-        "pairs",
-        "KEY=VALUE",
-        None,
-        f"What hints are matched by ({', '.join(MATCH_KEYS)}); may be repeated. job defaults to the job's name.",
-    ),
-    Option("share", "share", "I/N", None, "Take the I-th of N equal parts of the hint's entry (1/2, 2/2)."),
-    Option(
-        "require_hints", "switch", "", None, "Fail when there are no hints at the start, instead of running at MIN."
-    ),
-    Option(
-        "wait_for_quota",
-        "seconds",
-        "SECONDS",
-        "0",
-        "How long to wait for hints that allow MIN nodes: at the start, and, saved and without any node, later on.",
-    ),
-    Option(
-        "work_dir", "text", "DIR", None, "Where all of the job's files go; default: a new folder in ./elastic-jobs."
-    ),
-    Option(
-        "max_runtime",
-        "time",
-        "TIME",
-        None,
-        "Save and end with exit code 75 when this launch has taken so long: 90s, 30m, 12h.",
-    ),
-    Option("start_timeout", "seconds", "SECONDS", "600", "A node that is not ready to train by then counts as failed."),
-    Option("orphan_timeout", "seconds", "SECONDS", "60", "How long nodes go on when the launcher can't be reached."),
-    Option(
-        "heartbeat_timeout",
-        "seconds",
-        "SECONDS",
-        "10",
-        "A rank that others wait for and that gives no sign of life for so long counts as lost, with its node.",
-    ),
-    Option(
-        "progress_timeout",
-        "seconds",
-        "SECONDS",
-        "60",
-        "A rank that gets no further in a step for so long (or 10 usual steps) while others wait counts as lost.",
-    ),
-    Option(
-        "grace_period",
-        "seconds",
-        "SECONDS",
-        "15",
-        "How long a node has from its notice (SIGTERM) until it may be killed.",
-    ),
-    Option(
-        "resize",
-        "choice",
-        "in-process|respawn",
-        "in-process",
-        "How the job changes its size: while it trains, or by ending and starting its workers (any torchrun script).",
-    ),
-    Option(
-        "rdzv_backend",
-        "choice",
-        "elastic-launcher|c10d",
-        "elastic-launcher",
-        "With --resize respawn: who decides when torchrun starts its workers anew, the launcher or torchrun alone.",
-    ),
-    Option(
-        "max_failures",
-        "whole",
-        "N",
-        None,
-        "Exceptions on single ranks within an hour that cost their node only; without it the first one ends the job.",
-    ),
-    Option(
-        "global_batch_size",
-        "whole",
-        "B",
-        None,
-        "Samples of each optimizer step, whatever the number of nodes.",
-        "ELASTIC_GLOBAL_BATCH_SIZE",
-    ),
-    Option(
-        "max_batch_per_gpu",
-        "whole",
-        "M",
-        None,
-        "Most samples that a rank works on at a time.",
-        "ELASTIC_MAX_BATCH_PER_GPU",
-    ),
-    Option(
-        "checkpoint_every",
-        "period",
-        "PERIOD",
-        None,
-        "How often the training is saved: 30s, 5m, '100 steps'. Default: at most a twentieth of the time, 30s or more.",
-        "ELASTIC_CHECKPOINT_EVERY",
-    ),
-    Option("keep_checkpoints", "whole", "N", "2", "How many checkpoints are kept.", "ELASTIC_KEEP_CHECKPOINTS"),
-    Option(
-        "checkpoint_dir",
-        "text",
-        "DIR|URL",
-        None,
-        "Where checkpoints go: a folder, s3://bucket/folder or the like; default: a folder in the work directory.",
-        "ELASTIC_CHECKPOINT_DIR",
-    ),
-    Option(
-        "accept_changes",
-        "text",
-        "NAMES",
-        None,
-        "What may differ from the checkpoint that is gone on from: arguments,global-batch-size,seed,dataset.",
-    ),
-    Option("data", "text", "PATH", None, "Where the script finds its data (ELASTIC_DATA).", "ELASTIC_DATA"),
-    Option("output", "text", "PATH", None, "Where the script leaves its model (ELASTIC_OUTPUT).", "ELASTIC_OUTPUT"),
-    Option("name", "text", "NAME", None, "The job's name; default: the script's name without .py."),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +109,7 @@ class JobConfig:
         if (self.script is None) == (self.module is None) or "" in (self.script, self.module):
             raise ConfigError("give one script to run, after --: `elastic-launcher run [OPTIONS] -- SCRIPT|-m MODULE`")
         if not 1 <= self.min_nodes <= self.max_nodes:
-            raise ConfigError(_nodes_message(f"{self.min_nodes}:{self.max_nodes}"))
+            raise ConfigError(nodes_message(f"{self.min_nodes}:{self.max_nodes}"))
         for key in ("nproc_per_node", "max_failures", "global_batch_size", "max_batch_per_gpu", "keep_checkpoints"):
             value = getattr(self, key)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -294,7 +143,7 @@ class JobConfig:
         if self.rdzv_backend == "c10d" and self.resize != "respawn":
             raise ConfigError("--rdzv-backend c10d needs --resize respawn: add that, or leave --rdzv-backend out")
         if self.share is not None and not 1 <= self.share[0] <= self.share[1]:
-            raise ConfigError(_share_message(f"{self.share[0]}/{self.share[1]}"))
+            raise ConfigError(share_message(f"{self.share[0]}/{self.share[1]}"))
         if self.require_hints and self.hints is None:
             raise ConfigError(
                 "--require-hints needs --hints FILE: say where the hints are, or leave --require-hints out"
@@ -361,7 +210,7 @@ class JobConfig:
             text = texts.get(option.key)
             text = option.default if text is None or text == "" else text
             if text is not None:
-                values.update(_read(option, text))
+                values.update(read_option(option, text))
         return cls(**values, **_read_command(command))
 
 
@@ -373,69 +222,6 @@ def _name_of(script: str | None, module: str | None) -> str:
     if module is not None:
         return module.rpartition(".")[2] or module
     return str(script).rstrip("/").rpartition("/")[2].removesuffix(".py") or "job"
-
-
-def _nodes_message(text: str) -> str:
-    fix = f"; for a fixed number write --nodes {text}:{text}" if text.isdecimal() and text.isascii() else ""
-    return f"--nodes is {text!r}: it must be MIN:MAX with whole numbers, 1 <= MIN <= MAX, for example --nodes 1:3{fix}"
-
-
-def _share_message(text: str) -> str:
-    return f"--share is {text!r}: it must be I/N with whole numbers, 1 <= I <= N, for example --share 1/2"
-
-
-def _whole(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
-
-
-def _read(option: Option, given: Any) -> dict[str, Any]:
-    """Reads one option's text into the fields that it fills."""
-    if option.kind == "switch":
-        return {option.key: bool(given)}
-    if option.kind == "pairs":
-        return {option.key: _read_pairs([given] if isinstance(given, str) else list(given))}
-    text = str(given).strip()
-    if option.kind == "nodes":
-        least, colon, most = (part.strip() for part in text.partition(":"))
-        minimum, maximum = _whole(least), _whole(most)
-        if not colon or minimum is None or maximum is None or not 1 <= minimum <= maximum:
-            raise ConfigError(_nodes_message(text))
-        return {"min_nodes": minimum, "max_nodes": maximum}
-    if option.kind == "share":
-        part, _, parts = text.partition("/")
-        index, count = _whole(part), _whole(parts)
-        if index is None or count is None or not 1 <= index <= count:
-            raise ConfigError(_share_message(text))
-        return {option.key: (index, count)}
-    if option.kind == "whole":
-        number = _whole(text)
-        if not number:
-            raise ConfigError(f"{option.flag} is {text!r}: it must be a whole number, 1 or more")
-        return {option.key: number}
-    if option.kind == "time":
-        try:
-            return {option.key: read_seconds(text)}
-        except ValueError as error:
-            raise ConfigError(f"{option.flag} is {text!r}: {error}") from error
-    if option.kind == "seconds":
-        try:
-            return {option.key: float(text)}
-        except ValueError:
-            raise ConfigError(
-                f"{option.flag} is {text!r}: it must be a number of seconds, for example {option.flag} 30"
-            )
-    return {option.key: str(given)}
-
-
-def _read_pairs(texts: list[str]) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = (part.strip() for part in text.partition("="))
-        if not equals or not key or not value:
-            raise ConfigError(f"--match is {text!r}: it must be KEY=VALUE, for example --match queue=team-a")
-        if pairs.setdefault(key, value) != value:
-            raise ConfigError(f"--match gives {key} twice: {pairs[key]!r} and {value!r}; leave one of them out")
-    return pairs
 
 
 def _read_command(command: Sequence[str]) -> dict[str, Any]:

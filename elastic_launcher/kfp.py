@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elastic_launcher.config import OPTIONS, ExitCode
+from elastic_launcher.config import ExitCode
 from elastic_launcher.events import read_events
+from elastic_launcher.options import OPTIONS
 
 TAIL_LINES = 30
 """How many of the last lines a failed step carries in its message: a traceback and what led to it."""

@@ -23,8 +23,9 @@ from typing import Any
 
 from elastic_launcher import __version__
 from elastic_launcher.checkpoint.changes import FLAG
-from elastic_launcher.config import ConfigError, ExitCode, JobConfig
+from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.events import EventError, read_last
+from elastic_launcher.options import ConfigError
 
 DEFAULT_PARENT = "elastic-jobs"
 LONGEST_TMPDIR = 60

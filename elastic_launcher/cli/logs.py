@@ -13,7 +13,8 @@ import typer
 
 from elastic_launcher.cli.folders import ended, job_folder, launcher_lives, read_document, refuse
 from elastic_launcher.cli.lines import JobLines, Line
-from elastic_launcher.config import ConfigError, ExitCode
+from elastic_launcher.config import ExitCode
+from elastic_launcher.options import ConfigError
 from elastic_launcher.report.words import listing
 from elastic_launcher.workdir import Layout, read_job
 

@@ -17,7 +17,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from elastic_launcher.config import OPTIONS, ConfigError, ExitCode, JobConfig, Option
+from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.options import OPTIONS, ConfigError, Option
 
 USAGE = "SCRIPT|-m MODULE [ARGS...]"
 """What to train, and its own arguments."""

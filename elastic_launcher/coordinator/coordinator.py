@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from elastic_launcher.config import ConfigError, ExitCode, JobConfig
+from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.coordinator.account import account_of_adoption, account_of_job
 from elastic_launcher.coordinator.actions import (
     Action,
@@ -59,6 +59,7 @@ from elastic_launcher.coordinator.store import Store
 from elastic_launcher.coordinator.watch import Watch
 from elastic_launcher.engines import Engine
 from elastic_launcher.hints import HintError, HintSource
+from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, write_json
 
 TICK_SECONDS = 0.05  # between looks at what is due

@@ -11,9 +11,10 @@ from elastic_launcher.checkpoint import CheckpointError, Manifest
 from elastic_launcher.checkpoint.changes import Resumed, refusal
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.checkpoint.storage import StorageError
-from elastic_launcher.config import ConfigError, JobConfig
+from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Saved
 from elastic_launcher.coordinator.state import Rules, State
+from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, Past, note_term
 
 

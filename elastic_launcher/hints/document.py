@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from elastic_launcher.config import MATCH_KEYS
 from elastic_launcher.hints.values import (
     GPUS,
     HintError,
@@ -30,6 +29,7 @@ from elastic_launcher.hints.values import (
     whole_value,
     wrong,
 )
+from elastic_launcher.options import MATCH_KEYS
 
 API_VERSION = "elastic-hints/v1"
 MAX_BYTES = 2**20

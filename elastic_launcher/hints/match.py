@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
-from elastic_launcher.config import MATCH_KEYS
 from elastic_launcher.hints.values import HintError
+from elastic_launcher.options import MATCH_KEYS
 
 ANY = "*"
 

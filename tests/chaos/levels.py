@@ -15,13 +15,16 @@ from statistics import median
 import psutil
 from torch.distributed import TCPStore
 
-from tests.chaos.conduct import Conductor
+from elastic_launcher.agent import processes
+from tests.chaos.conduct import LONG, Conductor
 from tests.chaos.schedule import Act, Seat
+from tests.support import until
 
 MEMORY_GROWTH = 0.02
 PAUSE_GROWTH = 3.0
 PAUSE_GRAIN = 0.02  # seconds below which pauses are not told apart
 MEMORY = "MB"
+FIRST = 1  # the node that stays through all of it
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,13 @@ class Levels:
         self.conductor: Conductor
 
     def look(self, act: Act) -> None:
-        """Takes a sample if the job is at its smallest."""
+        """Takes a sample if the job is at its smallest, and nothing of those who left is there any more."""
         if act.kind == "shrink" and act.to == self._smallest:
             rank = psutil.Process(self.conductor.rank(Seat(0)).pid)
             launcher = psutil.Process(self.conductor.launcher.process.pid)
-            agent = psutil.Process(self.conductor.launcher.node_pid(1))
+            agent = psutil.Process(self.conductor.launcher.node_pid(FIRST))
+            until(lambda: not self._leavers(), "those who left are gone", LONG)
+            until(lambda: not _half_closed(launcher), "the launcher closes their connections", LONG)
             sample = {"store keys": float(self._keys())}
             for name, process in (("launcher", launcher), ("agent", agent), ("rank", rank)):
                 sample |= {f"{name} {what}": value for what, value in _held(process).items()}
@@ -79,10 +84,19 @@ class Levels:
         found.append(Level("pause in s, first and last", first, last, max(first, PAUSE_GRAIN) * PAUSE_GROWTH))
         return found
 
+    def _leavers(self) -> list[psutil.Process]:
+        work_dir = str(self.conductor.launcher.work_dir)
+        stay = {process.pid for process in processes.find(work_dir, FIRST)}
+        return processes.find(work_dir, spare=stay)
+
     def _keys(self) -> int:
         path = self.conductor.launcher.work_dir / "control.json"
         host, _, port = json.loads(path.read_text())["store"].rpartition(":")
         return int(TCPStore(host, int(port), is_master=False).num_keys())
+
+
+def _half_closed(process: psutil.Process) -> bool:
+    return any(connection.status == psutil.CONN_CLOSE_WAIT for connection in process.net_connections())
 
 
 def _held(process: psutil.Process) -> dict[str, float]:

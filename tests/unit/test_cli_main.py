@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from elastic_launcher import __version__
-from elastic_launcher.config import OPTIONS
+from elastic_launcher.options import OPTIONS
 
 
 def elastic_launcher(*arguments: str) -> subprocess.CompletedProcess[str]:

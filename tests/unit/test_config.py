@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_launcher.config import MATCH_KEYS, OPTIONS, ConfigError, ExitCode, JobConfig
+from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.options import MATCH_KEYS, OPTIONS, ConfigError
 
 SCRIPT = ("train.py",)
 

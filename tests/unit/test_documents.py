@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.config import OPTIONS
+from elastic_launcher.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("components/**/*.md")])

@@ -7,8 +7,9 @@ import pytest
 from kfp import compiler
 
 from components.training.elastic_train import example_pipelines
-from elastic_launcher.config import OPTIONS, JobConfig
+from elastic_launcher.config import JobConfig
 from elastic_launcher.kfp import elastic_train, left_behind, run_arguments
+from elastic_launcher.options import OPTIONS
 from pipelines.digits_elastic.pipeline import digits_elastic
 from pipelines.digits_elastic.run import in_order
 from tests.unit.report import jobs

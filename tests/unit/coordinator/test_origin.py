@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.checkpoint import Fenced
-from elastic_launcher.config import ConfigError, JobConfig
+from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.origin import Origin, find_origin
+from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, Past
 from tests.unit.checkpoint.checkpoints import JOB, names, save
 
