@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from tests.chaos.levels import Levels
@@ -56,32 +57,35 @@ def play_one(schedule: Schedule, name: str, again: str, levels: Levels | None = 
 
 def play_all(seeds: range, at_once: int, log: Log) -> int:
     """Plays seeds, some at a time, and logs each when it is over."""
-    waiting = list(seeds)
-    running: dict[subprocess.Popen[str], int] = {}
-    failed = []
-    try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                seed = waiting.pop(0)
-                command = [sys.executable, "-m", "tests.chaos", "--seed", str(seed)]
-                pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-                running[subprocess.Popen(command, text=True, start_new_session=True, **pipes)] = seed
-            process = next(iter(running))
-            out, err = process.communicate()
-            seed = running.pop(process)
-            line = out.strip() or f"{seed:03d} FAILED: the harness itself: {' '.join(err.split())[-300:]}"
-            print(line, flush=True)
-            log.add(seed, line)
-            if process.returncode:
-                print(err, end="", file=sys.stderr, flush=True)
-                failed.append(seed)
-    except KeyboardInterrupt:
-        for process in running:
-            process.terminate()
-        for process in running:
-            process.wait()
-        print(f"interrupted; go on with --seeds {min([*running.values(), *waiting])}-{seeds[-1]}", file=sys.stderr)
-        return 130
+    running: dict[int, subprocess.Popen[str]] = {}
+
+    def play_seed(seed: int) -> tuple[int, str, str]:
+        command = [sys.executable, "-m", "tests.chaos", "--seed", str(seed)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        running[seed] = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
+        out, err = running[seed].communicate()
+        return running[seed].returncode, out, err
+
+    waiting, failed = set(seeds), []
+    with ThreadPoolExecutor(at_once) as pool:
+        playing = {pool.submit(play_seed, seed): seed for seed in seeds}
+        try:
+            for played in as_completed(playing):
+                seed = playing[played]
+                code, out, err = played.result()
+                line = out.strip() or f"{seed:03d} FAILED: the harness itself: {' '.join(err.split())[-300:]}"
+                print(line, flush=True)
+                log.add(seed, line)
+                waiting.remove(seed)
+                if code:
+                    print(err, end="", file=sys.stderr, flush=True)
+                    failed.append(seed)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in running.values():
+                process.terminate()
+            print(f"interrupted; go on with --seeds {min(waiting)}-{seeds[-1]}", file=sys.stderr)
+            return 130
     names = f": {', '.join(map(str, sorted(failed)))}" if failed else ""
     print(f"{len(seeds) - len(failed)} of {len(seeds)} schedules ended as if nothing had happened{names}")
     return 1 if failed else 0
