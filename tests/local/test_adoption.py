@@ -162,7 +162,7 @@ def test_a_joiner_that_comes_up_meanwhile_is_admitted(tmp_path: Path) -> None:
 
 
 LOSSES = [
-    pytest.param("launcher=micro-batch@20:1,reduction@20:1", (1,), marks=pytest.mark.quick, id="of a rank meanwhile"),
+    pytest.param("launcher=micro-batch@20:1,reduction@20:1", (1,), id="of a rank meanwhile"),
     pytest.param("reduction@20:1,launcher=meet@20:2", (1,), id="of which the ranks recover"),
     pytest.param("launcher=micro-batch@20:1,reduction@20:1,reduction@20:3", (1, 3), id="of two ranks meanwhile"),
     pytest.param("reduction@20:1,launcher=meet@20:2,meet@20:3", (1, 3), id="of a second one while they recover"),

@@ -185,7 +185,6 @@ def test_where_nothing_can_be_written_the_training_goes_on_says_so_and_tries_aga
     stage.assert_like_plain(job.events.all(), 5)
 
 
-@pytest.mark.quick
 def test_another_data_set_is_refused_and_named_unless_it_is_accepted(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     with stage.run(1) as job:
@@ -209,7 +208,6 @@ def test_another_data_set_is_refused_and_named_unless_it_is_accepted(tmp_path: P
     assert stage.events(job)[0]["resumed_step"] == saved["step"]
 
 
-@pytest.mark.quick
 def test_ranks_that_lose_their_launcher_save_before_they_leave(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     with stage.run(2, 5, "--orphan-timeout", "20", "--checkpoint-every", "1h") as job:

@@ -101,7 +101,7 @@ def test_a_job_starts_grows_shrinks_and_is_done(tmp_path: Path) -> None:
         async def resize() -> None:
             await job.log.size(6)
             await asyncio.to_thread(job.engine.notice, 2)
-            await job.log.size(4)
+            await job.log.wait(lambda event: event["kind"] == "generation_formed" and event["cause"] == "notice")
             with ControlClient(str(tmp_path / "control.json"), "cli") as client:
                 status.update(await asyncio.to_thread(client.get, "/v1/status"))
             job.play.finish.set()

@@ -29,7 +29,7 @@ def options(folder: Path, **more: object) -> str:
         ("vector loss", ["rank 1", "scalar loss", "shape (2,)"]),
         ("step first", ["optimizer.step() was called before job.backward(loss)"]),
         ("break", ["rank 1 left the training loop", "job.stop"]),
-        pytest.param("exit", ["rank 1's script", "ended after step 3", "job.stop"], marks=pytest.mark.quick),
+        ("exit", ["rank 1's script", "ended after step 3", "job.stop"]),
         ("exit 3", ["rank 1's script (member 2, node 2)", "ended after step 3", "exited with code 3"]),
         ("differs: batch", ["global_batch_size", "24", "25"]),
         pytest.param("differs: data", ["dataset", "97 samples", "98 samples"], marks=pytest.mark.quick),

@@ -21,7 +21,6 @@ def command(stage: Stage, *options: str) -> list[str]:
     return [sys.executable, "-m", "elastic_launcher", "logs", str(stage.work_dir), *options]
 
 
-@pytest.mark.quick
 def test_lines_are_followed_over_a_resize_until_the_job_ends(stage: Stage) -> None:
     with stage.launched("--nodes", "1:2") as job, open(stage.root / "followed", "wb") as out:
         job.events.wait("progress")

@@ -67,7 +67,6 @@ def assert_waits(job: Launcher, times: int) -> str:
     return str(job.events.of("quota_wait")[-1]["message"])
 
 
-@pytest.mark.quick
 def test_no_step_is_lost_over_two_times_without_quota(stage: Stage) -> None:
     stage.allow(2)
     with stage.run("--wait-for-quota", "600") as job:

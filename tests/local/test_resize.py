@@ -84,7 +84,6 @@ def test_survivors_keep_their_processes(resized: tuple[Path, Launcher]) -> None:
     assert all(before & after for before, after in zip(history, history[1:], strict=False)), "nobody survived a resize"
 
 
-@pytest.mark.quick
 def test_a_slow_joiner_costs_the_others_no_step(tmp_path: Path) -> None:
     """Its slow start and its slow first forward pass are its own: the others train on meanwhile."""
     hints = tmp_path / "hints.json"

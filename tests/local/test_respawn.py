@@ -85,7 +85,7 @@ class Stage:
             torch.testing.assert_close(ours["model"][name], value, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("backend", [pytest.param("elastic-launcher", marks=pytest.mark.quick), "c10d"])
+@pytest.mark.parametrize("backend", ["elastic-launcher", "c10d"])
 def test_hints_resize_a_stock_script_from_1_to_2_to_1_to_2(tmp_path: Path, backend: str) -> None:
     """With c10d these are torchrun's own agents and rendezvous, which alone hang at the first step up."""
     stage = Stage(tmp_path)
@@ -146,7 +146,6 @@ def test_with_max_failures_an_exception_costs_its_node(tmp_path: Path) -> None:
     stage.assert_like_plain(steps)
 
 
-@pytest.mark.quick
 def test_a_notice_gives_ranks_time_to_save_and_the_rest_goes_on_without_that_node(tmp_path: Path) -> None:
     """No step is done twice, since SIGTERM has the script save."""
     stage = Stage(tmp_path, term="save", save_every=1_000_000)

@@ -123,7 +123,6 @@ def test_a_folder_without_a_job_is_refused(tmp_path: Path) -> None:
     assert "nowhere is not there" in said.stderr
 
 
-@pytest.mark.quick
 def test_a_launch_that_has_taken_as_long_as_it_may_is_saved_and_ends(stage: Stage) -> None:
     with stage.launched("--nodes", "1:1", "--max-runtime", "12s") as job:
         assert job.wait() == 75

@@ -80,7 +80,7 @@ def test_ranks_that_are_killed_cost_their_step_alone(
 
 
 AHEAD = [
-    pytest.param("break=reduced@20:2", (), 0, marks=pytest.mark.quick, id="one has lost the reduction"),
+    pytest.param("break=reduced@20:2", (), 0, id="one has lost the reduction"),
     pytest.param("break=reduced@20:1", (), 7, id="the oldest has lost it, and the others evaluate already"),
     pytest.param("break=reduced@20:1,break=reduced@20:2", (), 7, id="all but one have lost it"),
     pytest.param("reduced@20:1,break=reduced@20:2", (1,), 0, id="one has lost it and one is dead"),

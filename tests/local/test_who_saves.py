@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.local.ledgers import SCRIPT
 from tests.local.resizes import LONG
 from tests.support import launched
@@ -14,7 +12,6 @@ from tests.support import launched
 PERIOD = 40
 
 
-@pytest.mark.quick
 def test_a_checkpoint_over_which_rank_0_dies_is_made_up_for_before_the_next_is_due(tmp_path: Path) -> None:
     script = json.dumps({"folder": str(tmp_path), "samples": 97, "batch": 24, "micro": 5, "pace": 0.01})
     arguments = ("--nodes", "2:2", "--checkpoint-every", f"{PERIOD} steps", "--", SCRIPT, script)
