@@ -11,13 +11,13 @@ import os
 
 from elastic_launcher.cli.main import main
 from elastic_launcher.control.messages import Message
-from elastic_launcher.coordinator.coordinator import Coordinator
+from elastic_launcher.coordinator.desk import JobDesk
 from elastic_launcher.engines.local import LocalEngine
 
-take, kill = Coordinator.report, LocalEngine.kill
+take, kill = JobDesk.report, LocalEngine.kill
 
 
-def report(self: Coordinator, member: int, report: Message) -> None:
+def report(self: JobDesk, member: int, report: Message) -> None:
     with open(os.environ["HARNESS_REPORTS"], "a") as file:
         file.write(json.dumps({"member": member, **report.to_dict()}) + "\n")
     take(self, member, report)
@@ -29,5 +29,5 @@ def spare(self: LocalEngine, node: int) -> None:
 
 
 if __name__ == "__main__":
-    Coordinator.report, LocalEngine.kill = report, spare  # type: ignore[method-assign]
+    JobDesk.report, LocalEngine.kill = report, spare  # type: ignore[method-assign]
     main()
