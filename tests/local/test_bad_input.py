@@ -128,7 +128,7 @@ def test_work_directories_of_jobs_that_live_ended_or_are_others(tmp_path: Path) 
     )
     other = ("--work-dir", "job", "--global-batch-size", "9")
     assert_refused(tmp_path, run(tmp_path, *other, command=("--", "wait.py")), "global batch size 8 there, 9 here")
-    assert_refused(tmp_path, run(tmp_path, *arguments), "/wait.py there, ")
+    assert_refused(tmp_path, run(tmp_path, *arguments), "script wait.py there, train.py here")
 
 
 def entry(**gpus: Any) -> str:
