@@ -52,14 +52,19 @@ class Again:
             ConfigError: If there are checkpoints and none can be used.
         """
         while True:
-            state = await self._ended.get()
-            said: list[str] = []
-            past = used_up(state, self.origin.past)
-            found = await asyncio.to_thread(find_origin, self._config, self._layout, past, said.append)
-            self.origin = found
-            refused = tuple(line for line in said if line.endswith("is used instead"))
-            first = self.origin.first_state(self._config, state.rules.store)
-            self._observe(BegunAgain(self._monotonic(), first, refused))
+            self._observe(BegunAgain(self._monotonic(), *await self.look(await self._ended.get())))
+
+    async def look(self, state: State) -> tuple[State, tuple[str, ...]]:
+        """Returns what a job knows that begins again after ``state``, and why checkpoints were refused.
+
+        Raises:
+            ConfigError: If there are checkpoints and none can be used.
+        """
+        said: list[str] = []
+        past = used_up(state, self.origin.past)
+        self.origin = await asyncio.to_thread(find_origin, self._config, self._layout, past, said.append)
+        refused = tuple(line for line in said if line.endswith("is used instead"))
+        return self.origin.first_state(self._config, state.rules.store), refused
 
 
 def used_up(state: State, past: Past) -> Past:

@@ -31,8 +31,7 @@ from elastic_launcher.coordinator.actions import (
 )
 from elastic_launcher.coordinator.adopt import adopt
 from elastic_launcher.coordinator.adoption import Adoption
-from elastic_launcher.coordinator.again import Again, used_up
-from elastic_launcher.coordinator.decide import decide
+from elastic_launcher.coordinator.again import Again
 from elastic_launcher.coordinator.desk import JobDesk
 from elastic_launcher.coordinator.driver import EngineDriver
 from elastic_launcher.coordinator.gather import Gathering
@@ -47,11 +46,12 @@ from elastic_launcher.coordinator.observations import (
     TargetChanged,
     Tick,
 )
-from elastic_launcher.coordinator.origin import Origin, find_origin
+from elastic_launcher.coordinator.origin import Origin
 from elastic_launcher.coordinator.quota import Clocks, Quota
+from elastic_launcher.coordinator.respawn.anew import decide_in_process, state_after
 from elastic_launcher.coordinator.respawn.board import Board
 from elastic_launcher.coordinator.respawn.lives import NodeLives
-from elastic_launcher.coordinator.respawn.restart import decide_restarts, state_after
+from elastic_launcher.coordinator.respawn.restart import decide_restarts
 from elastic_launcher.coordinator.respawn.rounds import decide_rounds
 from elastic_launcher.coordinator.server import ControlServer
 from elastic_launcher.coordinator.state import Exit, State, Target
@@ -133,7 +133,7 @@ class Coordinator:
         self._observations: deque[Observation] = deque()
         self._deciding = False
         self._watch = Watch(config.heartbeat_timeout, config.progress_timeout, monotonic())
-        self._decide = decide_rounds if config.resize == "respawn" else decide
+        self._decide = decide_rounds if config.resize == "respawn" else decide_in_process
         self._driver.respawn = config.resize == "respawn"
         self._anew = asyncio.Event()
         self._held: list[Observation] = []
@@ -267,17 +267,16 @@ class Coordinator:
         while True:
             await self._anew.wait()
             await self._driver.end_all()
-            past = used_up(self._state, self._again.origin.past)
-            said: list[str] = []
-            origin = await asyncio.to_thread(find_origin, self._config, self._layout, past, said.append)
-            first = origin.first_state(self._config, self._store.address)
+            self._store.forget_all()
+            first, refused = await self._again.look(self._state)
             self._state = state_after(self._state, first)
-            self._again.origin, self._decide, self._driver.respawn = origin, decide_restarts, False
+            self._decide = decide_restarts if self._config.resize == "respawn" else decide_in_process
+            self._driver.respawn = False
             self._watch = Watch(self._config.heartbeat_timeout, self._config.progress_timeout, self._monotonic())
+            self._goodput = self._goodput.begun_anew(self._monotonic())
             self._anew.clear()
-            for line in said:
-                if line.endswith("is used instead"):
-                    self._emit_hint("warning", message=line)
+            for message in refused:
+                self._emit_hint("warning", message=message)
             held, self._held = self._held, []
             for observation in held:
                 self._observe(observation)

@@ -147,7 +147,7 @@ def when(state: State, step: int | None = None) -> str:
     if state.pause is not None and state.pause.released:
         return "while it waited for quota"
     if not state.generation:
-        return "before training began"
+        return "before training began" if state.restart is None else "while it began anew"
     if state.over:
         return f"after the training, at step {state.step}"
     return f"after step {state.step}" if step is None else f"at step {step}"
@@ -269,7 +269,8 @@ def _finish_when_all_ended(state: State, now: float) -> Decision:
             f"{state.name(member.number)} was lost {when(state)}, before its script had ended: what it had to do there "
             "may be missing"
         )
-        return finish(state, ExitCode.SCRIPT_FAILED, message, (member.node, member.local_rank))
+        log_of = (member.node, member.local_rank)
+        return finish(state, ExitCode.SCRIPT_FAILED, message, log_of, curable=True)
     samples = "" if state.samples is None else f", {state.samples} samples"
     reason = f" ({state.reason})" if state.reason else ""
     return finish(state, ExitCode.DONE, f"done{reason}: {state.step} steps{samples}")

@@ -26,7 +26,8 @@ def change_target(state: State, observation: TargetChanged) -> Decision:
         message = observation.message or (
             f"the hint allows {target.nodes} nodes, fewer than the minimum of {state.rules.min_nodes}"
         )
-        code = ExitCode.STOPPED if state.generation else ExitCode.NO_QUOTA
+        begun = state.generation > 0 or state.restart is not None
+        code = ExitCode.STOPPED if begun else ExitCode.NO_QUOTA
         return lose_quota(replace(state, target=target), code, message, observation.now)
     raised = state.target is not None and target.nodes > state.target.nodes
     state = replace(state, target=target)

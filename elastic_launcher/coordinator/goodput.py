@@ -37,6 +37,10 @@ class Goodput:
         """Nothing trains until another generation has formed."""
         return self if self.halted is not None else replace(self, halted=now)
 
+    def begun_anew(self, now: float) -> Goodput:
+        """A training loop that was over begins anew from a checkpoint."""
+        return self if self.over is None else replace(self, over=None, paused=self.paused + now - self.over)
+
     def ended(self, now: float) -> Goodput:
         """The training loop is over."""
         return self if self.over is not None else replace(self, over=now)

@@ -11,6 +11,7 @@ from typing import Any
 
 from elastic_launcher.checkpoint.changes import Resumed
 from elastic_launcher.control.messages import Active, Failed, Progress, Saved
+from elastic_launcher.coordinator.fallen import Fallen
 from elastic_launcher.coordinator.grace import NOTICE_SECONDS
 from elastic_launcher.coordinator.pause import Pause
 from elastic_launcher.logged import Logged
@@ -333,6 +334,7 @@ class State:
         halting: How far its training is brought to stand still for one of these.
         halted: Whether it stands still, and is saved.
         restart: Why its workers are not there, or are about to go.
+        fallen: How often it began anew without getting further.
         saved: The last checkpoint.
         finished: Whether it has.
         step: Optimizer steps done, as far as is known.
@@ -374,6 +376,7 @@ class State:
     halting: Halting = field(default_factory=Halting)
     halted: bool = False
     restart: Restart | None = None
+    fallen: Fallen = field(default_factory=Fallen)
     saved: Saved | None = None
     finished: bool = False
     step: int = 0

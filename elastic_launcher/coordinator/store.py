@@ -45,13 +45,16 @@ class Store:
         Args:
             formation: All its members have met.
         """
-        if self._server is None or not hasattr(self._server, "list_keys"):
-            return  # an older torch, which can't tell what it holds: some 200 bytes a rank and resize stay
-        for key in self._server.list_keys():
+        for key in self._keys():
             kind, _, rest = key.partition("/")
             number = rest.partition("/")[0]
             if kind == GROUPS and number.isdecimal() and int(number) < formation:
-                self._server.delete_key(key)
+                self._delete(key)
+
+    def forget_all(self) -> None:
+        """Removes all that is here: whoever left it is gone, and a script's own groups would meet by the same keys."""
+        for key in self._keys():
+            self._delete(key)
 
     async def set(self, key: str, value: str) -> None:
         """Puts a value where nodes find it; the store must have begun to answer."""
@@ -62,6 +65,15 @@ class Store:
         """Stops to listen."""
         self._server = None  # its destructor stops it
         self._socket.close()
+
+    def _keys(self) -> list[str]:
+        if self._server is None or not hasattr(self._server, "list_keys"):
+            return []  # an older torch, which can't tell what it holds: some 200 bytes a rank and resize stay
+        return list(self._server.list_keys())
+
+    def _delete(self, key: str) -> None:
+        assert self._server is not None
+        self._server.delete_key(key)
 
     def _open(self) -> TCPStore:
         return serve_on(self._socket.detach(), self._port)

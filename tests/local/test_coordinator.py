@@ -175,25 +175,29 @@ def test_groups_meet_in_the_store(tmp_path: Path) -> None:
     assert asyncio.run(play()) == b"here"
 
 
-@pytest.mark.quick
-def test_a_killed_node_ends_the_job_with_the_last_lines_of_its_script(tmp_path: Path) -> None:
+def test_a_job_whose_only_node_is_killed_begins_anew_until_it_gets_no_further(tmp_path: Path) -> None:
     async def play() -> tuple[Job, int]:
         job = Job(tmp_path, "1:1")
 
         async def kill() -> None:
-            await job.log.size(1)
-            job.engine.kill(1)
+            for number in (1, 2, 3):
+                there = "generation_formed", number
+                await job.log.wait(lambda event, there=there: (event["kind"], event["generation"]) == there)
+                job.play.step = 0
+                job.engine.kill(number)
 
         return job, await job.run(kill)
 
     job, exit_code = asyncio.run(play())
     assert exit_code == 1
     message = job.finished["message"]
-    assert "member 1 (rank 0, node 1) was killed by SIGKILL after step" in message
+    assert "member 3 (rank 0, node 3) was killed by SIGKILL after step 1" in message
     assert "no other node holds the state; nothing was saved" in message
+    assert "it began anew 2 times, and got no further than step 1" in message
     assert "line 29" in message
     assert "line 9\n" not in message, "the last 20 lines"
-    assert job.log.of("node_lost")[0]["node"] == 1
+    assert [event["node"] for event in job.log.of("node_lost")] == [1, 2, 3]
+    assert [event["cause"] for event in job.log.of("generation_formed")] == ["start", "failure", "failure"]
 
 
 def test_an_exception_is_told_with_its_traceback(tmp_path: Path) -> None:

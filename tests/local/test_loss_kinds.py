@@ -14,10 +14,12 @@ import torch
 
 from elastic_launcher.sampling import step_indices
 from elastic_launcher.torch import rng
-from tests.local.ledgers import SCRIPT
+from tests.local.ledgers import SCRIPT, assert_same_model, train_plain
 from tests.local.resizes import LONG, formed
 from tests.local.scripts import variants
 from tests.local.scripts.variants import BATCH, SAMPLES, Trained, X, Y
+from tests.local.sudden import BATCH as SUDDEN_BATCH
+from tests.local.sudden import SAMPLES as SUDDEN_SAMPLES
 from tests.local.sudden import assert_same_training, options
 from tests.replay import replay_step
 from tests.support import Launcher, assert_no_process, launched
@@ -143,22 +145,14 @@ def test_one_exception_more_than_is_wanted_ends_the_job(tmp_path: Path) -> None:
     assert "ValueError: a mistake in the script" in job.events.of("job_finished")[0]["message"]
 
 
-def test_a_death_in_the_code_after_the_loop_says_so_and_the_same_command_does_it_again(tmp_path: Path) -> None:
-    arguments = (
-        "--nodes",
-        "2:2",
-        "--checkpoint-every",
-        "5 steps",
-        "--",
-        SCRIPT,
-        options(tmp_path, epochs=4, die="after"),
-    )
-    with launched(*arguments, cwd=tmp_path) as job:
-        assert job.wait(LONG) == 1, job.stderr
+def test_a_death_in_the_code_after_the_loop_has_all_do_it_again_from_the_last_checkpoint(tmp_path: Path) -> None:
+    script = options(tmp_path, epochs=4, die="after")
+    flags = ("--nodes", "2:2", "--checkpoint-every", "5 steps")
+    with launched(*flags, "--", SCRIPT, script, cwd=tmp_path) as job:
+        assert job.wait(LONG) == 0, job.stderr
         assert_no_process(job.work_dir)
-    message = job.events.of("job_finished")[0]["message"]
-    assert "before its script had ended: what it had to do there may be missing" in message, message
-    assert not (tmp_path / "model.pt").exists()
-    with launched(*arguments, cwd=tmp_path) as again:
-        assert again.wait(LONG) == 0, again.stderr
-    assert (tmp_path / "model.pt").exists()
+    said = [event["message"] for event in job.events.of("warning")]
+    assert any("what it had to do there may be missing; all nodes start anew" in message for message in said), said
+    saved = torch.load(tmp_path / "model.pt")
+    assert saved["step"] == saved["state"]["steps"] == 4 * math.ceil(SUDDEN_SAMPLES / SUDDEN_BATCH)
+    assert_same_model(tmp_path, train_plain(SUDDEN_SAMPLES, SUDDEN_BATCH, saved["step"]))

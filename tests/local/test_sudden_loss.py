@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from tests.local.ledgers import SCRIPT
+from tests.local.ledgers import SCRIPT, assert_same_model, train_plain
 from tests.local.resizes import LONG, allow, formed
-from tests.local.sudden import assert_same_sums, assert_same_training, options
+from tests.local.sudden import BATCH, SAMPLES, assert_same_sums, assert_same_training, options
 from tests.support import Launcher, assert_no_process, launched, until
 
 
@@ -163,15 +164,24 @@ def test_a_death_at_the_very_end(tmp_path: Path, faults: str) -> None:
     assert_same_sums(tmp_path)
 
 
-@pytest.mark.quick
-def test_the_last_node_that_holds_the_state_ends_the_job(tmp_path: Path) -> None:
-    with launched(
-        "--nodes", "1:1", "--", SCRIPT, options(tmp_path), cwd=tmp_path, environment={"ELASTIC_FAULT": "step@20:1"}
-    ) as job:
-        assert job.wait(LONG) == 1, job.stderr
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_where_nobody_is_left_who_holds_the_state_all_begin_anew_from_the_last_checkpoint(
+    tmp_path: Path, nodes: int
+) -> None:
+    """Some steps are done again: all in the same way."""
+    faults = ",".join(f"reduction@20:{member}" for member in range(1, nodes + 1))
+    arguments = ("--nodes", f"{nodes}:{nodes}", "--checkpoint-every", "5 steps", "--", SCRIPT, options(tmp_path))
+    with launched(*arguments, cwd=tmp_path, environment={"ELASTIC_FAULT": faults}) as job:
+        until(lambda: job.events.of("node_lost"), "a node is lost", LONG)
+        again = formed(job, nodes, 1)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
         assert_no_process(job.work_dir)
-    message = job.events.of("job_finished")[0]["message"]
-    assert all(text in message for text in ("member 1", "SIGKILL", "no other node holds the state")), message
+    assert again["cause"] == "failure" and 0 < again["first_step"] <= 21 and again["pause_seconds"] > 0
+    said = [event["message"] for event in job.events.of("warning")]
+    assert any("no other node holds the state; all nodes start anew from step" in message for message in said), said
+    steps = torch.load(tmp_path / "model.pt")["step"]
+    assert_same_model(tmp_path, train_plain(SAMPLES, BATCH, steps))
 
 
 def test_a_step_in_which_ranks_die_again_and_again_ends_the_job(tmp_path: Path) -> None:

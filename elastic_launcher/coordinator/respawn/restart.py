@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from elastic_launcher.control.messages import Save
-from elastic_launcher.coordinator.actions import Action, Emit, Finish, Order, StartAnew
+from elastic_launcher.coordinator.actions import Action, Finish, Order
 from elastic_launcher.coordinator.decide import decide
-from elastic_launcher.coordinator.decide_end import RESTART, SAVE_SECONDS, Decision, emit, then
-from elastic_launcher.coordinator.decide_loss import MOST_BREAKS
+from elastic_launcher.coordinator.decide_end import RESTART, SAVE_SECONDS, Decision, then
 from elastic_launcher.coordinator.decide_nodes import take_notice
 from elastic_launcher.coordinator.observations import MemberReported, NodeNoticed, Observation, TargetChanged, Tick
+from elastic_launcher.coordinator.respawn.anew import fall_back, let_nodes_go, tell_why
 from elastic_launcher.coordinator.respawn.work import gathered
 from elastic_launcher.coordinator.state import Phase, Restart, State, Stopping
 
@@ -32,8 +32,8 @@ def decide_restarts(state: State, observation: Observation) -> Decision:
         decision = _decide_together(state, observation)
         if _trains(decision[0]) and decision[0].to_replace:
             decision = then(decision, _begin, "failure", now)
-    state, actions = decision
-    return _seen_from_outside(before, state, actions, now)
+    decision = _let_all_go(*decision, now)
+    return tell_why(before, *fall_back(*decision, now), now)
 
 
 def _decide_together(state: State, observation: Observation) -> Decision:
@@ -46,16 +46,6 @@ def _decide_together(state: State, observation: Observation) -> Decision:
     minimum = max(rules.min_nodes, state.target.nodes)
     decided, actions = decide(replace(state, rules=replace(rules, min_nodes=minimum)), observation)
     return replace(decided, rules=rules), actions
-
-
-def state_after(old: State, first: State) -> State:
-    """Returns what is known when a job begins anew.
-
-    Args:
-        old: What was known when its nodes were ended.
-        first: What a job knows that goes on from the newest checkpoint.
-    """
-    return replace(first, restart=old.restart, borne=old.borne, broke=old.broke, broke_at=old.broke_at)
 
 
 def _trains(state: State) -> bool:
@@ -76,11 +66,6 @@ def _can_spare(state: State, number: int) -> bool:
     return node.phase is Phase.ADMITTED and not node.leave and len(state.staying()) > state.rules.min_nodes
 
 
-def _may_fall_back(state: State) -> bool:
-    """Whether the job got further than at the last time, or was not broken off there too often."""
-    return state.step > state.broke_at or state.broke + 1 < MOST_BREAKS
-
-
 def _begin(state: State, cause: str, now: float) -> Decision:
     """Has the training save and stand still."""
     stopping = Stopping(RESTART, f"starting anew ({cause})", now + SAVE_SECONDS)
@@ -88,33 +73,15 @@ def _begin(state: State, cause: str, now: float) -> Decision:
     return state, (Order(state.survivors(), Save(halt=True)),)
 
 
-def _seen_from_outside(before: State, state: State, actions: tuple[Action, ...], now: float) -> Decision:
-    """Makes a new start of an end that is one, and tells of the first generation after it why it is there."""
-    told: list[Action] = []
+def _let_all_go(state: State, actions: tuple[Action, ...], now: float) -> Decision:
+    """Makes a new start of the end of a job that has saved for it, and stands still."""
+    restart, told = state.restart, list[Action]()
     for action in actions:
-        restart = state.restart
-        if isinstance(action, Finish) and action.curable and _may_fall_back(state):
-            at = max(state.step, state.broke_at)
-            broke = state.broke + 1 if state.step <= state.broke_at else 1
-            state = replace(state, verdict=None, restart=Restart("failure", now), broke=broke, broke_at=at)
-            told.append(emit(state, "warning", message=f"{action.message}; all nodes start anew"))
-            told += _let_nodes_go(state, "failure")
-        elif restart is None:
-            told.append(action)
-        elif isinstance(action, Finish) and action.exit_code == RESTART:
+        if restart is not None and isinstance(action, Finish) and action.exit_code == RESTART:
             saved = state.saved
             saving = saved.seconds if state.halted and saved is not None and saved.step == state.step else 0.0
             state = replace(state, restart=replace(restart, since=now - saving))  # no step was done meanwhile
-            told += _let_nodes_go(state, restart.cause)
-        elif isinstance(action, Emit) and action.kind == "generation_formed" and not before.generation:
-            pause = {"cause": restart.cause, "pause_seconds": round(now - restart.since, 4)}
-            told.append(replace(action, fields={**action.fields, **pause}))
-            state = replace(state, restart=None)
+            told += let_nodes_go(state, restart.cause)
         else:
             told.append(action)
     return state, tuple(told)
-
-
-def _let_nodes_go(state: State, cause: str) -> list[Action]:
-    there = state.in_phase(Phase.STARTING, Phase.WARM, Phase.ADMITTED)
-    return [*(emit(state, "node_left", node=node.number, cause=cause) for node in there), StartAnew()]

@@ -22,3 +22,8 @@ def test_waiting_for_quota_does_not_count() -> None:
     goodput = Goodput(0.0).formed(10.0, 0.0).halt(50.0).halt(55.0)
     assert goodput.value(80.0) == 40 / 80
     assert goodput.formed(90.0, 0.0).value(100.0) == 50 / 100
+
+
+def test_what_lies_between_the_end_of_a_loop_and_its_beginning_anew_does_not_count() -> None:
+    goodput = Goodput(0.0).formed(10.0, 0.0).begun_anew(20.0).ended(50.0).begun_anew(60.0).formed(70.0, 10.0)
+    assert goodput.ended(90.0).value(100.0) == pytest.approx((80 - 10 - 10) / 100)

@@ -9,9 +9,10 @@ from elastic_launcher.control.messages import Halted, Save, Saved
 from elastic_launcher.coordinator.actions import Action, StartAnew, StartNode
 from elastic_launcher.coordinator.again import used_up
 from elastic_launcher.coordinator.decide_end import COLLECT_SECONDS
-from elastic_launcher.coordinator.decide_loss import MOST_BREAKS
+from elastic_launcher.coordinator.fallen import MOST_FALLS
 from elastic_launcher.coordinator.observations import Observation
-from elastic_launcher.coordinator.respawn.restart import decide_restarts, state_after
+from elastic_launcher.coordinator.respawn.anew import state_after
+from elastic_launcher.coordinator.respawn.restart import decide_restarts
 from elastic_launcher.coordinator.state import Rules, State
 from elastic_launcher.workdir import Past
 from tests.unit.coordinator.driver import Job, training
@@ -95,7 +96,7 @@ def test_after_a_loss_the_others_do_the_step_again_and_save_before_all_begin_ane
 
 def test_where_nobody_holds_the_state_all_begin_anew_but_not_for_ever() -> None:
     job = trains(1)
-    for _ in range(MOST_BREAKS - 1):
+    for _ in range(MOST_FALLS - 1):
         (member,) = job.state.survivors()
         job.rank_ended(member, signal=signal.SIGKILL)
         job.tick(COLLECT_SECONDS)

@@ -1,0 +1,128 @@
+"""A job that changes its size in process, and begins anew from its newest checkpoint where nothing else is left."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import pytest
+
+from elastic_launcher.config import ExitCode
+from elastic_launcher.control.messages import Done, Ended, Fail, Failed, Saved
+from elastic_launcher.coordinator.actions import Action, StartAnew, StartNode
+from elastic_launcher.coordinator.again import used_up
+from elastic_launcher.coordinator.decide_end import AGENT_SECONDS, COLLECT_SECONDS
+from elastic_launcher.coordinator.fallen import MOST_FALLS, Fallen
+from elastic_launcher.coordinator.observations import Observation
+from elastic_launcher.coordinator.respawn.anew import decide_in_process, state_after
+from elastic_launcher.coordinator.state import Rules, State
+from elastic_launcher.workdir import Past
+from tests.unit.coordinator.driver import Job, training
+
+
+class Falling(Job):
+    """Such a job, played by hand."""
+
+    def feed(self, observation: Observation) -> tuple[Action, ...]:
+        self.state, actions = decide_in_process(self.state, observation)
+        return self.take(actions)
+
+    @property
+    def anew(self) -> bool:
+        return any(isinstance(action, StartAnew) for action in self.actions)
+
+    def lose_all(self) -> None:
+        for member in self.state.survivors():
+            self.rank_ended(member, signal=signal.SIGKILL)
+        self.tick(COLLECT_SECONDS)
+
+    def begin_anew(self) -> None:
+        """Does what the coordinator does once all nodes have gone, up to the next generation."""
+        assert self.anew and self.finish is None
+        old, self.actions = self.state, []
+        past = used_up(old, Past())
+        rules = Rules(old.rules.min_nodes, 1, old.rules.store)
+        numbers = {"first_node": past.first_node, "first_member": past.first_member}
+        rules = replace(rules, **numbers, generations_before=past.generations, max_failures=old.rules.max_failures)
+        self.state = state_after(old, State(rules, step=old.saved.step if old.saved else 0, saved=old.saved))
+        assert old.target is not None
+        self.target(old.target.nodes)
+        self.warm(*(node.node for node in self.started))
+        self.complete(self.state.step)
+
+
+def trains(nodes: int, **rules: int) -> Falling:
+    job = Falling(1)
+    state = training(nodes).state
+    job.state = replace(state, rules=replace(state.rules, **rules))
+    return job
+
+
+def test_where_nobody_holds_the_state_all_begin_anew_with_new_numbers_and_tell_why() -> None:
+    job = trains(2)
+    job.report(1, Saved(7, "/c", 10, 0.1, 0.2))
+    formations = job.state.formations
+    job.lose_all()
+    (warning,) = job.events("warning")
+    assert warning["message"].endswith("no other node holds the state; all nodes start anew from step 7")
+    assert not job.orders(Fail), "nothing has failed"
+    job.now += 5.0
+    job.begin_anew()
+    assert job.started == [StartNode(3, 3, 1), StartNode(4, 4, 1)]
+    formed = job.events("generation_formed")[0]
+    assert (formed["cause"], formed["pause_seconds"], formed["formation"]) == ("failure", 6.0, formations + 1)
+    assert job.state.restart is None
+
+
+def test_where_nothing_was_saved_it_says_that_it_begins_at_the_beginning() -> None:
+    job = trains(1)
+    job.lose_all()
+    assert job.events("warning")[0]["message"].endswith("all nodes start anew from the beginning: nothing was saved")
+
+
+def test_a_job_that_gets_no_further_ends_at_the_third_time() -> None:
+    job = trains(1)
+    for _ in range(MOST_FALLS - 1):
+        job.lose_all()
+        job.begin_anew()
+    job.lose_all()
+    assert job.finish is not None and job.finish.exit_code == ExitCode.SCRIPT_FAILED
+    assert "it began anew 2 times, and got no further than step" in job.finish.message
+
+
+@pytest.mark.parametrize(
+    ("steps", "too_often"),
+    [((4, 5, 6, 7, 8), False), ((4, 4, 4), True), ((9, 4, 6), True), ((9, 4, 10, 3, 11), False)],
+)
+def test_it_counts_as_further_what_is_further_than_ever(steps: tuple[int, ...], too_often: bool) -> None:
+    fallen = Fallen()
+    for step in steps:
+        fallen = fallen.once_more(step)
+    assert fallen.too_often == too_often
+
+
+def test_a_death_in_the_code_after_the_loop_has_all_begin_anew_once_the_others_have_ended() -> None:
+    job = trains(2)
+    job.report_all((1, 2), Done(9, 90))
+    job.rank_ended(2, signal=signal.SIGKILL)
+    job.report(1, Ended(9, True))
+    assert not job.anew, "what others do there is not broken off"
+    job.rank_ended(1, 0)
+    job.tick(AGENT_SECONDS)
+    assert job.anew and "what it had to do there may be missing" in job.events("warning")[0]["message"]
+
+
+def test_an_exception_of_the_script_ends_the_job_also_where_nobody_else_is_left() -> None:
+    job = trains(1)
+    job.report(1, Failed("ValueError: a mistake"))
+    job.rank_ended(1, 1)
+    assert job.finish is not None and not job.anew
+
+
+def test_a_hint_below_the_minimum_ends_a_job_that_begins_anew_as_one_that_had_trained() -> None:
+    job = trains(1)
+    job.lose_all()
+    old = job.state
+    job.state = state_after(old, State(old.rules))
+    job.target(0)
+    assert job.finish is not None and job.finish.exit_code == ExitCode.STOPPED
