@@ -100,6 +100,7 @@ def _runs(timed: Timed) -> Iterator[Span]:
         formed = next((at for at, event in run if event.kind == "generation_formed"), run[-1][0])
         yield run[0][0], formed, "start"
         yield from _begins_again(run)
+        yield from _begins_anew(run)
         last_at, last = run[-1]
         told = any(event.kind == "progress" for _, event in run)  # scripts without our library tell of no steps
         worked = max((at for at, event in run if event.kind in WORK), default=formed) if told else last_at
@@ -124,6 +125,19 @@ def _begins_again(run: Timed) -> Iterator[Span]:
             since = None
     if since is not None:
         yield since, run[-1][0], "start"
+
+
+def _begins_anew(run: Timed) -> Iterator[Span]:
+    """Yields what was done in vain where nobody of a generation was left, and the next went on from a checkpoint."""
+    before: set[int] = set()
+    for place, (at, event) in enumerate(run):
+        if event.kind != "generation_formed":
+            continue
+        members = {one["member"] for one in event.get("members") or ()}
+        first_step = event.get("first_step")
+        if event.get("cause") == "failure" and before and not before & members and first_step is not None:
+            yield _done_at(run[:place], first_step), at, "failure"
+        before = members
 
 
 def _done_at(timed: Timed, step: int) -> float:

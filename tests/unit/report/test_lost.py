@@ -117,6 +117,16 @@ def test_a_run_that_had_saved_nothing_was_in_vain() -> None:
     assert lost(found) == {"start": 4 + 3, "failure": pytest.approx(10 + 1.2)}
 
 
+def test_a_job_that_begins_anew_costs_what_was_done_since_the_last_checkpoint_too() -> None:
+    story = save(begun(), seconds=0.0, held=0.0)
+    saved = story.step
+    story.train(5).step = saved
+    story.form(3, 4, cause="failure", pause=3.0).train(5)
+    found = balance(story.events)
+    assert lost(found) == {"start": 4, "failure": 8}
+    assert found.counted == pytest.approx(15)
+
+
 def test_a_launcher_that_came_back_in_time_costs_nothing() -> None:
     story = begun().later(5).add("coordinator_adopted", members=2).train(5)
     assert lost(balance(story.events)) == {"start": 4}
