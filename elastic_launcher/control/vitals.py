@@ -13,6 +13,7 @@ class Vitals:
 
     Attributes:
         waits: For how many seconds it has waited for the others in an operation; 0 if it does not.
+        outside: The same, in a collective operation of the script's own; it is part of `waits`.
         work: Which piece of work inside a step it is at, counted from 1; 0 where its progress is not to be judged.
         since: Seconds since its last step was completed.
         usual: Seconds that a step usually takes; 0 while that is not known.
@@ -22,6 +23,7 @@ class Vitals:
     """
 
     waits: float = 0.0
+    outside: float = 0.0
     work: int = 0
     since: float = 0.0
     usual: float = 0.0

@@ -12,7 +12,7 @@ from typing import Any
 from elastic_launcher.coordinator.actions import Action
 from elastic_launcher.coordinator.decide_end import Decision, conclude, interrupt, save, stop_asked, then
 from elastic_launcher.coordinator.decide_formation import check_formation, form_next
-from elastic_launcher.coordinator.decide_loss import recover
+from elastic_launcher.coordinator.decide_loss import recover, take_hang
 from elastic_launcher.coordinator.decide_members import (
     take_join,
     take_node_exit,
@@ -35,6 +35,7 @@ from elastic_launcher.coordinator.decide_notice import take_expired_notice
 from elastic_launcher.coordinator.decide_pause import begin_again, take_pause
 from elastic_launcher.coordinator.observations import (
     BegunAgain,
+    GroupHangs,
     Interrupted,
     MemberJoined,
     MemberReported,
@@ -101,6 +102,7 @@ _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     MemberReported: take_report,
     MemberSilent: take_silence,
     MemberStuck: take_stuck,
+    GroupHangs: take_hang,
     MemberSlow: take_slow,
     NodeNotStarted: take_unstarted,
     NodeNoticed: take_notice,

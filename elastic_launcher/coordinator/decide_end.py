@@ -10,6 +10,7 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import End, Fail, Save
 from elastic_launcher.coordinator.actions import Action, Emit, Finish, Order
+from elastic_launcher.coordinator.blame import PEER_SECONDS, excuse, tells_of_a_peer
 from elastic_launcher.coordinator.observations import Interrupted, SaveAsked, StopAsked
 from elastic_launcher.coordinator.state import Exit, Member, Phase, State, Stopping, Verdict, Weight
 
@@ -89,6 +90,7 @@ def conclude(state: State, now: float) -> Decision:
             state.members[number].failure or state.members[number].exit for number in state.survivors()
         )
         if now >= verdict.until or (known and not joining):
+            verdict = excuse(state, verdict)
             message = "; ".join([verdict.message, *_own_exits(state, verdict)])
             how_it_was = verdict.log_of, verdict.traceback, verdict.uncaught, verdict.curable
             return finish(state, verdict.exit_code, message, *how_it_was)
@@ -170,15 +172,17 @@ def script_failed(state: State, member: Member, now: float) -> Decision:
     assert member.failure is not None
     said = member.failure.message.rstrip(". ")
     message = f"{state.name(member.number)} failed {when(state, member.failure.step)}: {said}"
+    wait = PEER_SECONDS if len(state.group) > 1 and tells_of_a_peer(said) else COLLECT_SECONDS
     return condemn(
         state,
         Verdict(
             ExitCode.SCRIPT_FAILED,
             message,
             Weight.SCRIPT,
-            now + COLLECT_SECONDS,
+            now + wait,
             (member.node, member.local_rank),
             member.failure.traceback,
+            excusable=True,
         ),
     )
 
@@ -196,6 +200,7 @@ def exited_by_itself(state: State, member: Member, now: float) -> Decision:
         now + COLLECT_SECONDS,
         (member.node, member.local_rank),
         uncaught=member.exit.code == UNCAUGHT,
+        excusable=True,
     )
     first = state.verdict is None or state.verdict.weight < Weight.DEATH
     fields = {"node": member.node, "member": member.number, "signal": None, "exit_code": member.exit.code}

@@ -12,6 +12,7 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Abandon, End, FormFailed, StepFailed
 from elastic_launcher.coordinator.actions import KillNode, Order
+from elastic_launcher.coordinator.blame import lost_elsewhere
 from elastic_launcher.coordinator.decide_end import (
     COLLECT_SECONDS,
     Decision,
@@ -26,6 +27,7 @@ from elastic_launcher.coordinator.decide_end import (
 )
 from elastic_launcher.coordinator.decide_formation import begin, check_minimum, fail_formation, take_form_failed
 from elastic_launcher.coordinator.decide_nodes import RETRY_SECONDS, dismiss
+from elastic_launcher.coordinator.observations import GroupHangs
 from elastic_launcher.coordinator.state import Exit, Member, Phase, Recovery, State, Verdict, Weight
 
 MOST_BREAKS = 3  # of one step in a row, before it is the script's fault
@@ -75,6 +77,7 @@ def bear_failure(state: State, member: Member, fact: str, now: float) -> Decisio
     recent = [at for at in state.borne if now - at < FAILURE_WINDOW]
     others = [state.members[number] for number in state.survivors() if state.members[number].node != member.node]
     able = any(other.failure is None and other.exit is None for other in others)
+    able = able and lost_elsewhere(state, member.node) is None  # else it may be a consequence, and no failure
     if len(recent) >= state.rules.max_failures or not able or state.over or member.number not in state.survivors():
         return None
     return lose_node(replace(state, borne=(*recent, now)), member, now, fact)
@@ -176,6 +179,20 @@ def _check_holders(state: State, member: Member, message: str, now: float) -> De
         curable=True,
     )
     return condemn(state, verdict)
+
+
+def take_hang(state: State, observation: GroupHangs) -> Decision:
+    """A member waits in a group of the script's own, and can't be told that a peer is lost: only a new start helps."""
+    member = state.members[observation.member]
+    lost = lost_elsewhere(state, member.node)
+    if lost is None or member.number not in state.survivors() or member.exit is not None:
+        return state, ()
+    message = (
+        f"{state.name(lost.number)} is lost, and {state.name(member.number)} has waited {observation.seconds:.0f} s "
+        "in a collective operation of the script's own, which may need it"
+    )
+    until, log_of = observation.now, (member.node, member.local_rank)
+    return condemn(state, Verdict(ExitCode.SCRIPT_FAILED, message, Weight.DEATH, until, log_of, curable=True))
 
 
 def schedule_replacement(state: State, now: float) -> State:

@@ -69,6 +69,14 @@ class MemberStuck(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class GroupHangs(Observation):
+    """A member has been in a collective operation of the script's own for so many seconds while the others wait."""
+
+    member: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class MemberSlow(Observation):
     """A member has become a straggler, or is none any more.
 

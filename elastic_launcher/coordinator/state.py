@@ -242,6 +242,7 @@ class Verdict:
         traceback: The script's own account, if it gave one.
         uncaught: Whether an exception that only the log shows is likely to be the cause.
         curable: Whether the job could go on from its newest checkpoint.
+        excusable: Whether it would be, if it came of the loss of another node.
     """
 
     exit_code: int
@@ -252,6 +253,7 @@ class Verdict:
     traceback: str = ""
     uncaught: bool = False
     curable: bool = False
+    excusable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

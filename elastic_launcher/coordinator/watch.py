@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.grace import NOTICE_GATHER_SECONDS, SAVE_SECONDS, too_far
-from elastic_launcher.coordinator.observations import MemberSlow, MemberStuck, NoticeExpires, Observation
+from elastic_launcher.coordinator.observations import GroupHangs, MemberSlow, MemberStuck, NoticeExpires, Observation
 from elastic_launcher.coordinator.silence import STALL_SECONDS, Silence
 from elastic_launcher.coordinator.state import Phase, State
 from elastic_launcher.coordinator.stragglers import Slow, factors, judge
@@ -48,6 +48,7 @@ class Watch:
         vitals = {n: self._told[n][1] for n in group if n in self._told and now - self._told[n][0] < self._fresh}
         found: list[Observation] = [*self._silence.look(state, now)]
         found += self._stuck(vitals, now)
+        found += self._hanging(state, vitals, now)
         self._slow, changes = judge(self._slow, factors(vitals), now)
         found += [MemberSlow(now, one.member, one.factor, one.over, vitals[one.member].own) for one in changes]
         expired = self._expired(state, vitals, now)
@@ -58,6 +59,13 @@ class Watch:
         at_work = {number: now - self._work[number][1] for number, one in vitals.items() if one.work}
         waits = {number: one.waits for number, one in vitals.items()}
         return [MemberStuck(now, number, at_work[number]) for number in find_stuck(at_work, waits, longest)]
+
+    def _hanging(self, state: State, vitals: dict[int, Vitals], now: float) -> list[GroupHangs]:
+        """Returns who waits in a group of the script's own although one that may be in it is lost."""
+        if not state.lost():
+            return []
+        longest = limit([one.usual for one in vitals.values()], self._floor)
+        return [GroupHangs(now, number, one.outside) for number, one in vitals.items() if one.outside > longest]
 
     def _expired(self, state: State, vitals: dict[int, Vitals], now: float) -> tuple[int, ...]:
         """Returns the nodes that were told to go and can't wait for the boundary."""

@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import statistics
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import Any
 
 from elastic_launcher.control.vitals import Vitals
 
@@ -37,6 +39,7 @@ class Pace:
     _sizes: frozenset[int] = frozenset()
     _known_sizes: set[int] = field(default_factory=set)
     _settled: bool = False
+    _outside: tuple[Any, float] = (None, 0.0)
 
     def tick(self, samples: int = 0) -> float:
         """Notes that a step was completed now; returns the seconds since the one before (0 for the first).
@@ -93,9 +96,13 @@ class Pace:
         waiting, last, work = self._waiting_since, self.last, self._work
         if work and now - self._work_since > LONG_WORK and compiles(sys._current_frames().values()):
             work = 0
+        outside = self._time_outside(now)
+        if outside:
+            work = 0  # it waits for its peers, as in an operation of ours
         own = list(self._own)
         return Vitals(
-            waits=0.0 if waiting is None else now - waiting,
+            waits=outside if waiting is None else now - waiting,
+            outside=outside,
             work=work,
             since=0.0 if last is None else now - last,
             usual=self.usual(),
@@ -103,6 +110,28 @@ class Pace:
             per_sample=statistics.median(each for _, each in own) if own else 0.0,
             steps=len(own),
         )
+
+    def _time_outside(self, now: float) -> float:
+        """Returns for how long the script has been in one collective operation of its own, as far as looks can tell."""
+        call = own_collective(sys._current_frames().get(threading.main_thread().ident or 0))
+        if call is None:
+            self._outside = None, now
+            return 0.0
+        where = call, self.last, self._pieces
+        if self._outside[0] != where:
+            self._outside = where, now
+        return now - self._outside[1]
+
+
+def own_collective(innermost: FrameType | None) -> int | None:
+    """Returns what stands for the collective operation of torch.distributed that a thread is in; None if in none."""
+    frame = innermost
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.endswith("distributed/distributed_c10d.py") and code.co_name != "<module>":
+            return id(frame)
+        frame = frame.f_back
+    return None
 
 
 def compiles(threads: Iterable[FrameType]) -> bool:

@@ -37,6 +37,7 @@ from elastic_launcher.coordinator.decide_nodes import (
 )
 from elastic_launcher.coordinator.observations import (
     BegunAgain,
+    GroupHangs,
     Interrupted,
     MemberJoined,
     MemberReported,
@@ -296,6 +297,7 @@ _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     RankEnded: take_rank_end,
     NodeExited: take_node_exit,
     MemberStuck: _nothing,
+    GroupHangs: _nothing,
     MemberSlow: _nothing,
     NoticeExpires: _nothing,
     BegunAgain: _nothing,

@@ -9,13 +9,16 @@ import pytest
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Done, Ended, Fail, Failed, Saved
+from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.actions import Action, StartAnew, StartNode
 from elastic_launcher.coordinator.again import used_up
+from elastic_launcher.coordinator.blame import PEER_SECONDS, tells_of_a_peer
 from elastic_launcher.coordinator.decide_end import AGENT_SECONDS, COLLECT_SECONDS
 from elastic_launcher.coordinator.fallen import MOST_FALLS, Fallen
-from elastic_launcher.coordinator.observations import Observation
+from elastic_launcher.coordinator.observations import GroupHangs, Observation
 from elastic_launcher.coordinator.respawn.anew import decide_in_process, state_after
 from elastic_launcher.coordinator.state import Rules, State
+from elastic_launcher.coordinator.watch import Watch
 from elastic_launcher.workdir import Past
 from tests.unit.coordinator.driver import Job, training
 
@@ -126,3 +129,94 @@ def test_a_hint_below_the_minimum_ends_a_job_that_begins_anew_as_one_that_had_tr
     job.state = state_after(old, State(old.rules))
     job.target(0)
     assert job.finish is not None and job.finish.exit_code == ExitCode.STOPPED
+
+
+CUT = "RuntimeError: [/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:2134"
+
+
+@pytest.mark.parametrize("first", ["the loss", "the exception"])
+def test_an_exception_that_comes_with_the_loss_of_another_node_is_not_the_scripts_fault(first: str) -> None:
+    job = trains(3, max_failures=0)
+    job.report(1, Saved(7, "/c", 10, 0.1, 0.2))
+    if first == "the loss":
+        job.rank_ended(3, signal=signal.SIGKILL)
+    job.report(1, Failed(CUT))
+    job.report(2, Failed(CUT))
+    if first == "the exception":
+        job.tick(COLLECT_SECONDS + 1.0)
+        assert not job.anew and job.finish is None, "others are as busy as that one was quick"
+        job.rank_ended(3, signal=signal.SIGKILL)
+    assert job.anew and job.finish is None
+    (warning,) = job.events("warning")
+    assert "that came with the loss of member 3 (rank 2, node 3)" in warning["message"]
+    assert warning["message"].endswith("all nodes start anew from step 7")
+
+
+def test_an_exit_code_that_comes_with_the_loss_of_another_node_is_not_the_scripts_fault() -> None:
+    job = trains(2)
+    job.rank_ended(2, signal=signal.SIGKILL)
+    job.rank_ended(1, 1)
+    assert job.anew and job.finish is None
+
+
+def test_such_an_exception_is_none_of_the_failures_that_are_borne() -> None:
+    job = trains(3, max_failures=1)
+    job.rank_ended(3, signal=signal.SIGKILL)
+    job.report_all((1, 2), Failed(CUT))
+    assert job.anew and not job.state.borne and len(job.events("node_lost")) == 1
+
+
+def test_the_exception_of_one_rank_does_not_excuse_that_of_another() -> None:
+    job = trains(3, max_failures=1)
+    job.report(3, Failed("ValueError: a mistake"))
+    job.report_all((1, 2), Failed("ValueError: a mistake"))
+    job.tick(PEER_SECONDS)
+    assert job.finish is not None and job.finish.exit_code == ExitCode.SCRIPT_FAILED and not job.anew
+
+
+def test_a_loss_on_its_own_node_excuses_nobody() -> None:
+    job = Falling(1, 2)
+    job.state = training(2, nproc=2).state
+    job.report(1, Failed("ValueError: a mistake"))
+    job.rank_ended(2, signal=signal.SIGTERM)
+    job.tick(PEER_SECONDS)
+    assert job.finish is not None and not job.anew
+
+
+def test_a_connection_that_is_lost_without_a_loss_is_the_scripts_fault() -> None:
+    job = trains(2)
+    job.report(1, Failed(CUT))
+    job.tick(PEER_SECONDS)
+    assert job.finish is not None and CUT in job.finish.message
+
+
+@pytest.mark.parametrize(
+    ("message", "tells"),
+    [
+        (CUT, True),
+        ("DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690", True),
+        ("DistNetworkError: The client socket has failed to connect", True),
+        ("ValueError: a mistake in the script", False),
+        ("ZeroDivisionError: division by zero", False),
+    ],
+)
+def test_which_exceptions_tell_of_a_peer(message: str, tells: bool) -> None:
+    assert tells_of_a_peer(message) == tells
+
+
+def test_who_waits_for_a_lost_peer_in_a_group_of_the_scripts_own_has_all_begin_anew() -> None:
+    """The others wait for it to be formed anew, and it can't be told."""
+    job = trains(3)
+    watch = Watch(10.0, 60.0, job.now)
+
+    def look() -> list[GroupHangs]:
+        for number in (1, 2):
+            watch.hear(number, job.now, Vitals(waits=61.0, outside=61.0 if number == 1 else 0.0, usual=0.5))
+        return [one for one in watch.look(job.state, job.now) if isinstance(one, GroupHangs)]
+
+    assert look() == [], "nobody is lost: it may wait as long as it likes"
+    job.rank_ended(3, signal=signal.SIGKILL)
+    (hangs,) = look()
+    job.feed(hangs)
+    assert job.anew
+    assert "member 1 (rank 0, node 1) has waited 61 s in a collective" in job.events("warning")[0]["message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from elastic_launcher.torch import pace as pace_module
-from elastic_launcher.torch.pace import Pace, compiles
+from elastic_launcher.torch.pace import Pace, compiles, own_collective
 
 
 class Clock:
@@ -101,3 +102,44 @@ def test_a_compile_is_seen_while_it_lasts() -> None:
 
     torch.compile(nn.Linear(2, 2), backend=backend)(torch.ones(1, 2))
     assert seen == [True, False]
+
+
+def in_collective(name: str, look: Callable[[], None]) -> None:
+    """Calls ``look`` from a function of torch's module of collective operations, as it were."""
+    names: dict[str, Any] = {}
+    exec(compile(f"def {name}(look):\n    look()", "/lib/torch/distributed/distributed_c10d.py", "exec"), names)
+    names[name](look)
+
+
+def test_who_is_in_a_collective_operation_of_the_scripts_own_waits_and_does_not_work(clock: Clock) -> None:
+    pace = settled(clock)
+    pace.begin_work((4, 4))
+
+    def look() -> None:
+        assert pace.vitals().outside == 0, "it has just come to it"
+        clock.now += 7
+        found = pace.vitals()
+        assert (found.outside, found.waits, found.work) == (7, 7, 0)
+
+    in_collective("all_reduce", look)
+    found = pace.vitals()
+    assert (found.outside, found.waits) == (0, 0) and found.work
+
+
+def test_another_such_operation_after_a_step_is_another_wait(clock: Clock) -> None:
+    pace = settled(clock)
+    for _ in range(3):
+
+        def look() -> None:
+            clock.now += 5
+            assert pace.vitals().outside == 0
+
+        in_collective("barrier", look)
+        step(pace, clock)
+
+
+def test_who_imports_the_module_is_in_no_operation_of_it() -> None:
+    found: list[int | None] = []
+    names = {"look": lambda: found.append(own_collective(sys._getframe()))}
+    exec(compile("look()", "/lib/torch/distributed/distributed_c10d.py", "exec"), names)
+    assert found == [None]

@@ -1,0 +1,54 @@
+"""A script that has a process group of its own loses a peer in it: which is no mistake of the script."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.local.ledgers import SCRIPT, assert_same_model, train_plain
+from tests.local.resizes import LONG
+from tests.local.sudden import BATCH, SAMPLES, options
+from tests.support import Launcher, assert_no_process, launched
+
+EPOCHS = 4
+FLAGS = ("--nodes", "3:3", "--checkpoint-every", "3 steps", "--heartbeat-timeout", "3", "--progress-timeout", "4")
+
+
+def play(folder: Path, what: str, code: int) -> Launcher:
+    script = options(folder, epochs=EPOCHS, pace=0.01, lose=what)
+    with launched(*FLAGS, "--", SCRIPT.with_name("own_group.py"), script, cwd=folder) as job:
+        assert job.wait(LONG) == code, job.stderr
+        assert_no_process(job.work_dir)
+    return job
+
+
+def warned(job: Launcher) -> str:
+    return "\n".join(event["message"] for event in job.events.of("warning"))
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("kill", "that came with the loss of member 3"),
+        ("freeze", "that came with the loss of member 3"),
+        ("hang", "member 3 (rank 2, node 3) is lost, and member 1 (rank 0, node 1) has waited"),
+    ],
+)
+def test_the_loss_of_a_peer_in_a_group_of_the_scripts_own_has_all_begin_anew(
+    tmp_path: Path, what: str, said: str
+) -> None:
+    job = play(tmp_path, what, 0)
+    assert said in warned(job) and "all nodes start anew from step" in warned(job), warned(job)
+    assert [event["cause"] for event in job.events.of("generation_formed")] == ["start", "failure"]
+    steps = torch.load(tmp_path / "model.pt")["step"]
+    assert steps == EPOCHS * math.ceil(SAMPLES / BATCH)
+    assert_same_model(tmp_path, train_plain(SAMPLES, BATCH, steps))
+
+
+def test_an_exception_that_comes_again_without_a_loss_ends_the_job(tmp_path: Path) -> None:
+    job = play(tmp_path, "mistake", 1)
+    assert warned(job).count("all nodes start anew") == 1
+    assert "ValueError: a mistake in the script" in job.events.of("job_finished")[0]["message"]
