@@ -40,6 +40,8 @@ def status(state: State) -> dict[str, Any]:
 
 def phase(state: State) -> str:
     """Returns in one word what the job is about."""
+    if state.finished and state.restart is not None:
+        return "starting"  # anew, once its nodes are gone
     if state.finished or state.verdict is not None:
         return "ending"
     if state.stopping is not None:

@@ -18,6 +18,7 @@ from elastic_launcher.coordinator.fallen import MOST_FALLS, Fallen
 from elastic_launcher.coordinator.observations import GroupHangs, Observation
 from elastic_launcher.coordinator.respawn.anew import decide_in_process, state_after
 from elastic_launcher.coordinator.state import Rules, State
+from elastic_launcher.coordinator.status import phase
 from elastic_launcher.coordinator.watch import Watch
 from elastic_launcher.workdir import Past
 from tests.unit.coordinator.driver import Job, training
@@ -69,6 +70,7 @@ def test_where_nobody_holds_the_state_all_begin_anew_with_new_numbers_and_tell_w
     (warning,) = job.events("warning")
     assert warning["message"].endswith("no other node holds the state; all nodes start anew from step 7")
     assert not job.orders(Fail), "nothing has failed"
+    assert phase(job.state) == "starting"
     job.now += 5.0
     job.begin_anew()
     assert job.started == [StartNode(3, 3, 1), StartNode(4, 4, 1)]
