@@ -1,7 +1,8 @@
 """Is a failure of the script its own, or does it come of the loss of another node?
 
 Who waits for a peer in a group of the script's own gets an exception when that peer is lost, often before its loss is
-known. The law: nobody is excused by the loss of its own node, nor by one that the script itself is to blame for.
+known. The law: nobody is excused by the loss of its own node, nor by one that the script itself is to blame for, and no
+exception is that says nothing of a peer.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from elastic_launcher.control.messages import Failed
 from elastic_launcher.coordinator.state import Member, State, Verdict
 
 PEER_SECONDS = 5.0  # for the loss of a peer to be known that an exception tells of: all of them can be busy
-_TELLS_OF_A_PEER = re.compile(r"gloo|nccl|peer|broken pipe|socket|connection|distributed", re.IGNORECASE)
+_MESSAGE = re.compile(r"gloo|nccl|broken pipe|socket|connection|torch\.distributed|\bDist[A-Z]\w+Error", re.IGNORECASE)
+_TRACEBACK = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
 
 
-def tells_of_a_peer(message: str) -> bool:
-    """Returns whether an exception is one of those by which the loss of a peer shows."""
-    return _TELLS_OF_A_PEER.search(message) is not None
+def tells_of_a_peer(failure: Failed) -> bool:
+    """Returns whether an exception is one of those by which the loss of a peer shows, or came of one."""
+    return _MESSAGE.search(failure.message) is not None or _TRACEBACK.search(failure.traceback) is not None
 
 
 def lost_elsewhere(state: State, node: int) -> Member | None:

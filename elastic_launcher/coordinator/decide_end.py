@@ -172,17 +172,17 @@ def script_failed(state: State, member: Member, now: float) -> Decision:
     assert member.failure is not None
     said = member.failure.message.rstrip(". ")
     message = f"{state.name(member.number)} failed {when(state, member.failure.step)}: {said}"
-    wait = PEER_SECONDS if len(state.group) > 1 and tells_of_a_peer(said) else COLLECT_SECONDS
+    excusable = len(state.group) > 1 and tells_of_a_peer(member.failure)
     return condemn(
         state,
         Verdict(
             ExitCode.SCRIPT_FAILED,
             message,
             Weight.SCRIPT,
-            now + wait,
+            now + (PEER_SECONDS if excusable else COLLECT_SECONDS),
             (member.node, member.local_rank),
             member.failure.traceback,
-            excusable=True,
+            excusable=excusable,
         ),
     )
 

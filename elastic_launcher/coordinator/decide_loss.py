@@ -12,7 +12,7 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Abandon, End, FormFailed, StepFailed
 from elastic_launcher.coordinator.actions import KillNode, Order
-from elastic_launcher.coordinator.blame import lost_elsewhere
+from elastic_launcher.coordinator.blame import lost_elsewhere, tells_of_a_peer
 from elastic_launcher.coordinator.decide_end import (
     COLLECT_SECONDS,
     Decision,
@@ -77,7 +77,9 @@ def bear_failure(state: State, member: Member, fact: str, now: float) -> Decisio
     recent = [at for at in state.borne if now - at < FAILURE_WINDOW]
     others = [state.members[number] for number in state.survivors() if state.members[number].node != member.node]
     able = any(other.failure is None and other.exit is None for other in others)
-    able = able and lost_elsewhere(state, member.node) is None  # else it may be a consequence, and no failure
+    follows = member.failure is None or tells_of_a_peer(member.failure)
+    if follows and lost_elsewhere(state, member.node) is not None:
+        return None  # that is no failure of the script
     if len(recent) >= state.rules.max_failures or not able or state.over or member.number not in state.survivors():
         return None
     return lose_node(replace(state, borne=(*recent, now)), member, now, fact)

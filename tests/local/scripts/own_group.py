@@ -5,7 +5,7 @@ Its one argument is a JSON object, as that of ``train.py``; ``lose`` says what h
 - ``kill``: the last rank is killed before the script's own reduction;
 - ``freeze``: it stands still there;
 - ``hang``: it is killed, and the first rank waits for something that the second one will not send;
-- ``mistake``: as ``kill``; and the first rank raises an exception that has nothing to do with it, in each attempt.
+- ``mistake``: as ``kill``; and the first rank raises an exception that has nothing to do with it.
 """
 
 from __future__ import annotations

@@ -193,17 +193,29 @@ def test_a_connection_that_is_lost_without_a_loss_is_the_scripts_fault() -> None
 
 
 @pytest.mark.parametrize(
-    ("message", "tells"),
+    ("failure", "tells"),
     [
-        (CUT, True),
-        ("DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690", True),
-        ("DistNetworkError: The client socket has failed to connect", True),
-        ("ValueError: a mistake in the script", False),
-        ("ZeroDivisionError: division by zero", False),
+        (Failed(CUT), True),
+        (Failed("DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690"), True),
+        (Failed("DistNetworkError: The client has timed out"), True),
+        (
+            Failed("Aborted: no sum", 'File "/lib/torch/distributed/distributed_c10d.py", line 3037, in all_reduce'),
+            True,
+        ),
+        (Failed("ValueError: a mistake", 'File "/lib/torch/nn/modules/linear.py", line 134, in forward'), False),
+        (Failed("RuntimeError: 0.weight differs between ranks 0 and 1"), False),
     ],
 )
-def test_which_exceptions_tell_of_a_peer(message: str, tells: bool) -> None:
-    assert tells_of_a_peer(message) == tells
+def test_which_exceptions_tell_of_a_peer(failure: Failed, tells: bool) -> None:
+    assert tells_of_a_peer(failure) == tells
+
+
+def test_a_mistake_of_the_script_ends_the_job_also_beside_a_loss() -> None:
+    job = trains(3)
+    job.rank_ended(3, signal=signal.SIGKILL)
+    job.report(1, Failed("ValueError: a mistake"))
+    job.tick(COLLECT_SECONDS)
+    assert job.finish is not None and not job.anew
 
 
 def test_who_waits_for_a_lost_peer_in_a_group_of_the_scripts_own_has_all_begin_anew() -> None:
