@@ -178,7 +178,7 @@ def script_failed(state: State, member: Member, now: float) -> Decision:
         Verdict(
             ExitCode.SCRIPT_FAILED,
             message,
-            Weight.SCRIPT,
+            Weight.PEER if excusable else Weight.SCRIPT,
             now + (PEER_SECONDS if excusable else COLLECT_SECONDS),
             (member.node, member.local_rank),
             member.failure.traceback,

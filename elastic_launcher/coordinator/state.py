@@ -225,7 +225,9 @@ class Weight(IntEnum):
 
     DEATH = 1
     """A process ended that should not have."""
-    SCRIPT = 2
+    PEER = 2
+    """The script said that it lost a peer."""
+    SCRIPT = 3
     """The script said what is wrong."""
 
 

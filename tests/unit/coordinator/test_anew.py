@@ -210,12 +210,14 @@ def test_which_exceptions_tell_of_a_peer(failure: Failed, tells: bool) -> None:
     assert tells_of_a_peer(failure) == tells
 
 
-def test_a_mistake_of_the_script_ends_the_job_also_beside_a_loss() -> None:
+@pytest.mark.parametrize("mistaken", [1, 2], ids=["said first", "said last"])
+def test_a_mistake_of_the_script_ends_the_job_also_beside_a_loss(mistaken: int) -> None:
     job = trains(3)
     job.rank_ended(3, signal=signal.SIGKILL)
-    job.report(1, Failed("ValueError: a mistake"))
+    job.report(1, Failed("ValueError: a mistake" if mistaken == 1 else CUT))
+    job.report(2, Failed("ValueError: a mistake" if mistaken == 2 else CUT))
     job.tick(COLLECT_SECONDS)
-    assert job.finish is not None and not job.anew
+    assert job.finish is not None and not job.anew and "ValueError" in job.finish.message
 
 
 def test_who_waits_for_a_lost_peer_in_a_group_of_the_scripts_own_has_all_begin_anew() -> None:
