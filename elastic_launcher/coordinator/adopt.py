@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from elastic_launcher.control.introduction import Introduction
-from elastic_launcher.control.messages import Active, Form, Halted, Left, Message, StepFailed, Warm
+from elastic_launcher.control.messages import Active, Form, Halted, Left, Message, Saved, StepFailed, Warm
 from elastic_launcher.coordinator.actions import Action, Emit, KillNode
 from elastic_launcher.coordinator.decide import decide
 from elastic_launcher.coordinator.decide_end import Decision, then
@@ -102,7 +102,7 @@ def expected(left: Leftovers, nproc_per_node: int) -> set[int]:
     return (known & alive) - ended - left.introductions.keys()
 
 
-def adopt(rules: Rules, left: Leftovers, now: float, waited: float) -> Decision:
+def adopt(rules: Rules, left: Leftovers, now: float, waited: float, saved: Saved | None = None) -> Decision:
     """Returns where the job stands, and what is to be done at once.
 
     Args:
@@ -110,11 +110,12 @@ def adopt(rules: Rules, left: Leftovers, now: float, waited: float) -> Decision:
         left: What is left of the job.
         now: Monotonic seconds.
         waited: For how many seconds members had time to introduce themselves.
+        saved: The last checkpoint.
     """
     settled, under_way = _generations(left)
     orders = _orders(left.introductions)
     highest = max([one.highest for one in left.introductions.values()], default=0)
-    state = _bare(rules, left, settled, under_way, now)
+    state = replace(_bare(rules, left, settled, under_way, now), saved=saved)
     last = settled.formation if settled else 0
     passed = {number: order.leavers for number, order in orders.items() if number > last}
     broken = {

@@ -48,7 +48,7 @@ from elastic_launcher.coordinator.observations import (
 )
 from elastic_launcher.coordinator.origin import Origin
 from elastic_launcher.coordinator.quota import Clocks, Quota
-from elastic_launcher.coordinator.respawn.anew import decide_in_process, state_after
+from elastic_launcher.coordinator.respawn.anew import decide_in_process, fall_back, state_after
 from elastic_launcher.coordinator.respawn.board import Board
 from elastic_launcher.coordinator.respawn.lives import NodeLives
 from elastic_launcher.coordinator.respawn.restart import decide_restarts
@@ -212,14 +212,14 @@ class Coordinator:
             return False
         await asyncio.to_thread(adoption.take_nodes)
         now = self._monotonic()
-        state, actions = adopt(self._state.rules, left, now, self._config.heartbeat_timeout)
-        self._state = replace(state, saved=adoption.saved())
+        found = adopt(self._state.rules, left, now, self._config.heartbeat_timeout, adoption.saved())
+        self._state, actions = fall_back(*found, now)
         self._goodput, self._told = adoption.goodput(now), adoption.record.told
-        for member in {*left.introductions, *state.survivors()}:
+        for member in {*left.introductions, *self._state.survivors()}:
             self._watch.hear(member, now)
-        self._emit("coordinator_adopted", state.generation_number, **account_of_adoption(state, self._term))
-        if state.target is not None:
-            self._quota.go_on(state.target.nodes, adoption.taken_seconds_ago())
+        self._emit_hint("coordinator_adopted", **account_of_adoption(self._state, self._term))
+        if self._state.target is not None:
+            self._quota.go_on(self._state.target.nodes, adoption.taken_seconds_ago())
         for action in actions:
             self._do(action)
         self._take_over(gathering)

@@ -9,10 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastic_launcher.control.introduction import Introduction
-from elastic_launcher.control.messages import Abandon, Active, Form, Left, Message, StepFailed, Warm
-from elastic_launcher.coordinator.actions import Action, Emit, KillNode, Order
+from elastic_launcher.control.messages import Abandon, Active, Form, Left, Message, Saved, StepFailed, Warm
+from elastic_launcher.coordinator.actions import Action, Emit, KillNode, Order, StartAnew
 from elastic_launcher.coordinator.adopt import Leftovers, Numbers, adopt, expected, runs_on
 from elastic_launcher.coordinator.record import Generation, Record, read_record
+from elastic_launcher.coordinator.respawn.anew import fall_back
 from elastic_launcher.coordinator.state import Exit, Phase, State
 from elastic_launcher.events import Event
 from elastic_launcher.torch.account import Account
@@ -300,3 +301,13 @@ def test_coordinators_may_come_and_go_and_every_job_ends(
             return
     walk.let_it_end()
     assert walk.job.finish is not None
+
+
+def test_a_job_whose_last_holders_died_meanwhile_may_begin_anew_from_what_is_saved() -> None:
+    exits = {(1, 0): Exit(signal=9), (2, 0): Exit(signal=9)}
+    left = leftovers({1: member(SECOND), 2: member(SECOND)}, exits=exits)
+    saved = Saved(35, "/c", 10, 0.0, 0.0)
+    state, actions = fall_back(*adopt(Job(1).state.rules, left, 100.0, PATIENCE, saved), 100.0)
+    assert any(isinstance(action, StartAnew) for action in actions) and state.restart is not None
+    (warning,) = [one for one in actions if isinstance(one, Emit) and one.kind == "warning"]
+    assert str(warning.fields["message"]).endswith("all nodes start anew from step 35")
