@@ -52,7 +52,8 @@ class Again:
             ConfigError: If there are checkpoints and none can be used.
         """
         while True:
-            self._observe(BegunAgain(self._monotonic(), *await self.look(await self._ended.get())))
+            first, refused = await self.look(await self._ended.get())
+            self._observe(BegunAgain(self._monotonic(), first, refused))
 
     async def look(self, state: State) -> tuple[State, tuple[str, ...]]:
         """Returns what a job knows that begins again after ``state``, and why checkpoints were refused.
