@@ -181,7 +181,7 @@ class ControlServer:
                     raise Refusal(403, f"{sender} can't speak for {kind} {request.match_info[kind]}")
             return await handler(request)
         except Refusal as refusal:
-            content = {"error": str(refusal), "replayed": refusal.replayed}
+            content = {"error": str(refusal), "used": refusal.used}
             return web.json_response(content, status=refusal.status)
         except _OtherTermError as error:
             return web.json_response({"error": str(error), "term": self._term}, status=409)
