@@ -147,7 +147,7 @@ def _last_time(file: int, path: Path) -> float:
     if not os.fstat(file).st_size:  # nothing, or a device, which may have no end
         return 0.0
     try:
-        return max((event.time for event in read_last(path)), default=0.0)
+        return max((finite(event.time) or 0.0 for event in read_last(path)), default=0.0)
     except EventVersionError:
         return 0.0
 
