@@ -129,6 +129,29 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def steady_clock(
+    earliest: float = 0.0, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+) -> Callable[[], float]:
+    """Returns a clock that takes the wall clock's time once, and then goes on whatever becomes of that.
+
+    Args:
+        earliest: Where it begins at the earliest, in seconds since the epoch.
+        wall: Seconds since the epoch; someone may set it.
+        monotonic: Seconds.
+    """
+    offset = max(wall(), earliest) - monotonic()
+    return lambda: offset + monotonic()
+
+
+def _last_time(file: int, path: Path) -> float:
+    if not os.fstat(file).st_size:  # nothing, or a device, which may have no end
+        return 0.0
+    try:
+        return max((finite(event.time) or 0.0 for event in read_last(path)), default=0.0)
+    except EventVersionError:
+        return 0.0
+
+
 class EventLog:
     """Appends events to a file, each by one write, so that a reader never sees half of two.
 
@@ -137,15 +160,15 @@ class EventLog:
 
     Args:
         path: The file; made if it is not there, continued if it is.
-        clock: Seconds since the epoch.
+        clock: Seconds since the epoch; a steady one from the file's last event on, if None.
 
     Raises:
         OSError: If the file can't be opened.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] | None = None) -> None:
         self._file: int | None = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        self._clock = clock
+        self._clock = clock if clock is not None else steady_clock(_last_time(self._file, path))
         self._lost = 0
         self._torn = _ends_within_a_line(self._file)
 

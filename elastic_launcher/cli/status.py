@@ -67,6 +67,7 @@ def document(
     finished = state.finished or {}
     gone = state.finished is None and alive is False
     config = job.get("config") or {}
+    now = max(now, state.last_at)  # the wall clock may have been set back since
     started_at = state.started_at or job.get("created") or now
     return {
         "v": 1,

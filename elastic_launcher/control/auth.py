@@ -22,13 +22,13 @@ class Refusal(ValueError):
 
     Attributes:
         status: The HTTP status that says why.
-        replayed: Whether only its counter is too old: a sender that holds the key may sign it again.
+        used: The last counter, where only that is wrong: a sender that holds the key may sign again, above it.
     """
 
-    def __init__(self, status: int, message: str, *, replayed: bool = False) -> None:
+    def __init__(self, status: int, message: str, *, used: int | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self.replayed = replayed
+        self.used = used
 
 
 def sign(key: bytes, method: str, path_with_query: str, body: bytes, sender: str, counter: int) -> str:
@@ -74,7 +74,8 @@ class Verifier:
         if not hmac.compare_digest(expected.encode(), headers.get(SIGNATURE_HEADER, "").encode()):
             raise Refusal(401, "the signature is not this job's")
         channel = (sender, channel_of(path_with_query))
-        if int(counter) <= self._counters.get(channel, -1):
-            raise Refusal(401, f"counter {counter} of {sender} was used before", replayed=True)
+        used = self._counters.get(channel, -1)
+        if int(counter) <= used:
+            raise Refusal(401, f"counter {counter} of {sender} was used before", used=used)
         self._counters[channel] = int(counter)
         return sender

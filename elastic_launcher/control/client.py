@@ -167,7 +167,8 @@ class ControlClient:
                 message = str(answer.get("error", f"HTTP status {status}"))
                 if status >= 500:
                     problem = ControlUnreachable(message)
-                elif answer.get("replayed"):
+                elif isinstance(used := answer.get("used"), int):
+                    channel.last_counter = max(channel.last_counter, used)  # by a sender whose clock was ahead
                     problem = ControlRefused(status, message)
                 else:
                     raise ControlRefused(status, message, answer.get("term"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -30,7 +29,7 @@ def form_next(state: State, now: float) -> Decision:
     admitted = state.in_phase(Phase.ADMITTED)
     warm = [node for node in state.in_phase(Phase.WARM) if not node.leave and not state.exited(node)]
     leaving = [node for node in admitted if node.leave]
-    noticed = [node.leave_by - state.rules.grace_period for node in leaving if node.leave_by < math.inf]
+    noticed = [node.leave_by - state.rules.grace_period for node in leaving if node.leave == "notice"]
     if noticed and now < max(noticed) + NOTICE_GATHER_SECONDS:
         return state, ()
     staying = len(admitted) - len(leaving)

@@ -6,6 +6,7 @@ left who holds the state, or where the same step breaks off again and again.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -54,13 +55,13 @@ def lose_node(state: State, member: Member, now: float, fact: str = "") -> Decis
     actions = (lost, KillNode(node.number), Order(left_over, End(message, at_once=True)))
     for number in node.members:
         state = state.with_member(number, lost=True)
-    noticed = node.leave == "notice"
+    noticed = node.leave_by < math.inf
     state = state.with_node(node.number, phase=Phase.ENDING, since=now)
     decision: Decision = (state if noticed else schedule_replacement(state, now), actions)
     formation = state.formation
     if formation is not None and set(node.members) & {*formation.members, *formation.leavers}:
         decision = then(decision, fail_formation, message, (), now, True)
-    decision = then(decision, break_off, message, True, "notice" if noticed else "failure")
+    decision = then(decision, break_off, message, True, node.leave if noticed else "failure")
     decision = then(then(decision, _check_holders, member, message, now), appoint_saver)
     return then(decision, check_minimum, [node], now) if noticed and state.generation else decision
 
@@ -147,10 +148,10 @@ def break_off(state: State, reason: str, loss: bool = False, cause: str = "failu
         state: The state before.
         reason: What happened.
         loss: Whether a node is gone, so that nothing else need be looked for.
-        cause: ``failure``, or ``notice`` where it was told to go: then nobody is to blame for the step.
+        cause: ``failure``, or ``notice`` or ``hint`` where it was told to go: then nobody is to blame for the step.
     """
     recovery = state.recovery
-    noticed = cause == "notice"
+    noticed = cause != "failure"
     if recovery is not None:
         if loss:
             known = recovery.reason if recovery.explained else reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from elastic_launcher.config import ExitCode
@@ -39,16 +40,18 @@ def release_surplus(state: State, now: float) -> Decision:
     """Sends nodes away where there are more than the target: those not admitted first, then the youngest."""
     assert state.target is not None
     leavers = state.formation.leavers if state.formation is not None else ()
-    wanted = state.target.nodes
+    wanted, by = state.target.nodes, state.target.by
     for node in state.in_phase(Phase.ADMITTED):
-        if node.leave == "hint" and not set(node.members) & set(leavers):
-            state = state.with_node(node.number, leave="")  # the target may have been raised again
+        if node.leave == "hint" and set(node.members) & set(leavers):
+            state = state.with_node(node.number, leave_by=by)
+        elif node.leave == "hint":  # the target may have been raised again
+            state = state.with_node(node.number, leave="", leave_by=math.inf)
     state = replace(state, to_replace=max(0, min(state.to_replace, wanted - len(state.staying()))))
     staying = sorted(state.staying(), key=lambda one: (one.phase is not Phase.ADMITTED, one.number))
     surplus = staying[wanted:]
     for node in surplus:
         if node.phase is Phase.ADMITTED:
-            state = state.with_node(node.number, leave="hint")
+            state = state.with_node(node.number, leave="hint", leave_by=by)
     told = [node for node in state.in_phase(Phase.STARTING, Phase.WARM) if node.leave]  # while they were being admitted
     decision: Decision = (state, ())
     for node in (*surplus, *told):
@@ -152,7 +155,7 @@ def take_notice(state: State, observation: NodeNoticed) -> Decision:
         return state, noticed
     decision: Decision = (state, noticed)
     if node.phase is Phase.ADMITTED or state.forming(node):
-        by = observation.now + state.rules.grace_period
+        by = min(node.leave_by, observation.now + state.rules.grace_period)
         decision = state.with_node(node.number, leave="notice", leave_by=by), noticed
     else:
         decision = then(decision, dismiss, node, "notice", observation.now)

@@ -6,6 +6,7 @@ growth. Where nobody stays, what the training had reached before this step is sa
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from elastic_launcher.control.messages import Abandon, End, Save
@@ -24,10 +25,10 @@ def take_expired_notice(state: State, observation: NoticeExpires) -> Decision:
     decision = form_if_active(state, observation.now)
     state = decision[0]
     nodes = [state.nodes[number] for number in observation.nodes]
-    leaving = [node for node in nodes if node.leave == "notice" and node.phase is Phase.ADMITTED]
+    leaving = [node for node in nodes if node.leave_by < math.inf and node.phase is Phase.ADMITTED]
     leavers = tuple(number for node in leaving for number in node.members)
     if not leavers:
-        return decision
+        return then(decision, _save_now)
     decision = then(decision, check_minimum, leaving, observation.now)
     if not set(state.survivors()) - set(leavers):
         return then(decision, _save_now)
@@ -38,7 +39,7 @@ def take_expired_notice(state: State, observation: NoticeExpires) -> Decision:
         decision = then(decision, let_go, node.members[0], observation.now)
     state, actions = decision
     orders = (Order(leavers, Abandon(state.group_formation)), Order(leavers, End("its node was told to go")))
-    return then((state, (*actions, *orders)), break_off, message, True, "notice")
+    return then((state, (*actions, *orders)), break_off, message, True, leaving[-1].leave)
 
 
 def _save_now(state: State) -> Decision:

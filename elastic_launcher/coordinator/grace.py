@@ -7,6 +7,7 @@ NOTICE_GATHER_SECONDS = 0.2  # after a notice: nodes that are told to go togethe
 RESERVE_SECONDS = 2.0  # of these, for leaving
 SAVE_SECONDS = 2.0  # for a last checkpoint, where it is not known that one takes longer
 FORM_SECONDS = 1.0  # that a group takes to stand: a boundary that comes sooner is missed
+RECLAIM_SECONDS = RESERVE_SECONDS + FORM_SECONDS  # at least, though its time be over: a boundary that is near serves
 
 
 def too_far(usual: float, since: float, formed: bool, left: float) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic_launcher.config import JobConfig
+from elastic_launcher.coordinator.grace import RECLAIM_SECONDS
 from elastic_launcher.coordinator.state import Target
 from elastic_launcher.hints import Debounce, Demand, HintError, HintPolicy, HintRead, HintSource, Resolution, resolve
 from elastic_launcher.hints.document import DEFAULT_GROW_AFTER
@@ -62,7 +64,7 @@ class Quota:
         self._debounce = Debounce()
         self._current = 0
         self._runs = False
-        self._told: tuple[Target, str] | None = None
+        self._told: tuple[int | float | None, ...] | None = None
         self._wake: asyncio.Queue[HintRead | None] = asyncio.Queue()
 
     def go_on(self, nodes: int, taken_seconds_ago: float | None) -> None:
@@ -227,20 +229,25 @@ class Quota:
             source=self._policy.name,
             match=resolution.matched,
             stale=resolution.stale,
+            reclaim_by=resolution.reclaim_by,
         )
 
     def _set(self, nodes: int, cause: str, resolution: Resolution | None, message: str = "") -> None:
         self._current = nodes
         numbers: tuple[int | None, int | None, int | None] = (None, None, None)
+        reclaim_by = None
         if resolution is not None:
             numbers = (resolution.guaranteed, resolution.allowed, resolution.limit)
-        target = Target(nodes, cause, *numbers)
-        if self._told is None or (nodes, numbers) != (
-            self._told[0].nodes,
-            (self._told[0].guaranteed, self._told[0].allowed, self._told[0].limit),
-        ):
-            self._told = (target, message)
-            self._tell(target, message)
+            reclaim_by = resolution.reclaim_by
+        if self._told != (nodes, *numbers, reclaim_by):
+            self._told = (nodes, *numbers, reclaim_by)
+            self._tell(Target(nodes, cause, *numbers, by=self._monotonic_at(reclaim_by)), message)
+
+    def _monotonic_at(self, reclaim_by: float | None) -> float:
+        """Returns when nodes may be killed, by the clock that nobody sets."""
+        if reclaim_by is None:
+            return math.inf
+        return self._clocks.monotonic() + max(reclaim_by - self._clocks.wall(), RECLAIM_SECONDS)
 
     def note_notice(self, nodes: int) -> None:
         """A node goes, in answer to a notice, and growth waits.
@@ -253,8 +260,5 @@ class Quota:
         self._debounce = self._debounce.note_notice(self._clocks.monotonic(), allowed)
         self._current = nodes
         if self._told is not None:
-            self._told = (
-                Target(nodes, "notice", self._told[0].guaranteed, self._told[0].allowed, self._told[0].limit),
-                "",
-            )
+            self._told = (nodes, *self._told[1:])
         self._wake.put_nowait(None)

@@ -98,9 +98,10 @@ def goodput_of(run: Sequence[Event], now: float, wall: float) -> Goodput:
         now: Monotonic seconds.
         wall: The same moment in seconds since the epoch.
     """
+    wall = max([wall, *(event.time for event in run)])  # it may have been set back since
 
     def moment(event: Event) -> float:
-        return now - max(0.0, wall - event.time)  # a clock that was set back since makes nothing lie in the future
+        return now - (wall - event.time)
 
     goodput = Goodput(moment(run[0]) if run else now)
     for event in run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -20,6 +21,8 @@ LONGEST_WAIT = 30.0  # seconds that a request for orders may ask to be kept wait
 LARGEST_BODY = 16 * 2**20  # a fingerprint names every parameter of a model
 CLOSE_SECONDS = 0.5  # that requests under way get to end when the server closes
 REMEMBERED_REPORTS = 4096  # a member's numbers of reports, to tell a repeated one from a new one
+
+logger = logging.getLogger(__name__)
 
 
 class NotYetError(Exception):
@@ -167,13 +170,18 @@ class ControlServer:
     ) -> web.StreamResponse:
         """Lets nobody in who can't sign, and turns what is wrong with a request into its status and one sentence."""
         try:
-            sender = self._verifier.verify(request.method, request.raw_path, request.headers, await request.read())
+            body = await request.read()
+        except ConnectionError as error:  # who asked was killed: that is noticed elsewhere, and nobody gets an answer
+            logger.debug("%s %s was cut off: %s", request.method, request.path, error)
+            return web.Response(status=400)
+        try:
+            sender = self._verifier.verify(request.method, request.raw_path, request.headers, body)
             for kind, letter in (("member", "m"), ("node", "n")):
                 if kind in request.match_info and sender != letter + request.match_info[kind]:
                     raise Refusal(403, f"{sender} can't speak for {kind} {request.match_info[kind]}")
             return await handler(request)
         except Refusal as refusal:
-            content = {"error": str(refusal), "replayed": refusal.replayed}
+            content = {"error": str(refusal), "used": refusal.used}
             return web.json_response(content, status=refusal.status)
         except _OtherTermError as error:
             return web.json_response({"error": str(error), "term": self._term}, status=409)

@@ -66,6 +66,7 @@ class Target:
         guaranteed: GPUs that are the job's own, if known.
         allowed: GPUs that the job may hold now, if known.
         limit: GPUs that it may never exceed, if known.
+        by: When nodes above the number may be killed.
     """
 
     nodes: int
@@ -73,6 +74,7 @@ class Target:
     guaranteed: int | None = None
     allowed: int | None = None
     limit: int | None = None
+    by: float = math.inf
 
 
 class Phase(StrEnum):
@@ -103,7 +105,7 @@ class Node:
         phase: Where it is in its life.
         since: When it came to this phase.
         leave: Why it has to leave at the next boundary (``hint``, ``notice``); empty if it has not.
-        leave_by: When it may be killed, if it was given notice.
+        leave_by: When it may be killed, where a notice or a hint says so.
     """
 
     number: int
@@ -206,7 +208,7 @@ class Recovery:
         given_up: The last formation that was to form them anew and failed: its members answer once more.
         not_before: They are not formed before this time.
         failures: How often in a row they could not be formed, and nobody is known to have died.
-        cause: ``failure``, or ``notice`` where a node left within the step because it was told to go.
+        cause: ``failure``, or ``notice`` or ``hint`` where a node left within the step because it was told to go.
     """
 
     reason: str

@@ -76,6 +76,15 @@ class Watch:
         spare = 0.0
         if state.halts:  # nobody stays: it has to be saved within that time, too
             spare = SAVE_SECONDS if state.saved is None else max(state.saved.seconds, SAVE_SECONDS)
-        told_by = now - NOTICE_GATHER_SECONDS + state.rules.grace_period
-        noticed = [n for n in state.in_phase(Phase.ADMITTED) if n.leave == "notice" and n.leave_by <= told_by]
-        return tuple(node.number for node in noticed if too_far(usual, since, formed, node.leave_by - now - spare))
+        due = _due(state, now)
+        return tuple(number for number, by in due.items() if too_far(usual, since, formed, by - now - spare))
+
+
+def _due(state: State, now: float) -> dict[int, float]:
+    """Returns when the nodes may be killed that were told to go, once those are known that go together."""
+    told_by = now - NOTICE_GATHER_SECONDS + state.rules.grace_period
+    admitted = state.in_phase(Phase.ADMITTED)
+    due = {n.number: n.leave_by for n in admitted if n.leave == "hint" or n.leave_by <= told_by}
+    if state.halts and state.target is not None and len(state.staying()) > state.target.nodes:
+        due |= {n.number: min(n.leave_by, state.target.by) for n in admitted}  # some of those that all go
+    return due

@@ -59,6 +59,7 @@ class Entry:
         sizes: The only numbers that are used, ascending; empty for any.
         grow_after: Seconds that growth waits after a shrink, a notice or a loss.
         reclaim_to: What is to be left, when GPUs are being taken back.
+        reclaim_by: When they may be gone, in seconds since the epoch, or None where that is not told.
     """
 
     path: str
@@ -71,6 +72,7 @@ class Entry:
     sizes: tuple[int, ...] = ()
     grow_after: float = DEFAULT_GROW_AFTER
     reclaim_to: int | None = None
+    reclaim_by: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,7 @@ def _parse_entry(row: Any, path: str, known: set[str], warnings: list[str]) -> E
         1 if per_node is None else per_node,
         _parse_sizes(row, path),
         DEFAULT_GROW_AFTER if grow_after is None else grow_after,
-        _parse_reclaim(row, path, guaranteed, warnings),
+        *_parse_reclaim(row, path, guaranteed, warnings),
     )
     warnings += [
         f"size {size} of {path}.sizes is never used: it is no multiple of gpusPerNode, {entry.gpus_per_node}"
@@ -273,16 +275,18 @@ def _parse_sizes(row: Mapping[str, Any], path: str) -> tuple[int, ...]:
     return tuple(sorted(sizes))
 
 
-def _parse_reclaim(row: Mapping[str, Any], path: str, guaranteed: int | None, warnings: list[str]) -> int | None:
+def _parse_reclaim(
+    row: Mapping[str, Any], path: str, guaranteed: int | None, warnings: list[str]
+) -> tuple[int | None, float | None]:
     if "reclaim" not in row:
-        return None
+        return None, None
     where = f"{path}.reclaim"
     reclaim = objects(row["reclaim"], where, 'an object with "to"')
     warnings += _unknown(reclaim, {"by", "to", "reason"}, where)
-    moment(reclaim, "by", where)
+    by = moment(reclaim, "by", where)
     left = whole(reclaim, "to", where)
     if left is None:
         raise missing(f"{where}.to", GPUS)
     if guaranteed is not None and left < guaranteed:
         warnings.append(f"{where}.to is {left}, fewer than the {guaranteed} that are guaranteed; it is followed")
-    return left
+    return left, by

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from elastic_launcher.hints.document import DEFAULT_GROW_AFTER, Document, Entry
 from elastic_launcher.hints.match import matches, specificity, spelled
@@ -56,6 +57,7 @@ class Resolution:
         stale: Whether the document is too old to grow by.
         grow_after: Seconds that growth waits after a shrink, a notice or a loss.
         why: How this came about, line by line.
+        reclaim_by: When what is taken back may be gone, in seconds since the epoch, or None.
     """
 
     nodes: int
@@ -66,6 +68,7 @@ class Resolution:
     stale: bool
     grow_after: float
     why: tuple[str, ...]
+    reclaim_by: float | None = None
 
     def wanted(self, current: int) -> int:
         """Returns the nodes that a job should have that runs on ``current`` of them; 0 when it has to end.
@@ -113,6 +116,7 @@ def resolve(document: Document, demand: Demand, *, now: float, starting: bool) -
         stale,
         winner.grow_after,
         (_why_winner(winner, others), *why_numbers, *why_nodes),
+        winner.reclaim_by if _reclaims(winner) else None,
     )
 
 
@@ -139,13 +143,18 @@ def _listed(entries: Sequence[Entry]) -> str:
     return shown if len(entries) <= 3 else f"{shown} and {len(entries) - 3} more"
 
 
+def _reclaims(entry: Entry) -> bool:
+    return entry.reclaim_to is not None and entry.reclaim_to < entry.allowed
+
+
 def _numbers(winner: Entry, others: Sequence[Entry], share: tuple[int, int] | None) -> tuple[_Numbers, tuple[str, ...]]:
     """Returns the numbers of an entry after reclaim, share and the limits of all that match."""
     why: list[str] = []
     guaranteed, allowed, limit = winner.guaranteed, winner.allowed, winner.limit
-    if winner.reclaim_to is not None and winner.reclaim_to < allowed:
+    if winner.reclaim_to is not None and _reclaims(winner):
         allowed = winner.reclaim_to
-        why.append(f"GPUs are being reclaimed: {allowed} of {winner.allowed} are to be left")
+        by = "" if winner.reclaim_by is None else f", by {datetime.fromtimestamp(winner.reclaim_by, UTC).isoformat()}"
+        why.append(f"GPUs are being reclaimed: {allowed} of {winner.allowed} are to be left{by}")
     if share is not None:
         whole, unit = allowed, winner.gpus_per_node
         allowed = divide(allowed, share, unit)

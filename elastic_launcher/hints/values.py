@@ -169,7 +169,9 @@ def moment(row: Mapping[str, Any], key: str, path: str) -> float | None:
     value = row[key]
     try:
         found = datetime.fromisoformat(value)
-        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+        at = (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+        datetime.fromtimestamp(at, UTC)  # it will be shown again
+        return at
     except (TypeError, ValueError, OverflowError) as error:
         raise wrong(join(path, key), value, 'a time such as "2026-11-20T10:00:00Z"') from error
 

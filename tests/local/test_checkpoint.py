@@ -55,7 +55,7 @@ class Stage:
             SCRIPT,
             self.script,
         ]
-        with launched(*arguments, cwd=self.folder, environment=environment) as job:
+        with launched(*arguments, cwd=self.folder, work_dir=self.work_dir, environment=environment) as job:
             yield job
 
     def events(self, job: Launcher) -> list[dict[str, Any]]:

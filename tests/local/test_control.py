@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import socket
 import statistics
+import struct
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,6 +24,7 @@ from elastic_launcher.control.messages import End, Formed, Message
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.gather import Gathering
 from elastic_launcher.coordinator.server import ControlServer
+from tests.support import until
 
 KEY = bytes(range(32))
 
@@ -236,6 +240,32 @@ def test_a_replayed_request_and_another_version_are_refused(tmp_path: Path, vers
     desk = Desk()
     assert asyncio.run(play(desk)) == statuses
     assert len(desk.told) == statuses.count(200)
+
+
+@pytest.mark.parametrize("how", ["closed", "reset"])
+def test_a_client_that_is_killed_in_mid_request_is_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    def cut(port: int) -> None:
+        head = (
+            b"POST /v1/members/1/reports HTTP/1.1\r\nHost: here\r\nExpect: 100-continue\r\nContent-Length: 100\r\n\r\n"
+        )
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(head)
+            assert b"100 Continue" in client.recv(100)  # now it is handled
+            client.sendall(b"{")
+            if how == "reset":
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        until(lambda: "was cut off" in caplog.text, "the server notices")
+
+    async def play() -> None:
+        async with serving(tmp_path / "control.json"):
+            url = json.loads((tmp_path / "control.json").read_text())["url"]
+            await asyncio.to_thread(cut, int(url.rpartition(":")[2]))
+
+    caplog.set_level(logging.DEBUG)
+    asyncio.run(play())
+    assert [record.message for record in caplog.records if record.levelno > logging.DEBUG] == []
 
 
 def test_a_client_finds_a_coordinator_that_came_back_elsewhere(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +31,15 @@ def notice(job: Launcher, *nodes: int) -> None:
         os.kill(job.node_pid(node), signal.SIGTERM)
 
 
+def last_begun(folder: Path) -> int:
+    """Returns the last step that a rank works on, or has done."""
+    lines = [line for path in folder.glob("ledger-*.jsonl") for line in path.read_text().split("\n")[:-1]]
+    return max((row["step"] for row in map(json.loads, lines) if row["rank"] is not None), default=-1)
+
+
 def begun(folder: Path, step: int) -> None:
     """Waits until a rank works on a step, of which it knows by then how long it takes."""
-
-    def there() -> bool:
-        lines = [line for path in folder.glob("ledger-*.jsonl") for line in path.read_text().split("\n")[:-1]]
-        return any(row["step"] >= step and row["rank"] is not None for row in map(json.loads, lines))
-
-    until(there, f"step {step} is begun", LONG)
+    until(lambda: last_begun(folder) >= step, f"step {step} is begun", LONG)
 
 
 def finish(folder: Path, job: Launcher) -> None:
@@ -114,6 +117,31 @@ def test_a_notice_and_a_kill_together(tmp_path: Path, known: bool) -> None:
     if known:  # it was as good as gone: nobody failed, and nobody is started in its place
         assert event["cause"] == "notice"
         assert len(job.events.of("node_started")) == 3
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["at the boundary", "within the step"])
+def test_nodes_that_a_hint_takes_back_by_a_time_leave_by_then(tmp_path: Path, slow: bool) -> None:
+    hints = tmp_path / "hints.json"
+
+    def say(**more: Any) -> None:
+        defaults = {"gpus": {"allowed": 3}, "growAfterSeconds": 600, **more}
+        (tmp_path / "draft").write_text(json.dumps({"apiVersion": "elastic-hints/v1", "defaults": defaults}))
+        (tmp_path / "draft").replace(hints)
+
+    say()
+    script = options(tmp_path, **SLOW if slow else {})
+    with launched("--nodes", "1:3", "--hints", str(hints), "--", SCRIPT, script, cwd=tmp_path) as job:
+        first = formed(job, 3, 0)
+        say(reclaim={"to": 1, "by": "in 3 s"})
+        job.events.wait("hint_rejected", lambda event: '"by" is "in 3 s"' in event["message"], LONG)
+        begun(tmp_path, max(BUSY, last_begun(tmp_path) + 1))
+        say(reclaim={"to": 1, "by": datetime.fromtimestamp(time.time() + 3, UTC).isoformat()})
+        event = formed(job, 1, first["generation"])
+        finish(tmp_path, job)
+    assert (sorted(event["left"]), event["cause"]) == ([2, 3], "hint")
+    assert [redone["step"] for redone in job.events.of("step_redone")] == [event["first_step"]] * slow
+    assert {left["cause"] for left in job.events.of("node_left")} == {"hint"}
+    assert job.events.of("node_lost") == []
 
 
 def test_a_notice_in_an_evaluation_that_is_longer_than_the_grace_period(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.agent import processes
-from tests.soak.stage import SCRIPT, Stage
+from tests.soak.stage import SCRIPT, Stage, script_lines
 from tests.support import PATIENCE, EventFollower, assert_no_process, until
 
 
@@ -35,7 +35,7 @@ def test_a_launch_that_ends_well(stage: Stage) -> None:
         assert lines[0] == f"elastic-launcher: work directory {launcher.work_dir}"
         assert sum("OMP_NUM_THREADS=" in line for line in lines) == 1
         assert lines[-2] == f"elastic-launcher: timeline: {launcher.work_dir}/report.html"
-        assert launcher.stdout == "[rank 0] ready\n[rank 0] over 0\n"
+        assert script_lines(launcher.stdout) == ["[rank 0] ready", "[rank 0] over 0"]
         assert (launcher.work_dir / "report.html").stat().st_size > 0
         assert launcher.events.of("job_finished")[0]["exit_code"] == 0
         assert json.loads((launcher.work_dir / "metrics.json").read_text())["logged"] == {"rank": 0}
@@ -185,4 +185,4 @@ def test_hints_and_a_notice_change_the_number_of_nodes(stage: Stage) -> None:
         (stage.here / "stop").touch()
         assert launcher.wait() == 0
         stage.assert_nothing_left()
-        assert launcher.stdout == "[rank 0] ready\n[rank 0] over 0\n"
+        assert script_lines(launcher.stdout) == ["[rank 0] ready", "[rank 0] over 0"]

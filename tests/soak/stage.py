@@ -29,6 +29,11 @@ LISTENS = "0A"
 _PR_SET_CHILD_SUBREAPER = 36
 
 
+def script_lines(text: str) -> list[str]:
+    """Returns the script's own lines of what was shown: libraries may add to them when a rank ends."""
+    return re.findall(r"^\[rank \d+\] (?:ready|over \d+)$", text, re.MULTILINE)
+
+
 class Stage:
     """Folders for one launch at a time, and all that was seen of it.
 

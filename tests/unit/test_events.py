@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from elastic_launcher.events import (
     EventVersionError,
     finite,
     read_events,
+    steady_clock,
 )
 
 JSON = st.recursive(
@@ -65,6 +67,23 @@ def test_every_kind_has_its_head(kind: str, path: Path) -> None:
     document = json.loads(path.read_text())
     assert list(document) == ["v", "time", "kind", "generation", "node"]
     assert document == {"v": 1, "time": 1000, "kind": kind, "generation": 7, "node": 2}
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+def test_a_wall_clock_that_is_set_changes_nothing(jump: float) -> None:
+    wall = iter([1000.0, 1000.0 + jump, 1000.0 + jump])
+    clock = steady_clock(0.0, wall.__next__, iter([5.0, 6.0, 8.0]).__next__)
+    assert [clock(), clock()] == [1001.0, 1003.0]
+
+
+def test_a_log_that_is_continued_never_runs_backwards(path: Path) -> None:
+    ahead = time.time() + 3600.0
+    for clock in (lambda: ahead, None):
+        log = EventLog(path, clock)
+        log.append("warning")
+        log.close()
+    first, second = read_events(path)
+    assert first.time == ahead <= second.time
 
 
 def test_numbers_that_json_lacks_are_written_by_name(path: Path) -> None:

@@ -116,10 +116,13 @@ def test_a_refusal_is_told_at_once() -> None:
     assert len(script.requests) == 1
 
 
-def test_a_counter_that_came_too_late_is_signed_again() -> None:
-    script = Script((401, {"error": "used before", "replayed": True}), (200, {"fine": True}))
+def test_a_counter_below_one_that_was_used_is_signed_again_above_it() -> None:
+    """As from a user whose clock was set back between two commands."""
+    used = time.time_ns() + 3600 * 10**9
+    script = Script((401, {"error": "used before", "used": used}), (200, {"fine": True}))
     with serving(script) as url, ControlClient(url, "cli", KEY) as client:
         assert client.get("/v1/status") == {"fine": True}
+    assert [int(request[2][COUNTER_HEADER]) > used for request in script.requests] == [False, True]
 
 
 def test_the_time_out_bounds_the_whole_call() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from elastic_launcher.config import JobConfig
+from elastic_launcher.coordinator.grace import RECLAIM_SECONDS
 from elastic_launcher.coordinator.quota import Clocks, Quota
 from elastic_launcher.coordinator.state import Target
 from elastic_launcher.hints import HintError, HintRead
@@ -122,6 +125,7 @@ def test_the_first_document_gives_the_first_target() -> None:
             "source": "hints.json",
             "match": "hints[0]",
             "stale": False,
+            "reclaim_by": None,
         }
     ]
 
@@ -283,6 +287,59 @@ def test_what_comes_later_and_is_no_document_changes_nothing(text: str | None, e
         await played.expect(2, 3)
 
     assert len(play(story).of(event)) == 1
+
+
+def reclaiming(by: str, to: int = 1) -> str:
+    """A document that allows four GPUs, and takes all but some of them back."""
+    entry = {"match": {}, "gpus": {"allowed": 4}, "growAfterSeconds": 60, "reclaim": {"to": to, "by": by}}
+    return json.dumps({"apiVersion": "elastic-hints/v1", "hints": [entry]})
+
+
+def test_a_reclaim_says_when_its_nodes_may_be_killed_by_the_clock_that_nobody_sets() -> None:
+    async def story(played: Played) -> None:
+        played.source.write(document(4))
+        await played.expect(4)
+        before = time.monotonic()
+        played.source.write(reclaiming(datetime.fromtimestamp(time.time() + 1000, UTC).isoformat()))
+        await played.expect(4, 1)
+        assert 1000 <= played.told[1][0].by - before + 1e-3 < 1000 + PATIENCE
+
+    assert play(story).told[0][0].by == math.inf
+
+
+def test_a_reclaim_whose_time_is_over_leaves_the_seconds_that_leaving_takes() -> None:
+    async def story(played: Played) -> None:
+        before = time.monotonic()
+        played.source.write(reclaiming("2001-01-01T00:00:00Z"))
+        await played.expect(1)
+        assert RECLAIM_SECONDS <= played.told[0][0].by - before < RECLAIM_SECONDS + PATIENCE
+
+    play(story)
+
+
+def test_another_time_of_a_reclaim_is_told_and_the_same_one_is_not() -> None:
+    async def story(played: Played) -> None:
+        played.source.write(document(4))
+        for by in ("2998-01-01T00:00:00Z", "2998-01-01T00:00:00+00:00", "2999-01-01T00:00:00Z"):
+            played.source.write(reclaiming(by))
+        await played.until(lambda: len(played.of("hint_applied")) == 4)
+        played.source.write(document(4))
+        await played.until(lambda: len(played.told) == 4)
+
+    told = [target for target, _ in play(story).told]
+    assert [target.nodes for target in told] == [4, 1, 1, 1]
+    assert told[1].by < told[2].by < told[3].by == math.inf
+
+
+def test_a_malformed_time_of_a_reclaim_is_said_with_its_key_and_changes_nothing() -> None:
+    async def story(played: Played) -> None:
+        played.source.write(document(4))
+        played.source.write(reclaiming("tomorrow"))
+        await played.until(lambda: bool(played.of("hint_rejected")))
+        await played.expect(4)
+
+    [rejected] = play(story).of("hint_rejected")
+    assert '"by" is "tomorrow" (hints[0].reclaim.by); it must be a time' in rejected["message"]
 
 
 def test_a_stale_document_never_raises() -> None:

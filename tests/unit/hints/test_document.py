@@ -28,7 +28,7 @@ def test_the_contracts_example() -> None:
     assert (found.generation, found.observed_at, found.ttl_seconds, found.warnings) == (42, 1795168800.0, 120.0, ())
     assert found.defaults == Entry("defaults", {}, 1)
     match = {"namespace": "ml", "queue": "team-a", "pipeline": "bert", "job": "*"}
-    assert found.entries == (Entry("hints[0]", match, 6, 2, 8, 50, 2, (2, 4, 8), 300.0, 2),)
+    assert found.entries == (Entry("hints[0]", match, 6, 2, 8, 50, 2, (2, 4, 8), 300.0, 2, 1795168830.0),)
 
 
 def test_the_flat_form() -> None:
@@ -187,6 +187,8 @@ def one(**more: Any) -> str:
         (one(growAfterSeconds=-0.5), "hints[0].growAfterSeconds", '"growAfterSeconds" is -0.5'),
         (one(reclaim=2), "hints[0].reclaim", '"reclaim" is 2 (hints[0].reclaim); it must be an object with "to"'),
         (one(reclaim={}), "hints[0].reclaim.to", '"to" is missing (hints[0].reclaim.to)'),
+        (one(reclaim={"to": 1, "by": "9999-12-31T23:59:59.999999Z"}), "hints[0].reclaim.by", "it must be a time"),
+        (one(reclaim={"to": 1, "by": "0001-01-01T00:00:00+05:00"}), "hints[0].reclaim.by", "it must be a time"),
         (one(reclaim={"to": 1, "by": 3}), "hints[0].reclaim.by", '"by" is 3 (hints[0].reclaim.by); it must be a time'),
         (text(*[hint()] * 1001), "hints", '"hints" has 1001 entries; it must have 1000 at most'),
         (json.dumps({f"job.j{i}": "1" for i in range(1001)}), "hints", "has 1001 entries"),

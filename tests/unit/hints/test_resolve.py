@@ -65,6 +65,22 @@ def test_a_reclaim_acts_at_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reclaim", "by"),
+    [
+        ({"to": 3, "by": "2099-01-01T00:00:00Z"}, 4070908800.0),
+        ({"to": 3, "by": "2099-01-01T02:00:00+02:00"}, 4070908800.0),
+        ({"to": 3, "by": "2001-01-01T00:00:00"}, 978307200.0),
+        ({"to": 3}, None),
+        ({"to": 8, "by": "2099-01-01T00:00:00Z"}, None),  # nothing is taken
+    ],
+)
+def test_a_reclaim_says_by_when_where_it_takes_something(reclaim: dict[str, Any], by: float | None) -> None:
+    found = resolved(document(hint(8, reclaim=reclaim)))
+    assert found.reclaim_by == by
+    assert any("are to be left, by " in line for line in found.why) == (by is not None)
+
+
+@pytest.mark.parametrize(
     ("row", "demand", "nodes"),
     [
         (hint(7), {}, 7),

@@ -15,7 +15,8 @@ import typer
 from typer.testing import CliRunner, Result
 
 from elastic_launcher.cli.report import report
-from elastic_launcher.cli.status import launcher_lives, status
+from elastic_launcher.cli.status import document, launcher_lives, status
+from elastic_launcher.report.state import fold
 from elastic_launcher.workdir import process_start
 from tests.unit.report import jobs
 from tests.unit.report.terminals import in_terminal
@@ -72,6 +73,13 @@ def test_a_job_that_runs(tmp_path: Path) -> None:
     assert (lines["resizes"], lines["node 3"]) == ("2", "training, member 3, rank 1")
     assert "node 1" not in lines
     assert lines["launcher"] == f"process {os.getpid()} on {socket.gethostname()}, alive, http://127.0.0.1:8123"
+
+
+def test_a_clock_that_was_set_back_since_hides_no_time() -> None:
+    state = fold(jobs.resized().events[:-8])
+    assert state.last_at > state.started_at
+    found = document(state, {}, {}, alive=True, now=state.started_at - 3600.0)
+    assert found["seconds"] == round(state.last_at - state.started_at, 3)
 
 
 def test_a_job_whose_launcher_is_gone(tmp_path: Path) -> None:
