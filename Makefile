@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PURE   := elastic_launcher/batch.py elastic_launcher/sampling.py elastic_launcher/config.py elastic_launcher/options.py elastic_launcher/events.py elastic_launcher/period.py elastic_launcher/hints elastic_launcher/checkpoint
-CODE   := elastic_launcher components pipelines tests benchmarks
+TWO    := --numprocesses 2 --dist loadgroup # local cases wait for processes most of the time
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-local lint format bench soak chaos golden clean
@@ -24,10 +24,10 @@ run: $(STAMP) ## a real Kubeflow pipeline on this machine: 1 -> 3 -> 2 nodes whi
 
 test: $(STAMP) ## unit tests, one local case a law, one kfp.local run
 	$(BIN)/python -m pytest -q tests/unit components
-	$(BIN)/python -m pytest -q -m quick tests/local
+	$(BIN)/python -m pytest -q $(TWO) -m quick tests/local
 
 test-local: $(STAMP) ## the other local tests: several processes each
-	$(BIN)/python -m pytest -q -m 'not quick' tests/local
+	$(BIN)/python -m pytest -q $(TWO) -m 'not quick' tests/local
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

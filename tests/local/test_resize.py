@@ -31,6 +31,9 @@ def options(folder: Path, **more: Any) -> str:
     )
 
 
+TOGETHER = pytest.mark.xdist_group("resized")  # one job for all three, in one process
+
+
 @pytest.fixture(scope="module")
 def resized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Launcher]]:
     """A job that went 1, 3, 2, 4, 1, 3, 2: by hints, and once by notice."""
@@ -52,6 +55,7 @@ def resized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, La
 
 
 @pytest.mark.quick
+@TOGETHER
 def test_the_same_training_through_six_resizes(resized: tuple[Path, Launcher]) -> None:
     folder, job = resized
     sizes = [event["world_size"] for event in job.events.of("generation_formed")]
@@ -70,12 +74,14 @@ def test_the_same_training_through_six_resizes(resized: tuple[Path, Launcher]) -
 
 
 @pytest.mark.quick
+@TOGETHER
 def test_each_sample_once_in_order_through_six_resizes(resized: tuple[Path, Launcher]) -> None:
     folder, _ = resized
     assert assert_each_sample_once(read_ledgers(folder), SAMPLES, BATCH, MICRO) > 10
 
 
 @pytest.mark.quick
+@TOGETHER
 def test_survivors_keep_their_processes(resized: tuple[Path, Launcher]) -> None:
     folder, job = resized
     member_of_pid = {rows[0]["pid"]: rows[0]["member"] for rows in read_ledgers(folder)}
