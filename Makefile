@@ -7,7 +7,7 @@ PURE   := elastic_launcher/batch.py elastic_launcher/sampling.py elastic_launche
 TWO    := --numprocesses 2 --dist loadgroup # local cases wait for processes most of the time
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-local lint format bench soak chaos golden clean
+.PHONY: help run test test-local cluster test-cluster cluster-down lint format bench soak chaos golden clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,15 @@ test: $(STAMP) ## unit tests, one local case a law, one kfp.local run
 
 test-local: $(STAMP) ## the other local tests: several processes each
 	$(BIN)/python -m pytest -q $(TWO) -m 'not quick' tests/local
+
+cluster: ## a real Kubernetes of two nodes on this machine; needs root and Go (tests/cluster/README.md; ARGS="--grace 10")
+	$(PYTHON) -m tests.cluster up $(ARGS)
+
+test-cluster: $(STAMP) cluster ## the tests that need a cluster
+	$(BIN)/python -m pytest -q tests/cluster
+
+cluster-down: ## end the cluster and leave nothing of it but the cache of its programs
+	$(PYTHON) -m tests.cluster down
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -1,0 +1,91 @@
+"""Pods under the *restricted* Pod Security Standard, whose Python comes through read-only volumes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tests.cluster.machine import volumes
+from tests.cluster.machine.image import TEST
+from tests.cluster.machine.kubectl import Kubectl
+from tests.cluster.machine.node import REPOSITORY
+
+FOLDERS = volumes.python_folders(REPOSITORY)
+UID = 1_000_650_000  # as OpenShift hands them out: no passwd knows it
+SETTLES_WITHIN = 180.0  # a pod's start on a busy machine
+
+
+@contextmanager
+def namespace(kubectl: Kubectl, purpose: str) -> Iterator[str]:
+    """Makes a namespace that admits restricted pods only, with the volumes of Python in it; removes both at the end."""
+    name = f"{purpose}-{os.getpid()}"
+    level = {"pod-security.kubernetes.io/enforce": "restricted"}
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": level}})
+    try:
+        kubectl.apply(*volumes.volumes(name, FOLDERS))
+        yield name
+    finally:
+        kubectl("delete", "namespace", name)
+        kubectl("delete", "persistentvolumes", "-l", f"{volumes.LABEL}={name}")
+
+
+def python_pod(name: str, *argv: str, node: int | None = None, gpus: int = 0, **spec: Any) -> dict[str, Any]:
+    """Returns a restricted pod that runs this environment's Python.
+
+    Args:
+        name: The pod's name.
+        *argv: Python's arguments.
+        node: Which node it has to run on; None for any.
+        gpus: How many GPUs it asks for.
+        **spec: More fields of its specification.
+    """
+    shown, mounts = volumes.pod_volumes(FOLDERS)
+    container = {
+        "name": "main",
+        "image": TEST,
+        "imagePullPolicy": "Never",
+        "command": [f"{sys.prefix}/bin/python", *argv],
+        "env": [{"name": "HOME", "value": "/tmp"}, {"name": "PYTHONPATH", "value": str(REPOSITORY)}],
+        "resources": {"limits": {"nvidia.com/gpu": gpus}} if gpus else {},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *mounts],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {
+            "automountServiceAccountToken": False,
+            "nodeSelector": {} if node is None else {"kubernetes.io/hostname": f"node-{node}"},
+            "restartPolicy": "Never",
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": UID,
+                "runAsGroup": 0,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [container],
+            "volumes": [{"name": "tmp", "emptyDir": {}}, *shown],
+            **spec,
+        },
+    }
+
+
+def wait(kubectl: Kubectl, space: str, pod: str, line: str, wanted: Sequence[str]) -> str:
+    """Waits until what a JSONPath template says of a pod is one of the wanted lines, and returns it."""
+    return kubectl.watch(
+        "pods",
+        f"--namespace={space}",
+        f"--field-selector=metadata.name={pod}",
+        line=line,
+        good=lambda seen: seen in wanted,
+        what=f"pod {space}/{pod}: {line} is one of {', '.join(wanted)}",
+        seconds=SETTLES_WITHIN,
+    )

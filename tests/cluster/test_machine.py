@@ -1,0 +1,230 @@
+"""The laws of the machine's own cluster, on which the other tests rely. ``make cluster`` has to have started it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import pods
+from tests.cluster.machine import cluster
+from tests.cluster.machine.kubectl import Kubectl
+from tests.cluster.machine.lan import BRIDGE
+from tests.cluster.machine.node import CGROUPS, REPOSITORY
+from tests.cluster.machine.places import MOST_NODES, NodePlaces, Places
+from tests.cluster.machine.processes import ClusterError
+
+PLACES = Places.default()
+PORT = 8080
+SILENCE = 3.0  # seconds; a reset, a refusal or an end of file would come in a millisecond
+SECOND = 1
+# Sends a line to whoever connects and then nothing, so that a reader sees what becomes of the connection.
+SERVER = f"""
+import socket
+kept = []
+with socket.create_server(("", {PORT})) as server:
+    while True:
+        kept.append(server.accept()[0])
+        kept[-1].sendall(b"here\\n")
+"""
+PHASE = "{.status.phase}"
+READY = '{.status.conditions[?(@.type=="Ready")].status} {.status.containerStatuses[*].restartCount}'
+
+
+def act(*argv: str) -> None:
+    """Does what the command line does, as a person would."""
+    subprocess.run([sys.executable, "-m", "tests.cluster", *argv], cwd=REPOSITORY, check=True)
+
+
+@pytest.fixture(scope="module")
+def kubectl() -> Kubectl:
+    return Kubectl(PLACES, cluster.running(PLACES).programs)
+
+
+@pytest.fixture
+def space(kubectl: Kubectl) -> Iterator[str]:
+    with pods.namespace(kubectl, "machine") as name:
+        yield name
+
+
+def start(kubectl: Kubectl, space: str, pod: dict[str, object]) -> None:
+    kubectl("apply", f"--namespace={space}", "-f", "-", stdin=json.dumps(pod))
+
+
+def serve(kubectl: Kubectl, space: str, name: str, node: int) -> str:
+    """Starts a server in a pod that is started again when its node is, and returns its address."""
+    start(kubectl, space, pods.python_pod(name, "-c", SERVER, node=node, restartPolicy="Always"))
+    pods.wait(kubectl, space, name, READY, ["True 0"])
+    address = kubectl("get", "pod", name, f"--namespace={space}", "-o", "jsonpath={.status.podIP}")
+    connect(address).close()
+    return address
+
+
+def connect(address: str) -> socket.socket:
+    connection = socket.create_connection((address, PORT), timeout=30)
+    assert connection.recv(100) == b"here\n"
+    connection.settimeout(SILENCE)
+    return connection
+
+
+@pytest.fixture
+def second_back() -> Iterator[None]:
+    yield
+    act("node", str(SECOND), "up")
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_restricted_pod_runs_torch(kubectl: Kubectl, space: str, node: int) -> None:
+    code = "import os, torch, elastic_launcher; print(os.getuid(), torch.ones(2).sum().item())"
+    start(kubectl, space, pods.python_pod("torch", "-c", code, node=node, gpus=1))
+    assert pods.wait(kubectl, space, "torch", PHASE, ["Succeeded", "Failed"]) == "Succeeded"
+    assert kubectl("logs", "torch", f"--namespace={space}") == f"{pods.UID} 2.0\n"
+
+
+def test_pods_do_not_write_through_the_volumes(kubectl: Kubectl, space: str) -> None:
+    code = f"import os, errno; assert os.statvfs({str(REPOSITORY)!r}).f_flag & os.ST_RDONLY"
+    start(kubectl, space, pods.python_pod("reader", "-c", code))
+    assert pods.wait(kubectl, space, "reader", PHASE, ["Succeeded", "Failed"]) == "Succeeded"
+
+
+def test_an_unrestricted_pod_is_refused(kubectl: Kubectl, space: str) -> None:
+    pod = pods.python_pod("host", "-c", "", volumes=[{"name": "usr", "hostPath": {"path": "/usr"}}])
+    with pytest.raises(ClusterError, match="violates PodSecurity"):
+        start(kubectl, space, pod)
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_pods_reach_each_other_and_the_api_through_services(kubectl: Kubectl, space: str, node: int) -> None:
+    serve(kubectl, space, "server", node=SECOND)
+    kubectl("expose", "pod", "server", f"--namespace={space}", f"--port={PORT}")
+    service = kubectl("get", "service", "server", f"--namespace={space}", "-o", "jsonpath={.spec.clusterIP}")
+    code = (
+        "import socket\n"
+        f"assert socket.create_connection(({service!r}, {PORT}), timeout=30).recv(9) == b'here\\n'\n"
+        "socket.create_connection(('10.96.0.1', 443), timeout=30)"
+    )
+    start(kubectl, space, pods.python_pod("client", "-c", code, node=node))
+    assert pods.wait(kubectl, space, "client", PHASE, ["Succeeded", "Failed"]) == "Succeeded"
+
+
+def test_names_are_refused_at_once(kubectl: Kubectl, space: str) -> None:
+    name = "kubernetes.default.svc"
+    code = f"import socket\ntry: socket.gethostbyname({name!r})\nexcept socket.gaierror as e: print(e.errno)"
+    start(kubectl, space, pods.python_pod("names", "-c", code))
+    assert pods.wait(kubectl, space, "names", PHASE, ["Succeeded", "Failed"]) == "Succeeded"
+    assert kubectl("logs", "names", f"--namespace={space}") == f"{socket.EAI_AGAIN}\n"
+
+
+def test_gpus_are_counted(kubectl: Kubectl, space: str) -> None:
+    start(kubectl, space, pods.python_pod("greedy", "-c", "", gpus=cluster.running(PLACES).gpus + 1))
+    why = '{.status.conditions[?(@.type=="PodScheduled")].reason}'
+    pods.wait(kubectl, space, "greedy", why, ["Unschedulable"])
+    said = kubectl("get", "pod", "greedy", f"--namespace={space}", "-o", "jsonpath={.status.conditions[*].message}")
+    assert "2 Insufficient nvidia.com/gpu" in said
+
+
+def test_a_cut_is_silent_and_is_mended(kubectl: Kubectl, space: str) -> None:
+    address = serve(kubectl, space, "server", node=SECOND)
+    with connect(address) as connection:
+        act("node", str(SECOND), "cut")
+        try:
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+            with pytest.raises(TimeoutError):
+                socket.create_connection((address, PORT), timeout=SILENCE)
+        finally:
+            act("node", str(SECOND), "mend")
+    connect(address).close()
+
+
+@pytest.mark.usefixtures("second_back")
+def test_a_node_that_vanishes_says_nothing_and_comes_back_with_its_pods(kubectl: Kubectl, space: str) -> None:
+    address = serve(kubectl, space, "server", node=SECOND)
+    with connect(address) as connection:
+        act("node", str(SECOND), "vanish")
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        with pytest.raises(TimeoutError):
+            socket.create_connection((address, PORT), timeout=SILENCE)
+    act("node", str(SECOND), "up")
+    pods.wait(kubectl, space, "server", READY, ["True 1"])
+
+
+def test_pods_run_on_while_their_kubelet_is_stopped(kubectl: Kubectl, space: str) -> None:
+    address = serve(kubectl, space, "server", node=SECOND)
+    act("node", str(SECOND), "kubelet", "stop")
+    try:
+        connect(address).close()
+    finally:
+        act("node", str(SECOND), "kubelet", "cont")
+    kubectl("exec", "server", f"--namespace={space}", "--", "/bin/true")
+
+
+def test_the_kubelet_is_killed_and_started(kubectl: Kubectl, space: str) -> None:
+    address = serve(kubectl, space, "server", node=SECOND)
+    act("node", str(SECOND), "kubelet", "kill")
+    act("node", str(SECOND), "kubelet", "start")
+    act("node", str(SECOND), "up")
+    connect(address).close()
+    pods.wait(kubectl, space, "server", READY, ["True 0"])
+
+
+def test_the_api_server_is_restarted(kubectl: Kubectl, space: str) -> None:
+    address = serve(kubectl, space, "server", node=SECOND)
+    act("apiserver", "restart")
+    connect(address).close()
+    pods.wait(kubectl, space, "server", READY, ["True 0"])
+
+
+def test_the_audit_log_tells_who_asked_for_what(kubectl: Kubectl, space: str) -> None:
+    kubectl(
+        "get",
+        "configmaps",
+        f"--namespace={space}",
+        "--as=system:serviceaccount:ml:someone",
+        "--as-group=system:masters",
+    )
+    asked = [json.loads(line) for line in PLACES.audit_log.read_text().splitlines() if space in line]
+    verbs = {(r["verb"], r["objectRef"]["resource"], r.get("impersonatedUser", {}).get("username")) for r in asked}
+    assert ("list", "configmaps", "system:serviceaccount:ml:someone") in verbs
+
+
+def test_up_again_starts_nothing_anew(kubectl: Kubectl, space: str) -> None:
+    address = serve(kubectl, space, "server", node=SECOND)
+    with connect(address) as connection:
+        act("up")
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+
+
+def left() -> list[str]:
+    """Returns what there is of a cluster on this machine."""
+    state = str(PLACES.state)
+    commands = [path.read_bytes().replace(b"\0", b" ").decode() for path in Path("/proc").glob("[0-9]*/cmdline")]
+    found = [command for command in commands if state in command or "containerd-shim" in command]
+    found += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if state in line]
+    links = {BRIDGE, *(NodePlaces(PLACES, index).link for index in range(MOST_NODES))}
+    found += [path.name for path in Path("/sys/class/net").iterdir() if path.name in links]
+    found += [str(path) for link in links for path in [*CGROUPS.glob(link), *CGROUPS.glob(f"*/{link}")]]
+    routes = subprocess.run(["ip", "route"], capture_output=True, text=True, check=True).stdout.splitlines()
+    found += [route for route in routes if route.startswith(("10.244.", "10.245."))]
+    return found + ([state] if PLACES.state.exists() else [])
+
+
+def test_nothing_is_left_when_it_is_taken_down() -> None:
+    assert left()
+    settings = cluster.running(PLACES)
+    kernel = [path.read_text() for path in cluster.SYSCTLS]
+    saved = json.loads((PLACES.state / "sysctls.json").read_text())
+    act("down")
+    try:
+        assert left() == []
+        assert [path.read_text() for path in cluster.SYSCTLS] == list(saved.values())
+    finally:
+        act("up", f"--nodes={settings.nodes}", f"--gpus={settings.gpus}")
+    assert [path.read_text() for path in cluster.SYSCTLS] == kernel
