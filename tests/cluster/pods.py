@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,15 +21,19 @@ SETTLES_WITHIN = 180.0  # a pod's start on a busy machine
 @contextmanager
 def namespace(kubectl: Kubectl, purpose: str) -> Iterator[str]:
     """Makes a namespace that admits restricted pods only, with the volumes of Python in it; removes both at the end."""
-    name = f"{purpose}-{os.getpid()}"
+    name = f"{purpose}-{secrets.token_hex(4)}"
     level = {"pod-security.kubernetes.io/enforce": "restricted"}
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": level}})
     try:
         kubectl.apply(*volumes.volumes(name, FOLDERS))
+        bound = "--for=jsonpath={.status.phase}=Bound"
+        kubectl(
+            "wait", bound, "persistentvolumeclaims", "--all", f"--namespace={name}", f"--timeout={SETTLES_WITHIN:.0f}s"
+        )
         yield name
     finally:
-        kubectl("delete", "namespace", name)
-        kubectl("delete", "persistentvolumes", "-l", f"{volumes.LABEL}={name}")
+        kubectl("delete", "namespace", name, "--wait=false")
+        kubectl("delete", "persistentvolumes", "-l", f"{volumes.LABEL}={name}", "--wait=false")
 
 
 def python_pod(name: str, *argv: str, node: int | None = None, gpus: int = 0, **spec: Any) -> dict[str, Any]:

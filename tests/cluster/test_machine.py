@@ -58,7 +58,8 @@ def start(kubectl: Kubectl, space: str, pod: dict[str, object]) -> None:
 
 def serve(kubectl: Kubectl, space: str, name: str, node: int) -> str:
     """Starts a server in a pod that is started again when its node is, and returns its address."""
-    start(kubectl, space, pods.python_pod(name, "-c", SERVER, node=node, restartPolicy="Always"))
+    lasting = {"restartPolicy": "Always", "terminationGracePeriodSeconds": 0}
+    start(kubectl, space, pods.python_pod(name, "-c", SERVER, node=node, **lasting))
     pods.wait(kubectl, space, name, READY, ["True 0"])
     address = kubectl("get", "pod", name, f"--namespace={space}", "-o", "jsonpath={.status.podIP}")
     connect(address).close()
@@ -93,7 +94,8 @@ def test_pods_do_not_write_through_the_volumes(kubectl: Kubectl, space: str) -> 
 
 
 def test_an_unrestricted_pod_is_refused(kubectl: Kubectl, space: str) -> None:
-    pod = pods.python_pod("host", "-c", "", volumes=[{"name": "usr", "hostPath": {"path": "/usr"}}])
+    pod = pods.python_pod("host", "-c", "")
+    pod["spec"]["volumes"].append({"name": "host", "hostPath": {"path": "/usr"}})
     with pytest.raises(ClusterError, match="violates PodSecurity"):
         start(kubectl, space, pod)
 

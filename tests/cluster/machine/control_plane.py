@@ -83,6 +83,7 @@ class ControlPlane:
             f"--audit-policy-file={state / 'audit-policy.json'}",
             f"--audit-log-path={self._places.audit_log}",
             "--audit-log-maxsize=200",
+            "--shutdown-watch-termination-grace-period=1s",  # else it waits a minute for those who watch
             "--audit-log-maxbackup=1",
         ]
 
@@ -97,6 +98,7 @@ class ControlPlane:
             "--leader-elect=false",
             f"--cluster-cidr={POD_RANGE}",
             "--secure-port=0",
+            "--pvclaimbinder-sync-period=1s",  # a claim that is seen before its volume waits for this, by default 15 s
             *sooner,
         ]
 
