@@ -6,6 +6,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tests.cluster.machine import volumes
@@ -36,7 +37,9 @@ def namespace(kubectl: Kubectl, purpose: str) -> Iterator[str]:
         kubectl("delete", "persistentvolumes", "-l", f"{volumes.LABEL}={name}", "--wait=false")
 
 
-def python_pod(name: str, *argv: str, node: int | None = None, gpus: int = 0, **spec: Any) -> dict[str, Any]:
+def python_pod(
+    name: str, *argv: str, node: int | None = None, gpus: int = 0, writable: Sequence[Path] = ()
+) -> dict[str, Any]:
     """Returns a restricted pod that runs this environment's Python.
 
     Args:
@@ -44,9 +47,10 @@ def python_pod(name: str, *argv: str, node: int | None = None, gpus: int = 0, **
         *argv: Python's arguments.
         node: Which node it has to run on; None for any.
         gpus: How many GPUs it asks for.
-        **spec: More fields of its specification.
+        writable: Folders that it may write to, of which there are claims.
     """
     shown, mounts = volumes.pod_volumes(FOLDERS)
+    written, write_mounts = volumes.pod_volumes(writable, writable=True)
     container = {
         "name": "main",
         "image": TEST,
@@ -59,7 +63,7 @@ def python_pod(name: str, *argv: str, node: int | None = None, gpus: int = 0, **
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *mounts],
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *mounts, *write_mounts],
     }
     return {
         "apiVersion": "v1",
@@ -76,8 +80,7 @@ def python_pod(name: str, *argv: str, node: int | None = None, gpus: int = 0, **
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
             "containers": [container],
-            "volumes": [{"name": "tmp", "emptyDir": {}}, *shown],
-            **spec,
+            "volumes": [{"name": "tmp", "emptyDir": {}}, *shown, *written],
         },
     }
 

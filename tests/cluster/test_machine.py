@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import pods
-from tests.cluster.machine import cluster
+from tests.cluster.machine import cluster, volumes
 from tests.cluster.machine.kubectl import Kubectl
 from tests.cluster.machine.lan import BRIDGE
 from tests.cluster.machine.node import CGROUPS, REPOSITORY
-from tests.cluster.machine.places import MOST_NODES, NodePlaces, Places
+from tests.cluster.machine.places import GPU, MOST_NODES, NodePlaces, Places
 from tests.cluster.machine.processes import ClusterError
 
 PLACES = Places.default()
@@ -58,8 +58,9 @@ def start(kubectl: Kubectl, space: str, pod: dict[str, object]) -> None:
 
 def serve(kubectl: Kubectl, space: str, name: str, node: int) -> str:
     """Starts a server in a pod that is started again when its node is, and returns its address."""
-    lasting = {"restartPolicy": "Always", "terminationGracePeriodSeconds": 0}
-    start(kubectl, space, pods.python_pod(name, "-c", SERVER, node=node, **lasting))
+    pod = pods.python_pod(name, "-c", SERVER, node=node)
+    pod["spec"] |= {"restartPolicy": "Always", "terminationGracePeriodSeconds": 0}
+    start(kubectl, space, pod)
     pods.wait(kubectl, space, name, READY, ["True 0"])
     address = kubectl("get", "pod", name, f"--namespace={space}", "-o", "jsonpath={.status.podIP}")
     connect(address).close()
@@ -91,6 +92,16 @@ def test_pods_do_not_write_through_the_volumes(kubectl: Kubectl, space: str) -> 
     code = f"import os, errno; assert os.statvfs({str(REPOSITORY)!r}).f_flag & os.ST_RDONLY"
     start(kubectl, space, pods.python_pod("reader", "-c", code))
     assert pods.wait(kubectl, space, "reader", PHASE, ["Succeeded", "Failed"]) == "Succeeded"
+
+
+def test_what_a_pod_writes_is_read_on_the_other_node(kubectl: Kubectl, space: str, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)  # pods have users of their own
+    kubectl.apply(*volumes.volumes(space, [tmp_path], writable=True))
+    for node, code in enumerate(("write_text('kept')", "read_text()")):
+        code = f"import pathlib; assert pathlib.Path({str(tmp_path / 'file')!r}).{code}"
+        start(kubectl, space, pods.python_pod(f"on-{node}", "-c", code, node=node, writable=[tmp_path]))
+        assert pods.wait(kubectl, space, f"on-{node}", PHASE, ["Succeeded", "Failed"]) == "Succeeded"
+    assert (tmp_path / "file").read_text() == "kept"
 
 
 def test_an_unrestricted_pod_is_refused(kubectl: Kubectl, space: str) -> None:
@@ -128,6 +139,23 @@ def test_gpus_are_counted(kubectl: Kubectl, space: str) -> None:
     pods.wait(kubectl, space, "greedy", why, ["Unschedulable"])
     said = kubectl("get", "pod", "greedy", f"--namespace={space}", "-o", "jsonpath={.status.conditions[*].message}")
     assert "2 Insufficient nvidia.com/gpu" in said
+
+
+def test_quotas_and_limits_are_enforced(kubectl: Kubectl, space: str) -> None:
+    metadata = {"name": "most", "namespace": space}
+    limit = {"type": "Container", "max": {"memory": "1Gi"}, "default": {"memory": "1Gi"}}
+    quota = {"hard": {f"requests.{GPU}": "1"}}
+    kubectl.apply(
+        {"apiVersion": "v1", "kind": "LimitRange", "metadata": metadata, "spec": {"limits": [limit]}},
+        {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": quota},
+    )
+    kubectl("wait", "--for=jsonpath={.status.hard}", "resourcequota", "most", f"--namespace={space}")
+    with pytest.raises(ClusterError, match="exceeded quota: most"):
+        start(kubectl, space, pods.python_pod("two", "-c", "", gpus=2))
+    large = pods.python_pod("large", "-c", "")
+    large["spec"]["containers"][0]["resources"] = {"limits": {"memory": "2Gi"}}
+    with pytest.raises(ClusterError, match="maximum memory usage per Container is 1Gi"):
+        start(kubectl, space, large)
 
 
 def test_a_cut_is_silent_and_is_mended(kubectl: Kubectl, space: str) -> None:

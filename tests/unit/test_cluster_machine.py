@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -31,7 +32,14 @@ def test_pods_see_each_folder_once(checkout: str, prefix: str, base: str, folder
 def test_a_volume_belongs_to_its_claim_and_to_no_other() -> None:
     volume, claim = volumes.volumes("ml", [Path("/root/.pyenv/3.11")])
     assert volume["spec"]["claimRef"] == {key: claim["metadata"][key] for key in ("namespace", "name")}
-    assert claim["spec"]["volumeName"] == volume["metadata"]["name"] == "ml-root-pyenv-3-11"
+    assert claim["spec"]["volumeName"] == volume["metadata"]["name"]
+
+
+def test_claims_of_different_folders_have_different_names_that_pods_may_use() -> None:
+    folders = [Path("/a/b"), Path("/a-b"), Path("/A/b"), Path("/" + "deep/" * 40), Path("/deeper/" + "deep/" * 40)]
+    names = {volumes.claim_name(folder) for folder in folders}
+    assert len(names) == len(folders)
+    assert all(re.fullmatch("[a-z0-9][a-z0-9-]{0,61}[a-z0-9]", name) for name in names)
 
 
 def test_the_same_folder_gives_the_same_image(tmp_path: Path) -> None:

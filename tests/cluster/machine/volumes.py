@@ -5,6 +5,7 @@ So pods of an almost empty image run torch. They are read-only, and of a kind wh
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 from collections.abc import Iterable
@@ -27,8 +28,9 @@ def python_folders(checkout: Path, prefix: str = sys.prefix, base_prefix: str = 
 
 
 def claim_name(folder: Path) -> str:
-    """Returns the name of the claim by which pods mount a folder."""
-    return re.sub(r"[^a-z0-9]+", "-", str(folder).lower()).strip("-")
+    """Returns the name of the claim by which pods mount a folder: readable, short, and no other folder's."""
+    readable = re.sub(r"[^a-z0-9]+", "-", str(folder).lower())[-40:].strip("-")
+    return f"{readable}-{hashlib.sha256(str(folder).encode()).hexdigest()[:6]}"
 
 
 def volumes(namespace: str, folders: Iterable[Path], writable: bool = False) -> list[dict[str, Any]]:
@@ -70,10 +72,15 @@ def volumes(namespace: str, folders: Iterable[Path], writable: bool = False) -> 
     return objects
 
 
-def pod_volumes(folders: Iterable[Path]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Returns a pod's ``volumes`` and a container's ``volumeMounts`` that show folders read-only at their own paths."""
+def pod_volumes(folders: Iterable[Path], writable: bool = False) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns a pod's ``volumes`` and a container's ``volumeMounts`` that show folders at their own paths.
+
+    Args:
+        folders: Folders for which ``volumes`` made claims.
+        writable: Whether the pod may write.
+    """
     claims = {claim_name(folder): folder for folder in folders}
     return (
-        [{"name": name, "persistentVolumeClaim": {"claimName": name, "readOnly": True}} for name in claims],
-        [{"name": name, "mountPath": str(folder), "readOnly": True} for name, folder in claims.items()],
+        [{"name": name, "persistentVolumeClaim": {"claimName": name, "readOnly": not writable}} for name in claims],
+        [{"name": name, "mountPath": str(folder), "readOnly": not writable} for name, folder in claims.items()],
     )
