@@ -16,6 +16,7 @@ from tests.cluster.machine.node import REPOSITORY, Node
 from tests.cluster.machine.places import MOST_NODES, Places, home
 from tests.cluster.machine.processes import ClusterError
 
+OPTIONS = ("nodes", "gpus", "grace")
 SIGNALS = {"stop": "SIGSTOP", "cont": "SIGCONT", "kill": "SIGKILL"}
 
 
@@ -24,8 +25,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
 
     up = commands.add_parser("up", help="start what is not running")
-    up.add_argument("--nodes", type=int, default=2, choices=range(1, MOST_NODES + 1))
-    up.add_argument("--gpus", type=int, default=8, help="GPUs that each node shows; nothing enforces them (default: 8)")
+    up.add_argument("--nodes", type=int, choices=range(1, MOST_NODES + 1), help="how many nodes (default: 2)")
+    up.add_argument("--gpus", type=int, help="GPUs that each node shows; nothing enforces them (default: 8)")
     up.add_argument(
         "--grace", type=int, help="seconds after which a silent node counts as lost (default: Kubernetes' 50)"
     )
@@ -95,10 +96,14 @@ def main() -> int:
     args = _parser().parse_args()
     places = Places.default()
     try:
+        if args.command not in ("env", "volumes"):
+            cluster.check_machine()
         match args.command:
             case "up":
                 with _alone():
-                    cluster.up(places, args.nodes, args.gpus, args.grace)
+                    cluster.up(
+                        places, **{name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
+                    )
                 _environment(places)
             case "down":
                 with _alone():
@@ -109,10 +114,8 @@ def main() -> int:
                 items = volumes.volumes(args.namespace, volumes.python_folders(REPOSITORY))
                 print(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=1))
             case "node":
-                cluster.check_machine()
                 return _node(places, args)
             case "apiserver":
-                cluster.check_machine()
                 _api_server(places, args.act)
     except ClusterError as error:
         print(f"cluster: {error}", file=sys.stderr)

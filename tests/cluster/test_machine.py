@@ -256,5 +256,6 @@ def test_nothing_is_left_when_it_is_taken_down() -> None:
         assert left() == []
         assert [path.read_text() for path in cluster.SYSCTLS] == list(saved.values())
     finally:
-        act("up", f"--nodes={settings.nodes}", f"--gpus={settings.gpus}")
+        given = {"nodes": settings.nodes, "gpus": settings.gpus, "grace": settings.grace}
+        act("up", *(f"--{name}={value}" for name, value in given.items() if value is not None))
     assert [path.read_text() for path in cluster.SYSCTLS] == kernel

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from tests.cluster.machine import build, credentials, image, lan
@@ -48,19 +49,18 @@ def running(places: Places) -> Settings:
     return settings
 
 
-def up(places: Places, nodes: int, gpus: int, grace: int | None) -> None:
+def up(places: Places, **options: int) -> None:
     """Brings the cluster up: starts what is not running.
 
     Args:
         places: Where its files go.
-        nodes: How many nodes.
-        gpus: How many GPUs each shows.
-        grace: Seconds after which a silent node counts as lost; None for Kubernetes' own.
+        **options: ``Settings`` that are to differ from those of the cluster that is there, or from the usual ones.
     """
-    check_machine()
     build.provide_packages()
-    settings = Settings(build.provide_programs(), nodes, gpus, grace)
-    if places.settings() not in (None, settings):
+    programs = build.provide_programs()
+    current = places.settings()
+    settings = replace(current or Settings(programs), programs=programs, **options)
+    if current not in (None, settings):
         raise ClusterError("a cluster with other options or programs is there; `make cluster-down` takes it down")
     places.save(settings)
     if not (saved := places.state / "sysctls.json").exists():
@@ -69,14 +69,13 @@ def up(places: Places, nodes: int, gpus: int, grace: int | None) -> None:
     image.provide(places, settings.programs)
     lan.provide(places)
     ControlPlane(places, settings).start()
-    for index in range(nodes):
+    for index in range(settings.nodes):
         Node(places, settings, index).start()
         print(f"node-{index} is up", flush=True)
 
 
 def down(places: Places) -> None:
     """Takes the cluster down and leaves nothing of it but the cache of built programs and the Debian packages."""
-    check_machine()
     settings = running(places)
     for index in range(settings.nodes):
         Node(places, settings, index).vanish()

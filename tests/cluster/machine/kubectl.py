@@ -62,7 +62,7 @@ class Kubectl:
             try:
                 while select.select([watcher.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
                     if not (data := os.read(watcher.stdout.fileno(), 1 << 16)):
-                        break
+                        raise ClusterError(f"kubectl ended while it waited for this: {what}; it said {seen}")
                     *lines, rest = (rest + data).split(b"\n")
                     for seen in (text.decode() for text in lines):
                         if good(seen):

@@ -202,6 +202,9 @@ def _hierarchies() -> Iterator[Path]:
 
 
 def _make_cgroups(name: str) -> None:
+    if (controllers := CGROUPS / "cgroup.controllers").exists():  # v2: a kubelet wants all of them below its root
+        enabled = " ".join(f"+{controller}" for controller in controllers.read_text().split())
+        (CGROUPS / "cgroup.subtree_control").write_text(enabled)
     for hierarchy in _hierarchies():
         (hierarchy / name).mkdir(exist_ok=True)
 
