@@ -38,11 +38,12 @@ def namespace(kubectl: Kubectl, purpose: str) -> Iterator[str]:
 
 
 def python_pod(
-    name: str, *argv: str, node: int | None = None, gpus: int = 0, writable: Sequence[Path] = ()
+    space: str, name: str, *argv: str, node: int | None = None, gpus: int = 0, writable: Sequence[Path] = ()
 ) -> dict[str, Any]:
     """Returns a restricted pod that runs this environment's Python.
 
     Args:
+        space: Its namespace.
         name: The pod's name.
         *argv: Python's arguments.
         node: Which node it has to run on; None for any.
@@ -68,7 +69,7 @@ def python_pod(
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": name}},
+        "metadata": {"name": name, "namespace": space, "labels": {"app": name}},
         "spec": {
             "automountServiceAccountToken": False,
             "nodeSelector": {} if node is None else {"kubernetes.io/hostname": f"node-{node}"},

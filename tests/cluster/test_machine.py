@@ -52,15 +52,11 @@ def space(kubectl: Kubectl) -> Iterator[str]:
         yield name
 
 
-def start(kubectl: Kubectl, space: str, pod: dict[str, object]) -> None:
-    kubectl("apply", f"--namespace={space}", "-f", "-", stdin=json.dumps(pod))
-
-
 def serve(kubectl: Kubectl, space: str, name: str, node: int) -> str:
     """Starts a server in a pod that is started again when its node is, and returns its address."""
-    pod = pods.python_pod(name, "-c", SERVER, node=node)
+    pod = pods.python_pod(space, name, "-c", SERVER, node=node)
     pod["spec"] |= {"restartPolicy": "Always", "terminationGracePeriodSeconds": 0}
-    start(kubectl, space, pod)
+    kubectl.apply(pod)
     pods.wait(kubectl, space, name, READY, ["True 0"])
     address = kubectl("get", "pod", name, f"--namespace={space}", "-o", "jsonpath={.status.podIP}")
     connect(address).close()
@@ -83,14 +79,14 @@ def second_back() -> Iterator[None]:
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_restricted_pod_runs_torch(kubectl: Kubectl, space: str, node: int) -> None:
     code = "import os, torch, elastic_launcher; print(os.getuid(), torch.ones(2).sum().item())"
-    start(kubectl, space, pods.python_pod("torch", "-c", code, node=node, gpus=1))
+    kubectl.apply(pods.python_pod(space, "torch", "-c", code, node=node, gpus=1))
     assert pods.wait(kubectl, space, "torch", PHASE, ["Succeeded", "Failed"]) == "Succeeded"
     assert kubectl("logs", "torch", f"--namespace={space}") == f"{pods.UID} 2.0\n"
 
 
 def test_pods_do_not_write_through_the_volumes(kubectl: Kubectl, space: str) -> None:
     code = f"import os, errno; assert os.statvfs({str(REPOSITORY)!r}).f_flag & os.ST_RDONLY"
-    start(kubectl, space, pods.python_pod("reader", "-c", code))
+    kubectl.apply(pods.python_pod(space, "reader", "-c", code))
     assert pods.wait(kubectl, space, "reader", PHASE, ["Succeeded", "Failed"]) == "Succeeded"
 
 
@@ -99,16 +95,16 @@ def test_what_a_pod_writes_is_read_on_the_other_node(kubectl: Kubectl, space: st
     kubectl.apply(*volumes.volumes(space, [tmp_path], writable=True))
     for node, code in enumerate(("write_text('kept')", "read_text()")):
         code = f"import pathlib; assert pathlib.Path({str(tmp_path / 'file')!r}).{code}"
-        start(kubectl, space, pods.python_pod(f"on-{node}", "-c", code, node=node, writable=[tmp_path]))
+        kubectl.apply(pods.python_pod(space, f"on-{node}", "-c", code, node=node, writable=[tmp_path]))
         assert pods.wait(kubectl, space, f"on-{node}", PHASE, ["Succeeded", "Failed"]) == "Succeeded"
     assert (tmp_path / "file").read_text() == "kept"
 
 
 def test_an_unrestricted_pod_is_refused(kubectl: Kubectl, space: str) -> None:
-    pod = pods.python_pod("host", "-c", "")
+    pod = pods.python_pod(space, "host", "-c", "")
     pod["spec"]["volumes"].append({"name": "host", "hostPath": {"path": "/usr"}})
     with pytest.raises(ClusterError, match="violates PodSecurity"):
-        start(kubectl, space, pod)
+        kubectl.apply(pod)
 
 
 @pytest.mark.parametrize("node", [0, 1])
@@ -121,20 +117,20 @@ def test_pods_reach_each_other_and_the_api_through_services(kubectl: Kubectl, sp
         f"assert socket.create_connection(({service!r}, {PORT}), timeout=30).recv(9) == b'here\\n'\n"
         "socket.create_connection(('10.96.0.1', 443), timeout=30)"
     )
-    start(kubectl, space, pods.python_pod("client", "-c", code, node=node))
+    kubectl.apply(pods.python_pod(space, "client", "-c", code, node=node))
     assert pods.wait(kubectl, space, "client", PHASE, ["Succeeded", "Failed"]) == "Succeeded"
 
 
 def test_names_are_refused_at_once(kubectl: Kubectl, space: str) -> None:
     name = "kubernetes.default.svc"
     code = f"import socket\ntry: socket.gethostbyname({name!r})\nexcept socket.gaierror as e: print(e.errno)"
-    start(kubectl, space, pods.python_pod("names", "-c", code))
+    kubectl.apply(pods.python_pod(space, "names", "-c", code))
     assert pods.wait(kubectl, space, "names", PHASE, ["Succeeded", "Failed"]) == "Succeeded"
     assert kubectl("logs", "names", f"--namespace={space}") == f"{socket.EAI_AGAIN}\n"
 
 
 def test_gpus_are_counted(kubectl: Kubectl, space: str) -> None:
-    start(kubectl, space, pods.python_pod("greedy", "-c", "", gpus=cluster.running(PLACES).gpus + 1))
+    kubectl.apply(pods.python_pod(space, "greedy", "-c", "", gpus=cluster.running(PLACES).gpus + 1))
     why = '{.status.conditions[?(@.type=="PodScheduled")].reason}'
     pods.wait(kubectl, space, "greedy", why, ["Unschedulable"])
     said = kubectl("get", "pod", "greedy", f"--namespace={space}", "-o", "jsonpath={.status.conditions[*].message}")
@@ -151,11 +147,11 @@ def test_quotas_and_limits_are_enforced(kubectl: Kubectl, space: str) -> None:
     )
     kubectl("wait", "--for=jsonpath={.status.hard}", "resourcequota", "most", f"--namespace={space}")
     with pytest.raises(ClusterError, match="exceeded quota: most"):
-        start(kubectl, space, pods.python_pod("two", "-c", "", gpus=2))
-    large = pods.python_pod("large", "-c", "")
+        kubectl.apply(pods.python_pod(space, "two", "-c", "", gpus=2))
+    large = pods.python_pod(space, "large", "-c", "")
     large["spec"]["containers"][0]["resources"] = {"limits": {"memory": "2Gi"}}
     with pytest.raises(ClusterError, match="maximum memory usage per Container is 1Gi"):
-        start(kubectl, space, large)
+        kubectl.apply(large)
 
 
 def test_a_cut_is_silent_and_is_mended(kubectl: Kubectl, space: str) -> None:
@@ -246,6 +242,7 @@ def left() -> list[str]:
     return found + ([state] if PLACES.state.exists() else [])
 
 
+@pytest.mark.timeout(1800)  # a cluster's whole start, where the machine may be busy with other things
 def test_nothing_is_left_when_it_is_taken_down() -> None:
     assert left()
     settings = cluster.running(PLACES)

@@ -8,7 +8,7 @@ from tests.cluster.machine.kubectl import Kubectl
 from tests.cluster.machine.places import DNS_SERVICE, HOST_ADDRESS, POD_RANGE, SERVICE_RANGE, Places, Settings
 from tests.cluster.machine.processes import ClusterError, Daemon, until
 
-ANSWERS_WITHIN = 180.0  # a first start on a busy machine; three to ten seconds otherwise
+ANSWERS_WITHIN = 900.0  # three to ten seconds; four minutes at the lowest priority on a machine ten times too busy
 ETCD = "http://127.0.0.1:2379"
 # What the cluster does of its own accord is left out: one reads there what pods and people asked for.
 AUDIT_POLICY = {

@@ -31,8 +31,10 @@ class Kubectl:
         return run(*self._command, *args, stdin=stdin)
 
     def apply(self, *objects: dict[str, Any]) -> None:
-        """Creates objects or brings them to what is given."""
-        self("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+        """Creates objects or brings them to what is given; what admission refuses raises ClusterError."""
+        items = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+        # A busy API server takes longer to hand out the schemas, by which kubectl would check, than kubectl waits.
+        self("apply", "--server-side", "--validate=false", "-f", "-", stdin=items)
 
     def ready(self) -> bool:
         """Whether the API server answers, and all of it is up."""
