@@ -16,7 +16,7 @@ from tests.cluster.machine import cluster, volumes
 from tests.cluster.machine.kubectl import Kubectl
 from tests.cluster.machine.lan import BRIDGE
 from tests.cluster.machine.node import CGROUPS, REPOSITORY
-from tests.cluster.machine.places import GPU, MOST_NODES, NodePlaces, Places
+from tests.cluster.machine.places import API_SERVICE, GPU, MOST_NODES, NodePlaces, Places
 from tests.cluster.machine.processes import ClusterError
 
 PLACES = Places.default()
@@ -31,6 +31,18 @@ with socket.create_server(("", {PORT})) as server:
     while True:
         kept.append(server.accept()[0])
         kept[-1].sendall(b"here\\n")
+"""
+# Until kube-proxy has heard of a Service, its connections are refused.
+CLIENT = """
+import socket, time
+for service in {services}:
+    while True:
+        try:
+            socket.create_connection(service, timeout=30).close()
+            break
+        except ConnectionRefusedError as error:
+            print(service, error, flush=True)
+            time.sleep(0.2)
 """
 PHASE = "{.status.phase}"
 READY = '{.status.conditions[?(@.type=="Ready")].status} {.status.containerStatuses[*].restartCount}'
@@ -112,11 +124,7 @@ def test_pods_reach_each_other_and_the_api_through_services(kubectl: Kubectl, sp
     serve(kubectl, space, "server", node=SECOND)
     kubectl("expose", "pod", "server", f"--namespace={space}", f"--port={PORT}")
     service = kubectl("get", "service", "server", f"--namespace={space}", "-o", "jsonpath={.spec.clusterIP}")
-    code = (
-        "import socket\n"
-        f"assert socket.create_connection(({service!r}, {PORT}), timeout=30).recv(9) == b'here\\n'\n"
-        "socket.create_connection(('10.96.0.1', 443), timeout=30)"
-    )
+    code = CLIENT.format(services=[(service, PORT), (API_SERVICE, 443)])
     kubectl.apply(pods.python_pod(space, "client", "-c", code, node=node))
     assert pods.wait(kubectl, space, "client", PHASE, ["Succeeded", "Failed"]) == "Succeeded"
 
