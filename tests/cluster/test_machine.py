@@ -71,8 +71,12 @@ def serve(kubectl: Kubectl, space: str, name: str, node: int) -> str:
     kubectl.apply(pod)
     pods.wait(kubectl, space, name, READY, ["True 0"])
     address = kubectl("get", "pod", name, f"--namespace={space}", "-o", "jsonpath={.status.podIP}")
-    connect(address).close()
+    assert_answers(address)
     return address
+
+
+def assert_answers(address: str) -> None:
+    connect(address).close()
 
 
 def connect(address: str) -> socket.socket:
@@ -173,7 +177,7 @@ def test_a_cut_is_silent_and_is_mended(kubectl: Kubectl, space: str) -> None:
                 socket.create_connection((address, PORT), timeout=SILENCE)
         finally:
             act("node", str(SECOND), "mend")
-    connect(address).close()
+    assert_answers(address)
 
 
 @pytest.mark.usefixtures("second_back")
@@ -193,7 +197,7 @@ def test_pods_run_on_while_their_kubelet_is_stopped(kubectl: Kubectl, space: str
     address = serve(kubectl, space, "server", node=SECOND)
     act("node", str(SECOND), "kubelet", "stop")
     try:
-        connect(address).close()
+        assert_answers(address)
     finally:
         act("node", str(SECOND), "kubelet", "cont")
     kubectl("exec", "server", f"--namespace={space}", "--", "/bin/true")
@@ -204,14 +208,14 @@ def test_the_kubelet_is_killed_and_started(kubectl: Kubectl, space: str) -> None
     act("node", str(SECOND), "kubelet", "kill")
     act("node", str(SECOND), "kubelet", "start")
     act("node", str(SECOND), "up")
-    connect(address).close()
+    assert_answers(address)
     pods.wait(kubectl, space, "server", READY, ["True 0"])
 
 
 def test_the_api_server_is_restarted(kubectl: Kubectl, space: str) -> None:
     address = serve(kubectl, space, "server", node=SECOND)
     act("apiserver", "restart")
-    connect(address).close()
+    assert_answers(address)
     pods.wait(kubectl, space, "server", READY, ["True 0"])
 
 
