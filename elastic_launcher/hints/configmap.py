@@ -2,51 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
+from elastic_launcher.hints.reference import Reference
 from elastic_launcher.hints.source import HintRead
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
 from elastic_launcher.kube.follow import FORBIDDEN
 from elastic_launcher.kube.login import Login, log_in
-from elastic_launcher.options import ConfigError
 
-SCHEME = "configmap/"
 KEY = "hints.json"
 """The entry that holds the document; without it the entries themselves are one, in the flat form."""
-_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """Which ConfigMap.
-
-    Attributes:
-        namespace: Where it is; "" for the launcher's own.
-        name: Its name.
-    """
-
-    namespace: str
-    name: str
-
-
-def parse_reference(text: str) -> Reference | None:
-    """Returns which ConfigMap a text names; None where it names a file.
-
-    Raises:
-        ConfigError: If it names neither.
-    """
-    if not text.startswith(SCHEME):
-        return None
-    parts = text.removeprefix(SCHEME).split("/")
-    if len(parts) > 2 or not all(_NAME.fullmatch(part) and len(part) <= 253 for part in parts):
-        raise ConfigError(f"--hints is {text!r}: it must be a file, or configmap/NAME, or configmap/NAMESPACE/NAME")
-    return Reference(parts[0] if len(parts) == 2 else "", parts[-1])
 
 
 def hint_of(found: Mapping[str, Any] | None) -> HintRead:
@@ -88,7 +58,7 @@ class ConfigMapSource:
         Raises:
             ConfigError: If no cluster is known.
         """
-        login = self._log_in()
+        login = await asyncio.to_thread(self._log_in)  # loads a library that takes its time
         namespace = self._reference.namespace or login.namespace
         collection = Collection(f"/api/v1/namespaces/{namespace}/configmaps", name=self._reference.name)
         told: HintRead | None = None

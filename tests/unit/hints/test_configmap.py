@@ -10,7 +10,8 @@ from contextlib import aclosing
 import pytest
 
 from elastic_launcher.hints import HintRead
-from elastic_launcher.hints.configmap import ConfigMapSource, Reference, hint_of, parse_reference
+from elastic_launcher.hints.configmap import ConfigMapSource, hint_of
+from elastic_launcher.hints.reference import Reference, parse_reference
 from elastic_launcher.options import ConfigError
 from tests.unit.hints.documents import hint, text
 from tests.unit.kube.api_server import ApiServer
