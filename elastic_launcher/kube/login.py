@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,12 +44,15 @@ def log_in() -> Login:
     try:
         from kubernetes import client, config
     except ImportError as error:
-        raise ConfigError("a cluster needs the client library: pip install 'elastic-launcher[kubernetes]'") from error
+        raise ConfigError(f"a cluster needs {error.name}: pip install 'elastic-launcher[kubernetes]'") from error
     found = client.Configuration()
     try:
-        config.load_config(client_configuration=found)
+        if _kubeconfigs():
+            config.load_kube_config(client_configuration=found)
+        else:
+            config.load_incluster_config(client_configuration=found)
     except config.ConfigException as error:
-        raise ConfigError(f"no cluster is known here: {error}; set KUBECONFIG, or run in a pod") from error
+        raise ConfigError(f"no cluster is known here ({error}); set KUBECONFIG, or run in a pod") from error
     return Login(
         server=found.host.rstrip("/"),
         namespace=_namespace(config),
@@ -59,12 +63,17 @@ def log_in() -> Login:
     )
 
 
+def _kubeconfigs() -> list[str]:
+    """Returns the files that kubectl would read, as far as they are there."""
+    named = os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
+    return [path for path in named.split(os.pathsep) if os.path.exists(path)]
+
+
 def _namespace(config: Any) -> str:
-    try:
+    if _kubeconfigs():
         _, active = config.list_kube_config_contexts()
         return str(active["context"].get("namespace") or "default")
-    except config.ConfigException:  # no kubeconfig: this is a pod
-        return NAMESPACE_FILE.read_text().strip() if NAMESPACE_FILE.exists() else "default"
+    return NAMESPACE_FILE.read_text().strip()
 
 
 def _tls(found: Any) -> ssl.SSLContext:
