@@ -7,6 +7,7 @@ after it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -102,6 +103,8 @@ _IMAGE = {
     "RegistryUnavailable",
     "SignatureValidationFailed",
 }
+_REFUSED_POD = re.compile(r'^Error creating: (pods "[^"]*" is forbidden: )?')
+"""Names a pod that never was, another at each try."""
 _ORDINARY = {"", "ContainerCreating", "PodInitializing"}
 _TAKEN = {"Evicted", "Preempting", "Preempted", "Terminated", "NodeShutdown", "Shutdown", "NodeLost"}
 """Reasons of failed pods that are the cluster's doing."""
@@ -157,7 +160,7 @@ def _without_pod(job: Document | None, events: Sequence[Document]) -> Standing:
     refusal = _last(events, {"FailedCreate"})
     if refusal is None:
         return Waiting(Cause.STARTING, "its Job has no pod yet; if that lasts, `kubectl describe job` says why")
-    message = one_line(refusal.get("message", "")).removeprefix("Error creating: ")
+    message = one_line(_REFUSED_POD.sub("", refusal.get("message", "")))
     return Waiting(Cause.QUOTA if "exceeded quota" in message else Cause.REFUSED, message)
 
 

@@ -76,8 +76,8 @@ SECURITY = (
             "its Job is suspended by queue team-a: it waits for quota admission",
         ),
         (JOB, None, [], Cause.STARTING, "its Job has no pod yet; if that lasts, `kubectl describe job` says why"),
-        (JOB, None, [QUOTA], Cause.QUOTA, QUOTA.removeprefix("Error creating: ")),
-        (JOB, None, [QUOTA, SECURITY], Cause.REFUSED, SECURITY.removeprefix("Error creating: ")),
+        (JOB, None, [QUOTA], Cause.QUOTA, QUOTA.partition("is forbidden: ")[2]),
+        (JOB, None, [QUOTA, SECURITY], Cause.REFUSED, SECURITY.partition("is forbidden: ")[2]),
         (
             JOB,
             pod("Pending", UNSCHEDULABLE),
