@@ -49,8 +49,7 @@ class ConfigMapSource:
     @property
     def name(self) -> str:
         """What it is called in messages."""
-        place = f"{self._reference.namespace}/" if self._reference.namespace else ""
-        return f"ConfigMap {place}{self._reference.name}"
+        return str(self._reference)
 
     async def changes(self) -> AsyncIterator[HintRead]:
         """Yields what is there now, and again after each change; its identity is the object's uid.

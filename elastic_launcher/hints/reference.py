@@ -23,6 +23,9 @@ class Reference:
     namespace: str
     name: str
 
+    def __str__(self) -> str:
+        return f"ConfigMap {self.namespace}/{self.name}" if self.namespace else f"ConfigMap {self.name}"
+
 
 def parse_reference(text: str) -> Reference | None:
     """Returns which ConfigMap a text names; None where it names a file.
@@ -34,5 +37,7 @@ def parse_reference(text: str) -> Reference | None:
         return None
     parts = text.removeprefix(SCHEME).split("/")
     if len(parts) > 2 or not all(_NAME.fullmatch(part) and len(part) <= 253 for part in parts):
-        raise ConfigError(f"--hints is {text!r}: it must be a file, or configmap/NAME, or configmap/NAMESPACE/NAME")
+        raise ConfigError(
+            f"{text!r} is no place of hints: it must be a file, or configmap/NAME, or configmap/NAMESPACE/NAME"
+        )
     return Reference(parts[0] if len(parts) == 2 else "", parts[-1])
