@@ -52,7 +52,8 @@ def log_in() -> Login:
         else:
             config.load_incluster_config(client_configuration=found)
     except config.ConfigException as error:
-        raise ConfigError(f"no cluster is known here ({error}); set KUBECONFIG, or run in a pod") from error
+        place = f"of {os.pathsep.join(_kubeconfigs())}" if _kubeconfigs() else "here: there is no kubeconfig, nor a pod"
+        raise ConfigError(f"no cluster is known {place} ({error}); set KUBECONFIG") from error
     return Login(
         server=found.host.rstrip("/"),
         namespace=_namespace(config),
