@@ -13,7 +13,7 @@ import aiohttp
 
 from elastic_launcher.kube.login import Login
 
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 15.0
 """A request that a busy API server has queued is answered, or refused, within that."""
 WATCH_SECONDS = 30

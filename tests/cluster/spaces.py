@@ -12,6 +12,19 @@ from elastic_launcher.kube.login import log_in
 
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 PATIENCE = 120.0
+LAUNCHER = {
+    "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+    "restartPolicy": "Never",
+    "nodeSelector": {"no-machine": "has-this"},  # what it would run does not matter
+    "containers": [
+        {
+            "name": "main",
+            "image": "localhost/none:1",
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        }
+    ],
+}
+"""A pod of which only the object matters."""
 
 
 @contextlib.asynccontextmanager

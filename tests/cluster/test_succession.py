@@ -13,7 +13,7 @@ from elastic_launcher.engines.kubernetes.owner import Order, Verdict
 from elastic_launcher.engines.kubernetes.succession import Succession
 from elastic_launcher.kube.api import MERGE, Api, ApiError
 from elastic_launcher.kube.login import log_in
-from tests.cluster.spaces import PATIENCE, is_there, space
+from tests.cluster.spaces import LAUNCHER, PATIENCE, is_there, space
 
 KINDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WORKFLOW_KIND: dict[str, Any] = {
@@ -33,18 +33,6 @@ WORKFLOW_KIND: dict[str, Any] = {
             }
         ],
     },
-}
-LAUNCHER = {
-    "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-    "restartPolicy": "Never",
-    "nodeSelector": {"no-machine": "has-this"},  # what it would run does not matter
-    "containers": [
-        {
-            "name": "main",
-            "image": "localhost/none:1",
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        }
-    ],
 }
 
 
