@@ -57,7 +57,8 @@ def test_a_node_is_admitted_where_only_restricted_pods_are() -> None:
             for shape in (SHAPE, replace(SHAPE, key="00ff"), replace(SHAPE, run_as_user=65532)):
                 made = node_job(plan(template(), shape), SPEC)["spec"]["template"]
                 pod = {"metadata": made["metadata"] | {"name": "node"}, "spec": made["spec"]}
-                await api.request("POST", f"/api/v1/namespaces/{name}/pods", pod, DRY)
+                admitted = await api.request("POST", f"/api/v1/namespaces/{name}/pods", pod, DRY)
+                assert admitted["status"]["phase"] == "Pending"
 
     asyncio.run(steps())
 

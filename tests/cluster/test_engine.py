@@ -130,6 +130,7 @@ def test_a_killed_node_is_gone() -> None:
             await asyncio.to_thread(played.engine.kill, 1)
             await asyncio.to_thread(played.engine.kill, 1)  # twice is once
             await played.exit(1)
+            assert await played.look() == {}
 
     asyncio.run(steps())
 
@@ -219,6 +220,7 @@ def test_a_queue_that_suspends_a_job_takes_its_node_back() -> None:
             await played.exit(1)
             await played.start(2)
             await played.standing(2, Running)
+            assert set(await played.look()) == {2}
 
     asyncio.run(steps())
 

@@ -104,7 +104,9 @@ class KubernetesEngine:
             asyncio.run(self._follow(login, namespace, plan))
         except asyncio.CancelledError:
             self._ended.set_result(None)
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever polls
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever opens this, or polls
+            if not self._opened.done():
+                self._opened.set_exception(error)
             self._ended.set_exception(error)
 
     async def _follow(self, login: Login, namespace: str, plan: JobPlan) -> None:

@@ -28,9 +28,6 @@ FORCE_AFTER = 10.0
 EXPLAIN_SECONDS = 5.0
 """Between looks at the events of nodes that wait; most are running by then."""
 EXPLAINED_BY_EVENTS = (Cause.STARTING, Cause.QUOTA, Cause.REFUSED)
-EXPLAIN_SECONDS = 5.0
-"""Between looks at the events of nodes that wait; most are running by then."""
-EXPLAINED_BY_EVENTS = (Cause.STARTING, Cause.QUOTA, Cause.REFUSED)
 NOT_FOUND, CONFLICT, TOO_MANY, SERVER_FAILED = 404, 409, 429, 500
 
 Answer = TypeVar("Answer")
@@ -53,8 +50,8 @@ class Fleet:
         self._events = f"/api/v1/namespaces/{namespace}/events"
         self._tracks: dict[int, Track] = {}
         self._exits: list[NodeExit] = []
-        self._doubtful: set[int] = set()
-        self._doubted: set[int] = set()
+        self._perhaps_made: set[int] = set()
+        self._looked_for: set[int] = set()
         self._ending: set[int] = set()
         self._changed = asyncio.Condition()
 
@@ -104,16 +101,16 @@ class Fleet:
             except ApiError as error:
                 if error.status == CONFLICT and made_before:  # by the try before, whose answer was lost
                     return {}
-                made_before |= error.status == 0
+                made_before |= _is_unsure(error)
                 raise
 
         self._tracks[spec.node] = Track(spec)
         try:
             await self._insist(make)
         except ApiError as error:
-            del self._tracks[spec.node]
-            if error.status == 0:
-                self._doubtful.add(spec.node)
+            self._tracks.pop(spec.node, None)
+            if _is_unsure(error):
+                self._perhaps_made.add(spec.node)  # it is deleted when it shows up
             raise
 
     def notice(self, node: int) -> None:
@@ -189,8 +186,8 @@ class Fleet:
     def _show_job(self, node: int, job: Mapping[str, Any] | None) -> None:
         if node in self._tracks:
             self._tracks[node] = self._tracks[node].show_job(job)
-        elif node in self._doubtful and job is not None:
-            self._doubtful.discard(node)
+        elif node in self._perhaps_made and job is not None:
+            self._perhaps_made.discard(node)
             self._run_errand(self._delete_job(node))
 
     async def _look_for(self, node: int) -> None:
@@ -210,7 +207,7 @@ class Fleet:
         try:
             pods = (await self._insist(lambda: self._api.request("GET", self._pods, query=query)))["items"]
         finally:
-            self._doubted.discard(node)
+            self._looked_for.discard(node)
         if node in self._tracks:
             track = self._tracks[node]
             self._tracks[node] = track.show_pod(pods[0]) if pods else track.miss_pod()
@@ -219,8 +216,8 @@ class Fleet:
     async def _settle(self) -> None:
         """Tells of nodes that are gone, each once, and has the cluster forget them."""
         for node, track in list(self._tracks.items()):
-            if track.in_doubt and node not in self._doubted:
-                self._doubted.add(node)
+            if track.in_doubt and node not in self._looked_for:
+                self._looked_for.add(node)
                 self._run_errand(self._look_for_pod(node))
             elif track.gone is not None:
                 del self._tracks[node]
@@ -288,7 +285,7 @@ class Fleet:
             try:
                 return await call()
             except ApiError as error:
-                if error.status not in (0, TOO_MANY) and error.status < SERVER_FAILED:
+                if error.status != TOO_MANY and not _is_unsure(error):
                     raise
                 pause = FIRST_PAUSE * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
                 await asyncio.sleep(max(pause, error.retry_after))
@@ -302,6 +299,11 @@ class Fleet:
                 await errand
 
         self._group.create_task(do())
+
+
+def _is_unsure(error: ApiError) -> bool:
+    """Whether what was asked for may have been done all the same."""
+    return error.status == 0 or error.status >= SERVER_FAILED
 
 
 def _time_of(event: Mapping[str, Any]) -> str:
