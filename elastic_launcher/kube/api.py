@@ -130,7 +130,9 @@ class Api:
                     raise _refusal(await _document(answer), answer.status, answer.headers.get("Retry-After", ""))
                 yield answer
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            why = str(error) or type(error).__name__
+            # what lies below names no object of the library's
+            cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+            why = str(cause) or type(cause).__name__
             raise ApiError(0, "Unreachable", f"the API server {self.login.server} can't be reached: {why}") from error
 
 
