@@ -51,7 +51,13 @@ class Option:
 OPTIONS: tuple[Option, ...] = (
     Option("nodes", "nodes", "MIN:MAX", "1:1", "Fewest and most nodes to train on."),
     Option("nproc_per_node", "whole", "N", "1", "Ranks (GPUs, where there are some) on each node."),
-    Option("hints", "text", "FILE", None, "Quota hints: how many GPUs the job may use now. Without it: MAX nodes."),
+    Option(
+        "hints",
+        "text",
+        "FILE|configmap/[NAMESPACE/]NAME",
+        None,
+        "Quota hints: how many GPUs the job may use now. Without it: MAX nodes.",
+    ),
     Option(
         "match",
         "pairs",

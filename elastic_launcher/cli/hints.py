@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from elastic_launcher.cli.hint_places import HintPlace, hint_place
 from elastic_launcher.hints import Demand, Document, HintError, Resolution, edit, parse, parse_match, resolve
 from elastic_launcher.hints.resolve import is_stale, skewed
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where `hints` runs as well
-    fcntl = None  # type: ignore[assignment]
 
 MANY_NODES = 10**5
 """Stands for the most nodes of a job of which that is not said."""
@@ -32,7 +25,9 @@ hints_app = typer.Typer(
     no_args_is_help=True,
     help="Check, show and edit quota hints.",
 )
-Hints = Annotated[Path, typer.Argument(metavar="FILE", help="The hints file.")]
+Hints = Annotated[
+    str, typer.Argument(metavar="FILE|configmap/[NAMESPACE/]NAME", help="Where the hints are: a file, or a ConfigMap.")
+]
 Matches = Annotated[
     list[str] | None,
     typer.Option("--match", metavar="KEY=VALUE", help="namespace, queue, pipeline or job; may be repeated."),
@@ -54,17 +49,17 @@ def _usage_errors() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Says which file a wrong document is in."""
+def _naming(place: HintPlace) -> Iterator[None]:
+    """Says where a wrong document is."""
     try:
         yield
     except HintError as error:
-        raise HintError(f"hints: {path}: {error}", error.path) from error
+        raise HintError(f"hints: {place.name}: {error}", error.path) from error
 
 
-def _read(path: Path) -> Document:
-    with _naming(path):
-        return parse(path.read_bytes())
+def _read(place: HintPlace) -> Document:
+    with _naming(place):
+        return parse(place.read())
 
 
 def _warnings(document: Document) -> list[str]:
@@ -88,7 +83,7 @@ def check(
 ) -> None:
     """Says whether a file can be used, or where and what is wrong."""
     with _usage_errors():
-        document = _read(path)
+        document = _read(hint_place(path))
         if strict and document.warnings:
             raise HintError(f"hints: {path}: {'; '.join(document.warnings)} (--strict)")
     for warning in _warnings(document):
@@ -123,7 +118,7 @@ def show(
             global_batch_size,
             _pair("--share", share, "/") if share is not None else None,
         )
-        document = _read(path)
+        document = _read(hint_place(path))
     warnings = _warnings(document)
     resolution = resolve(document, demand, now=time.time(), starting=True)
     if as_json:
@@ -162,69 +157,18 @@ def set_(
 ) -> None:
     """Edits an entry (without --match the defaults), so that no reader sees half of it, and raises the generation.
 
-    A file that is not there is made.
+    A file or ConfigMap that is not there is made.
     """
     numbers = {"guaranteed": guaranteed, "allowed": allowed, "limit": limit}
     given = {name: value for name, value in numbers.items() if value is not None}
     with _usage_errors():
         wanted = parse_match(match or [])
-        target = path.resolve()  # a link stays one
-        with _locked(target.parent), _naming(path):
-            changed = edit(target.read_bytes() if target.exists() else b"", wanted, given)
-            _replace(target, changed)
-        document = _read(path)
+        place = hint_place(path)
+        with _naming(place):
+            place.edit(lambda text: edit(text, wanted, given))
+        document = _read(place)
     for warning in _warnings(document):
         typer.echo(f"warning: {warning}", err=True)
     whom = ", ".join(f"{key}={value}" for key, value in wanted.items()) or "defaults"
     generation = f" (generation {document.generation})" if document.generation is not None else ""
     typer.echo(f"{path}: {whom}: {', '.join(f'{name} {value}' for name, value in given.items())}{generation}")
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keeps two edits apart; the lock is on the folder, since the file itself is replaced."""
-    if fcntl is None:
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _replace(target: Path, text: str) -> None:
-    """Puts a text in a file's place, with the mode and, where that is permitted, the owner of the old one."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        _keep_mode(Path(name), target)
-        os.replace(name, target)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-    if fcntl is not None:
-        _sync_folder(target.parent)
-
-
-def _keep_mode(new: Path, old: Path) -> None:
-    if not old.exists():
-        new.chmod(0o644)
-        return
-    found = old.stat()
-    if hasattr(os, "chown"):
-        with contextlib.suppress(PermissionError):
-            os.chown(new, found.st_uid, found.st_gid)
-    new.chmod(found.st_mode & 0o7777)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -27,6 +27,8 @@ from elastic_launcher.engines.local import LocalEngine
 from elastic_launcher.engines.machine import cores, gpus, threads_per_rank
 from elastic_launcher.events import Event, EventError, EventLog, read_events
 from elastic_launcher.hints import FileSource, HintSource
+from elastic_launcher.hints.configmap import ConfigMapSource
+from elastic_launcher.hints.reference import parse_reference
 from elastic_launcher.report.words import plural
 from elastic_launcher.workdir import JobDone, WorkDir, claim
 
@@ -199,7 +201,10 @@ def _kill_all(coordinator: Coordinator, work_dir: WorkDir, display: Display) -> 
 
 
 def _hint_source(config: JobConfig) -> HintSource | None:
-    return FileSource(Path(config.hints)) if config.hints is not None else None
+    if config.hints is None:
+        return None
+    reference = parse_reference(config.hints)
+    return FileSource(Path(config.hints)) if reference is None else ConfigMapSource(reference)
 
 
 def share_gpus(config: JobConfig, found: Sequence[str]) -> tuple[Sequence[str] | None, str]:

@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.hints.reference import SCHEME, parse_reference
 from elastic_launcher.options import OPTIONS, ConfigError, Option
 
 USAGE = "SCRIPT|-m MODULE [ARGS...]"
@@ -119,7 +120,7 @@ def read(texts: Mapping[str, Any], command: Sequence[str], directory: Path) -> J
     if paths["data"] is not None and "://" not in paths["data"] and not Path(paths["data"]).exists():
         raise ConfigError(f"--data is {config.data!r}: there is nothing at {paths['data']}")
     config = dataclasses.replace(config, **paths)
-    if config.hints is not None:
+    if config.hints is not None and parse_reference(config.hints) is None:
         _check_hints(Path(config.hints), required=config.require_hints)
     return config
 
@@ -146,7 +147,7 @@ def _run(texts: Mapping[str, Any], command: Sequence[str]) -> int:
 
 
 def _absolute(path: str | None, directory: Path) -> str | None:
-    return path if path is None or "://" in path else os.path.abspath(directory / path)
+    return path if path is None or "://" in path or path.startswith(SCHEME) else os.path.abspath(directory / path)
 
 
 def _say(message: str) -> None:

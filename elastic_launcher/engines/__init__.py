@@ -32,10 +32,12 @@ class NodeExit:
     Attributes:
         node: Its number.
         exit_code: Its agent's exit code; minus the signal's number when a signal ended it; None if nobody can know.
+        why: How it ended, where the engine knows more; else empty.
     """
 
     node: int
     exit_code: int | None
+    why: str = ""
 
 
 class Engine(Protocol):

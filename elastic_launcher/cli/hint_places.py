@@ -1,0 +1,132 @@
+"""Where the hints are that a command reads and edits: a file, or a ConfigMap of the cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from elastic_launcher.hints.reference import parse_reference
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where `hints` runs as well
+    fcntl = None  # type: ignore[assignment]
+
+Change = Callable[[str | bytes], str]
+"""Makes the new document of the old one, which is empty where there was none."""
+
+
+class HintPlace(Protocol):
+    """Where a document is."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+
+    def read(self) -> str | bytes:
+        """Returns the document.
+
+        Raises:
+            OSError: If there is none, or it can't be read.
+        """
+
+    def edit(self, change: Change) -> None:
+        """Changes the document, or makes it, so that no reader sees half of it and no other edit is lost.
+
+        Raises:
+            OSError: If it can't be written.
+        """
+
+
+def hint_place(text: str) -> HintPlace:
+    """Returns the place that a text names: a path, or configmap/[NAMESPACE/]NAME.
+
+    Raises:
+        ConfigError: If it names neither.
+    """
+    reference = parse_reference(text)
+    if reference is None:
+        return FilePlace(Path(text))
+    from elastic_launcher.cli.hint_configmap import ConfigMapPlace  # loads what speaks with a cluster
+
+    return ConfigMapPlace(reference)
+
+
+class FilePlace:
+    """A file.
+
+    Args:
+        path: It need not be there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return str(self._path)
+
+    def read(self) -> bytes:
+        """Returns the document."""
+        return self._path.read_bytes()
+
+    def edit(self, change: Change) -> None:
+        """Changes the document, or makes it."""
+        target = self._path.resolve()  # a link stays one
+        with _locked(target.parent):
+            _replace(target, change(target.read_bytes() if target.exists() else b""))
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps two edits apart; the lock is on the folder, since the file itself is replaced."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _replace(target: Path, text: str) -> None:
+    """Puts a text in a file's place, with the mode and, where that is permitted, the owner of the old one."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        _keep_mode(Path(name), target)
+        os.replace(name, target)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+    if fcntl is not None:
+        _sync_folder(target.parent)
+
+
+def _keep_mode(new: Path, old: Path) -> None:
+    if not old.exists():
+        new.chmod(0o644)
+        return
+    found = old.stat()
+    if hasattr(os, "chown"):
+        with contextlib.suppress(PermissionError):
+            os.chown(new, found.st_uid, found.st_gid)
+    new.chmod(found.st_mode & 0o7777)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

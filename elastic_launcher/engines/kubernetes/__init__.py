@@ -1,0 +1,1 @@
+"""Nodes in a cluster: each is one Job of one pod."""

@@ -1,0 +1,314 @@
+"""A job's nodes in a cluster: makes and deletes their Jobs, and follows what becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from elastic_launcher.engines import NodeExit, NodeSpec
+from elastic_launcher.engines.kubernetes.identity import NODE_LABEL
+from elastic_launcher.engines.kubernetes.job import JobPlan, node_job, spec_of
+from elastic_launcher.engines.kubernetes.pods import Cause, Gone, Standing, Waiting
+from elastic_launcher.engines.kubernetes.track import Track
+from elastic_launcher.kube.api import Api, ApiError
+from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
+from elastic_launcher.kube.follow import FORBIDDEN
+
+TRIES = 6
+FIRST_PAUSE = 0.2
+"""Doubled between tries: a request is given up after some 6 s, well within the time that a node may take to start."""
+KILL_SECONDS = 1
+"""The least grace by which the machine itself ends a pod; 0 would only have the API forget it."""
+FORCE_AFTER = 10.0
+"""Seconds after which a machine that does not end a pod counts as lost, and the API forgets the pod."""
+EXPLAIN_SECONDS = 5.0
+"""Between looks at the events of nodes that wait; most are running by then."""
+EXPLAINED_BY_EVENTS = (Cause.STARTING, Cause.QUOTA, Cause.REFUSED)
+NOT_FOUND, CONFLICT, TOO_MANY, SERVER_FAILED = 404, 409, 429, 500
+
+Answer = TypeVar("Answer")
+
+
+class Fleet:
+    """The nodes of one job. All of it runs in one event loop.
+
+    Args:
+        api: The cluster, open for as long as this is used.
+        namespace: Where the nodes are.
+        plan: What they are made from.
+    """
+
+    def __init__(self, api: Api, namespace: str, plan: JobPlan) -> None:
+        self._api = api
+        self._plan = plan
+        self._jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+        self._pods = f"/api/v1/namespaces/{namespace}/pods"
+        self._events = f"/api/v1/namespaces/{namespace}/events"
+        self._tracks: dict[int, Track] = {}
+        self._exits: list[NodeExit] = []
+        self._perhaps_made: set[int] = set()
+        self._looked_for: set[int] = set()
+        self._ending: set[int] = set()
+        self._changed = asyncio.Condition()
+
+    async def run(self) -> None:
+        """Follows the cluster until it is cancelled."""
+        async with asyncio.TaskGroup() as self._group:
+            self._group.create_task(self._follow(self._jobs, self._take_jobs))
+            self._group.create_task(self._follow(self._pods, self._take_pods))
+            self._group.create_task(self._explain())
+
+    def standings(self) -> dict[int, Standing]:
+        """Returns how each node stands that is not gone."""
+        return {node: track.standing for node, track in self._tracks.items() if track.gone is None}
+
+    def take_exits(self) -> list[NodeExit]:
+        """Returns the nodes that are gone since the last call."""
+        found, self._exits = self._exits, []
+        return found
+
+    async def find(self) -> list[NodeSpec]:
+        """Returns the nodes that the cluster has of this job, by number, and that are not gone."""
+        found = await self._read()
+        return [found[node].spec for node in sorted(found) if not isinstance(found[node].standing, Gone)]
+
+    async def adopt(self, specs: Sequence[NodeSpec]) -> None:
+        """Takes nodes for its own that an earlier launcher has started, and deletes the Jobs of all others."""
+        found = await self._read()
+        self._tracks |= {spec.node: found.get(spec.node, Track(spec)) for spec in specs}
+        for node in found.keys() - self._tracks.keys():
+            await self._delete_job(node)
+        await self._settle()
+
+    async def start(self, spec: NodeSpec) -> None:
+        """Makes a node's Job.
+
+        Raises:
+            ApiError: If it is refused, or the cluster can't be reached.
+            ConfigError: If the template can't be a node's pod.
+        """
+        job = node_job(self._plan, spec)
+        made_before = False
+
+        async def make() -> dict[str, Any]:
+            nonlocal made_before
+            try:
+                return await self._api.request("POST", self._jobs, job, {"fieldValidation": "Strict"})
+            except ApiError as error:
+                if error.status == CONFLICT and made_before:  # by the try before, whose answer was lost
+                    return {}
+                made_before |= _is_unsure(error)
+                raise
+
+        self._tracks[spec.node] = Track(spec)
+        try:
+            await self._insist(make)
+        except ApiError as error:
+            self._tracks.pop(spec.node, None)
+            if _is_unsure(error):
+                self._perhaps_made.add(spec.node)  # it is deleted when it shows up
+            raise
+
+    def notice(self, node: int) -> None:
+        """Has a node's pod deleted, with all its grace."""
+        self._run_errand(self._delete_job(node))
+
+    def kill(self, node: int) -> None:
+        """Has a node ended at once, and forgotten where its machine does not answer."""
+        if node in self._tracks and node not in self._ending:
+            self._ending.add(node)
+            self._run_errand(self._end(node))
+
+    async def end_all(self) -> None:
+        """Ends all nodes, and waits until they are gone, for as long as that may take."""
+        nodes = list(self._tracks)
+        for node in nodes:
+            self.kill(node)
+        with contextlib.suppress(TimeoutError):
+            await self._wait(2 * FORCE_AFTER, lambda: self._tracks.keys().isdisjoint(nodes))
+
+    # what the cluster shows
+
+    async def _follow(self, path: str, take: Callable[[Snapshot | Change], None]) -> None:
+        collection = Collection(path, selector=self._plan.names.selector)
+        async with contextlib.aclosing(changes(self._api, collection)) as found:
+            async for change in found:
+                if isinstance(change, Trouble):
+                    continue  # nothing is known to have changed; agents tell the coordinator themselves how they are
+                take(change)
+                await self._settle()
+
+    async def _explain(self) -> None:
+        """Looks for the events of nodes that wait; ends where they may not be read, as in a stock KFP step."""
+        while True:
+            await asyncio.sleep(EXPLAIN_SECONDS)
+            for node, track in list(self._tracks.items()):
+                now = track.standing
+                if not isinstance(now, Waiting) or now.cause not in EXPLAINED_BY_EVENTS:
+                    continue
+                name = track.pod["metadata"]["name"] if track.pod is not None else self._plan.names.node(node)
+                query = {"fieldSelector": f"involvedObject.name={name}"}
+                try:
+                    found = (await self._api.request("GET", self._events, query=query))["items"]
+                except ApiError as error:
+                    if error.status in FORBIDDEN:
+                        return
+                    continue
+                if node in self._tracks:
+                    self._tracks[node] = self._tracks[node].show_events(sorted(found, key=_time_of))
+
+    def _take_jobs(self, change: Snapshot | Change) -> None:
+        if isinstance(change, Snapshot):
+            there = {_node(job): job for job in change.objects}
+            for node, job in there.items():
+                self._show_job(node, job)
+            for node, track in self._tracks.items():
+                if node not in there and track.gone is None:
+                    self._run_errand(self._look_for(node))
+        else:
+            self._show_job(_node(change.object), None if change.deleted else change.object)
+
+    def _take_pods(self, change: Snapshot | Change) -> None:
+        if isinstance(change, Snapshot):
+            there = {_node(pod): pod for pod in change.objects}
+            for node, track in self._tracks.items():
+                if node in there:
+                    self._tracks[node] = track.show_pod(there[node])
+                elif track.pod is not None:
+                    self._tracks[node] = track.miss_pod()
+        elif (node := _node(change.object)) in self._tracks:
+            self._tracks[node] = self._tracks[node].show_pod(change.object, change.deleted)
+
+    def _show_job(self, node: int, job: Mapping[str, Any] | None) -> None:
+        if node in self._tracks:
+            self._tracks[node] = self._tracks[node].show_job(job)
+        elif node in self._perhaps_made and job is not None:
+            self._perhaps_made.discard(node)
+            self._run_errand(self._delete_job(node))
+
+    async def _look_for(self, node: int) -> None:
+        """Asks for a Job that a list did not have: it may have been made while the list was."""
+        try:
+            job = await self._insist(lambda: self._api.request("GET", f"{self._jobs}/{self._plan.names.node(node)}"))
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+            job = None
+        self._show_job(node, job)
+        await self._settle()
+
+    async def _look_for_pod(self, node: int) -> None:
+        """Asks for the pod of a node that is gone if it has none."""
+        query = {"labelSelector": f"{self._plan.names.selector},{NODE_LABEL}={node}"}
+        try:
+            pods = (await self._insist(lambda: self._api.request("GET", self._pods, query=query)))["items"]
+        finally:
+            self._looked_for.discard(node)
+        if node in self._tracks:
+            track = self._tracks[node]
+            self._tracks[node] = track.show_pod(pods[0]) if pods else track.miss_pod()
+            await self._settle()
+
+    async def _settle(self) -> None:
+        """Tells of nodes that are gone, each once, and has the cluster forget them."""
+        for node, track in list(self._tracks.items()):
+            if track.in_doubt and node not in self._looked_for:
+                self._looked_for.add(node)
+                self._run_errand(self._look_for_pod(node))
+            elif track.gone is not None:
+                del self._tracks[node]
+                self._exits.append(NodeExit(node, track.gone.exit_code, track.gone.why))
+                if track.job is not None:
+                    self._run_errand(self._delete_job(node))
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _read(self) -> dict[int, Track]:
+        """Returns all that the cluster has of this job."""
+        query = {"labelSelector": self._plan.names.selector}
+        jobs = (await self._insist(lambda: self._api.request("GET", self._jobs, query=query)))["items"]
+        pods = (await self._insist(lambda: self._api.request("GET", self._pods, query=query)))["items"]
+        found = {_node(job): Track(spec_of(job)).show_job(job) for job in jobs}
+        for pod in pods:
+            if _node(pod) in found:
+                found[_node(pod)] = found[_node(pod)].show_pod(pod)
+        return found
+
+    # what the cluster is asked for
+
+    async def _end(self, node: int) -> None:
+        """Ends a node, however long the cluster can't be reached."""
+        asked = False
+        while node in self._tracks:
+            with contextlib.suppress(ApiError):
+                await self._delete_job(node)
+                asked = await self._delete_pod(self._tracks.get(node), 0 if asked else KILL_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await self._wait(FORCE_AFTER, partial(self._came_on, node, asked))
+        self._ending.discard(node)
+
+    def _came_on(self, node: int, asked: bool) -> bool:
+        """Whether a node is gone, or has a pod by now that nobody has ended yet."""
+        track = self._tracks.get(node)
+        return track is None or (track.pod is not None and not asked)
+
+    async def _wait(self, seconds: float, until: Callable[[], bool]) -> None:
+        async with asyncio.timeout(seconds), self._changed:
+            await self._changed.wait_for(until)
+
+    async def _delete_job(self, node: int) -> None:
+        await self._delete(f"{self._jobs}/{self._plan.names.node(node)}", {"propagationPolicy": "Background"})
+
+    async def _delete_pod(self, track: Track | None, grace: int) -> bool:
+        """Deletes a node's pod; returns whether there was one."""
+        if track is None or track.pod is None:
+            return False
+        metadata = track.pod["metadata"]
+        only = {"preconditions": {"uid": metadata["uid"]}}
+        await self._delete(f"{self._pods}/{metadata['name']}", {"gracePeriodSeconds": grace, **only})
+        return True
+
+    async def _delete(self, path: str, options: dict[str, Any]) -> None:
+        try:
+            await self._insist(lambda: self._api.request("DELETE", path, options))
+        except ApiError as error:
+            if error.status not in (NOT_FOUND, CONFLICT):
+                raise
+
+    async def _insist(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Returns a request's answer, tried again where the server was away or busy."""
+        for attempt in range(1, TRIES):
+            try:
+                return await call()
+            except ApiError as error:
+                if error.status != TOO_MANY and not _is_unsure(error):
+                    raise
+                pause = FIRST_PAUSE * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
+                await asyncio.sleep(max(pause, error.retry_after))
+        return await call()
+
+    def _run_errand(self, errand: Coroutine[Any, Any, None]) -> None:
+        """Does something that nobody waits for; what the cluster refuses of it, it does itself by and by."""
+
+        async def do() -> None:
+            with contextlib.suppress(ApiError):
+                await errand
+
+        self._group.create_task(do())
+
+
+def _is_unsure(error: ApiError) -> bool:
+    """Whether what was asked for may have been done all the same."""
+    return error.status == 0 or error.status >= SERVER_FAILED
+
+
+def _time_of(event: Mapping[str, Any]) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
+
+
+def _node(found: Mapping[str, Any]) -> int:
+    return int(found["metadata"]["labels"][NODE_LABEL])

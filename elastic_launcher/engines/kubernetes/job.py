@@ -1,0 +1,96 @@
+"""What is a node to the cluster? One Job of one pod, which nobody but the coordinator makes again.
+
+The law: what a Job was made of can be read back from it, so that a coordinator that comes back knows its nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from elastic_launcher.engines import NodeSpec
+from elastic_launcher.engines.kubernetes.identity import JOB_LABEL, NODE_LABEL, PREFIX, Names, Owner
+from elastic_launcher.engines.kubernetes.pod import Shape, node_pod
+from elastic_launcher.engines.kubernetes.template import Document
+
+FIRST_MEMBER = PREFIX + "first-member"
+NPROC_PER_NODE = PREFIX + "nproc-per-node"
+RESIZE = PREFIX + "resize"
+_RESIZES = ("in-process", "respawn")
+KEPT_SECONDS = 300
+"""How long a finished Job stays when no coordinator deletes it: one that comes back reads in it how the node ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """What all nodes of a job are made from.
+
+    Attributes:
+        names: What its objects are called.
+        owner: What they belong to.
+        template: The user's pod template.
+        shape: What a node needs besides.
+        longest: Seconds after which the cluster itself ends a node; None for no limit.
+    """
+
+    names: Names
+    owner: Owner
+    template: Mapping[str, Any]
+    shape: Shape
+    longest: int | None = None
+
+
+def node_job(plan: JobPlan, spec: NodeSpec) -> Document:
+    """Returns the Job of a node.
+
+    Raises:
+        ConfigError: If the template can't be a node's pod.
+    """
+    resize = _RESIZES[spec.respawn]
+    ours = {JOB_LABEL: plan.names.job_id, NODE_LABEL: str(spec.node)}
+    environment = {
+        "ELASTIC_NODE": str(spec.node),
+        "ELASTIC_FIRST_MEMBER": str(spec.first_member),
+        "ELASTIC_SLOT": "0",
+        "ELASTIC_RESIZE": resize,
+    }
+    pod = node_pod(plan.template, plan.shape, ours, environment)
+    job: Document = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": plan.names.node(spec.node),
+            # a queue is named by a label of the Job: Kueue and KAI look there
+            "labels": (plan.template["metadata"].get("labels") or {}) | ours,
+            "annotations": {
+                FIRST_MEMBER: str(spec.first_member),
+                NPROC_PER_NODE: str(spec.nproc_per_node),
+                RESIZE: resize,
+            },
+            "ownerReferences": [plan.owner.reference()],
+        },
+        "spec": {
+            "backoffLimit": 0,
+            "completions": 1,
+            "parallelism": 1,
+            # a pod that is about to go is not replaced, and not counted before it has gone
+            "podReplacementPolicy": "Failed",
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "template": pod,
+        },
+    }
+    if plan.longest is not None:
+        job["spec"]["activeDeadlineSeconds"] = plan.longest
+    return job
+
+
+def spec_of(job: Mapping[str, Any]) -> NodeSpec:
+    """Returns what a node's Job was made for."""
+    notes = job["metadata"]["annotations"]
+    return NodeSpec(
+        int(job["metadata"]["labels"][NODE_LABEL]),
+        int(notes[FIRST_MEMBER]),
+        int(notes[NPROC_PER_NODE]),
+        notes[RESIZE] == _RESIZES[True],
+    )

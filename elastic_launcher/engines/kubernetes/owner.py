@@ -1,0 +1,114 @@
+"""Is the launcher's step being stopped, or only moved? Read from its own pod and from what controls that.
+
+The laws: an owner that is ending always means *stop*, whatever else is seen; *hand over* needs an owner that lives and
+will make the pod again; and whoever is signalled and can't tell stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+Document = Mapping[str, Any]
+
+
+class Order(StrEnum):
+    """What the launcher is to do."""
+
+    NOTHING = "nothing"
+    STOP = "stop"
+    HAND_OVER = "hand over"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the launcher is to do, and why.
+
+    Attributes:
+        order: Save, end the nodes and exit; or leave the nodes to whoever comes next and exit; or go on.
+        why: In one line; empty where there is nothing to do.
+    """
+
+    order: Order
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Stands for an object that could not be read; None stands for one that is not there."""
+
+
+UNKNOWN = Unknown()
+
+_FINISHED = ("Succeeded", "Failed", "Error")
+_JOB_ENDS = ("Failed", "Complete", "FailureTarget", "SuccessCriteriaMet")
+
+
+def judge(pod: Document | Unknown | None, owner: Document | Unknown | None, signalled: bool) -> Verdict:
+    """Returns what the launcher is to do.
+
+    Args:
+        pod: Its own pod.
+        owner: What controls its pod: a Workflow, a Job, anything else; the pod itself where nothing does.
+        signalled: Whether SIGTERM has come.
+    """
+    ending = _ending(owner)
+    if ending:
+        return Verdict(Order.STOP, ending)
+    if not signalled:
+        return Verdict(Order.NOTHING)
+    if isinstance(owner, Unknown) or isinstance(pod, Unknown):
+        return Verdict(Order.STOP, "SIGTERM, and it can't be read whether the step is stopped or moved")
+    moved = "its pod was deleted" if pod is None else _moved(pod)
+    if not moved:
+        return Verdict(Order.STOP, "SIGTERM, while neither its pod nor what controls that is being deleted")
+    assert owner is not None
+    last = _last_of(owner)
+    return Verdict(Order.STOP, f"{moved}, and {last}") if last else Verdict(Order.HAND_OVER, moved)
+
+
+def _ending(owner: Document | Unknown | None) -> str:
+    """Returns how an owner ends; empty where it does not, or can't be read."""
+    if owner is None:
+        return "what the step belongs to was deleted"
+    if isinstance(owner, Unknown):
+        return ""
+    name = f"{owner.get('kind', 'its owner')} {owner['metadata']['name']}"
+    if owner.get("kind") == "Pod":
+        return ""  # the launcher's own pod: its deletion is no more than a signal tells
+    if owner["metadata"].get("deletionTimestamp"):
+        return f"{name} is being deleted"
+    spec, status = owner.get("spec") or {}, owner.get("status") or {}
+    if owner.get("kind") == "Workflow":
+        if spec.get("shutdown"):
+            return f"{name} was told to shut down ({spec['shutdown']})"
+        if spec.get("activeDeadlineSeconds") == 0:
+            return f"{name} was terminated"
+        return f"{name} has ended ({status['phase']})" if status.get("phase") in _FINISHED else ""
+    if owner.get("kind") == "Job":
+        if spec.get("suspend"):
+            return f"{name} was suspended"
+        for one in status.get("conditions") or ():
+            if one["type"] in _JOB_ENDS and one["status"] == "True":
+                return f"{name} has ended ({one.get('reason') or one['type']})"
+    return ""
+
+
+def _moved(pod: Document) -> str:
+    for one in pod["status"].get("conditions") or ():
+        if one["type"] == "DisruptionTarget" and one["status"] == "True":
+            return f"its pod is being moved ({one.get('reason') or 'DisruptionTarget'})"
+    return "its pod is being deleted" if pod["metadata"].get("deletionTimestamp") else ""
+
+
+def _last_of(owner: Document) -> str:
+    """Returns why an owner will not make the pod again; empty where it may."""
+    if owner.get("kind") == "Pod":
+        return "nothing controls it that would make another"
+    spec, status = owner.get("spec") or {}, owner.get("status") or {}
+    if owner.get("kind") == "Job" and "podFailurePolicy" not in spec:
+        if status.get("failed", 0) >= spec.get("backoffLimit", 6):
+            return f"Job {owner['metadata']['name']} has no retries left (backoffLimit)"
+    return ""

@@ -1,0 +1,40 @@
+"""What is said of nodes that do not start: one line, with what can be done about it.
+
+The law: every node that waits is counted, and the line is the same as long as nothing changes, in whatever order the
+nodes are told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from elastic_launcher.engines.kubernetes.pods import Cause, Waiting
+
+_ADVICE = {
+    Cause.ADMISSION: "its queue has to admit it",
+    Cause.QUOTA: "raise the ResourceQuota, or lower `allowed` of the hints",
+    Cause.ROOM: "free GPUs, add machines, or lower `allowed` of the hints",
+    Cause.REFUSED: "change the pod template, or what refuses it",
+    Cause.IMAGE: "check the image's name and the pull secrets",
+    Cause.CONTAINER: "check the pod template",
+    Cause.STARTING: "",
+}
+
+
+def pending_line(waiting: Iterable[Waiting], running: int) -> str:
+    """Returns what to tell; empty where no node waits.
+
+    Args:
+        waiting: The nodes that wait.
+        running: How many run.
+    """
+    reasons = Counter(waiting)
+    count = reasons.total()
+    if not count:
+        return ""
+    ranked = sorted(reasons, key=lambda one: (-reasons[one], one.cause, one.why))
+    said = [f"{reasons[one]} × {one.why}" if len(reasons) > 1 else one.why for one in ranked]
+    advice = dict.fromkeys(_ADVICE[one.cause] for one in ranked if _ADVICE[one.cause])
+    goes_on = f"Training goes on with {running}" if running else "Nothing trains yet"
+    return f"{count} of {count + running} nodes pending: {'; '.join(said)}. {'; '.join((goes_on, *advice))}."

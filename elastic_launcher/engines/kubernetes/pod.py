@@ -1,0 +1,212 @@
+"""What does a node's pod look like? The user's template, and what a node needs besides.
+
+The law: everything of the template is in the pod, lists in their order; where ours can't stand beside it the template
+is refused, with the reason. What the template says nothing of is made as *restricted* Pod Security wants it.
+"""
+
+from __future__ import annotations
+
+import copy
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from elastic_launcher.engines.kubernetes.identity import PREFIX
+from elastic_launcher.engines.kubernetes.template import NODE_CONTAINER, Document, node_container
+from elastic_launcher.options import ConfigError
+
+RESERVED = "ELASTIC_"
+"""What variables start with that are ours alone."""
+KEY_VARIABLE = "ELASTIC_KEY"
+KEY_FILE_VARIABLE = "ELASTIC_KEY_FILE"
+KEY_FOLDER = "/var/run/secrets/elastic-launcher"
+KEY_NAME = "key"
+"""The Secret's entry, and the file's name."""
+HOME = "/home/elastic"
+TMP = "/tmp"
+SHM = "/dev/shm"
+_VOLUME = "elastic-launcher-"
+_WRITABLE = {
+    "HOME": HOME,  # where torch, Triton and Hugging Face have their caches
+    "TMPDIR": TMP,
+    "USER": "elastic",  # torch.compile asks who it is, and a uid of the cluster's choice has no name
+    "LOGNAME": "elastic",
+}
+_NO_SIDECAR = "sidecar.istio.io/inject"
+_RESOURCE = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the pods of all nodes of a job have besides the template.
+
+    Attributes:
+        image: Their image where the template names none.
+        command: Starts the agent.
+        environment: Variables of the agent.
+        key: The job's key as a text, or None where it is in a Secret.
+        key_secret: Name of the Secret that the key is in.
+        gpus: GPUs of each node; 0 for none.
+        resource: What the cluster calls a GPU: ``nvidia.com/gpu``, ``amd.com/gpu``, a MIG slice.
+        shm_size: Size of ``/dev/shm``, which data loaders and NCCL share memory by.
+        grace_seconds: From a node's notice until its end.
+        run_as_user: A uid other than root; None for the image's, or one of the cluster's choice.
+    """
+
+    image: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    key: str | None = None
+    key_secret: str = ""
+    gpus: int = 0
+    resource: str = "nvidia.com/gpu"
+    shm_size: str = "1Gi"
+    grace_seconds: int = 30
+    run_as_user: int | None = None
+
+
+def node_pod(
+    template: Mapping[str, Any], shape: Shape, labels: Mapping[str, str], environment: Mapping[str, str]
+) -> Document:
+    """Returns the pod template of one node.
+
+    Args:
+        template: What the user asked for, as ``check_template`` returns it.
+        shape: What all nodes have.
+        labels: This node's labels.
+        environment: This node's variables.
+
+    Raises:
+        ConfigError: If the template takes what is ours, or names no image where there is no other.
+    """
+    pod = copy.deepcopy(dict(template))
+    metadata, spec = pod["metadata"], pod["spec"]
+    for key in ("labels", "annotations"):
+        metadata[key] = dict(metadata.get(key) or {})
+        taken = sorted(name for name in metadata[key] if name.startswith(PREFIX))
+        if taken:
+            raise ConfigError(
+                f"metadata.{key} of the pod template has {taken[0]}, which the launcher sets; leave it out"
+            )
+        metadata[key].setdefault(_NO_SIDECAR, "false")  # a mesh's proxy outlives the node, and rewrites its connections
+    metadata["labels"] |= labels
+    spec["restartPolicy"] = "Never"
+    spec.setdefault("terminationGracePeriodSeconds", shape.grace_seconds)
+    spec.setdefault("enableServiceLinks", False)  # seven variables for each Service of the namespace
+    if not spec.get("serviceAccountName") and not spec.get("serviceAccount"):
+        spec.setdefault("automountServiceAccountToken", False)
+    spec["containers"] = spec.get("containers") or [{"name": NODE_CONTAINER}]
+    container = spec["containers"][node_container(pod)]
+    _complete(container, shape, environment)
+    _add_volumes(spec, container, shape)
+    container["securityContext"] = _secured(
+        container.get("securityContext") or {}, spec.get("securityContext") or {}, shape.run_as_user
+    )
+    return pod
+
+
+def _complete(container: Document, shape: Shape, environment: Mapping[str, str]) -> None:
+    """Adds to the node's container what it runs, with what, and how it is told."""
+    if not container.get("image"):
+        if not shape.image:
+            raise ConfigError(f"no image is known for the nodes: name one in container {container['name']!r}")
+        container["image"] = shape.image
+    if container.get("command"):  # the user's wrapper: it gets the agent's command as its arguments
+        container["args"] = [*(container.get("args") or ()), *shape.command]
+    elif container.get("args"):
+        raise ConfigError(
+            f"container {container['name']!r} of the pod template has args and no command; leave args out, or give a "
+            "command that runs what follows them, such as `sh -c 'exec \"$@\"' --`"
+        )
+    else:
+        container["command"] = list(shape.command)
+    container["env"] = _variables(container.get("env") or [], shape, environment)
+    container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+    if shape.gpus:
+        container["resources"] = _with_gpus(container.get("resources") or {}, shape.resource, shape.gpus)
+
+
+def _variables(given: Sequence[Document], shape: Shape, environment: Mapping[str, str]) -> list[Document]:
+    names = {one["name"] for one in given}
+    taken = sorted(name for name in names if name.startswith(RESERVED))
+    if taken:
+        raise ConfigError(f"the pod template sets {taken[0]}: the launcher sets all of {RESERVED}*; leave it out")
+    key = {KEY_FILE_VARIABLE: f"{KEY_FOLDER}/{KEY_NAME}"} if shape.key is None else {KEY_VARIABLE: shape.key}
+    ours: dict[str, str] = {**_WRITABLE, **shape.environment, **environment, **key}
+    fields = {
+        "ELASTIC_POD": "metadata.name",
+        "ELASTIC_POD_IPS": "status.podIPs",
+        "ELASTIC_MACHINE": "spec.nodeName",
+    }
+    return [
+        *given,
+        *({"name": name, "value": value} for name, value in ours.items() if name not in names),
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+    ]
+
+
+def _with_gpus(resources: Document, resource: str, gpus: int) -> Document:
+    if not _RESOURCE.fullmatch(resource):
+        raise ConfigError(f"{resource!r} is no name of a GPU; it must be DOMAIN/NAME, for example nvidia.com/gpu")
+    for kind in ("limits", "requests"):
+        given = (resources.get(kind) or {}).get(resource)
+        if given is not None and str(given) != str(gpus):
+            raise ConfigError(
+                f"the pod template has {given} {resource} in {kind}, and a node is to have {gpus}; leave it out there"
+            )
+    return resources | {"limits": {resource: str(gpus), **(resources.get("limits") or {})}}
+
+
+def _add_volumes(spec: Document, container: Document, shape: Shape) -> None:
+    """Adds the places that are written to, and the key, except where the user has something mounted."""
+    spec["volumes"] = list(spec.get("volumes") or ())
+    container["volumeMounts"] = list(container.get("volumeMounts") or ())
+    taken = sorted(one["name"] for one in spec["volumes"] if one["name"].startswith(_VOLUME))
+    if taken:
+        raise ConfigError(f"volume {taken[0]} of the pod template has a name of the launcher's; give it another")
+    used = {posixpath.normpath(one["mountPath"]) for one in container["volumeMounts"]}
+    scratch = f"{_VOLUME}scratch"
+    ours: list[tuple[Document, Sequence[Document]]] = [
+        (
+            {"name": scratch, "emptyDir": {}},
+            [
+                {"name": scratch, "mountPath": TMP, "subPath": "tmp"},
+                {"name": scratch, "mountPath": HOME, "subPath": "home"},
+            ],
+        ),
+        (
+            {"name": f"{_VOLUME}shm", "emptyDir": {"medium": "Memory", "sizeLimit": shape.shm_size}},
+            [{"name": f"{_VOLUME}shm", "mountPath": SHM}],
+        ),
+    ]
+    if shape.key is None:
+        secret = {"secretName": shape.key_secret, "items": [{"key": KEY_NAME, "path": KEY_NAME}]}
+        mount = {"name": f"{_VOLUME}key", "mountPath": KEY_FOLDER, "readOnly": True}
+        ours.append(({"name": f"{_VOLUME}key", "secret": secret}, [mount]))
+    for volume, mounts in ours:
+        missing = [one for one in mounts if one["mountPath"] not in used]
+        if missing:
+            spec["volumes"].append(volume)
+            container["volumeMounts"] += missing
+
+
+def _secured(given: Document, of_pod: Document, run_as_user: int | None) -> Document:
+    """Returns the container's security context, restricted in all that the user says nothing of."""
+    context = copy.deepcopy(given)
+    said = of_pod | given
+    if run_as_user is not None and "runAsUser" not in said:
+        context["runAsUser"] = run_as_user
+    if "runAsNonRoot" not in said and said.get("runAsUser") != 0:
+        context["runAsNonRoot"] = True
+    if "seccompProfile" not in said:
+        context["seccompProfile"] = {"type": "RuntimeDefault"}
+    context.setdefault("readOnlyRootFilesystem", True)
+    if given.get("privileged"):
+        return context  # the API refuses it together with what follows
+    capabilities = given.get("capabilities") or {}
+    context["capabilities"] = capabilities | {"drop": capabilities.get("drop") or ["ALL"]}
+    if not {"SYS_ADMIN", "CAP_SYS_ADMIN"} & {*(capabilities.get("add") or ())}:
+        context.setdefault("allowPrivilegeEscalation", False)
+    return context

@@ -1,0 +1,256 @@
+"""How does a node stand, by what the API server shows of its Job and its pod?
+
+It waits, for a reason that one line says; it runs; it was told to go; or it is gone, in a way that is known or not. The
+law: whatever the documents hold is one of the four, and a node that is gone stays so, whichever of its documents go
+after it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from elastic_launcher.engines.kubernetes.template import node_container
+
+Document = Mapping[str, Any]
+
+MOST_CHARACTERS = 300
+"""A message is one line of a log."""
+_FIRST_SIGNAL = 128
+"""A container that a signal ended has 128 + its number for an exit code."""
+_LAST_SIGNAL = 64
+_KILLED = -9
+
+
+class Cause(StrEnum):
+    """What a node waits for."""
+
+    ADMISSION = "admission"
+    QUOTA = "quota"
+    ROOM = "room"
+    REFUSED = "refused"
+    IMAGE = "image"
+    CONTAINER = "container"
+    STARTING = "starting"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A node whose agent has not begun.
+
+    Attributes:
+        cause: What it waits for.
+        why: The same in one line, in the cluster's words.
+    """
+
+    cause: Cause
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A node whose agent runs.
+
+    Attributes:
+        addresses: Of its pod, the first of each family.
+        machine: What it runs on.
+    """
+
+    addresses: tuple[str, ...]
+    machine: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A node that was told to go.
+
+    Attributes:
+        why: By whom, in one line.
+        seconds: How long it had from then on; None where that is not said yet.
+    """
+
+    why: str
+    seconds: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A node of which nothing runs any more, or nothing that counts.
+
+    Attributes:
+        exit_code: Its agent's exit code; minus the signal's number when a signal ended it; None if nobody can know.
+        why: How it ended, in one line; empty where the exit code says it all.
+        taken: Whether the cluster took it, and it did not fail by itself.
+    """
+
+    exit_code: int | None
+    why: str = ""
+    taken: bool = False
+
+
+Standing = Waiting | Running | Leaving | Gone
+
+_SUSPENDED = "its Job is suspended"
+_IMAGE = {
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ErrImageNeverPull",
+    "ImageInspectError",
+    "InvalidImageName",
+    "RegistryUnavailable",
+    "SignatureValidationFailed",
+}
+_REFUSED_POD = re.compile(r'^Error creating: (pods "[^"]*" is forbidden: )?')
+"""Names a pod that never was, another at each try."""
+_ORDINARY = {"", "ContainerCreating", "PodInitializing"}
+_TAKEN = {"Evicted", "Preempting", "Preempted", "Terminated", "NodeShutdown", "Shutdown", "NodeLost"}
+"""Reasons of failed pods that are the cluster's doing."""
+_DISRUPTIONS = {
+    "PreemptionByScheduler": "preempted by a pod of higher priority",
+    "PreemptionByKubeScheduler": "preempted by a pod of higher priority",
+    "DeletionByTaintManager": "its machine has a taint that it does not tolerate",
+    "EvictionByEvictionAPI": "evicted",
+    "TerminationByKubelet": "its machine ends it",
+    "DeletionByPodGC": "its machine is gone",
+}
+_QUEUE_LABELS = ("kueue.x-k8s.io/queue-name", "kai.scheduler/queue", "runai/queue")
+
+
+def standing(job: Document | None, pod: Document | None, events: Sequence[Document] = ()) -> Standing:
+    """Returns how a node stands.
+
+    Args:
+        job: Its Job; None where it was deleted.
+        pod: The Job's pod; None where there is none.
+        events: Events about both, the oldest first; none where they may not be read.
+    """
+    if pod is None:
+        return _without_pod(job, events)
+    status = _node_status(pod)
+    state = status.get("state") or {}
+    if pod["status"].get("phase") in ("Succeeded", "Failed") or "terminated" in state:
+        return _ended(pod, state.get("terminated") or {})
+    if status.get("restartCount"):  # nothing of ours asks for it: the agent that ran there is no more
+        return Gone(None, "its machine was started again", taken=True)
+    if job is not None and (job.get("spec") or {}).get("suspend"):
+        return Leaving(f"taken back: {_SUSPENDED}{_by_queue(job)}", None)
+    leaving = _leaving(pod)
+    if leaving is not None:
+        return leaving
+    if "running" in state:
+        found = [one["ip"] for one in pod["status"].get("podIPs") or ()]
+        return Running(tuple(found), pod["spec"].get("nodeName", ""))
+    return _waiting(pod, state.get("waiting") or {}, events)
+
+
+def _without_pod(job: Document | None, events: Sequence[Document]) -> Standing:
+    if job is None or job["metadata"].get("deletionTimestamp"):
+        return Gone(None, "its Job was deleted", taken=True)
+    status = job.get("status") or {}
+    for kind in ("Failed", "FailureTarget", "Complete", "SuccessCriteriaMet"):
+        condition = _condition(status, kind)
+        if condition is not None:
+            why = f"its pod is gone ({condition.get('reason') or kind}: {one_line(condition.get('message', ''))})"
+            return Gone(None, why, taken=condition.get("reason") != "DeadlineExceeded")
+    if (job.get("spec") or {}).get("suspend"):
+        return Waiting(Cause.ADMISSION, f"{_SUSPENDED}{_by_queue(job)}: it waits for quota admission")
+    refusal = _last(events, {"FailedCreate"})
+    if refusal is None:
+        return Waiting(Cause.STARTING, "its Job has no pod yet; if that lasts, `kubectl describe job` says why")
+    message = one_line(_REFUSED_POD.sub("", refusal.get("message", "")))
+    return Waiting(Cause.QUOTA if "exceeded quota" in message else Cause.REFUSED, message)
+
+
+def _waiting(pod: Document, state: Document, events: Sequence[Document]) -> Waiting:
+    scheduled = _condition(pod["status"], "PodScheduled", "False")
+    if scheduled is not None:
+        if scheduled.get("reason") == "SchedulingGated":
+            return Waiting(Cause.ADMISSION, "its pod is held back by a scheduling gate")
+        return Waiting(Cause.ROOM, _room(scheduled.get("message", "")))
+    for status in (*(pod["status"].get("initContainerStatuses") or ()), {"state": {"waiting": state}}):
+        held = (status.get("state") or {}).get("waiting") or {}
+        reason = held.get("reason", "")
+        if reason not in _ORDINARY:
+            why = f"{reason}: {one_line(held.get('message', ''))}".removesuffix(": ")
+            return Waiting(Cause.IMAGE if reason in _IMAGE else Cause.CONTAINER, why)
+    trouble = _last(events, {"FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedScheduling"})
+    if trouble is not None:
+        return Waiting(Cause.STARTING, f"{trouble['reason']}: {one_line(trouble.get('message', ''))}")
+    where = pod["spec"].get("nodeName")
+    return Waiting(Cause.STARTING, f"its container is being started on {where}" if where else "it is being scheduled")
+
+
+def _leaving(pod: Document) -> Leaving | None:
+    seconds = pod["metadata"].get("deletionGracePeriodSeconds")
+    disruption = _condition(pod["status"], "DisruptionTarget")
+    if disruption is not None:
+        reason = disruption.get("reason", "")
+        what = _DISRUPTIONS.get(reason, reason or "disrupted")
+        message = one_line(disruption.get("message", ""))
+        return Leaving(f"{what}: {message}" if message else what, seconds)
+    return Leaving("its pod is being deleted", seconds) if pod["metadata"].get("deletionTimestamp") else None
+
+
+def _ended(pod: Document, ended: Document) -> Gone:
+    status = pod["status"]
+    code = ended.get("exitCode")
+    reason = ended.get("reason", "")
+    if code is None or reason == "ContainerStatusUnknown":
+        code = 0 if status.get("phase") == "Succeeded" else None
+    elif _FIRST_SIGNAL < code <= _FIRST_SIGNAL + _LAST_SIGNAL:
+        code = _FIRST_SIGNAL - code
+    leaving = _leaving(pod)
+    taken = leaving is not None or status.get("reason") in _TAKEN
+    if status.get("reason"):
+        return Gone(code, f"{status['reason']}: {one_line(status.get('message', ''))}".removesuffix(": "), taken)
+    if reason == "OOMKilled":
+        limit = _memory(pod)
+        return Gone(_KILLED, f"OOMKilled: out of memory{limit}; raise resources.limits.memory of the pod template")
+    if reason in ("Error", "Completed", ""):
+        return Gone(code, leaving.why if leaving is not None else "", taken)
+    return Gone(code, f"{reason}: {one_line(ended.get('message', ''))}".removesuffix(": "), taken)
+
+
+def _node_status(pod: Document) -> Document:
+    name = pod["spec"]["containers"][node_container(pod)]["name"]
+    found = [one for one in pod["status"].get("containerStatuses") or () if one["name"] == name]
+    return found[0] if found else {}
+
+
+def _memory(pod: Document) -> str:
+    container = pod["spec"]["containers"][node_container(pod)]
+    limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
+    return f" beyond its limit of {limit}" if limit else ""
+
+
+def _condition(status: Document, kind: str, value: str = "True") -> Document | None:
+    for one in status.get("conditions") or ():
+        if one.get("type") == kind and one.get("status") == value:
+            found: Document = one
+            return found
+    return None
+
+
+def _last(events: Sequence[Document], reasons: set[str]) -> Document | None:
+    return next((one for one in reversed(events) if one.get("reason") in reasons), None)
+
+
+def _by_queue(job: Document) -> str:
+    labels = job["metadata"].get("labels") or {}
+    queue = next((labels[name] for name in _QUEUE_LABELS if name in labels), "")
+    return f" by queue {queue}" if queue else ""
+
+
+def _room(message: str) -> str:
+    """Returns what the scheduler says of machines, without what it says of preempting others."""
+    first = one_line(message).partition(". ")[0]
+    return first.removesuffix(".") or "no machine has room for it"
+
+
+def one_line(text: str) -> str:
+    """Returns a text as one line that is not too long."""
+    line = " ".join(text.split())
+    return line if len(line) <= MOST_CHARACTERS else line[: MOST_CHARACTERS - 1] + "…"

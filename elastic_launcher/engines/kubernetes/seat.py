@@ -1,0 +1,135 @@
+"""The coordinator's seat: one at a time holds it, and whoever was there before learns that it is not his any more."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from elastic_launcher.engines.kubernetes.identity import Names, Owner
+from elastic_launcher.engines.kubernetes.service import (
+    Record,
+    coordinator_labels,
+    new_service,
+    read_record,
+    take_over,
+    tell_status,
+)
+from elastic_launcher.kube.api import MERGE, Api, ApiError
+from elastic_launcher.kube.collection import Change, Collection, Snapshot, changes
+
+TRIES = 10
+"""Writes that lose to one of somebody else, such as a user's `stop`, are done again on what that left."""
+NOT_FOUND, CONFLICT = 404, 409
+
+
+Answer = TypeVar("Answer")
+
+
+class Deposed(Exception):
+    """Another coordinator governs the job now, or the job was given up: this one must touch nothing any more."""
+
+
+class Seat:
+    """The Service of a job, as its coordinator holds it.
+
+    Args:
+        api: The cluster, open for as long as this is used.
+        namespace: Where the job is.
+        names: What its objects are called.
+
+    Attributes:
+        record: What the Service said last.
+    """
+
+    record: Record
+
+    def __init__(self, api: Api, namespace: str, names: Names) -> None:
+        self._api = api
+        self._names = names
+        self._services = f"/api/v1/namespaces/{namespace}/services"
+        self._pods = f"/api/v1/namespaces/{namespace}/pods"
+        self._path = f"{self._services}/{names.service}"
+        self._term = 0
+
+    async def take(self, owner: Owner, ports: Mapping[str, int], pod: str) -> Record:
+        """Begins a term, and has the Service lead to this pod.
+
+        Args:
+            owner: What the Service belongs to, where it has to be made.
+            ports: What the coordinator listens at, by name.
+            pod: The name of its own pod.
+
+        Raises:
+            ApiError: If the cluster refuses it, or can't be reached.
+        """
+        return await _again(lambda: self._take(owner, ports, pod))
+
+    async def tell(self, status: Mapping[str, Any]) -> None:
+        """Writes how the job stands.
+
+        Raises:
+            Deposed: If another coordinator has taken over.
+            ApiError: If the cluster refuses it, or can't be reached.
+        """
+        await _again(lambda: self._tell(status))
+
+    async def follow(self) -> AsyncGenerator[Record, None]:
+        """Yields what the Service says, now and after each change.
+
+        Raises:
+            Deposed: If another coordinator has taken over, or the Service was deleted.
+        """
+        collection = Collection(self._services, name=self._names.service)
+        async with contextlib.aclosing(changes(self._api, collection)) as found:
+            async for change in found:
+                match change:
+                    case Snapshot(objects=[]) | Change(deleted=True):
+                        raise Deposed(f"Service {self._names.service} was deleted")
+                    case Snapshot(objects=[service]) | Change(object=service):
+                        self._check(read_record(service))
+                        yield self.record
+
+    async def _take(self, owner: Owner, ports: Mapping[str, int], pod: str) -> Record:
+        found = read_record(await self._find(owner, ports))
+        labels = coordinator_labels(self._names, found.term + 1)
+        # first: the Service must not lead to nowhere
+        await self._api.request("PATCH", f"{self._pods}/{pod}", {"metadata": {"labels": labels}}, content_type=MERGE)
+        await self._patch(take_over(self._names, found))
+        self._term = self.record.term
+        return self.record
+
+    async def _find(self, owner: Owner, ports: Mapping[str, int]) -> Mapping[str, Any]:
+        try:
+            return await self._api.request("GET", self._path)
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+        return await self._api.request("POST", self._services, new_service(self._names, owner, ports))
+
+    async def _tell(self, status: Mapping[str, Any]) -> None:
+        try:
+            await self._patch(tell_status(self.record, status))
+        except ApiError as error:
+            if error.status == CONFLICT:
+                self._check(read_record(await self._api.request("GET", self._path)))
+            raise
+
+    async def _patch(self, change: Mapping[str, Any]) -> None:
+        self.record = read_record(await self._api.request("PATCH", self._path, change, content_type=MERGE))
+
+    def _check(self, found: Record) -> None:
+        if found.term != self._term:
+            raise Deposed(f"another coordinator governs the job: term {found.term}, and this one's is {self._term}")
+        self.record = found
+
+
+async def _again(call: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Returns the answer of what is done again where somebody else was faster."""
+    for _ in range(TRIES - 1):
+        try:
+            return await call()
+        except ApiError as error:
+            if error.status != CONFLICT:
+                raise
+    return await call()

@@ -1,0 +1,98 @@
+"""What is the job's Service? The address that stays, and the record of who governs, in one object: both change at once.
+
+The law: nodes are led to the pod of the newest term alone, and whoever writes with an older one is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL, PREFIX, Names, Owner
+
+TERM = PREFIX + "term"
+STATUS = PREFIX + "status"
+STOP = PREFIX + "stop"
+"""Why the job is to stop; who sets it is whoever may edit the Service."""
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a job's Service says.
+
+    Attributes:
+        version: Its resource version, by which a change of others is noticed.
+        term: Number of the reign; 0 before the first.
+        address: The ClusterIP, the same for the job's whole life.
+        status: How the job stood last.
+        stop: Why it is to stop; empty where it is not.
+    """
+
+    version: str
+    term: int
+    address: str
+    status: Mapping[str, Any]
+    stop: str
+
+
+def new_service(names: Names, owner: Owner, ports: Mapping[str, int]) -> Document:
+    """Returns a job's Service before anybody governs.
+
+    Args:
+        names: What the job's objects are called.
+        owner: What it belongs to.
+        ports: What the coordinator listens at, by name.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": names.service,
+            "labels": {JOB_LABEL: names.job_id},
+            "annotations": {TERM: "0"},
+            "ownerReferences": [owner.reference()],
+        },
+        "spec": {
+            "selector": coordinator_labels(names, 0),
+            "publishNotReadyAddresses": True,  # members wait for an answer, not for a probe
+            "ports": [{"name": name, "port": port} for name, port in ports.items()],
+        },
+    }
+
+
+def coordinator_labels(names: Names, term: int) -> dict[str, str]:
+    """Returns what the pod of a term's coordinator is known by."""
+    return {COORDINATOR_LABEL: names.job_id, TERM: str(term)}
+
+
+def take_over(names: Names, found: Record) -> Document:
+    """Returns the change by which the next term begins, refused where somebody else began one."""
+    term = found.term + 1
+    metadata = {"resourceVersion": found.version, "annotations": {TERM: str(term)}}
+    return {"metadata": metadata, "spec": {"selector": coordinator_labels(names, term)}}
+
+
+def tell_status(found: Record, status: Mapping[str, Any]) -> Document:
+    """Returns the change by which a status is written, refused where the Service has changed since."""
+    return {"metadata": {"resourceVersion": found.version, "annotations": {STATUS: json.dumps(status)}}}
+
+
+def read_record(service: Mapping[str, Any]) -> Record:
+    """Returns what a Service says; what others have made unreadable of its status counts as none."""
+    metadata = service["metadata"]
+    notes = metadata.get("annotations") or {}
+    try:
+        status = json.loads(notes.get(STATUS, "{}"))
+    except ValueError:
+        status = {}
+    return Record(
+        metadata["resourceVersion"],
+        int(notes.get(TERM, "0")),
+        service["spec"].get("clusterIP", ""),
+        status if isinstance(status, dict) else {},
+        notes.get(STOP, ""),
+    )

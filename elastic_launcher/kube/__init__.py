@@ -1,0 +1,1 @@
+"""Talking with a cluster's API server."""

@@ -1,0 +1,113 @@
+"""A collection of the API as it changes: read, then watched, for as long as somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from elastic_launcher.kube.api import Api, ApiError
+from elastic_launcher.kube.follow import Act, Follow
+
+NOT_FOUND = 404
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """Which objects.
+
+    Attributes:
+        path: Of the collection, for example ``/api/v1/namespaces/ml/configmaps``.
+        name: The one object that is meant, or "".
+        selector: Labels that they must have, or "".
+    """
+
+    path: str
+    name: str = ""
+    selector: str = ""
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What asks for them alone; a Role that names an object permits no more."""
+        asked = {"fieldSelector": f"metadata.name={self.name}" if self.name else "", "labelSelector": self.selector}
+        return {key: value for key, value in asked.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that is there.
+
+    Attributes:
+        objects: In no particular order.
+    """
+
+    objects: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One object that has changed.
+
+    Attributes:
+        object: As it is now, or was last.
+        deleted: Whether it is gone.
+    """
+
+    object: Mapping[str, Any]
+    deleted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Nothing can be read at the moment.
+
+    Attributes:
+        error: Why.
+    """
+
+    error: ApiError
+
+
+async def changes(api: Api, collection: Collection) -> AsyncGenerator[Snapshot | Change | Trouble, None]:
+    """Yields what is there, then each change, for ever.
+
+    What can't be read now is yielded as trouble, and never raised; after it comes a whole snapshot, or a change.
+    """
+    follow = Follow()
+    while True:
+        await asyncio.sleep(follow.delay * random.uniform(0.5, 1.0))
+        act = follow.act
+        try:
+            if act is Act.WATCH:
+                began = time.monotonic()
+                async with aclosing(api.watch(collection.path, str(follow.version), collection.query)) as watch:
+                    async for event in watch:
+                        follow = follow.saw(event["object"]["metadata"]["resourceVersion"])
+                        if event["type"] != "BOOKMARK":
+                            yield Change(event["object"], event["type"] == "DELETED")
+                follow = follow.ended(time.monotonic() - began)
+            else:
+                found, version = await _read(api, collection, single=act is Act.POLL)
+                follow = follow.done(version)
+                yield found
+        except ApiError as error:
+            follow = follow.failed(error.status, error.retry_after)
+            if follow.loud and act is not Act.WATCH:
+                yield Trouble(error)
+
+
+async def _read(api: Api, collection: Collection, *, single: bool) -> tuple[Snapshot, str]:
+    """Reads all; a single object by its name where listing may not be permitted either."""
+    if single and collection.name:
+        try:
+            return Snapshot([await api.request("GET", f"{collection.path}/{collection.name}")]), ""
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+            return Snapshot([]), ""
+    found = await api.request("GET", collection.path, query=collection.query)
+    return Snapshot(found.get("items") or []), found["metadata"]["resourceVersion"]

@@ -1,0 +1,242 @@
+"""The engine on a real cluster: nodes that run, wait, are told to go, are taken, and are forgotten.
+
+What it runs is no agent, but the smallest program that ends when told to: ELASTIC_TEST_IMAGE, whose /pause it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from elastic_launcher.engines import NodeExit, NodeSpec
+from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
+from elastic_launcher.engines.kubernetes.identity import Names, job_id
+from elastic_launcher.engines.kubernetes.job import JobPlan
+from elastic_launcher.engines.kubernetes.pod import Shape
+from elastic_launcher.engines.kubernetes.pods import Cause, Running, Standing, Waiting
+from elastic_launcher.kube.api import MERGE, Api
+from tests.cluster.spaces import PATIENCE, make_owner, space
+
+IMAGE = os.environ.get("ELASTIC_TEST_IMAGE", "localhost/pause:1")
+LOOK = 0.05
+GPU = "nvidia.com/gpu"
+
+
+class Played:
+    """An engine, and what it told so far."""
+
+    def __init__(self, engine: KubernetesEngine) -> None:
+        self.engine = engine
+        self.exits: dict[int, NodeExit] = {}
+
+    async def start(self, *nodes: int) -> None:
+        for node in nodes:
+            await asyncio.to_thread(self.engine.start, NodeSpec(node, node, 1))
+
+    async def standing(self, node: int, *wanted: type[Standing]) -> Any:
+        """Waits until a node stands as wanted."""
+        deadline = time.monotonic() + PATIENCE
+        while not isinstance(found := (await self.look()).get(node), wanted):
+            assert time.monotonic() < deadline, f"node {node} is {found}, and its exit {self.exits.get(node)}"
+            await asyncio.sleep(LOOK)
+        return found
+
+    async def why(self, node: int, cause: Cause) -> str:
+        """Waits until a node waits for something; returns what is said of it."""
+        while (found := await self.standing(node, Waiting)).cause is not cause:
+            await asyncio.sleep(LOOK)
+        return str(found.why)
+
+    async def exit(self, node: int) -> NodeExit:
+        """Waits until a node is gone."""
+        deadline = time.monotonic() + PATIENCE
+        while node not in self.exits:
+            assert time.monotonic() < deadline, f"node {node} is {(await self.look()).get(node)}"
+            await self.look()
+            await asyncio.sleep(LOOK)
+        return self.exits[node]
+
+    async def look(self) -> dict[int, Standing]:
+        for gone in await asyncio.to_thread(self.engine.poll):
+            assert gone.node not in self.exits, "a node is told to be gone once"
+            self.exits[gone.node] = gone
+        return await asyncio.to_thread(self.engine.standings)
+
+
+@asynccontextmanager
+async def cluster(purpose: str, **spec: Any) -> AsyncIterator[tuple[Api, str, Callable[[], Played]]]:
+    """Gives a namespace, and what makes engines of one job in it."""
+    async with space(purpose) as (api, name):
+        container = {"name": "node", "imagePullPolicy": "IfNotPresent"}
+        plan = JobPlan(
+            Names(job_id(name, name="pausing")),
+            await make_owner(api, name),
+            {"metadata": {}, "spec": {"containers": [container], **spec}},
+            Shape(IMAGE, ["/pause"], {}, key="00", gpus=1, run_as_user=65532, grace_seconds=20),
+        )
+        engines: list[KubernetesEngine] = []
+
+        def make() -> Played:
+            engines.append(KubernetesEngine(api.login, name, plan))
+            return Played(engines[-1])
+
+        try:
+            yield api, name, make
+        finally:
+            for engine in engines:
+                await asyncio.to_thread(engine.close)
+
+
+async def names(api: Api, path: str) -> list[str]:
+    return [one["metadata"]["name"] for one in (await api.request("GET", path))["items"]]
+
+
+async def pod_of(api: Api, space: str, node: int) -> str:
+    query = {"labelSelector": f"elastic-launcher/node={node}"}
+    found = await api.request("GET", f"/api/v1/namespaces/{space}/pods", query=query)
+    return str(found["items"][0]["metadata"]["name"])
+
+
+def test_nodes_run_and_end_and_nothing_is_left() -> None:
+    async def steps() -> None:
+        async with cluster("engine") as (api, name, make):
+            played = make()
+            await played.start(1, 2)
+            running = await played.standing(1, Running)
+            assert running.addresses
+            await played.standing(2, Running)
+            await asyncio.to_thread(played.engine.notice, 1)
+            assert (await played.exit(1)).exit_code == 0
+            assert isinstance((await played.look())[2], Running)
+            await asyncio.to_thread(played.engine.close)
+            async with asyncio.timeout(PATIENCE):
+                for path in (f"/apis/batch/v1/namespaces/{name}/jobs", f"/api/v1/namespaces/{name}/pods"):
+                    while await names(api, path):
+                        await asyncio.sleep(LOOK)
+
+    asyncio.run(steps())
+
+
+def test_a_killed_node_is_gone() -> None:
+    async def steps() -> None:
+        async with cluster("engine") as (_, _, make):
+            played = make()
+            await played.start(1)
+            await played.standing(1, Running)
+            await asyncio.to_thread(played.engine.kill, 1)
+            await asyncio.to_thread(played.engine.kill, 1)  # twice is once
+            await played.exit(1)
+            assert await played.look() == {}
+
+    asyncio.run(steps())
+
+
+def test_an_evicted_node_is_told_and_is_not_made_again() -> None:
+    async def steps() -> None:
+        async with cluster("engine") as (api, name, make):
+            played = make()
+            await played.start(1)
+            await played.standing(1, Running)
+            pod = await pod_of(api, name, 1)
+            eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": name}}
+            await api.request("POST", f"/api/v1/namespaces/{name}/pods/{pod}/eviction", eviction)
+            assert "evict" in (await played.exit(1)).why.lower()
+            await played.start(2)
+            await played.standing(2, Running)
+            assert await names(api, f"/apis/batch/v1/namespaces/{name}/jobs") == [f"{job_id(name, name='pausing')}-2"]
+
+    asyncio.run(steps())
+
+
+def test_a_launcher_that_comes_back_goes_on_with_its_nodes() -> None:
+    async def steps() -> None:
+        async with cluster("engine") as (_, _, make):
+            first = make()
+            await first.start(1, 2)
+            await first.standing(1, Running)
+            await first.standing(2, Running)
+            await asyncio.to_thread(first.engine.leave)
+            second = make()
+            found = await asyncio.to_thread(second.engine.find)
+            assert found == [NodeSpec(1, 1, 1), NodeSpec(2, 2, 1)]
+            await asyncio.to_thread(second.engine.adopt, found[:1])  # the other belongs to nobody any more
+            assert isinstance((await second.look())[1], Running)
+            assert set(await second.look()) == {1}
+            third = make()
+            while len(await asyncio.to_thread(third.engine.find)) > 1:
+                await asyncio.sleep(LOOK)
+            await asyncio.to_thread(third.engine.leave)
+
+    asyncio.run(steps())
+
+
+def test_why_a_node_waits_is_said_and_it_runs_once_it_can() -> None:
+    async def steps() -> None:
+        async with cluster("engine") as (api, name, make):
+            quotas = f"/api/v1/namespaces/{name}/resourcequotas"
+            hard = {"spec": {"hard": {f"requests.{GPU}": "1"}}}
+            await api.request("POST", quotas, {"metadata": {"name": "gpus"}, **hard})
+            while "hard" not in (await api.request("GET", f"{quotas}/gpus")).get("status", {}):
+                await asyncio.sleep(LOOK)
+            played = make()
+            await played.start(1, 2)
+            one = asyncio.ensure_future(played.standing(1, Running))
+            other = asyncio.ensure_future(played.standing(2, Running))
+            done, _ = await asyncio.wait({one, other}, return_when=asyncio.FIRST_COMPLETED)
+            node = 2 if one in done else 1
+            assert f"exceeded quota: gpus, requested: requests.{GPU}=1" in await played.why(node, Cause.QUOTA)
+            await api.request(
+                "PATCH", f"{quotas}/gpus", {"spec": {"hard": {f"requests.{GPU}": "2"}}}, content_type=MERGE
+            )
+            await asyncio.gather(one, other)
+
+    asyncio.run(steps())
+
+
+def test_a_node_that_no_machine_has_room_for_says_so() -> None:
+    async def steps() -> None:
+        async with cluster("engine", nodeSelector={"no-machine": "has-this"}) as (_, _, make):
+            played = make()
+            await played.start(1)
+            assert "node affinity/selector" in await played.why(1, Cause.ROOM)
+            await asyncio.to_thread(played.engine.kill, 1)
+            assert (await played.exit(1)).exit_code is None
+
+    asyncio.run(steps())
+
+
+def test_a_queue_that_suspends_a_job_takes_its_node_back() -> None:
+    async def steps() -> None:
+        async with cluster("engine") as (api, name, make):
+            played = make()
+            await played.start(1)
+            await played.standing(1, Running)
+            job = f"/apis/batch/v1/namespaces/{name}/jobs/{job_id(name, name='pausing')}-1"
+            await api.request("PATCH", job, {"spec": {"suspend": True}}, content_type=MERGE)
+            await played.exit(1)
+            await played.start(2)
+            await played.standing(2, Running)
+            assert set(await played.look()) == {2}
+
+    asyncio.run(steps())
+
+
+def test_a_job_that_a_queue_holds_back_waits_for_admission() -> None:
+    async def steps() -> None:
+        async with cluster("engine") as (api, name, make):
+            played = make()
+            quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}  # or else it runs before it is held
+            await api.request("POST", f"/api/v1/namespaces/{name}/resourcequotas", quota)
+            await played.start(1)
+            job = f"/apis/batch/v1/namespaces/{name}/jobs/{job_id(name, name='pausing')}-1"
+            await api.request("PATCH", job, {"spec": {"suspend": True}}, content_type=MERGE)
+            assert "suspended" in await played.why(1, Cause.ADMISSION)
+            await api.request("DELETE", f"/api/v1/namespaces/{name}/resourcequotas/none")
+            await api.request("PATCH", job, {"spec": {"suspend": False}}, content_type=MERGE)
+            await played.standing(1, Running)
+
+    asyncio.run(steps())

@@ -1,0 +1,195 @@
+"""A node's Job: the user's template whole, and what a node needs besides."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from elastic_launcher.engines import NodeSpec
+from elastic_launcher.engines.kubernetes.job import node_job, spec_of
+from elastic_launcher.options import ConfigError
+from tests.unit.kubernetes.templates import SHAPE, SPEC, TEMPLATES, plan, template
+
+OURS = ("/tmp", "/home/elastic", "/dev/shm", "/var/run/secrets/elastic-launcher")
+
+
+def contains(result: Any, wanted: Any) -> bool:
+    """Whether all that is wanted is there: objects by key, lists as far as they go, in their order."""
+    if isinstance(wanted, dict):
+        return isinstance(result, dict) and all(key in result and contains(result[key], wanted[key]) for key in wanted)
+    if isinstance(wanted, list):
+        return len(result) >= len(wanted) and all(map(contains, result, wanted))
+    return bool(result == wanted)
+
+
+def pod(given: dict[str, Any], shape: Any = SHAPE) -> dict[str, Any]:
+    found: dict[str, Any] = node_job(plan(given, shape), SPEC)["spec"]["template"]
+    return found
+
+
+def container(given: dict[str, Any], shape: Any = SHAPE) -> dict[str, Any]:
+    found: dict[str, Any] = pod(given, shape)["spec"]["containers"][0]
+    return found
+
+
+def mounts(containers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return list(containers[0].get("volumeMounts", []))
+
+
+@given(TEMPLATES)
+def test_nothing_that_the_user_set_is_taken_away(given: dict[str, Any]) -> None:
+    before = copy.deepcopy(given)
+    result = pod(given)
+    assert given == before
+    assert contains(result, before)
+
+
+@given(TEMPLATES)
+def test_what_the_cluster_refuses_together_stands_together_only_where_the_user_wrote_it(given: dict[str, Any]) -> None:
+    users = (given["spec"].get("containers") or [{}])[0].get("securityContext", {})
+    spec = pod(given)["spec"]
+    context = spec["containers"][0]["securityContext"]
+    if users.get("privileged") or "SYS_ADMIN" in users.get("capabilities", {}).get("add", ()):
+        assert context.get("allowPrivilegeEscalation") == users.get("allowPrivilegeEscalation")
+    if (spec.get("securityContext", {}) | context).get("runAsUser") == 0:
+        assert context.get("runAsNonRoot") == users.get("runAsNonRoot")
+
+
+@given(TEMPLATES)
+def test_ours_is_mounted_only_where_nothing_of_the_users_is(given: dict[str, Any]) -> None:
+    users = [one["mountPath"].rstrip("/") for one in mounts(given["spec"].get("containers") or [{}])]
+    all_ = [one["mountPath"].rstrip("/") for one in mounts(pod(given)["spec"]["containers"])]
+    assert sorted(all_) == sorted(users + [path for path in OURS if path not in users])
+
+
+@given(TEMPLATES)
+def test_what_a_job_was_made_for_can_be_read_back(given: dict[str, Any]) -> None:
+    for spec in (SPEC, NodeSpec(70, 140, 8, respawn=True)):
+        assert spec_of(node_job(plan(given), spec)) == spec
+
+
+def test_a_job_has_one_pod_that_is_never_made_again() -> None:
+    job = node_job(replace(plan(template()), longest=7200), SPEC)
+    assert job["metadata"]["name"] == "digits-x-3"
+    assert job["metadata"]["ownerReferences"] == [
+        {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "train-abc", "uid": "uid-1"}
+    ]
+    spec = job["spec"]
+    assert (spec["backoffLimit"], spec["completions"], spec["parallelism"]) == (0, 1, 1)
+    assert (spec["ttlSecondsAfterFinished"], spec["activeDeadlineSeconds"]) == (300, 7200)
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_a_queue_finds_its_label_on_the_job_and_we_find_ours_on_both() -> None:
+    given = template() | {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team-a"}}}
+    job = node_job(plan(given), SPEC)
+    ours = {"elastic-launcher/job": "digits-x", "elastic-launcher/node": "3"}
+    assert job["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team-a"} | ours
+    assert contains(job["spec"]["template"]["metadata"]["labels"], job["metadata"]["labels"])
+
+
+def test_a_plain_node_is_restricted() -> None:
+    found = container(template(), replace(SHAPE, run_as_user=65532))
+    assert found["securityContext"] == {
+        "runAsUser": 65532,
+        "runAsNonRoot": True,
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert found["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+def test_a_token_is_there_only_where_a_service_account_is_named() -> None:
+    assert pod(template())["spec"]["automountServiceAccountToken"] is False
+    assert "automountServiceAccountToken" not in pod(template(serviceAccountName="trainer"))["spec"]
+
+
+def test_no_sidecar_is_injected_unless_the_user_wants_it() -> None:
+    for key in ("labels", "annotations"):
+        assert pod(template())["metadata"][key]["sidecar.istio.io/inject"] == "false"
+        asked = template() | {"metadata": {key: {"sidecar.istio.io/inject": "true"}}}
+        assert pod(asked)["metadata"][key]["sidecar.istio.io/inject"] == "true"
+
+
+def variables(given: dict[str, Any], shape: Any = SHAPE) -> dict[str, Any]:
+    return {one["name"]: one.get("value") for one in container(given, shape)["env"]}
+
+
+def test_a_node_is_told_its_number_its_members_and_where_the_coordinator_is() -> None:
+    found = variables(template())
+    assert (found["ELASTIC_NODE"], found["ELASTIC_FIRST_MEMBER"]) == ("3", "5")
+    assert (found["ELASTIC_CONTROL"], found["ELASTIC_RESIZE"]) == ("http://10.96.0.7:8080", "in-process")
+    assert (found["HOME"], found["TMPDIR"]) == ("/home/elastic", "/tmp")
+
+
+def test_the_key_is_a_file_or_a_variable_and_never_both() -> None:
+    found = variables(template())
+    assert found["ELASTIC_KEY_FILE"] == "/var/run/secrets/elastic-launcher/key"
+    assert "ELASTIC_KEY" not in found
+    shape = replace(SHAPE, key="00ff")
+    found = variables(template(), shape)
+    assert found["ELASTIC_KEY"] == "00ff"
+    assert "ELASTIC_KEY_FILE" not in found
+    assert "secret" not in str(pod(template(), shape)["spec"]["volumes"])
+
+
+def test_gpus_are_limits_of_the_resource_that_the_cluster_has() -> None:
+    given = template({"resources": {"limits": {"memory": "8Gi"}}})
+    assert container(given)["resources"]["limits"] == {"memory": "8Gi", "nvidia.com/gpu": "2"}
+    slices = replace(SHAPE, gpus=1, resource="nvidia.com/mig-1g.5gb")
+    assert container(template(), slices)["resources"] == {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
+    assert "resources" not in container(template(), replace(SHAPE, gpus=0))
+
+
+def test_a_wrapper_of_the_user_starts_the_agent() -> None:
+    assert container(template())["command"] == list(SHAPE.command)
+    found = container(template({"command": ["sh", "-c"], "args": ['. /env && exec "$@"', "--"]}))
+    assert found["command"] == ["sh", "-c"]
+    assert found["args"] == ['. /env && exec "$@"', "--", *SHAPE.command]
+
+
+def test_the_node_is_the_default_container() -> None:
+    given = {
+        "metadata": {"annotations": {"kubectl.kubernetes.io/default-container": "train"}},
+        "spec": {"containers": [{"name": "proxy", "image": "p"}, {"name": "train"}]},
+    }
+    proxy, train = pod(given)["spec"]["containers"]
+    assert proxy == {"name": "proxy", "image": "p"}
+    assert (train["image"], train["command"]) == (SHAPE.image, list(SHAPE.command))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (template({"env": [{"name": "ELASTIC_NODE", "value": "7"}]}), "sets ELASTIC_NODE"),
+        (
+            template() | {"metadata": {"labels": {"elastic-launcher/job": "other"}}},
+            "metadata.labels .* elastic-launcher/job",
+        ),
+        (
+            template({"resources": {"requests": {"nvidia.com/gpu": 4}}}),
+            "has 4 nvidia.com/gpu in requests, .* to have 2",
+        ),
+        (template(volumes=[{"name": "elastic-launcher-shm", "emptyDir": {}}]), "volume elastic-launcher-shm"),
+        (template({"args": ["--lr", "1"]}), "args and no command"),
+    ],
+)
+def test_what_is_ours_is_refused_with_its_place(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        node_job(plan(given), SPEC)
+
+
+def test_without_any_image_the_container_is_named_that_needs_one() -> None:
+    with pytest.raises(ConfigError, match="name one in container 'node'"):
+        node_job(plan(template(), replace(SHAPE, image="")), SPEC)
+
+
+def test_a_resource_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'gpu' is no name of a GPU"):
+        node_job(plan(template(), replace(SHAPE, resource="gpu")), SPEC)

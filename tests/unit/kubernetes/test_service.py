@@ -1,0 +1,55 @@
+"""A job's Service: an address, a term, a status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elastic_launcher.engines.kubernetes.identity import Names, Owner
+from elastic_launcher.engines.kubernetes.service import (
+    Record,
+    coordinator_labels,
+    new_service,
+    read_record,
+    take_over,
+    tell_status,
+)
+
+NAMES = Names("digits-x")
+OWNER = Owner("batch/v1", "Job", "train", "uid-1")
+
+
+def served(change: dict[str, Any], service: dict[str, Any], version: str) -> dict[str, Any]:
+    """Returns a Service after a change, as the API merges it."""
+    metadata = service["metadata"] | {"resourceVersion": version}
+    metadata["annotations"] = metadata["annotations"] | change.get("metadata", {}).get("annotations", {})
+    return {"metadata": metadata, "spec": service["spec"] | change.get("spec", {}) | {"clusterIP": "10.96.0.7"}}
+
+
+def test_before_anybody_governs_nodes_are_led_to_nobody() -> None:
+    service = new_service(NAMES, OWNER, {"control": 8080, "store": 8081})
+    assert service["spec"]["selector"] == coordinator_labels(NAMES, 0)
+    assert service["spec"]["ports"] == [{"name": "control", "port": 8080}, {"name": "store", "port": 8081}]
+    assert read_record(served({}, service, "1")) == Record("1", 0, "10.96.0.7", {}, "")
+
+
+def test_each_term_leads_to_its_own_pod_and_keeps_what_was_told() -> None:
+    service = served({}, new_service(NAMES, OWNER, {"control": 8080}), "1")
+    service = served(tell_status(read_record(service), {"step": 7}), service, "2")
+    for term in (1, 2, 3):
+        service = served(take_over(NAMES, read_record(service)), service, str(term + 2))
+        found = read_record(service)
+        assert (found.term, found.status) == (term, {"step": 7})
+        assert service["spec"]["selector"] == coordinator_labels(NAMES, term)
+
+
+def test_every_change_is_bound_to_what_was_read() -> None:
+    found = Record("41", 2, "10.96.0.7", {}, "")
+    assert take_over(NAMES, found)["metadata"]["resourceVersion"] == "41"
+    assert tell_status(found, {})["metadata"]["resourceVersion"] == "41"
+
+
+def test_a_status_that_nobody_can_read_is_none() -> None:
+    service = served({}, new_service(NAMES, OWNER, {"control": 8080}), "1")
+    for text in ("{", "[]", ""):
+        service["metadata"]["annotations"]["elastic-launcher/status"] = text
+        assert read_record(service).status == {}

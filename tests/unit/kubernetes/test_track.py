@@ -1,0 +1,96 @@
+"""A node by what is shown of it, in whatever order Job and pod are."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_launcher.engines import NodeSpec
+from elastic_launcher.engines.kubernetes.pods import Cause, Gone, Leaving, Running, Waiting
+from elastic_launcher.engines.kubernetes.track import Track
+
+SPEC = NodeSpec(3, 5, 2)
+JOB: dict[str, Any] = {"metadata": {"name": "x-3", "labels": {}}, "spec": {}, "status": {}}
+DISRUPTED = [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
+
+
+def pod(state: dict[str, Any] | None = None, uid: str = "p1", **status: Any) -> dict[str, Any]:
+    statuses = [{"name": "node", "restartCount": 0, "state": state}] if state else []
+    return {
+        "metadata": {"name": f"x-3-{uid}", "uid": uid},
+        "spec": {"containers": [{"name": "node"}]},
+        "status": {"phase": "Pending", "containerStatuses": statuses, **status},
+    }
+
+
+RUNNING = pod({"running": {}}, phase="Running")
+ENDED = pod({"terminated": {"exitCode": 75, "reason": "Error"}}, phase="Failed")
+
+SHOWN = st.sampled_from(
+    [
+        lambda track: track.show_job(JOB),
+        lambda track: track.show_job(None),
+        lambda track: track.show_pod(pod()),
+        lambda track: track.show_pod(RUNNING),
+        lambda track: track.show_pod(ENDED),
+        lambda track: track.show_pod(RUNNING, deleted=True),
+        lambda track: track.show_pod(pod({"running": {}}, uid="p2", phase="Running")),
+        lambda track: track.show_events([{"reason": "FailedMount", "message": "x"}]),
+        lambda track: track.miss_pod(),
+    ]
+)
+
+
+@given(st.lists(SHOWN, max_size=8))
+def test_a_node_that_is_gone_stays_as_it_ended(shown: list[Any]) -> None:
+    track = Track(SPEC)
+    for show in shown:
+        gone = track.gone
+        track = show(track)
+        assert gone is None or track.gone == gone
+
+
+def test_one_that_was_not_shown_yet_is_not_gone() -> None:
+    track = Track(SPEC).miss_pod()
+    assert track.standing == Waiting(Cause.STARTING, "its Job is being made")
+    assert not track.in_doubt
+
+
+def test_job_and_pod_may_be_shown_in_any_order() -> None:
+    shows = (lambda t: t.show_job(JOB), lambda t: t.show_pod(pod()), lambda t: t.show_pod(RUNNING))
+    for first, second, third in permutations(shows):
+        track = third(second(first(Track(SPEC))))
+        assert isinstance(track.standing, Running | Waiting)
+        assert not track.in_doubt
+
+
+def test_a_job_that_went_before_its_pod_was_shown_leaves_a_doubt() -> None:
+    track = Track(SPEC).show_job(JOB).show_job(None)
+    assert track.in_doubt
+    assert track.gone is None
+    assert track.miss_pod().gone == Gone(None, "its Job was deleted", taken=True)
+    assert isinstance(track.show_pod(RUNNING).standing, Running)
+
+
+def test_how_the_agent_ended_is_kept_when_the_pod_goes() -> None:
+    track = Track(SPEC).show_job(JOB).show_pod(RUNNING).show_pod(ENDED).show_pod(ENDED, deleted=True).show_job(None)
+    assert track.gone == Gone(75)
+
+
+def test_a_pod_that_goes_without_a_word_was_taken() -> None:
+    running = Track(SPEC).show_job(JOB).show_pod(RUNNING)
+    assert running.show_pod(RUNNING, deleted=True).gone == Gone(None, "its pod was deleted", taken=True)
+    assert running.miss_pod().gone == Gone(None, "its pod was deleted", taken=True)
+    evicted = running.show_pod(pod({"running": {}}, phase="Running", conditions=DISRUPTED))
+    assert isinstance(evicted.standing, Leaving)
+    assert evicted.miss_pod().gone == Gone(None, "evicted", taken=True)
+
+
+def test_a_second_pod_of_the_same_job_is_nobody() -> None:
+    track = Track(SPEC).show_job(JOB).show_pod(RUNNING, deleted=True)
+    assert track.show_pod(pod({"running": {}}, uid="p2", phase="Running")).gone == track.gone
+    alive = Track(SPEC).show_pod(RUNNING)
+    assert alive.show_pod(pod({"terminated": {"exitCode": 0}}, uid="p2", phase="Succeeded")) == alive
