@@ -1,0 +1,33 @@
+"""Asks the API server at the start which of the rights that a launcher needs it does not have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from elastic_launcher.engines.kubernetes.rights import Asked, Lack
+from elastic_launcher.kube.api import Api
+
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+"""Every account that is known may ask this about itself."""
+
+
+async def lacks(api: Api, needs: Sequence[Asked]) -> list[Lack]:
+    """Returns what is missing of needs.
+
+    Raises:
+        ApiError: If the cluster can't be asked.
+    """
+    found = await asyncio.gather(*(_lack(api, one) for one in needs))
+    return [one for one in found if one.verbs]
+
+
+async def _lack(api: Api, asked: Asked) -> Lack:
+    reviews = asked.reviews()
+    allowed = await asyncio.gather(*(_is_allowed(api, review) for review in reviews.values()))
+    return Lack(asked, tuple(verb for verb, yes in zip(reviews, allowed, strict=True) if not yes))
+
+
+async def _is_allowed(api: Api, review: Mapping[str, Any]) -> bool:
+    return bool((await api.request("POST", REVIEWS, review))["status"]["allowed"])

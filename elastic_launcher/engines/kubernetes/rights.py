@@ -1,0 +1,157 @@
+"""Which rights does a coordinator need, what for, and which overlay of ``manifests/`` grants them?
+
+The law: the Roles of ``manifests/`` hold what stands here, verb for verb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from elastic_launcher.engines.kubernetes.identity import owner_of
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Verbs on one kind of object.
+
+    Attributes:
+        group: Of the API; empty for the core's.
+        resource: The kind, as Roles name it.
+        verbs: What is done to it.
+        purpose: What for: "may not ... , needed to" is followed by this.
+        without: What is lost without them; empty where the job can't run.
+        overlay: What grants them; empty where that depends on what runs the launcher.
+    """
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    purpose: str
+    without: str = ""
+    overlay: str = ""
+
+
+BASE = (
+    Need("batch", "jobs", ("create", "delete", "get", "list", "watch"), "start, follow and end nodes"),
+    Need("", "pods", ("delete", "get", "list", "patch", "watch"), "follow nodes, end them, and label its own pod"),
+    Need("", "services", ("create", "get", "list", "patch", "watch"), "be found by its nodes, and tell its status"),
+    Need("", "secrets", ("create", "get"), "keep the job's key", "the key is a value in the nodes' pods"),
+    Need("", "events", ("list",), "say why a node waits", "the reason is told from the pod's conditions alone"),
+)
+"""In the job's own namespace, wherever the launcher runs."""
+WORKFLOW = Need(
+    "argoproj.io",
+    "workflows",
+    ("list", "watch"),
+    "see that its Workflow is stopped",
+    "it learns of that by a signal alone, and saves nothing where that leaves no time",
+)
+"""Where a Workflow runs the launcher."""
+HINTS = Need(
+    "",
+    "configmaps",
+    ("get", "list", "watch"),
+    "follow the quota hints",
+    "the hints are polled, or count as absent where they may not be read at all",
+    "hints",
+)
+"""On one ConfigMap alone."""
+MACHINES = Need(
+    "",
+    "nodes",
+    ("list", "watch"),
+    "see that a machine will be taken away",
+    "the notice comes with the pod's deletion",
+    "node-notice",
+)
+"""For all of the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One need, of a certain launcher.
+
+    Attributes:
+        need: What it needs.
+        namespace: Where; empty for all of the cluster.
+        overlay: What grants it.
+        name: The one object that is meant, or "".
+    """
+
+    need: Need
+    namespace: str
+    overlay: str
+    name: str = ""
+
+    def reviews(self) -> dict[str, dict[str, Any]]:
+        """Returns, for each verb, the SelfSubjectAccessReview that asks for it."""
+        what = {"group": self.need.group, "resource": self.need.resource, "namespace": self.namespace}
+        about = {key: value for key, value in (what | {"name": self.name}).items() if value}
+        return {verb: {"spec": {"resourceAttributes": about | {"verb": verb}}} for verb in self.need.verbs}
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Rights that are missing.
+
+    Attributes:
+        asked: Of which need.
+        verbs: Those that are not granted.
+    """
+
+    asked: Asked
+    verbs: tuple[str, ...]
+
+    @property
+    def fatal(self) -> bool:
+        """Whether the job can't run without them."""
+        return not self.asked.need.without
+
+    def __str__(self) -> str:
+        need, asked = self.asked.need, self.asked
+        what = f"{need.resource}.{need.group}" if need.group else need.resource
+        named = f" {asked.name}" if asked.name else ""
+        where = f"in namespace {asked.namespace}" if asked.namespace else "of the cluster"
+        lost = f"; without, {need.without}" if need.without else ""
+        return (
+            f"it may not {', '.join(self.verbs)} {what}{named} {where}, needed to {need.purpose}{lost}: "
+            f"manifests/overlays/{asked.overlay} grants that"
+        )
+
+
+def needs_of(pod: Mapping[str, Any], hints: tuple[str, str] | None = None, machines: bool = False) -> list[Asked]:
+    """Returns what the launcher in a pod needs.
+
+    Args:
+        pod: Its own pod.
+        hints: Namespace and name of the ConfigMap that it follows.
+        machines: Whether it follows the machines' taints.
+    """
+    namespace, overlay = pod["metadata"]["namespace"], overlay_of(pod)
+    asked = [Asked(need, namespace, overlay) for need in BASE]
+    if owner_of(pod).kind == "Workflow":
+        asked.append(Asked(WORKFLOW, namespace, overlay))
+    if hints is not None:
+        asked.append(Asked(HINTS, hints[0], HINTS.overlay, hints[1]))
+    if machines:
+        asked.append(Asked(MACHINES, "", MACHINES.overlay))
+    return asked
+
+
+def overlay_of(pod: Mapping[str, Any]) -> str:
+    """Returns which overlay is meant for what runs a launcher's pod."""
+    accounts = {"pipeline-runner": "kubeflow-standalone", "default-editor": "kubeflow-multiuser"}
+    account = accounts.get(pod["spec"].get("serviceAccountName", ""))
+    return account or ("argo" if owner_of(pod).kind == "Workflow" else "plain")
+
+
+def told(account: str, lacks: Iterable[Lack]) -> str:
+    """Returns what to say of missing rights; empty where there are none.
+
+    Args:
+        account: The launcher's service account.
+        lacks: What it lacks.
+    """
+    return "; ".join([f"service account {account}: {one}" for one in lacks])

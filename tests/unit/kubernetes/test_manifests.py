@@ -1,0 +1,101 @@
+"""What lies in ``manifests/``: all of it is reached, and its Roles hold what the code says that it needs."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL
+from elastic_launcher.engines.kubernetes.rights import BASE, HINTS, MACHINES, WORKFLOW, Need, needs_of, overlay_of
+from tests.manifests import KUSTOMIZATION, MANIFESTS, OVERLAYS, documents, files, objects, rights
+from tests.unit.kubernetes.test_rights import pod
+
+ROLES = ("Role", "ClusterRole")
+BINDINGS = ("RoleBinding", "ClusterRoleBinding")
+ARGO_EXECUTOR = "elastic-launcher-argo-executor"
+STOCK_PIPELINE_RUNNER = {
+    *itertools.product([""], ["pods", "services"], ["create", "delete", "get", "list", "patch", "watch"]),
+    *itertools.product(["batch"], ["jobs"], ["create", "delete", "get", "list", "patch", "watch"]),
+    *itertools.product(["argoproj.io"], ["workflows"], ["create", "get", "list", "patch", "update", "watch"]),
+    *itertools.product([""], ["configmaps"], ["get", "list", "watch"]),
+    ("", "secrets", "get"),
+}
+"""Of what Kubeflow Pipelines 2.x grants its steps, that which matters here."""
+GRANTED = {
+    "plain": BASE,
+    "argo": (*BASE, WORKFLOW),
+    "kubeflow-multiuser": (*BASE, WORKFLOW),
+    "hints": (HINTS,),
+    "node-notice": (MACHINES,),
+}
+
+
+def needed(*needs: Need) -> set[tuple[str, str, str]]:
+    """Returns needs as single rights."""
+    return {(need.group, need.resource, verb) for need in needs for verb in need.verbs}
+
+
+def ours(overlay: str) -> set[tuple[str, str, str]]:
+    """Returns what an overlay grants to the launcher itself."""
+    roles = objects(MANIFESTS / "overlays" / overlay, *ROLES)
+    return rights([one for one in roles if one["metadata"]["name"] != ARGO_EXECUTOR])
+
+
+@pytest.mark.parametrize(("overlay", "needs"), GRANTED.items(), ids=GRANTED)
+def test_an_overlay_grants_what_the_code_needs_and_no_more(overlay: str, needs: tuple[Need, ...]) -> None:
+    assert ours(overlay) == needed(*needs)
+
+
+def test_the_stock_pipeline_runner_gets_what_it_lacks_and_no_more() -> None:
+    assert ours("kubeflow-standalone") == needed(*BASE, WORKFLOW) - STOCK_PIPELINE_RUNNER
+
+
+def test_every_overlay_that_a_message_names_is_there() -> None:
+    asked = needs_of(pod("elastic-launcher", "Workflow"), hints=("quota", "gpu-hints"), machines=True)
+    accounts = ("elastic-launcher", "pipeline-runner", "default-editor")
+    named = {one.overlay for one in asked} | {overlay_of(pod(account)) for account in accounts}
+    assert named <= {path.name for path in OVERLAYS}
+
+
+def test_only_machines_are_granted_for_all_of_the_cluster() -> None:
+    bound = {path.name for path in OVERLAYS if objects(path, "ClusterRoleBinding")}
+    assert bound == {"node-notice"}
+
+
+def test_the_hints_are_granted_by_name() -> None:
+    hints = MANIFESTS / "overlays" / "hints"
+    (role,), (shown,) = objects(hints, "Role"), objects(hints, "ConfigMap")
+    assert [rule["resourceNames"] for rule in role["rules"]] == [[shown["metadata"]["name"]]]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+def test_a_binding_names_a_role_and_accounts(overlay: Path) -> None:
+    roles = {(one["kind"], one["metadata"]["name"]) for one in objects(overlay, *ROLES)}
+    for binding in objects(overlay, *BINDINGS):
+        assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) in roles
+        assert all(subject["kind"] == "ServiceAccount" and subject["namespace"] for subject in binding["subjects"])
+
+
+def test_every_file_is_reached() -> None:
+    there = {path for path in MANIFESTS.rglob("*.yaml") if path.name != KUSTOMIZATION}
+    reached = {file for path in MANIFESTS.rglob(KUSTOMIZATION) for file in files(path.parent)}
+    assert reached == there
+
+
+def test_every_object_says_what_it_is() -> None:
+    for path in MANIFESTS.rglob("*.yaml"):
+        for one in documents(path):
+            assert one["apiVersion"] and one["kind"], path
+            assert path.name == KUSTOMIZATION or one["metadata"]["name"], path
+
+
+def test_policies_and_budgets_select_by_our_labels() -> None:
+    selectors = {
+        expression["key"]
+        for path in MANIFESTS.rglob(KUSTOMIZATION)
+        for one in objects(path.parent, "NetworkPolicy", "PodDisruptionBudget", "PodMonitor")
+        for expression in (one["spec"].get("podSelector") or one["spec"]["selector"])["matchExpressions"]
+    }
+    assert selectors == {JOB_LABEL, COORDINATOR_LABEL}

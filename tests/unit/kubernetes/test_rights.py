@@ -1,0 +1,107 @@
+"""What a launcher asks for at its start, and what it says of what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from elastic_launcher.engines.kubernetes.reviews import REVIEWS, lacks
+from elastic_launcher.engines.kubernetes.rights import (
+    BASE,
+    HINTS,
+    MACHINES,
+    WORKFLOW,
+    Asked,
+    Lack,
+    needs_of,
+    overlay_of,
+    told,
+)
+from elastic_launcher.kube.api import Api
+from elastic_launcher.kube.login import Login
+
+
+def pod(account: str, owner: str = "Job") -> dict[str, Any]:
+    """Returns the pod of a launcher."""
+    reference = {"apiVersion": "v1", "kind": owner, "name": "o", "uid": "u", "controller": True}
+    return {
+        "metadata": {"name": "p", "namespace": "training", "uid": "p", "ownerReferences": [reference]},
+        "spec": {"serviceAccountName": account},
+    }
+
+
+@pytest.mark.parametrize(
+    ("account", "owner", "overlay"),
+    [
+        ("elastic-launcher", "Job", "plain"),
+        ("elastic-launcher", "Workflow", "argo"),
+        ("pipeline-runner", "Workflow", "kubeflow-standalone"),
+        ("default-editor", "Workflow", "kubeflow-multiuser"),
+    ],
+)
+def test_the_overlay_that_is_named_is_that_of_what_runs_the_launcher(account: str, owner: str, overlay: str) -> None:
+    assert overlay_of(pod(account, owner)) == overlay
+
+
+def test_only_what_a_launcher_uses_is_asked_for() -> None:
+    plain = needs_of(pod("elastic-launcher"))
+    assert [one.need for one in plain] == list(BASE)
+    assert {one.namespace for one in plain} == {"training"}
+    all_of_it = needs_of(pod("pipeline-runner", "Workflow"), hints=("quota", "gpu-hints"), machines=True)
+    assert [one.need for one in all_of_it] == [*BASE, WORKFLOW, HINTS, MACHINES]
+
+
+def test_a_review_names_one_verb_and_the_one_object_that_is_meant() -> None:
+    reviews = Asked(HINTS, "quota", "hints", "gpu-hints").reviews()
+    asked = {"resource": "configmaps", "namespace": "quota", "name": "gpu-hints"}
+    assert reviews == {
+        verb: {"spec": {"resourceAttributes": asked | {"verb": verb}}} for verb in ("get", "list", "watch")
+    }
+    assert Asked(MACHINES, "", "node-notice").reviews()["list"] == {
+        "spec": {"resourceAttributes": {"resource": "nodes", "verb": "list"}}
+    }
+
+
+def test_what_is_missing_is_said_with_what_it_is_for_and_what_grants_it() -> None:
+    jobs = Lack(Asked(BASE[0], "training", "plain"), ("create", "delete"))
+    hints = Lack(Asked(HINTS, "quota", "hints", "gpu-hints"), ("watch",))
+    assert (jobs.fatal, hints.fatal) == (True, False)
+    assert told("elastic-launcher", [jobs, hints]) == (
+        "service account elastic-launcher: it may not create, delete jobs.batch in namespace training, needed to "
+        "start, follow and end nodes: manifests/overlays/plain grants that; "
+        "service account elastic-launcher: it may not watch configmaps gpu-hints in namespace quota, needed to follow "
+        "the quota hints; without, the hints are polled, or count as absent where they may not be read at all: "
+        "manifests/overlays/hints grants that"
+    )
+    assert told("elastic-launcher", []) == ""
+
+
+def test_every_verb_is_asked_for_and_those_that_are_refused_are_found() -> None:
+    refused = {("jobs", "delete"), ("pods", "patch"), ("pods", "watch")}
+    asked: list[tuple[str, str]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        about = (await request.json())["spec"]["resourceAttributes"]
+        asked.append((about["resource"], about["verb"]))
+        return web.json_response({"status": {"allowed": asked[-1] not in refused}})
+
+    async def steps() -> list[Lack]:
+        application = web.Application()
+        application.router.add_post(REVIEWS, answer)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        try:
+            port = runner.addresses[0][1]
+            async with Api(Login(f"http://127.0.0.1:{port}", "training")) as api:
+                return await lacks(api, needs_of(pod("elastic-launcher")))
+        finally:
+            await runner.cleanup()
+
+    found = asyncio.run(steps())
+    assert sorted(asked) == sorted((need.resource, verb) for need in BASE for verb in need.verbs)
+    assert {(one.asked.need.resource, verb) for one in found for verb in one.verbs} == refused
