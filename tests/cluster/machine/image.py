@@ -11,10 +11,13 @@ import tarfile
 from pathlib import Path
 
 from tests.cluster.machine.places import Places
+from tests.cluster.machine.processes import run
 
 PAUSE = "localhost/pause:1"
 TEST = "localhost/elastic-launcher-test:1"
 NOBODY = 65532
+PLACES = Path(__file__).parents[3] / "container" / "places.sh"
+"""A step of the project's own image."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -67,14 +70,13 @@ def pack(root: Path, archive: Path, name: str, entrypoint: tuple[str, ...] = (),
 
 
 def fill_test_image(root: Path) -> None:
-    """Fills the root of the tests' image: nothing but the places where volumes give it the host's /usr and Python.
+    """Fills the root of the tests' image: what volumes give it, the host's /usr and Python, is left out.
 
-    The steps of the project's Containerfile belong here, run as a script over this root, once there is one.
+    The Containerfile's other step, which installs Python packages, is left out for the same reason.
     """
     for folder in ("usr", "etc", "proc", "sys", "dev", "root", "home", "run", "var"):
         (root / folder).mkdir(parents=True)
-    (root / "tmp").mkdir()
-    (root / "tmp").chmod(0o1777)
+    run("sh", str(PLACES), str(root))
     for folder in ("bin", "lib", "lib64", "sbin"):
         (root / folder).symlink_to(f"usr/{folder}")
     (root / "etc" / "passwd").write_text("root:x:0:0:root:/root:/sbin/nologin\n")
