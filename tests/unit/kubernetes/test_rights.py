@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -22,15 +21,7 @@ from elastic_launcher.engines.kubernetes.rights import (
 )
 from elastic_launcher.kube.api import Api
 from elastic_launcher.kube.login import Login
-
-
-def pod(account: str, owner: str = "Job") -> dict[str, Any]:
-    """Returns the pod of a launcher."""
-    reference = {"apiVersion": "v1", "kind": owner, "name": "o", "uid": "u", "controller": True}
-    return {
-        "metadata": {"name": "p", "namespace": "training", "uid": "p", "ownerReferences": [reference]},
-        "spec": {"serviceAccountName": account},
-    }
+from tests.unit.kubernetes.launchers import pod
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,120 @@
+"""A launcher with the rights of ``manifests/`` and no more: what it does with them, and what it says without."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
+from elastic_launcher.engines.kubernetes.identity import Names, job_id
+from elastic_launcher.engines.kubernetes.pods import Waiting
+from elastic_launcher.engines.kubernetes.reviews import lacks
+from elastic_launcher.engines.kubernetes.rights import needs_of, told
+from elastic_launcher.engines.kubernetes.seat import Seat
+from elastic_launcher.kube.api import Api
+from tests.cluster.spaces import LAUNCHER, PATIENCE, make_owner, space
+from tests.cluster.test_engine import Played
+from tests.manifests import MANIFESTS, objects
+from tests.unit.kubernetes.templates import SHAPE, plan, template
+
+ACCOUNT = "elastic-launcher"
+RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces"
+
+
+@asynccontextmanager
+async def as_launcher(without: tuple[str, str] | None = None) -> AsyncIterator[tuple[Api, Api, str]]:
+    """Gives the cluster to its admin and to a launcher's account, and a namespace with the overlay `plain`.
+
+    Args:
+        without: A resource, and a verb on it that the Role lacks.
+    """
+    async with space("rights") as (admin, name):
+        plain = MANIFESTS / "overlays" / "plain"
+        (role,), (binding,), (account,) = (objects(plain, kind) for kind in ("Role", "RoleBinding", "ServiceAccount"))
+        rules = [_less(rule, without) for rule in role["rules"]]
+        subjects = [subject | {"namespace": name} for subject in binding["subjects"]]
+        await admin.request("POST", f"/api/v1/namespaces/{name}/serviceaccounts", account)
+        await admin.request("POST", f"{RBAC}/{name}/roles", role | {"rules": rules})
+        await admin.request("POST", f"{RBAC}/{name}/rolebindings", binding | {"subjects": subjects})
+        path = f"/api/v1/namespaces/{name}/serviceaccounts/{ACCOUNT}/token"
+        wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}}
+        token = (await admin.request("POST", path, wanted))["status"]["token"]
+        login = replace(admin.login, tls=_uncertified(admin.login.tls), authorization=lambda: f"Bearer {token}")
+        async with Api(login) as api:
+            yield admin, api, name
+
+
+def _less(rule: dict[str, Any], without: tuple[str, str] | None) -> dict[str, Any]:
+    if without is None or rule["resources"] != [without[0]]:
+        return rule
+    return rule | {"verbs": [verb for verb in rule["verbs"] if verb != without[1]]}
+
+
+def _uncertified(tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    """Returns a context that trusts the same server, and shows no certificate: that would count before a token."""
+    if tls is None:
+        return None
+    found = ssl.create_default_context(cadata=b"".join(tls.get_ca_certs(binary_form=True)))
+    found.check_hostname, found.verify_mode = tls.check_hostname, tls.verify_mode
+    return found
+
+
+async def make_step(admin: Api, space: str) -> dict[str, Any]:
+    """Makes the pod of a launcher, which never runs."""
+    pod = {"metadata": {"name": "step"}, "spec": LAUNCHER | {"serviceAccountName": ACCOUNT}}
+    return await admin.request("POST", f"/api/v1/namespaces/{space}/pods", pod)
+
+
+def test_a_launcher_with_the_rights_of_the_overlay_lacks_none() -> None:
+    async def steps() -> None:
+        async with as_launcher() as (admin, api, name):
+            assert await lacks(api, needs_of(await make_step(admin, name))) == []
+
+    asyncio.run(steps())
+
+
+@pytest.mark.parametrize(("resource", "verb"), [("jobs", "delete"), ("pods", "patch"), ("services", "watch")])
+def test_a_verb_that_was_taken_away_is_named_with_what_grants_it(resource: str, verb: str) -> None:
+    async def steps() -> None:
+        async with as_launcher(without=(resource, verb)) as (admin, api, name):
+            found = await lacks(api, needs_of(await make_step(admin, name)))
+            assert [(one.asked.need.resource, one.verbs, one.fatal) for one in found] == [(resource, (verb,), True)]
+            assert told(ACCOUNT, found).endswith("manifests/overlays/plain grants that")
+
+    asyncio.run(steps())
+
+
+def test_a_launcher_needs_no_more_to_hold_its_seat() -> None:
+    async def steps() -> None:
+        async with as_launcher() as (admin, api, name):
+            await make_step(admin, name)
+            seat = Seat(api, name, Names(job_id(name)))
+            await seat.take(await make_owner(admin, name), {"control": 8080}, "step")
+            await seat.tell({"step": 1})
+            async with asyncio.timeout(PATIENCE), aclosing(seat.follow()) as records:
+                assert (await anext(records)).status == {"step": 1}
+
+    asyncio.run(steps())
+
+
+def test_a_launcher_needs_no_more_to_start_nodes_and_to_end_them() -> None:
+    async def steps() -> None:
+        async with as_launcher() as (admin, api, name):
+            nobodys = template(nodeSelector={"no-machine": "has-this"})
+            made = replace(plan(nobodys, replace(SHAPE, key="00")), owner=await make_owner(admin, name))
+            played = Played(KubernetesEngine(api.login, name, made))
+            try:
+                await played.start(1)
+                assert isinstance(await played.standing(1, Waiting), Waiting)
+                await asyncio.to_thread(played.engine.kill, 1)
+                await played.exit(1)
+            finally:
+                await asyncio.to_thread(played.engine.close)
+
+    asyncio.run(steps())
