@@ -26,6 +26,12 @@ def files(folder: Path) -> list[Path]:
     return found
 
 
+def generated(folder: Path) -> dict[str, list[Path]]:
+    """Returns the files that a kustomization makes ConfigMaps of, by the ConfigMaps' names."""
+    generators = documents(folder / KUSTOMIZATION)[0].get("configMapGenerator", ())
+    return {one["name"]: [folder / name for name in one["files"]] for one in generators}
+
+
 def objects(folder: Path, *kinds: str) -> list[dict[str, Any]]:
     """Returns the objects of some kinds that a kustomization is made of; of all kinds where none is named."""
     found = [one for file in files(folder) for one in documents(file)]

@@ -9,7 +9,7 @@ import pytest
 
 from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL
 from elastic_launcher.engines.kubernetes.rights import BASE, HINTS, MACHINES, WORKFLOW, Need, needs_of, overlay_of
-from tests.manifests import KUSTOMIZATION, MANIFESTS, OVERLAYS, documents, files, objects, rights
+from tests.manifests import KUSTOMIZATION, MANIFESTS, OVERLAYS, documents, files, generated, objects, rights
 from tests.unit.kubernetes.launchers import pod
 
 ROLES = ("Role", "ClusterRole")
@@ -83,16 +83,18 @@ def test_a_binding_names_a_role_and_accounts(overlay: Path) -> None:
 
 
 def test_every_file_is_reached() -> None:
-    there = {path for path in MANIFESTS.rglob("*.yaml") if path.name != KUSTOMIZATION}
-    reached = {file for path in MANIFESTS.rglob(KUSTOMIZATION) for file in files(path.parent)}
+    there = {path for path in MANIFESTS.rglob("*") if path.is_file() and path.name != KUSTOMIZATION}
+    folders = [path.parent for path in MANIFESTS.rglob(KUSTOMIZATION)]
+    reached = {file for folder in folders for file in files(folder)}
+    reached |= {file for folder in folders for made in generated(folder).values() for file in made}
     assert reached == there
 
 
 def test_every_object_says_what_it_is() -> None:
-    for path in MANIFESTS.rglob("*.yaml"):
-        for one in documents(path):
+    for path in MANIFESTS.rglob(KUSTOMIZATION):
+        for one in [*documents(path), *objects(path.parent)]:
             assert one["apiVersion"] and one["kind"], path
-            assert path.name == KUSTOMIZATION or one["metadata"]["name"], path
+            assert one["kind"] == "Kustomization" or one["metadata"]["name"], path
 
 
 def test_policies_and_budgets_select_by_our_labels() -> None:
