@@ -105,3 +105,17 @@ def test_policies_and_budgets_select_by_our_labels() -> None:
         for expression in (one["spec"].get("podSelector") or one["spec"]["selector"])["matchExpressions"]
     }
     assert selectors == {JOB_LABEL, COORDINATOR_LABEL}
+
+
+def test_the_document_has_each_right_with_what_it_is_for() -> None:
+    text = (MANIFESTS.parent / "docs" / "kubernetes.md").read_text()
+    for need in (*BASE, WORKFLOW, HINTS, MACHINES):
+        verbs = ", ".join(f"`{verb}`" for verb in need.verbs)
+        without = need.without or "the job can't run"
+        assert f"| `{need.resource}` | {verbs} | {need.purpose} | {without} |\n" in text
+
+
+def test_the_document_has_each_overlay() -> None:
+    text = (MANIFESTS.parent / "docs" / "kubernetes.md").read_text()
+    for overlay in OVERLAYS:
+        assert f"| `overlays/{overlay.name}` |" in text
