@@ -108,7 +108,7 @@ def launch(config: JobConfig, directory: Path) -> int:
         return ExitCode.DONE
     with claimed as work_dir, contextlib.closing(EventLog(work_dir.layout.events)) as events:
         say(f"work directory {work_dir.path}")
-        place: Place = LocalPlace(config, work_dir)
+        place = _place(config, work_dir, directory)
         work_dir.past = own_term(config, work_dir.layout, place.past(work_dir.past))
         display = Display(config)
         run = _unfinished_run(work_dir)
@@ -147,6 +147,14 @@ def launch(config: JobConfig, directory: Path) -> int:
         say(_report(work_dir))
         say(message)
     return code
+
+
+def _place(config: JobConfig, work_dir: WorkDir, directory: Path) -> Place:
+    if config.engine == "local":
+        return LocalPlace(config, work_dir)
+    from elastic_launcher.cli.cluster_place import ClusterPlace  # what it needs is an extra of ours
+
+    return ClusterPlace(config, work_dir, directory)
 
 
 def _unfinished_run(work_dir: WorkDir) -> Sequence[Event]:
