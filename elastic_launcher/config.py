@@ -48,6 +48,10 @@ class JobConfig:
         name: The job's name; "" stands for the script's name without its suffix.
         min_nodes: Fewest nodes to train on.
         max_nodes: Most nodes to train on.
+        engine: Where nodes live: ``local`` or ``kubernetes``.
+        pod_template: File of the nodes' pod template; None for a plain pod.
+        node_image: What nodes run; None for the launcher's own image.
+        gpu_resource: What the cluster calls a GPU; ``none`` for nodes without.
         nproc_per_node: Ranks on each node.
         hints: Where quota hints come from; None for a fixed target of ``max_nodes``.
         match: What hints are matched by; ``job`` is always there.
@@ -80,6 +84,10 @@ class JobConfig:
     name: str = ""
     min_nodes: int = 1
     max_nodes: int = 1
+    engine: str = "local"
+    pod_template: str | None = None
+    node_image: str | None = None
+    gpu_resource: str = "nvidia.com/gpu"
     nproc_per_node: int = 1
     hints: str | None = None
     match: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -142,6 +150,8 @@ class JobConfig:
                 raise ConfigError(f"{option.flag} is {getattr(self, option.key)!r}: it must be {words}")
         if self.rdzv_backend == "c10d" and self.resize != "respawn":
             raise ConfigError("--rdzv-backend c10d needs --resize respawn: add that, or leave --rdzv-backend out")
+        if self.engine == "kubernetes":
+            self._check_cluster()
         if self.share is not None and not 1 <= self.share[0] <= self.share[1]:
             raise ConfigError(share_message(f"{self.share[0]}/{self.share[1]}"))
         if self.require_hints and self.hints is None:
@@ -154,6 +164,20 @@ class JobConfig:
         if not self.name:
             object.__setattr__(self, "name", _name_of(self.script, self.module))
         object.__setattr__(self, "match", {"job": self.name, **self.match})
+
+    def _check_cluster(self) -> None:
+        if self.checkpoint_dir is None:
+            raise ConfigError(
+                "--engine kubernetes needs --checkpoint-dir: a folder that all pods see at the same path (of a volume "
+                "claim in the pod template)"
+            )
+        if "://" in self.checkpoint_dir:
+            raise ConfigError(
+                f"--checkpoint-dir is {self.checkpoint_dir!r}: with --engine kubernetes it must be a folder that all "
+                "pods see at the same path"
+            )
+        if self.resize != "in-process":
+            raise ConfigError(f"--resize {self.resize} works with --engine local only; leave one of the two out")
 
     @property
     def command(self) -> tuple[str, ...]:

@@ -50,6 +50,30 @@ class Option:
 
 OPTIONS: tuple[Option, ...] = (
     Option("nodes", "nodes", "MIN:MAX", "1:1", "Fewest and most nodes to train on."),
+    Option(
+        "engine", "choice", "local|kubernetes", "local", "Where nodes live: on this machine, or as pods of a cluster."
+    ),
+    Option(
+        "pod_template",
+        "text",
+        "FILE",
+        None,
+        "With --engine kubernetes: the nodes' pod, as YAML; what it says nothing of, the launcher adds.",
+    ),
+    Option(
+        "node_image",
+        "text",
+        "IMAGE",
+        None,
+        "With --engine kubernetes: what nodes run where the pod template names no image; default: the launcher's own.",
+    ),
+    Option(
+        "gpu_resource",
+        "text",
+        "NAME",
+        "nvidia.com/gpu",
+        "With --engine kubernetes: what the cluster calls a GPU, of which each rank gets one; `none` for none.",
+    ),
     Option("nproc_per_node", "whole", "N", "1", "Ranks (GPUs, where there are some) on each node."),
     Option(
         "hints",

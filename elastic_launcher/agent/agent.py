@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,11 +15,13 @@ from typing import Any
 
 from elastic_launcher.agent import processes, torchrun
 from elastic_launcher.agent.lives import Lives
+from elastic_launcher.agent.log_sender import LogSender
 from elastic_launcher.agent.outbox import Outbox
+from elastic_launcher.agent.own_folder import ToldToGo, make_own_folder
 from elastic_launcher.agent.rank_exec import die_with_parent
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.config import ExitCode, JobConfig
-from elastic_launcher.control import ControlClient
+from elastic_launcher.control import ControlClient, ControlRefused
 from elastic_launcher.workdir import Layout, read_job, write_json
 
 POLL = 0.05
@@ -39,10 +42,18 @@ class Agent:
         job_id: The job's id.
         layout: The work directory.
         control: Where the control document is.
+        elsewhere: Whether the launcher sees nothing of the work directory.
     """
 
     def __init__(
-        self, node: int, first_member: int, config: JobConfig, job_id: str, layout: Layout, control: str
+        self,
+        node: int,
+        first_member: int,
+        config: JobConfig,
+        job_id: str,
+        layout: Layout,
+        control: str,
+        elsewhere: bool = False,
     ) -> None:
         self._node = node
         self._members = list(range(first_member, first_member + config.nproc_per_node))
@@ -50,6 +61,7 @@ class Agent:
         self._job_id = job_id
         self._layout = layout
         self._control = control
+        self._elsewhere = elsewhere
         self._signals = 0
         self._exits: dict[int, dict[str, Any]] = {}
         self._respawn = os.environ.get("ELASTIC_RESIZE") == "respawn"
@@ -99,9 +111,13 @@ class Agent:
     def _watch(self, started: subprocess.Popen[bytes], outbox: Outbox) -> int:
         told = 0
         asked_to_end = False
+        logs = self._log_senders(outbox)
         patience = min(NOTICE_PATIENCE, self._config.orphan_timeout / 2)
         while started.poll() is None:
             time.sleep(POLL)
+            if not outbox.holds("log"):
+                for log in logs:
+                    log.send()
             self._tell_ended_ranks(outbox)
             if self._signals > told:
                 told = self._signals
@@ -116,10 +132,24 @@ class Agent:
             if outbox.told_to_leave and not asked_to_end:
                 asked_to_end = True
                 started.terminate()  # torchrun hands it on to its workers, and gives them 30 s
+        for log in logs:  # before the ends of their ranks, which have them shown
+            while log.send():
+                pass
         self._tell_ended_ranks(outbox)
         outbox.close(LAST_WORDS)
         codes = [self._exits.get(local_rank, {}).get("exit_code") for local_rank in range(len(self._members))]
         return ExitCode.DONE if codes == [0] * len(codes) else ExitCode.SCRIPT_FAILED
+
+    def _log_senders(self, outbox: Outbox) -> list[LogSender]:
+        """Returns what tells of the ranks' logs; nothing where the launcher reads them itself."""
+
+        def sender(local_rank: int) -> LogSender:
+            def tell(offset: int, data: str) -> None:
+                outbox.put("log", {"local_rank": local_rank, "offset": offset, "data": data})
+
+            return LogSender(self._layout.rank_log(self._node, local_rank), tell)
+
+        return [sender(local_rank) for local_rank in range(len(self._members))] if self._elsewhere else []
 
     def _tell_ended_ranks(self, outbox: Outbox) -> None:
         if self._respawn:
@@ -154,18 +184,29 @@ class Agent:
 def main() -> int:
     """Runs the node that the environment describes; returns its exit code."""
     environment = os.environ
-    work_dir = Path(environment["ELASTIC_WORK_DIR"])
-    job_id, config = read_job(work_dir)
-    agent = Agent(
-        node=int(environment["ELASTIC_NODE"]),
-        first_member=int(environment["ELASTIC_FIRST_MEMBER"]),
-        config=config,
-        job_id=job_id,
-        layout=Layout(work_dir),
-        control=environment["ELASTIC_CONTROL"],
-    )
+    elsewhere = "ELASTIC_WORK_DIR" not in environment
+    own = None
     try:
+        if elsewhere:
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until the agent takes it
+            own = make_own_folder(environment)
+        work_dir = Path(environment["ELASTIC_WORK_DIR"])
+        job_id, config = read_job(work_dir)
+        agent = Agent(
+            node=int(environment["ELASTIC_NODE"]),
+            first_member=int(environment["ELASTIC_FIRST_MEMBER"]),
+            config=config,
+            job_id=job_id,
+            layout=Layout(work_dir),
+            control=environment["ELASTIC_CONTROL"],
+            elsewhere=elsewhere,
+        )
         return agent.run()
-    except OSError as error:
+    except ToldToGo:
+        return ExitCode.STOPPED
+    except (OSError, ControlRefused) as error:
         print(f"agent of node {environment['ELASTIC_NODE']}: {error}", file=sys.stderr, flush=True)
         return ExitCode.LAUNCHER_FAILED
+    finally:
+        if own is not None:
+            shutil.rmtree(own, ignore_errors=True)

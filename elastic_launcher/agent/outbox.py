@@ -58,6 +58,11 @@ class Outbox:
         """Returns how many seconds ago the coordinator last took something."""
         return time.monotonic() - self._last_contact
 
+    def holds(self, what: str) -> bool:
+        """Returns whether a message to the endpoint ``what`` has not been delivered yet."""
+        with self._changed:
+            return any(endpoint == what for _, endpoint, _ in self._waiting)
+
     def oldest(self, what: str) -> float:
         """Returns how many seconds the oldest message to ``what`` has been waiting; 0 when none is."""
         with self._changed:

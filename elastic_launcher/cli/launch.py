@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from elastic_launcher.agent import processes
+from elastic_launcher.cli.places import LocalPlace, Place
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.coordinator.actions import Finish
 from elastic_launcher.coordinator.adoption import Adoption
@@ -23,8 +23,6 @@ from elastic_launcher.coordinator.logs import LogFollower
 from elastic_launcher.coordinator.origin import Origin, find_origin, own_term
 from elastic_launcher.coordinator.record import run_of
 from elastic_launcher.coordinator.shown import Shown
-from elastic_launcher.engines.local import LocalEngine
-from elastic_launcher.engines.machine import cores, gpus, threads_per_rank
 from elastic_launcher.events import Event, EventError, EventLog, read_events
 from elastic_launcher.hints import FileSource, HintSource
 from elastic_launcher.hints.configmap import ConfigMapSource
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
     from elastic_launcher.cli.display import Display
 
 
-KILL_PATIENCE = 1.0
-"""Seconds for killed processes to be gone after a second Ctrl-C; the kernel ends what is left without us."""
 LAST_LINES = "\nLast lines of "
 """What stands between the coordinator's message and the lines that it quotes."""
 
@@ -104,7 +100,6 @@ def launch(config: JobConfig, directory: Path) -> int:
     from elastic_launcher.cli.display import Display
 
     began = time.monotonic()
-    devices, warning = share_gpus(config, gpus())
     try:
         claimed = claim(config, directory)
     except JobDone as job:
@@ -113,28 +108,27 @@ def launch(config: JobConfig, directory: Path) -> int:
         return ExitCode.DONE
     with claimed as work_dir, contextlib.closing(EventLog(work_dir.layout.events)) as events:
         say(f"work directory {work_dir.path}")
-        work_dir.past = own_term(config, work_dir.layout, work_dir.past)
-        engine = LocalEngine(config, work_dir.layout, devices)
+        place = _place(config, work_dir, directory)
+        work_dir.past = own_term(config, work_dir.layout, place.past(work_dir.past))
         display = Display(config)
         run = _unfinished_run(work_dir)
-        adoption = _adoption(config, work_dir, engine, run)
+        adoption = _adoption(config, work_dir, place, run)
         first_node = work_dir.past.first_node
         if adoption is not None:
             first_node = adoption.record.first_node
             display.recall(run)
-        origin = None if adoption is not None else _resume(config, work_dir)
-        say(f"each rank computes with {_threads(config)}")
-        if warning:
-            say(warning)
+        origin = None if adoption is not None else _resume(config, work_dir, place)
+        for remark in place.remarks:
+            say(remark)
         showing = Showing(display, work_dir.layout.logs, config.nproc_per_node, first_node, adoption is not None)
 
         def hurry(*signal_and_frame: object) -> None:
-            _kill_all(coordinator, work_dir, display)
+            _kill_all(coordinator, work_dir, place, display)
 
         coordinator = Coordinator(
             config,
             work_dir.path,
-            engine,
+            place.engine,
             events,
             _hint_source(config),
             on_event=showing.take,
@@ -142,16 +136,25 @@ def launch(config: JobConfig, directory: Path) -> int:
             origin=origin,
             began=began,
             adoption=adoption,
+            home=place.home,
         )
         display.start()
         try:
             code, message = asyncio.run(_train(coordinator, showing, hurry))
         finally:
-            engine.close()
+            place.engine.close()
             display.stop()
         say(_report(work_dir))
         say(message)
     return code
+
+
+def _place(config: JobConfig, work_dir: WorkDir, directory: Path) -> Place:
+    if config.engine == "local":
+        return LocalPlace(config, work_dir)
+    from elastic_launcher.cli.cluster_place import ClusterPlace  # what it needs is an extra of ours
+
+    return ClusterPlace(config, work_dir, directory)
 
 
 def _unfinished_run(work_dir: WorkDir) -> Sequence[Event]:
@@ -161,9 +164,9 @@ def _unfinished_run(work_dir: WorkDir) -> Sequence[Event]:
     return ()
 
 
-def _adoption(config: JobConfig, work_dir: WorkDir, engine: LocalEngine, run: Sequence[Event]) -> Adoption | None:
+def _adoption(config: JobConfig, work_dir: WorkDir, place: Place, run: Sequence[Event]) -> Adoption | None:
     """Returns what of that run still runs, if this launcher can go on with it as it is."""
-    found = engine.find() if run else []
+    found = place.find() if run else []
     if not found or work_dir.before is None:
         return None
     if config.resize == "respawn":
@@ -175,24 +178,22 @@ def _adoption(config: JobConfig, work_dir: WorkDir, engine: LocalEngine, run: Se
         say(f"the running ranks were started with other options ({changed}): they are ended, and the job resumes")
         return None
     say(f"{plural(len(found), 'node')} of this job still run: the launcher goes on with them")
-    return Adoption(config, work_dir.layout, work_dir.past, run, engine, found, lambda: _resume(config, work_dir))
+    return Adoption(config, work_dir.layout, work_dir.past, run, place, lambda: _resume(config, work_dir, place))
 
 
-def _resume(config: JobConfig, work_dir: WorkDir) -> Origin:
+def _resume(config: JobConfig, work_dir: WorkDir, place: Place) -> Origin:
     """Ends what an earlier launcher has left behind; returns the checkpoint that the job goes on from."""
     if work_dir.past.term > 1:
-        processes.kill_until_none(str(work_dir.path), spare=(os.getpid(),))
+        place.end_leftovers()
     return find_origin(config, work_dir.layout, work_dir.past, say)
 
 
-def _kill_all(coordinator: Coordinator, work_dir: WorkDir, display: Display) -> NoReturn:
+def _kill_all(coordinator: Coordinator, work_dir: WorkDir, place: Place, display: Display) -> NoReturn:
     """Ends all nodes and this process at once, whatever both are doing: Ctrl-C was pressed a second time."""
-    processes.kill_until_none(str(work_dir.path), timeout=KILL_PATIENCE)
-    for node in coordinator.state.nodes:
-        work_dir.layout.remove_tmp(node)
+    place.kill_all(coordinator.state.nodes.keys())
     if not coordinator.message:
-        place = when(coordinator.state)
-        killed = f"interrupted from the keyboard {place}, and again: all was killed at once; {kept(coordinator.state)}"
+        where = when(coordinator.state)
+        killed = f"interrupted from the keyboard {where}, and again: all was killed at once; {kept(coordinator.state)}"
         coordinator.conclude(Finish(ExitCode.INTERRUPTED, killed))
     display.stop()
     say(f"no report was written: `elastic-launcher report {work_dir.path}` does it")
@@ -205,19 +206,6 @@ def _hint_source(config: JobConfig) -> HintSource | None:
         return None
     reference = parse_reference(config.hints)
     return FileSource(Path(config.hints)) if reference is None else ConfigMapSource(reference)
-
-
-def share_gpus(config: JobConfig, found: Sequence[str]) -> tuple[Sequence[str] | None, str]:
-    """Returns which GPUs nodes divide (none: train on the CPU; None: as the scripts find them), and a warning."""
-    if not found:
-        return None, ""
-    if len(found) >= config.max_ranks:
-        return found, ""
-    warning = (
-        f"{config.max_nodes} nodes of {config.nproc_per_node} ranks need {config.max_ranks} GPUs and this machine has "
-        f"{len(found)}: training on the CPU; lower MAX of --nodes to train on GPUs"
-    )
-    return (), warning
 
 
 def say(message: str) -> None:
@@ -258,15 +246,6 @@ async def _train(coordinator: Coordinator, showing: Showing, hurry: Callable[...
         with contextlib.suppress(asyncio.CancelledError, OSError):
             await following
         showing.follower.close()
-
-
-def _threads(config: JobConfig) -> str:
-    given = os.environ.get("OMP_NUM_THREADS")
-    if given is not None:
-        return f"OMP_NUM_THREADS={given}, as set"
-    count = cores()
-    threads = threads_per_rank(count, config.max_ranks)
-    return f"OMP_NUM_THREADS={threads} ({plural(count, 'core')}, at most {plural(config.max_ranks, 'rank')})"
 
 
 def _report(work_dir: WorkDir) -> str:

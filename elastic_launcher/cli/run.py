@@ -25,7 +25,7 @@ USAGE = "SCRIPT|-m MODULE [ARGS...]"
 """What to train, and its own arguments."""
 STOPS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that ask for the end as Ctrl-C does; SIGHUP comes when the terminal is closed or its connection lost."""
-PATHS = ("hints", "work_dir", "checkpoint_dir", "data", "output")
+PATHS = ("hints", "work_dir", "checkpoint_dir", "data", "output", "pod_template")
 """Options that are paths: relative ones start where the user stands."""
 OF_SCRIPTS = {"--data", "--output", "--name"}
 """Options of ours that many scripts have too."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from elastic_launcher.checkpoint.folder import name_of, read_pointer
 from elastic_launcher.config import JobConfig
@@ -16,10 +17,18 @@ from elastic_launcher.coordinator.last_words import read_exit
 from elastic_launcher.coordinator.origin import Origin
 from elastic_launcher.coordinator.record import goodput_of, read_record
 from elastic_launcher.coordinator.state import Exit
-from elastic_launcher.engines.adopted import FoundNode
-from elastic_launcher.engines.local import LocalEngine
 from elastic_launcher.events import Event
 from elastic_launcher.workdir import Layout, Past
+
+
+class LeftNodes(Protocol):
+    """The nodes that an earlier launcher has left, wherever they live."""
+
+    def living(self) -> Collection[int]:
+        """Returns the numbers of those that still live; it never waits."""
+
+    def take(self) -> None:
+        """Makes them the engine's own, and ends what is left of others."""
 
 
 class Adoption:
@@ -30,8 +39,7 @@ class Adoption:
         layout: Its work directory.
         past: What earlier runs have used up.
         run: The events of the run that goes on.
-        engine: Takes its nodes over.
-        found: These nodes.
+        nodes: Its nodes.
         resume: Ends whatever lives, and returns what the job goes on from instead.
     """
 
@@ -41,16 +49,14 @@ class Adoption:
         layout: Layout,
         past: Past,
         run: Sequence[Event],
-        engine: LocalEngine,
-        found: Sequence[FoundNode],
+        nodes: LeftNodes,
         resume: Callable[[], Origin],
     ) -> None:
         self._config = config
         self._layout = layout
         self._past = past
         self._run = run
-        self._engine = engine
-        self._found = found
+        self._nodes = nodes
         self.record = read_record(run)
         self.resume = resume
 
@@ -80,7 +86,7 @@ class Adoption:
 
     def take_nodes(self) -> None:
         """Makes the nodes the engine's own."""
-        self._engine.adopt(self._found)
+        self._nodes.take()
 
     def saved(self) -> Saved | None:
         """Returns the last checkpoint, as far as the pointer tells, or the events where it is elsewhere."""
@@ -100,9 +106,8 @@ class Adoption:
         return None if self.record.taken_at is None else max(0.0, time.time() - self.record.taken_at)
 
     def _leftovers(self, gathering: Gathering) -> Leftovers:
-        nodes = [found.spec.node for found in self._found if not found.has_ended()]
         numbers = Numbers(self._past.first_node, self._past.first_member, self._past.generations)
-        return Leftovers(nodes, dict(gathering.introductions), self._exits(), self.record, numbers)
+        return Leftovers([*self._nodes.living()], dict(gathering.introductions), self._exits(), self.record, numbers)
 
     def _exits(self) -> dict[tuple[int, int], Exit]:
         places = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import signal
 import time
 from collections import deque
@@ -37,7 +36,8 @@ from elastic_launcher.coordinator.driver import EngineDriver
 from elastic_launcher.coordinator.gather import Gathering
 from elastic_launcher.coordinator.goodput import Goodput
 from elastic_launcher.coordinator.interrupts import taken
-from elastic_launcher.coordinator.last_words import last_exception, read_exit, with_last_lines
+from elastic_launcher.coordinator.last_words import last_exception, with_last_lines
+from elastic_launcher.coordinator.node_files import NodeFiles
 from elastic_launcher.coordinator.observations import (
     BegunAgain,
     Interrupted,
@@ -54,9 +54,10 @@ from elastic_launcher.coordinator.respawn.lives import NodeLives
 from elastic_launcher.coordinator.respawn.restart import decide_restarts
 from elastic_launcher.coordinator.respawn.rounds import decide_rounds
 from elastic_launcher.coordinator.server import ControlServer
-from elastic_launcher.coordinator.state import Exit, State, Target
+from elastic_launcher.coordinator.state import State, Target
 from elastic_launcher.coordinator.store import Store
 from elastic_launcher.coordinator.watch import Watch
+from elastic_launcher.coordinator.where import Home
 from elastic_launcher.engines import Engine
 from elastic_launcher.hints import HintError, HintSource
 from elastic_launcher.options import ConfigError
@@ -86,6 +87,7 @@ class Coordinator:
         on_event: Is given each event after it was written.
         on_second_interrupt: Is called when Ctrl-C is pressed again: whoever presses it does not want to wait.
         store: Where groups meet; a new one if None.
+        home: What there is of the place that this runs in; nodes on this machine, if None.
         origin: What the job goes on from; None for a job that begins.
         adoption: What an earlier launcher has left running; None if nothing.
         monotonic: The clock of all waits.
@@ -107,6 +109,7 @@ class Coordinator:
         on_event: Callable[[Any], None] | None = None,
         on_second_interrupt: Callable[[], None] | None = None,
         store: Store | None = None,
+        home: Home | None = None,
         origin: Origin | None = None,
         adoption: Adoption | None = None,
         monotonic: Callable[[], float] = time.monotonic,
@@ -121,15 +124,17 @@ class Coordinator:
         self._interrupts = 0
         self._monotonic = monotonic
         self._began = monotonic() if began is None else began
-        self._key = secrets.token_bytes(32)
-        self._store = store or Store()
+        home = home or Home()
+        self._key = home.key
+        self._store = store or Store(home.where)
         self._adoption = adoption
         origin = adoption.origin() if adoption is not None else origin or Origin()
         self._again = Again(config, self._layout, origin, self._begin_again, monotonic)
         self._term = origin.past.term
         self._quota = Quota(config, hint_source, self._tell_target, self._emit_hint, Clocks(monotonic, wall))
         self._state = origin.first_state(config, self._store.address)
-        self._driver = EngineDriver(engine, self._observe, self._exits, monotonic)
+        files = NodeFiles(config, self._layout, self._store.address, home.code)
+        self._driver = EngineDriver(engine, self._observe, files.exits, monotonic)
         self._observations: deque[Observation] = deque()
         self._deciding = False
         self._watch = Watch(config.heartbeat_timeout, config.progress_timeout, monotonic())
@@ -142,7 +147,7 @@ class Coordinator:
             config, self._layout, self, self._observe, self._lives, self._store.address, self._term, monotonic
         )
         self._gathering = Gathering(self._desk.welcome) if adoption is not None else None
-        self._server = ControlServer(self._key, self._gathering or self._desk, self._term)
+        self._server = ControlServer(self._key, self._gathering or self._desk, self._term, home.where, files)
         self._board = Board(self._store)
         self._goodput = Goodput(monotonic())
         self._told: frozenset[tuple[str, int]] = frozenset()
@@ -393,8 +398,3 @@ class Coordinator:
             self._gathering.hold(lambda desk: self._observe(Interrupted(self._monotonic(), number)))
         else:
             self._observe(Interrupted(self._monotonic(), number))
-
-    def _exits(self, node: int) -> tuple[tuple[int, Exit], ...]:
-        places = range(self._config.nproc_per_node)
-        found = ((place, read_exit(self._layout.exit_file(node, place))) for place in places)
-        return tuple((place, ended) for place, ended in found if ended is not None)

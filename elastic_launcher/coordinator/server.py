@@ -15,8 +15,9 @@ from elastic_launcher.control.auth import Refusal, Verifier
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Message, report_from_dict
 from elastic_launcher.control.vitals import Vitals
+from elastic_launcher.coordinator.node_files import NodeFiles
+from elastic_launcher.coordinator.where import HERE, Where
 
-HOST = "127.0.0.1"
 LONGEST_WAIT = 30.0  # seconds that a request for orders may ask to be kept waiting
 LARGEST_BODY = 16 * 2**20  # a fingerprint names every parameter of a model
 CLOSE_SECONDS = 0.5  # that requests under way get to end when the server closes
@@ -111,18 +112,24 @@ class _Seen:
 
 
 class ControlServer:
-    """Serves one job's control API on this machine.
+    """Serves one job's control API.
 
     Args:
         key: The job's key.
         desk: Who answers.
         term: Number of the coordinator's reign.
+        where: Where it listens, and what it is called.
+        files: Of nodes that see none of this machine's; None where there are no such nodes.
 
     Attributes:
         desk: Who answers from now on.
     """
 
-    def __init__(self, key: bytes, desk: Desk, term: int = 1) -> None:
+    def __init__(
+        self, key: bytes, desk: Desk, term: int = 1, where: Where = HERE, files: NodeFiles | None = None
+    ) -> None:
+        self._where = where
+        self._files = files
         self._verifier = Verifier(key)
         self.desk = desk
         self._term = term
@@ -132,7 +139,7 @@ class ControlServer:
         self._closing = False
 
     async def start(self) -> str:
-        """Starts to listen, on a free port, and returns the URL."""
+        """Starts to listen, and returns the URL."""
         application = web.Application(middlewares=[self._guard], client_max_size=LARGEST_BODY)
         application.router.add_post(r"/v1/members/{member:\d{1,9}}/join", self._join)
         application.router.add_post(r"/v1/members/{member:\d{1,9}}/introduce", self._introduce)
@@ -142,14 +149,17 @@ class ControlServer:
         application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/life", self._life)
         application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/notice", self._notice)
         application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/rank_ended", self._rank_ended)
+        if self._files is not None:
+            application.router.add_get(r"/v1/nodes/{node:\d{1,9}}/job", self._job)
+            application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/log", self._log)
         application.router.add_get("/v1/status", self._status)
         application.router.add_post("/v1/save", self._save)
         application.router.add_post("/v1/stop", self._stop)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=CLOSE_SECONDS)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, HOST, 0)
+        site = web.TCPSite(self._runner, self._where.bind, self._where.control_port, reuse_address=True)
         await site.start()
-        return f"http://{HOST}:{self._runner.addresses[0][1]}"
+        return f"http://{self._where.advertised}:{self._runner.addresses[0][1]}"
 
     def order(self, member: int, order: Message) -> None:
         """Puts an order where the member's waiting request finds it at once."""
@@ -250,7 +260,21 @@ class ControlServer:
         code, signal = (
             None if content.get(name) is None else _whole(content, name) for name in ("exit_code", "signal")
         )
-        self.desk.rank_ended(_node(request), _whole(content, "local_rank"), code, signal)
+        place = _node(request), _whole(content, "local_rank")
+        if self._files is not None:
+            self._files.note_exit(*place, code, signal)
+        self.desk.rank_ended(*place, code, signal)
+        return web.json_response({})
+
+    async def _job(self, request: web.Request) -> web.Response:
+        assert self._files is not None
+        return web.json_response({**self._files.job(), "term": self._term})
+
+    async def _log(self, request: web.Request) -> web.Response:
+        assert self._files is not None
+        content = await _content(request)
+        place = _node(request), _whole(content, "local_rank")
+        self._files.add_to_log(*place, _whole(content, "offset"), str(content.get("data", "")))
         return web.json_response({})
 
     async def _save(self, request: web.Request) -> web.Response:

@@ -6,10 +6,11 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING
 
+from elastic_launcher.coordinator.where import HERE, LOOPBACK, Where
+
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-HOST = "127.0.0.1"
 GROUPS = "formation"  # what the keys of a group begin with; its number follows
 BACKLOG = 1024  # members that connect before torch is imported wait here
 
@@ -17,17 +18,22 @@ BACKLOG = 1024  # members that connect before torch is imported wait here
 class Store:
     """A TCPStore on a socket of ours: it has an address at once, and listens nowhere else.
 
+    Args:
+        where: Where it listens, and what it is called.
+
     Attributes:
         address: ``host:port``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, where: Where = HERE) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._socket.bind((HOST, 0))
+        # a coordinator that comes back at once listens where connections of the one before it are not all gone
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind((where.bind, where.store_port))
         self._socket.listen(BACKLOG)
         self._port: int = self._socket.getsockname()[1]
         self._server: TCPStore | None = None
-        self.address = f"{HOST}:{self._port}"
+        self.address = f"{where.advertised}:{self._port}"
 
     async def serve(self) -> None:
         """Starts to answer. Importing torch takes seconds, so it is done beside the event loop.
@@ -83,12 +89,14 @@ def serve_on(listener: int, port: int) -> TCPStore:
     """Returns a store that answers on a socket, and closes it at its end.
 
     Args:
-        listener: The descriptor of a socket that listens at `HOST`.
+        listener: The descriptor of a socket that listens here.
         port: Its port.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     try:
-        return TCPStore(HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener)
+        return TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listener)
     except NotImplementedError:  # torch 2.5 takes a socket in its older server only
-        return TCPStore(HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener, use_libuv=False)
+        return TCPStore(
+            LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listener, use_libuv=False
+        )

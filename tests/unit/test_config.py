@@ -15,6 +15,15 @@ from elastic_launcher.options import MATCH_KEYS, OPTIONS, ConfigError
 SCRIPT = ("train.py",)
 
 
+def test_nodes_in_a_cluster_are_given_what_they_can_all_see() -> None:
+    texts = {"engine": "kubernetes", "checkpoint_dir": "/claim/checkpoints"}
+    assert JobConfig.from_texts(texts, SCRIPT).engine == "kubernetes"
+    with pytest.raises(ConfigError, match="'s3://models': with --engine kubernetes it must be a folder"):
+        JobConfig.from_texts({**texts, "checkpoint_dir": "s3://models"}, SCRIPT)
+    with pytest.raises(ConfigError, match="--resize respawn works with --engine local only"):
+        JobConfig.from_texts({**texts, "resize": "respawn"}, SCRIPT)
+
+
 def test_the_defaults_of_the_table_are_those_of_the_configuration() -> None:
     assert JobConfig.from_texts({}, SCRIPT) == JobConfig(script="train.py")
 
@@ -22,6 +31,10 @@ def test_the_defaults_of_the_table_are_those_of_the_configuration() -> None:
 def test_each_option_fills_its_fields_and_no_others() -> None:
     texts = {
         "nodes": "2:5",
+        "engine": "local",
+        "pod_template": "pod.yaml",
+        "node_image": "registry/train:1",
+        "gpu_resource": "amd.com/gpu",
         "nproc_per_node": "4",
         "hints": "hints.json",
         "match": ["queue=team-a", "job=bert"],
@@ -55,6 +68,10 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
         name="digits",
         min_nodes=2,
         max_nodes=5,
+        engine="local",
+        pod_template="pod.yaml",
+        node_image="registry/train:1",
+        gpu_resource="amd.com/gpu",
         nproc_per_node=4,
         hints="hints.json",
         match={"queue": "team-a", "job": "bert"},
@@ -127,6 +144,8 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
             "model",
             "--accept-changes is 'model': it must be one or more of arguments",
         ),
+        ("engine", "slurm", "--engine is 'slurm': it must be local or kubernetes"),
+        ("engine", "kubernetes", "--engine kubernetes needs --checkpoint-dir: a folder that all pods see"),
         ("keep_checkpoints", "0", "--keep-checkpoints is '0': it must be a whole number, 1 or more"),
         ("engines", "5", "unknown option 'engines'"),
     ],

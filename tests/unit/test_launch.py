@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.cli.launch import Showing, share_gpus
+from elastic_launcher.cli.launch import Showing
+from elastic_launcher.cli.places import share_gpus
 from elastic_launcher.config import JobConfig
 from elastic_launcher.events import Event
 

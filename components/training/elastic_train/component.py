@@ -22,6 +22,10 @@ def elastic_train(
     data: Optional[Input[Dataset]] = None,
     min_nodes: int = 1,
     max_nodes: int = 1,
+    engine: str = "local",
+    pod_template: str = "",
+    node_image: str = "",
+    gpu_resource: str = "nvidia.com/gpu",
     nproc_per_node: int = 1,
     global_batch_size: int = 0,
     max_batch_per_gpu: int = 0,
@@ -65,6 +69,10 @@ def elastic_train(
         data: Data set; the script finds its path in the environment variable ELASTIC_DATA.
         min_nodes: Fewest nodes that the training starts and goes on with.
         max_nodes: Most nodes.
+        engine: Where nodes live: `local`, in the step's own container, or `kubernetes`, as pods of the cluster.
+        pod_template: With `kubernetes`: file of the nodes' pod template; what it says nothing of is added.
+        node_image: With `kubernetes`: what nodes run where the template names no image; without it, the step's image.
+        gpu_resource: With `kubernetes`: what the cluster calls a GPU, of which each rank gets one; `none` for none.
         nproc_per_node: Processes on each node, one for a GPU.
         global_batch_size: Samples in each optimizer step, which elastic.init() reads; 0 where the script says it.
         max_batch_per_gpu: Most samples that one GPU takes at a time, read likewise; 0 where the script says it.
@@ -106,6 +114,10 @@ def elastic_train(
         arguments=arguments or [],
         options={
             "nodes": f"{min_nodes}:{max_nodes}",
+            "engine": engine,
+            "pod_template": pod_template,
+            "node_image": node_image,
+            "gpu_resource": gpu_resource,
             "nproc_per_node": nproc_per_node,
             "global_batch_size": global_batch_size or None,
             "max_batch_per_gpu": max_batch_per_gpu or None,

@@ -82,6 +82,11 @@ class KubernetesEngine:
         """Returns how each node stands that is not gone: it waits for something, runs, or was told to go."""
         return self._call(_answered(self._fleet.standings))
 
+    def end_all(self) -> None:
+        """Ends all nodes, and waits until they are gone; nobody is told of them any more."""
+        self._call(self._fleet.end_all())
+        self.poll()
+
     def close(self) -> None:
         """Ends all nodes, waits until they are gone, and leaves the cluster."""
         if not self._thread.is_alive():

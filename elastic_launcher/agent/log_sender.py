@@ -1,0 +1,61 @@
+"""Tells the coordinator what a node's ranks write, where it can't read their files.
+
+The laws: what is told of a rank has no gap that is not named; what waits to be told never grows without bound, however
+much a script writes or however long the coordinator is away.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+CHUNK = 1 << 17
+"""Bytes told of one rank at a time."""
+MOST_BEHIND = 1 << 20
+"""Bytes that a rank may be ahead of what is told: of more, the oldest are left out."""
+CUT_BYTES = 64 << 20
+"""A file above this that was told to its end is cut to nothing: its writer, which appends, goes on at the start."""
+
+
+class LogSender:
+    """Follows one rank's file.
+
+    Args:
+        path: The file; it need not be there yet.
+        tell: Takes how many bytes were told before, and the next ones in base64.
+    """
+
+    def __init__(self, path: Path, tell: Callable[[int, str], None]) -> None:
+        self._path = path
+        self._tell = tell
+        self._read = 0
+        self._told = 0
+
+    def send(self) -> bool:
+        """Tells a piece of what is new; returns whether there may be more."""
+        with contextlib.suppress(FileNotFoundError), open(self._path, "r+b") as file:
+            size = os.fstat(file.fileno()).st_size
+            self._leave_out(size)
+            file.seek(self._read)
+            found = file.read(CHUNK)
+            if found:
+                self._read += len(found)
+                self._put(found)
+            if self._read >= CUT_BYTES and os.fstat(file.fileno()).st_size == self._read:
+                file.truncate(0)
+                self._read = 0
+            return len(found) == CHUNK
+        return False
+
+    def _leave_out(self, size: int) -> None:
+        skipped = size - self._read - MOST_BEHIND
+        if skipped > 0:
+            self._read += skipped
+            self._put(f"\n[elastic-launcher: {skipped} bytes of this log are left out here]\n".encode())
+
+    def _put(self, data: bytes) -> None:
+        self._tell(self._told, base64.b64encode(data).decode())
+        self._told += len(data)

@@ -1,0 +1,102 @@
+"""A cluster as the place where a job's nodes live (see `places.Place`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from elastic_launcher.cli.code import code_of
+from elastic_launcher.config import JobConfig
+from elastic_launcher.coordinator.where import Home, Where
+from elastic_launcher.engines import Engine, NodeSpec
+from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
+from elastic_launcher.engines.kubernetes.plan import make_plan
+from elastic_launcher.engines.kubernetes.settle import PORTS, settle
+from elastic_launcher.events import EventError, read_events
+from elastic_launcher.kube.api import ApiError
+from elastic_launcher.kube.login import log_in
+from elastic_launcher.options import ConfigError
+from elastic_launcher.workdir import Past, WorkDir, note_term
+
+EVERYWHERE = "0.0.0.0"
+
+
+class ClusterPlace:
+    """The namespace of the launcher's own pod.
+
+    Args:
+        config: The job.
+        work_dir: Its work directory, which nodes don't see.
+        directory: Where the script's path starts.
+
+    Raises:
+        ConfigError: If the launcher runs in no pod, or its role may not do what is needed.
+    """
+
+    def __init__(self, config: JobConfig, work_dir: WorkDir, directory: Path) -> None:
+        code = code_of(config.script, directory)
+        login = log_in()
+        try:
+            settled = asyncio.run(settle(login, config.name))
+        except ApiError as error:
+            raise ConfigError(f"--engine kubernetes: {error}") from error
+        self._settled = settled
+        self._work_dir = work_dir
+        self._cluster = KubernetesEngine(login, settled.namespace, make_plan(config, settled))
+        self._found: Sequence[NodeSpec] = ()
+        self.engine: Engine = self._cluster
+        where = Where(EVERYWHERE, settled.record.address, PORTS["control"], PORTS["store"])
+        self.home = Home(where, bytes.fromhex(settled.key), code)
+        self.remarks: Sequence[str] = [
+            f"job {settled.names.job_id} in namespace {settled.namespace}, owned by {settled.owner.kind} "
+            f"{settled.owner.name}; its coordinator is at Service {settled.names.service} ({settled.record.address})"
+        ]
+
+    def past(self, past: Past) -> Past:
+        """Returns a past after all that the cluster and the events know of: the work directory may be a new one."""
+        found = self._ask_for_nodes()
+        used = [(spec.node, spec.first_member + spec.nproc_per_node - 1) for spec in found]
+        with contextlib.suppress(OSError, EventError):
+            events = read_events(self._work_dir.layout.events)
+            used += [(event["node"], max(event["members"])) for event in events if event.kind == "node_started"]
+        term = max(past.term, self._settled.record.term)
+        if term != past.term:
+            note_term(self._work_dir.layout, term)
+        return replace(
+            past,
+            term=term,
+            first_node=max([past.first_node, *(node + 1 for node, _ in used)]),
+            first_member=max([past.first_member, *(member + 1 for _, member in used)]),
+        )
+
+    def find(self) -> Sequence[NodeSpec]:
+        """Returns the nodes that the cluster has of this job, and follows them from now on."""
+        self._found = self._ask_for_nodes()
+        self._cluster.adopt(self._found)
+        return self._found
+
+    def living(self) -> Collection[int]:
+        """Returns which of these still live."""
+        standings = self._cluster.standings()
+        return [spec.node for spec in self._found if spec.node in standings]
+
+    def take(self) -> None:
+        """They are the engine's since they were found."""
+
+    def end_leftovers(self) -> None:
+        """Ends all nodes that the cluster has of this job."""
+        self.find()
+        self._cluster.end_all()
+
+    def kill_all(self, nodes: Collection[int]) -> None:
+        """Ends all nodes, and leaves the cluster."""
+        self._cluster.close()
+
+    def _ask_for_nodes(self) -> Sequence[NodeSpec]:
+        try:
+            return self._cluster.find()
+        except OSError as error:
+            raise ConfigError(f"--engine kubernetes: the nodes of this job can't be listed: {error}") from error

@@ -1,0 +1,119 @@
+"""Where a job's nodes live, as the launch needs to know it: on this machine, or in a cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from elastic_launcher.agent import processes
+from elastic_launcher.config import JobConfig
+from elastic_launcher.coordinator.where import Home
+from elastic_launcher.engines import Engine, NodeSpec
+from elastic_launcher.engines.adopted import FoundNode
+from elastic_launcher.engines.local import LocalEngine
+from elastic_launcher.engines.machine import cores, gpus, threads_per_rank
+from elastic_launcher.report.words import plural
+from elastic_launcher.workdir import Past, WorkDir
+
+KILL_PATIENCE = 1.0
+"""Seconds for killed processes to be gone after a second Ctrl-C; the kernel ends what is left without us."""
+
+
+class Place(Protocol):
+    """Where the nodes of one job live.
+
+    Attributes:
+        engine: Creates and ends them.
+        home: What the coordinator has of the place.
+        remarks: What the user is told of it, a line each.
+    """
+
+    engine: Engine
+    home: Home
+    remarks: Sequence[str]
+
+    def past(self, past: Past) -> Past:
+        """Returns what earlier launchers have used up, where the place knows of more than the work directory."""
+
+    def find(self) -> Sequence[NodeSpec]:
+        """Returns the nodes that an earlier launcher has left."""
+
+    def living(self) -> Collection[int]:
+        """Returns which of these still live; it never waits."""
+
+    def take(self) -> None:
+        """Makes them the engine's own, and ends what is left of others."""
+
+    def end_leftovers(self) -> None:
+        """Ends all that an earlier launcher has left."""
+
+    def kill_all(self, nodes: Collection[int]) -> None:
+        """Ends all nodes at once, whatever the coordinator does."""
+
+
+class LocalPlace:
+    """This machine (see `Place`).
+
+    Args:
+        config: The job.
+        work_dir: Its work directory.
+    """
+
+    def __init__(self, config: JobConfig, work_dir: WorkDir) -> None:
+        devices, warning = share_gpus(config, gpus())
+        self._work_dir = work_dir
+        self._found: Sequence[FoundNode] = ()
+        self._local = LocalEngine(config, work_dir.layout, devices)
+        self.engine: Engine = self._local
+        self.home = Home()
+        self.remarks: Sequence[str] = [f"each rank computes with {_threads(config)}", *([warning] if warning else [])]
+
+    def past(self, past: Past) -> Past:
+        """Returns what the work directory says."""
+        return past
+
+    def find(self) -> Sequence[NodeSpec]:
+        """Returns the nodes that an earlier launcher has left."""
+        self._found = self._local.find()
+        return [found.spec for found in self._found]
+
+    def living(self) -> Collection[int]:
+        """Returns which of these still live."""
+        return [found.spec.node for found in self._found if not found.has_ended()]
+
+    def take(self) -> None:
+        """Makes them the engine's own."""
+        self._local.adopt(self._found)
+
+    def end_leftovers(self) -> None:
+        """Kills all processes that know the work directory, but this one."""
+        processes.kill_until_none(str(self._work_dir.path), spare=(os.getpid(),))
+
+    def kill_all(self, nodes: Collection[int]) -> None:
+        """Kills all processes that know the work directory."""
+        processes.kill_until_none(str(self._work_dir.path), timeout=KILL_PATIENCE)
+        for node in nodes:
+            self._work_dir.layout.remove_tmp(node)
+
+
+def share_gpus(config: JobConfig, found: Sequence[str]) -> tuple[Sequence[str] | None, str]:
+    """Returns which GPUs nodes divide (none: train on the CPU; None: as the scripts find them), and a warning."""
+    if not found:
+        return None, ""
+    if len(found) >= config.max_ranks:
+        return found, ""
+    warning = (
+        f"{config.max_nodes} nodes of {config.nproc_per_node} ranks need {config.max_ranks} GPUs and this machine has "
+        f"{len(found)}: training on the CPU; lower MAX of --nodes to train on GPUs"
+    )
+    return (), warning
+
+
+def _threads(config: JobConfig) -> str:
+    given = os.environ.get("OMP_NUM_THREADS")
+    if given is not None:
+        return f"OMP_NUM_THREADS={given}, as set"
+    count = cores()
+    threads = threads_per_rank(count, config.max_ranks)
+    return f"OMP_NUM_THREADS={threads} ({plural(count, 'core')}, at most {plural(config.max_ranks, 'rank')})"

@@ -1,0 +1,45 @@
+"""Where a coordinator listens, at which address its nodes find it, and what it hands them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """An address of this machine, and what it is called elsewhere; by default its nodes are on this machine too.
+
+    Attributes:
+        bind: What is listened at.
+        advertised: The host that nodes are told.
+        control_port: Of the control API; 0 for any that is free.
+        store_port: Of the store in which groups meet; 0 for any that is free.
+    """
+
+    bind: str = LOOPBACK
+    advertised: str = LOOPBACK
+    control_port: int = 0
+    store_port: int = 0
+
+
+HERE = Where()
+"""For nodes of this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What a coordinator has of the place that it runs in.
+
+    Attributes:
+        where: Where it listens.
+        key: The job's key; outlives the coordinator where its nodes can't read a new one.
+        code: What nodes run that see none of this machine's files: names and texts, the script first.
+    """
+
+    where: Where = HERE
+    key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    code: Mapping[str, str] = field(default_factory=dict)

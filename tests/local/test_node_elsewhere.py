@@ -1,0 +1,193 @@
+"""A node that sees none of the launcher's files: all that it needs and tells goes over the control API."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_launcher.agent import processes
+from elastic_launcher.agent.log_sender import MOST_BEHIND, LogSender
+from elastic_launcher.agent.own_folder import ToldToGo, make_own_folder
+from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.control import ControlClient, ControlRefused
+from elastic_launcher.coordinator.node_files import NodeFiles
+from elastic_launcher.coordinator.server import ControlServer
+from elastic_launcher.engines.local import node_environment
+from elastic_launcher.workdir import Layout, claim, read_job
+from tests.local.test_control import KEY, Desk
+from tests.support import PATIENCE
+
+NODE = 1
+CODE = {"train.py": "import helper\nprint('trained', helper.WORD)\n", "helper.py": "WORD = 'well'\n"}
+STORE = "127.0.0.1:29555"
+
+
+@asynccontextmanager
+async def serving(folder: Path, config: JobConfig, desk: Desk | None = None) -> AsyncIterator[tuple[str, Layout]]:
+    """Serves a job's files; gives the URL, and the work directory that the launcher sees."""
+    with claim(config, folder) as work_dir:
+        files = NodeFiles(config, work_dir.layout, STORE, CODE)
+        server = ControlServer(KEY, desk or Desk(), 4, files=files)
+        try:
+            yield await server.start(), work_dir.layout
+        finally:
+            await server.close()
+
+
+def variables(url: str, key: bytes = KEY) -> dict[str, str]:
+    """Returns what a pod's environment has."""
+    return {
+        "ELASTIC_CONTROL": url,
+        "ELASTIC_KEY": key.hex(),
+        "ELASTIC_NODE": str(NODE),
+        "ELASTIC_FIRST_MEMBER": "1",
+        "ELASTIC_ORPHAN_TIMEOUT": "5",
+    }
+
+
+def config_of(**settings: Any) -> JobConfig:
+    return JobConfig(script="/of/the/launcher/train.py", arguments=("--lr", "1"), work_dir="job", **settings)
+
+
+def test_a_nodes_own_folder_has_the_job_its_code_and_the_way_to_the_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    async def play() -> None:
+        async with serving(tmp_path, config_of()) as (url, theirs):
+            environment = variables(url)
+            path = await asyncio.to_thread(make_own_folder, environment)
+            job_id, config = read_job(path)
+            assert (job_id, config.arguments) == (read_job(theirs.path)[0], ("--lr", "1"))
+            assert config.script == str(path / "code" / "train.py")
+            assert {one.name: one.read_text() for one in (path / "code").iterdir()} == CODE
+            assert environment["ELASTIC_WORK_DIR"] == str(path) != str(theirs.path)
+            assert "ELASTIC_KEY" not in environment
+            control = json.loads(Path(environment["ELASTIC_CONTROL"]).read_text())
+            assert control == {"v": 1, "url": url, "store": STORE, "key": KEY.hex(), "term": 4}
+            assert Path(environment["ELASTIC_CONTROL"]).stat().st_mode & 0o777 == 0o600
+
+    asyncio.run(play())
+
+
+def test_nothing_is_handed_to_whoever_has_another_key(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with serving(tmp_path, config_of()) as (url, _):
+            with pytest.raises(ControlRefused, match="signature"):
+                await asyncio.to_thread(make_own_folder, variables(url, bytes(32)))
+
+    asyncio.run(play())
+
+
+def test_a_node_that_is_told_to_go_before_it_has_begun_goes() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        with pytest.raises(ToldToGo):
+            make_own_folder(variables("http://127.0.0.1:1"))
+        assert signal.sigwait([signal.SIGTERM]) == signal.SIGTERM
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@pytest.mark.parametrize("name", ["../train.py", "/etc/train.py"])
+def test_no_file_is_written_outside_of_the_nodes_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setitem(CODE, name, "print('outside')")
+
+    async def play() -> None:
+        async with serving(tmp_path, config_of()) as (url, _):
+            with pytest.raises(OSError, match=r"outside of the node's folder: .*train\.py"):
+                await asyncio.to_thread(make_own_folder, variables(url))
+
+    asyncio.run(play())
+
+
+def test_what_is_told_twice_is_written_once(tmp_path: Path) -> None:
+    async def play() -> None:
+        desk = Desk()
+        async with serving(tmp_path, config_of(), desk) as (url, theirs):
+            with ControlClient(url, f"n{NODE}", KEY.hex()) as client:
+                for offset, text in ((0, b"one\ntw"), (0, b"one\ntw"), (4, b"two\n"), (8, "thr\u00e9e\n".encode())):
+                    payload = {"local_rank": 0, "offset": offset, "data": base64.b64encode(text).decode()}
+                    await asyncio.to_thread(client.post, f"/v1/nodes/{NODE}/log", payload)
+                ended = {"local_rank": 0, "exit_code": None, "signal": 9}
+                await asyncio.to_thread(client.post, f"/v1/nodes/{NODE}/rank_ended", ended)
+                with pytest.raises(ControlRefused, match="no local rank 1"):
+                    await asyncio.to_thread(client.post, f"/v1/nodes/{NODE}/log", {**payload, "local_rank": 1})
+            assert theirs.rank_log(NODE, 0).read_text() == "one\ntwo\nthr\u00e9e\n"
+            assert json.loads(theirs.exit_file(NODE, 0).read_text()) == {"exit_code": None, "signal": 9}
+            assert desk.told == [("rank_ended", NODE, 0, None, 9)]
+
+    asyncio.run(play())
+
+
+def test_a_log_is_told_whole_and_where_it_is_too_much_the_gap_is_named(tmp_path: Path) -> None:
+    path, told = tmp_path / "1-0.log", bytearray()
+
+    def tell(offset: int, data: str) -> None:
+        assert offset == len(told)
+        told.extend(base64.b64decode(data))
+
+    sender = LogSender(path, tell)
+    assert not sender.send()
+    path.write_bytes(b"first\n")
+    while sender.send():
+        pass
+    path.write_bytes(b"first\n" + b"x" * (MOST_BEHIND + 50) + b"last\n")
+    while sender.send():
+        pass
+    assert told.startswith(b"first\n\n[elastic-launcher: 55 bytes of this log are left out here]\nx")
+    assert told.endswith(b"xlast\n")
+    assert told.count(b"x") == MOST_BEHIND - len(b"last\n")
+
+
+def test_a_file_that_was_told_is_cut_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_launcher.agent.log_sender.CUT_BYTES", 100)
+    path, told = tmp_path / "1-0.log", []
+    sender = LogSender(path, lambda offset, data: told.append(base64.b64decode(data)))
+    with open(path, "ab", buffering=0) as script:
+        for line in (b"a" * 99 + b"\n", b"b\n"):
+            script.write(line)
+            sender.send()
+    assert told == [b"a" * 99 + b"\n", b"b\n"]
+    assert path.read_bytes() == b"b\n"
+
+
+def test_an_agent_needs_nothing_but_an_address_and_a_key(tmp_path: Path) -> None:
+    async def play() -> None:
+        desk = Desk()
+        async with serving(tmp_path, config_of(), desk) as (url, theirs):
+            inherited = node_environment(config_of(), theirs, os.environ)
+            kept = {name: value for name, value in inherited.items() if not name.startswith("ELASTIC_")}
+            (tmp_path / "elsewhere").mkdir()
+            agent = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "elastic_launcher.agent"),
+                env={**kept, **variables(url), "TMPDIR": str(tmp_path / "elsewhere")},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            said, _ = await asyncio.wait_for(agent.communicate(), PATIENCE)
+            assert agent.returncode == ExitCode.DONE, said.decode()
+            assert theirs.rank_log(NODE, 0).read_text() == "trained well\n"
+            assert ("rank_ended", NODE, 0, 0, None) in desk.told
+            assert not list((tmp_path / "elsewhere").iterdir())
+            assert not processes.find(str(theirs.path), spare=(os.getpid(),))
+
+    asyncio.run(play())

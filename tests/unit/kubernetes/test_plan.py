@@ -1,0 +1,91 @@
+"""What nodes of a cluster are made from, by options, template and the launcher's own pod."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_launcher.cli.code import MOST_BYTES, code_of
+from elastic_launcher.config import JobConfig
+from elastic_launcher.engines import NodeSpec
+from elastic_launcher.engines.kubernetes.identity import Names, job_id_of, owner_of
+from elastic_launcher.engines.kubernetes.job import node_job
+from elastic_launcher.engines.kubernetes.key import key_in, key_of, new_secret
+from elastic_launcher.engines.kubernetes.plan import make_plan
+from elastic_launcher.engines.kubernetes.service import Record
+from elastic_launcher.engines.kubernetes.settle import Settled
+from elastic_launcher.options import ConfigError
+
+POD: dict[str, Any] = {
+    "metadata": {"name": "step-0", "uid": "u-0", "namespace": "ml", "ownerReferences": []},
+    "spec": {"containers": [{"name": "main", "image": "registry/step:1"}]},
+}
+KEY = "ab" * 32
+
+
+def settled(in_secret: bool = True) -> Settled:
+    record = Record("1", 1, "10.96.0.7", {}, "")
+    return Settled("ml", POD, owner_of(POD), Names(job_id_of(POD, "digits")), KEY, in_secret, record)
+
+
+def config_of(**settings: Any) -> JobConfig:
+    return JobConfig(script="train.py", engine="kubernetes", checkpoint_dir="/claim", **settings)
+
+
+def container(config: JobConfig, in_secret: bool = True) -> dict[str, Any]:
+    job = node_job(make_plan(config, settled(in_secret), {"HOME": "/root"}), NodeSpec(3, 5, config.nproc_per_node))
+    found: dict[str, Any] = job["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def variables(found: dict[str, Any]) -> dict[str, str]:
+    return {one["name"]: one["value"] for one in found["env"] if "value" in one}
+
+
+def test_a_node_runs_the_agent_in_the_launchers_image_and_finds_the_service() -> None:
+    found = container(config_of(nproc_per_node=2, data="/claim/data", orphan_timeout=45))
+    assert found["image"] == "registry/step:1"
+    assert found["command"] == [sys.executable, "-P", "-m", "elastic_launcher.agent"]
+    assert found["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+    told = variables(found)
+    assert told["ELASTIC_CONTROL"] == "http://10.96.0.7:18500"
+    assert (told["ELASTIC_NODE"], told["ELASTIC_FIRST_MEMBER"], told["ELASTIC_ORPHAN_TIMEOUT"]) == ("3", "5", "45")
+    assert (told["ELASTIC_DATA"], told["ELASTIC_CHECKPOINT_DIR"]) == ("/claim/data", "/claim")
+    assert "ELASTIC_WORK_DIR" not in told
+
+
+def test_another_image_is_run_by_the_python_that_it_has(tmp_path: Path) -> None:
+    template = tmp_path / "pod.yaml"
+    template.write_text("spec: {containers: [{name: main, image: 'registry/train:2'}]}")
+    found = container(config_of(pod_template=str(template), gpu_resource="none"))
+    assert (found["image"], found["command"][0]) == ("registry/train:2", "python3")
+    assert "resources" not in found
+
+
+def test_the_key_is_in_the_environment_only_where_there_is_no_secret() -> None:
+    assert "ELASTIC_KEY" not in variables(container(config_of()))
+    job = node_job(make_plan(config_of(), settled(in_secret=False)), NodeSpec(1, 1, 1))
+    assert key_in(job) == KEY
+    assert key_in(node_job(make_plan(config_of(), settled()), NodeSpec(1, 1, 1))) == ""
+    assert key_of(new_secret(settled().names, settled().owner, KEY)) == KEY
+
+
+def test_a_template_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"--pod-template /none/pod\.yaml can't be read"):
+        container(config_of(pod_template="/none/pod.yaml"))
+
+
+def test_nodes_are_handed_the_script_and_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import b")
+    (tmp_path / "b.py").write_text("B = 1")
+    (tmp_path / "data.csv").write_text("1,2")
+    assert list(code_of("train.py", tmp_path).items()) == [("train.py", "import b"), ("b.py", "B = 1")]
+    assert code_of(None, tmp_path) == {}
+    (tmp_path / "b.py").write_text("#" * MOST_BYTES)
+    with pytest.raises(ConfigError, match=r"1 \.py files beside it have 1048584 bytes.*give -m MODULE"):
+        code_of("train.py", tmp_path)
+    with pytest.raises(ConfigError, match="is a folder"):
+        code_of(".", tmp_path)
