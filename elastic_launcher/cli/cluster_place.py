@@ -16,6 +16,7 @@ from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
 from elastic_launcher.engines.kubernetes.plan import make_plan
 from elastic_launcher.engines.kubernetes.settle import PORTS, settle
 from elastic_launcher.events import EventError, read_events
+from elastic_launcher.hints.reference import parse_reference
 from elastic_launcher.kube.api import ApiError
 from elastic_launcher.kube.login import log_in
 from elastic_launcher.options import ConfigError
@@ -39,8 +40,10 @@ class ClusterPlace:
     def __init__(self, config: JobConfig, work_dir: WorkDir, directory: Path) -> None:
         code = code_of(config.script, directory)
         login = log_in()
+        reference = parse_reference(config.hints) if config.hints is not None else None
+        hints = (reference.namespace or login.namespace, reference.name) if reference is not None else None
         try:
-            settled = asyncio.run(settle(login, config.name))
+            settled = asyncio.run(settle(login, config.name, hints))
         except ApiError as error:
             raise ConfigError(f"--engine kubernetes: {error}") from error
         self._settled = settled
@@ -52,7 +55,8 @@ class ClusterPlace:
         self.home = Home(where, bytes.fromhex(settled.key), code)
         self.remarks: Sequence[str] = [
             f"job {settled.names.job_id} in namespace {settled.namespace}, owned by {settled.owner.kind} "
-            f"{settled.owner.name}; its coordinator is at Service {settled.names.service} ({settled.record.address})"
+            f"{settled.owner.name}; its coordinator is at Service {settled.names.service} ({settled.record.address})",
+            *([settled.lacking] if settled.lacking else []),
         ]
 
     def past(self, past: Past) -> Past:

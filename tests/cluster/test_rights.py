@@ -15,9 +15,11 @@ from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
 from elastic_launcher.engines.kubernetes.identity import Names, job_id
 from elastic_launcher.engines.kubernetes.pods import Waiting
 from elastic_launcher.engines.kubernetes.reviews import lacks
-from elastic_launcher.engines.kubernetes.rights import needs_of, told
+from elastic_launcher.engines.kubernetes.rights import needs_of
 from elastic_launcher.engines.kubernetes.seat import Seat
+from elastic_launcher.engines.kubernetes.settle import POD_VARIABLE, settle
 from elastic_launcher.kube.api import Api
+from elastic_launcher.options import ConfigError
 from tests.cluster.spaces import LAUNCHER, PATIENCE, make_owner, space
 from tests.cluster.test_engine import Played
 from tests.manifests import MANIFESTS, objects
@@ -79,13 +81,32 @@ def test_a_launcher_with_the_rights_of_the_overlay_lacks_none() -> None:
     asyncio.run(steps())
 
 
-@pytest.mark.parametrize(("resource", "verb"), [("jobs", "delete"), ("pods", "patch"), ("services", "watch")])
-def test_a_verb_that_was_taken_away_is_named_with_what_grants_it(resource: str, verb: str) -> None:
+@pytest.mark.parametrize(
+    ("resource", "verb"), [("jobs", "delete"), ("pods", "get"), ("pods", "patch"), ("services", "watch")]
+)
+def test_a_launcher_without_a_verb_does_not_begin_and_names_it_with_what_grants_it(
+    resource: str, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(POD_VARIABLE, "step")
+
     async def steps() -> None:
         async with as_launcher(without=(resource, verb)) as (admin, api, name):
-            found = await lacks(api, needs_of(await make_step(admin, name)))
-            assert [(one.asked.need.resource, one.verbs, one.fatal) for one in found] == [(resource, (verb,), True)]
-            assert told(ACCOUNT, found).endswith("manifests/overlays/plain grants that")
+            await make_step(admin, name)
+            with pytest.raises(ConfigError, match=rf"may not {verb} {resource}.*manifests/overlays/plain grants that$"):
+                await settle(replace(api.login, namespace=name), "digits")
+
+    asyncio.run(steps())
+
+
+def test_a_launcher_that_may_make_no_secret_begins_and_says_where_its_key_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(POD_VARIABLE, "step")
+
+    async def steps() -> None:
+        async with as_launcher(without=("secrets", "create")) as (admin, api, name):
+            await make_step(admin, name)
+            settled = await settle(replace(api.login, namespace=name), "digits")
+            assert not settled.in_secret
+            assert "may not create secrets" in settled.lacking and "a value in the nodes' pods" in settled.lacking
 
     asyncio.run(steps())
 

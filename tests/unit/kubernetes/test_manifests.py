@@ -9,6 +9,7 @@ import pytest
 
 from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL
 from elastic_launcher.engines.kubernetes.rights import BASE, HINTS, MACHINES, WORKFLOW, Need, needs_of, overlay_of
+from elastic_launcher.engines.kubernetes.settle import PORTS
 from tests.manifests import KUSTOMIZATION, MANIFESTS, OVERLAYS, documents, files, generated, objects, rights
 from tests.unit.kubernetes.launchers import pod
 
@@ -105,6 +106,15 @@ def test_policies_and_budgets_select_by_our_labels() -> None:
         for expression in (one["spec"].get("podSelector") or one["spec"]["selector"])["matchExpressions"]
     }
     assert selectors == {JOB_LABEL, COORDINATOR_LABEL}
+
+
+def test_nodes_come_to_a_coordinator_where_it_listens() -> None:
+    (policy,) = [
+        one
+        for one in objects(MANIFESTS / "network-policy", "NetworkPolicy")
+        if one["metadata"]["name"] == "elastic-launcher-coordinators"
+    ]
+    assert [port["port"] for port in policy["spec"]["ingress"][0]["ports"]] == list(PORTS.values())
 
 
 def test_the_document_has_each_right_with_what_it_is_for() -> None:

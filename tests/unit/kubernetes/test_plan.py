@@ -28,7 +28,7 @@ KEY = "ab" * 32
 
 def settled(in_secret: bool = True) -> Settled:
     record = Record("1", 1, "10.96.0.7", {}, "")
-    return Settled("ml", POD, owner_of(POD), Names(job_id_of(POD, "digits")), KEY, in_secret, record)
+    return Settled("ml", POD, owner_of(POD), Names(job_id_of(POD, "digits")), KEY, in_secret, record, "")
 
 
 def config_of(**settings: Any) -> JobConfig:

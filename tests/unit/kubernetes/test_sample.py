@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from elastic_launcher.config import JobConfig
 from elastic_launcher.engines.kubernetes.job import node_job
 from elastic_launcher.engines.kubernetes.template import read_template
 from tests.manifests import MANIFESTS, documents, generated, objects
@@ -77,3 +78,10 @@ def test_an_eviction_of_its_launcher_is_not_counted_and_a_failed_script_is_not_t
     ignored, failed = job["spec"]["podFailurePolicy"]["rules"]
     assert ignored["action"] == "Ignore" and ignored["onPodConditions"][0]["type"] == "DisruptionTarget"
     assert failed["action"] == "FailJob" and failed["onExitCodes"]["values"] == [1, 2]
+
+
+def test_its_command_line_is_one_that_can_be_run() -> None:
+    command = launcher()["containers"][0]["command"]
+    given = dict(flag.removeprefix("--").replace("-", "_").split("=", 1) for flag in command[2 : command.index("--")])
+    config = JobConfig.from_texts(given, command[command.index("--") + 1 :])
+    assert (config.engine, config.min_nodes, config.max_nodes) == ("kubernetes", 1, 3)
