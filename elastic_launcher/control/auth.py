@@ -47,10 +47,12 @@ class Verifier:
 
     Args:
         key: The job's key.
+        after: Counters up to this one count as used: requests to an earlier coordinator of the same key had them.
     """
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, after: int = -1) -> None:
         self._key = key
+        self._after = after
         self._counters: dict[tuple[str, str], int] = {}
 
     def verify(self, method: str, path_with_query: str, headers: Mapping[str, str], body: bytes) -> str:
@@ -74,7 +76,7 @@ class Verifier:
         if not hmac.compare_digest(expected.encode(), headers.get(SIGNATURE_HEADER, "").encode()):
             raise Refusal(401, "the signature is not this job's")
         channel = (sender, channel_of(path_with_query))
-        used = self._counters.get(channel, -1)
+        used = self._counters.get(channel, self._after)
         if int(counter) <= used:
             raise Refusal(401, f"counter {counter} of {sender} was used before", used=used)
         self._counters[channel] = int(counter)

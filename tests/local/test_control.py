@@ -222,24 +222,46 @@ def test_who_does_not_have_the_key_is_refused_and_changes_nothing(tmp_path: Path
     assert desk.told == desk.heard == []
 
 
-@pytest.mark.parametrize(("version", "statuses"), [("1", [200, 401]), ("2", [409, 409])])
-def test_a_replayed_request_and_another_version_are_refused(tmp_path: Path, version: str, statuses: list[int]) -> None:
-    headers = {
+def notice_headers(version: str = "1") -> dict[str, str]:
+    """Returns what a node's notice is sent with, signed now."""
+    counter = time.time_ns()
+    return {
         VERSION_HEADER: version,
         SENDER_HEADER: "n1",
-        COUNTER_HEADER: "5",
-        SIGNATURE_HEADER: sign(KEY, "POST", "/v1/nodes/1/notice", b"{}", "n1", 5),
+        COUNTER_HEADER: str(counter),
+        SIGNATURE_HEADER: sign(KEY, "POST", "/v1/nodes/1/notice", b"{}", "n1", counter),
     }
 
+
+async def send_notice(path: Path, headers: dict[str, str]) -> int:
+    url = json.loads(path.read_text())["url"] + "/v1/nodes/1/notice"
+    async with aiohttp.ClientSession() as session, session.post(url, data=b"{}", headers=headers) as answer:
+        return answer.status
+
+
+@pytest.mark.parametrize(("version", "statuses"), [("1", [200, 401]), ("2", [409, 409])])
+def test_a_replayed_request_and_another_version_are_refused(tmp_path: Path, version: str, statuses: list[int]) -> None:
     async def play(desk: Desk) -> list[int]:
-        async with serving(tmp_path / "control.json", desk), aiohttp.ClientSession() as session:
-            url = json.loads((tmp_path / "control.json").read_text())["url"] + "/v1/nodes/1/notice"
-            answers = [await session.post(url, data=b"{}", headers=headers) for _ in range(2)]
-            return [answer.status for answer in answers]
+        async with serving(tmp_path / "control.json", desk):
+            headers = notice_headers(version)
+            return [await send_notice(tmp_path / "control.json", headers) for _ in range(2)]
 
     desk = Desk()
     assert asyncio.run(play(desk)) == statuses
     assert len(desk.told) == statuses.count(200)
+
+
+def test_a_request_to_an_earlier_coordinator_is_refused_by_the_next(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> list[int]:
+        async with serving(tmp_path / "control.json"):
+            recorded = notice_headers()
+            first = await send_notice(tmp_path / "control.json", recorded)
+        async with serving(tmp_path / "control.json", desk):
+            return [first, await send_notice(tmp_path / "control.json", recorded)]
+
+    desk = Desk()
+    assert asyncio.run(play(desk)) == [200, 401]
+    assert desk.told == []
 
 
 @pytest.mark.parametrize("how", ["closed", "reset"])

@@ -80,6 +80,15 @@ def test_a_counter_only_grows(again: int) -> None:
     assert verifier.verify("GET", PATH, headers(6), b"") == "m3"
 
 
+def test_requests_to_an_earlier_coordinator_count_as_used_in_every_channel() -> None:
+    verifier = Verifier(KEY, after=5)
+    for path in (PATH, "/v1/status"):
+        with pytest.raises(Refusal, match="used before") as refusal:
+            verifier.verify("GET", path, headers(5, path=path), b"")
+        assert refusal.value.used == 5
+        assert verifier.verify("GET", path, headers(6, path=path), b"") == "m3"
+
+
 def test_channels_count_apart_and_a_query_is_no_channel() -> None:
     verifier = Verifier(KEY)
     verifier.verify("GET", PATH, headers(5), b"")
