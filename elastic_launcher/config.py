@@ -61,6 +61,7 @@ class JobConfig:
         work_dir: Folder of the job's files; None for a new one.
         max_runtime: Seconds after which this launch is saved and ends; None for no limit.
         start_timeout: Seconds until a node that is not warm counts as failed.
+        pending_timeout: Seconds that a node may wait for a place in the cluster; None for no limit.
         orphan_timeout: Seconds after which nodes leave that can't reach the coordinator.
         heartbeat_timeout: Seconds without a sign of life after which a rank counts as lost that others wait for.
         progress_timeout: Least seconds after which a rank counts as lost that others wait for in a step.
@@ -97,6 +98,7 @@ class JobConfig:
     work_dir: str | None = None
     max_runtime: float | None = None
     start_timeout: float = 600.0
+    pending_timeout: float | None = None
     orphan_timeout: float = 60.0
     heartbeat_timeout: float = 10.0
     progress_timeout: float = 60.0
@@ -126,6 +128,7 @@ class JobConfig:
             ("wait_for_quota", 0.0),
             ("max_runtime", 0.1),
             ("start_timeout", 0.1),
+            ("pending_timeout", 0.1),
             ("orphan_timeout", 0.1),
             ("heartbeat_timeout", 1.0),
             ("progress_timeout", 1.0),

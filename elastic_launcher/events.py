@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 VERSION = 1
 KINDS = (
@@ -150,6 +150,13 @@ def _last_time(file: int, path: Path) -> float:
         return max((finite(event.time) or 0.0 for event in read_last(path)), default=0.0)
     except EventVersionError:
         return 0.0
+
+
+class Events(Protocol):
+    """Where events are written."""
+
+    def append(self, kind: str, generation: int, **fields: Any) -> Any:
+        """Writes an event, and returns it."""
 
 
 class EventLog:

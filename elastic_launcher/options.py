@@ -111,6 +111,13 @@ OPTIONS: tuple[Option, ...] = (
         "Save and end with exit code 75 when this launch has taken so long: 90s, 30m, 12h.",
     ),
     Option("start_timeout", "seconds", "SECONDS", "600", "A node that is not ready to train by then counts as failed."),
+    Option(
+        "pending_timeout",
+        "time",
+        "TIME",
+        None,
+        "How long a node may wait for a place in the cluster: 90s, 30m. Default: as long as the hint asks for it.",
+    ),
     Option("orphan_timeout", "seconds", "SECONDS", "60", "How long nodes go on when the launcher can't be reached."),
     Option(
         "heartbeat_timeout",

@@ -8,8 +8,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from elastic_launcher.cli.cluster_escort import ClusterEscort
 from elastic_launcher.cli.code import code_of
 from elastic_launcher.config import JobConfig
+from elastic_launcher.coordinator.escort import Escort
 from elastic_launcher.coordinator.where import Home, Where
 from elastic_launcher.engines import Engine, NodeSpec
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
@@ -51,6 +53,7 @@ class ClusterPlace:
         self._cluster = KubernetesEngine(login, settled.namespace, make_plan(config, settled))
         self._found: Sequence[NodeSpec] = ()
         self.engine: Engine = self._cluster
+        self.escort: Escort | None = ClusterEscort(login, settled, self._cluster)
         where = Where(EVERYWHERE, settled.record.address, PORTS["control"], PORTS["store"])
         self.home = Home(where, bytes.fromhex(settled.key), code)
         self.remarks: Sequence[str] = [

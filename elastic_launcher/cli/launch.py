@@ -137,6 +137,7 @@ def launch(config: JobConfig, directory: Path) -> int:
             began=began,
             adoption=adoption,
             home=place.home,
+            escort=place.escort,
         )
         display.start()
         try:

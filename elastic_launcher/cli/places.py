@@ -8,6 +8,7 @@ from typing import Protocol
 
 from elastic_launcher.agent import processes
 from elastic_launcher.config import JobConfig
+from elastic_launcher.coordinator.escort import Escort
 from elastic_launcher.coordinator.where import Home
 from elastic_launcher.engines import Engine, NodeSpec
 from elastic_launcher.engines.adopted import FoundNode
@@ -27,11 +28,13 @@ class Place(Protocol):
         engine: Creates and ends them.
         home: What the coordinator has of the place.
         remarks: What the user is told of it, a line each.
+        escort: Knows what is done to the launcher there; None where it runs by itself.
     """
 
     engine: Engine
     home: Home
     remarks: Sequence[str]
+    escort: Escort | None
 
     def past(self, past: Past) -> Past:
         """Returns what earlier launchers have used up, where the place knows of more than the work directory."""
@@ -67,6 +70,7 @@ class LocalPlace:
         self._local = LocalEngine(config, work_dir.layout, devices)
         self.engine: Engine = self._local
         self.home = Home()
+        self.escort: Escort | None = None
         self.remarks: Sequence[str] = [f"each rank computes with {_threads(config)}", *([warning] if warning else [])]
 
     def past(self, past: Past) -> Past:

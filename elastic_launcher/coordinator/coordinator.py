@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.coordinator.account import account_of_adoption, account_of_job
@@ -33,10 +33,11 @@ from elastic_launcher.coordinator.adoption import Adoption
 from elastic_launcher.coordinator.again import Again
 from elastic_launcher.coordinator.desk import JobDesk
 from elastic_launcher.coordinator.driver import EngineDriver
+from elastic_launcher.coordinator.escort import Escort
 from elastic_launcher.coordinator.gather import Gathering
 from elastic_launcher.coordinator.goodput import Goodput
 from elastic_launcher.coordinator.interrupts import taken
-from elastic_launcher.coordinator.last_words import last_exception, with_last_lines
+from elastic_launcher.coordinator.last_words import last_message
 from elastic_launcher.coordinator.node_files import NodeFiles
 from elastic_launcher.coordinator.observations import (
     BegunAgain,
@@ -59,6 +60,7 @@ from elastic_launcher.coordinator.store import Store
 from elastic_launcher.coordinator.watch import Watch
 from elastic_launcher.coordinator.where import Home
 from elastic_launcher.engines import Engine
+from elastic_launcher.events import Events
 from elastic_launcher.hints import HintError, HintSource
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, write_json
@@ -66,13 +68,6 @@ from elastic_launcher.workdir import Layout, write_json
 TICK_SECONDS = 0.05  # between looks at what is due
 
 logger = logging.getLogger(__name__)
-
-
-class Events(Protocol):
-    """Where events are written."""
-
-    def append(self, kind: str, generation: int, **fields: Any) -> Any:
-        """Writes an event, and returns it."""
 
 
 class Coordinator:
@@ -88,6 +83,7 @@ class Coordinator:
         on_second_interrupt: Is called when Ctrl-C is pressed again: whoever presses it does not want to wait.
         store: Where groups meet; a new one if None.
         home: What there is of the place that this runs in; nodes on this machine, if None.
+        escort: Knows what is done to the launcher from outside; None where it runs by itself.
         origin: What the job goes on from; None for a job that begins.
         adoption: What an earlier launcher has left running; None if nothing.
         monotonic: The clock of all waits.
@@ -110,6 +106,7 @@ class Coordinator:
         on_second_interrupt: Callable[[], None] | None = None,
         store: Store | None = None,
         home: Home | None = None,
+        escort: Escort | None = None,
         origin: Origin | None = None,
         adoption: Adoption | None = None,
         monotonic: Callable[[], float] = time.monotonic,
@@ -122,6 +119,9 @@ class Coordinator:
         self._on_event = on_event or (lambda event: None)
         self._on_second_interrupt = on_second_interrupt or (lambda: None)
         self._interrupts = 0
+        self._escort = escort
+        self._judging: asyncio.Future[None] | None = None
+        self._leaves: Callable[[], None] | None = None
         self._monotonic = monotonic
         self._began = monotonic() if began is None else began
         home = home or Home()
@@ -131,7 +131,7 @@ class Coordinator:
         origin = adoption.origin() if adoption is not None else origin or Origin()
         self._again = Again(config, self._layout, origin, self._begin_again, monotonic)
         self._term = origin.past.term
-        self._quota = Quota(config, hint_source, self._tell_target, self._emit_hint, Clocks(monotonic, wall))
+        self._quota = Quota(config, hint_source, self._tell_target, self.note, Clocks(monotonic, wall))
         self._state = origin.first_state(config, self._store.address)
         files = NodeFiles(config, self._layout, self._store.address, home.code)
         self._driver = EngineDriver(engine, self._observe, files.exits, monotonic)
@@ -222,7 +222,7 @@ class Coordinator:
         self._goodput, self._told = adoption.goodput(now), adoption.record.told
         for member in {*left.introductions, *self._state.survivors()}:
             self._watch.hear(member, now)
-        self._emit_hint("coordinator_adopted", **account_of_adoption(self._state, self._term))
+        self.note("coordinator_adopted", **account_of_adoption(self._state, self._term))
         if self._state.target is not None:
             self._quota.go_on(self._state.target.nodes, adoption.taken_seconds_ago())
         for action in actions:
@@ -245,6 +245,7 @@ class Coordinator:
             self._limit(),
             self._again.run(),
             self._start_anew(),
+            *([self._escort.run(self)] if self._escort is not None else []),
         ]
 
     async def _tick(self) -> None:
@@ -281,7 +282,7 @@ class Coordinator:
             self._goodput = self._goodput.begun_anew(self._monotonic())
             self._anew.clear()
             for message in refused:
-                self._emit_hint("warning", message=message)
+                self.note("warning", message=message)
             held, self._held = self._held, []
             for observation in held:
                 self._observe(observation)
@@ -289,20 +290,16 @@ class Coordinator:
     async def _stop(self) -> None:
         """Ends all nodes, then answers nobody any more."""
         self._state = replace(self._state, finished=True)
-        await self._driver.close()
+        await self._driver.close(self._leaves)
         await self._server.close()
         self._board.shut()
         self._store.close()
 
     def conclude(self, finish: Finish) -> int:
         """Tells how the job ended, once nothing of it runs any more; returns the exit code."""
-        message = finish.message
-        if finish.log_of is not None:
-            log = self._layout.rank_log(*finish.log_of)
-            if finish.uncaught and (error := last_exception(log)):
-                message = f"{message}; its last exception: {error}"
-            message = with_last_lines(message, log, finish.traceback)
-        self.message = message
+        self.message = message = last_message(finish, self._layout)
+        if self._leaves is not None:
+            return int(finish.exit_code)  # the job goes on
         self._emit(
             "job_finished",
             self._state.generation_number,
@@ -378,9 +375,6 @@ class Coordinator:
             self._store.forget_before(fields["formation"])
         self._on_event(self._events.append(kind, generation, **fields))
 
-    def _emit_hint(self, kind: str, **fields: Any) -> None:
-        self._emit(kind, self._state.generation_number, **fields)
-
     def _tell_target(self, target: Target, message: str) -> None:
         self._observe(TargetChanged(self._monotonic(), target, message))
 
@@ -394,7 +388,28 @@ class Coordinator:
         self._interrupts += number == signal.SIGINT
         if self._interrupts > 1:
             self._on_second_interrupt()
-        if self._gathering is not None:
-            self._gathering.hold(lambda desk: self._observe(Interrupted(self._monotonic(), number)))
+        if number == signal.SIGTERM and self._escort is not None:
+            self._judging = asyncio.ensure_future(self._escort.signalled(self))
         else:
-            self._observe(Interrupted(self._monotonic(), number))
+            self.observe(lambda now: Interrupted(now, number))
+
+    def observe(self, make: Callable[[float], Observation]) -> None:
+        """Takes what happened outside, once it is known where the job stands."""
+        if self._gathering is not None:
+            self._gathering.hold(lambda desk: self._observe(make(self._monotonic())))
+        else:
+            self._observe(make(self._monotonic()))
+
+    def leave(self, why: str, close: Callable[[], None]) -> None:
+        """Ends this launcher, and none of the nodes: another coordinator goes on with them."""
+        if not self._end.done():
+            self._leaves = close
+            self._end.set_result(Finish(ExitCode.STOPPED, why))
+
+    def status(self) -> dict[str, Any]:
+        """Returns the status document."""
+        return self._desk.status()
+
+    def note(self, kind: str, **fields: Any) -> None:
+        """Writes an event of what happens outside."""
+        self._emit(kind, self._state.generation_number, **fields)

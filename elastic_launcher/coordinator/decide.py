@@ -33,6 +33,7 @@ from elastic_launcher.coordinator.decide_nodes import (
 )
 from elastic_launcher.coordinator.decide_notice import take_expired_notice
 from elastic_launcher.coordinator.decide_pause import begin_again, take_pause
+from elastic_launcher.coordinator.decide_pending import check_pending, take_standing
 from elastic_launcher.coordinator.observations import (
     BegunAgain,
     GroupHangs,
@@ -45,6 +46,7 @@ from elastic_launcher.coordinator.observations import (
     NodeExited,
     NodeNoticed,
     NodeNotStarted,
+    NodeStands,
     NoticeExpires,
     Observation,
     RankEnded,
@@ -87,6 +89,7 @@ def _nothing(state: State, observation: Tick) -> Decision:
 
 _STEPS: tuple[Callable[[State, float], Decision], ...] = (
     check_nodes,
+    check_pending,
     check_formation,
     check_untrained,
     release_surplus,
@@ -106,6 +109,7 @@ _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     MemberSlow: take_slow,
     NodeNotStarted: take_unstarted,
     NodeNoticed: take_notice,
+    NodeStands: take_standing,
     NoticeExpires: take_expired_notice,
     RankEnded: take_rank_end,
     NodeExited: take_node_exit,

@@ -26,7 +26,7 @@ from elastic_launcher.control.messages import (
     StepRedone,
     Warm,
 )
-from elastic_launcher.coordinator.actions import Order
+from elastic_launcher.coordinator.actions import Action, Order
 from elastic_launcher.coordinator.decide_end import (
     Decision,
     appoint_saver,
@@ -149,7 +149,12 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
     known = dict(observation.ranks)
     code = observation.exit_code
     agent = Exit(signal=-code) if code is not None and code < 0 else Exit(code)
-    decision: Decision = (state, ())
+    told: tuple[Action, ...] = ()
+    if observation.why and node.phase in (Phase.STARTING, Phase.WARM, Phase.ADMITTED):
+        told = (emit(state, "warning", message=f"node {node.number}: {observation.why}"),)
+    if observation.taken:  # nobody failed: the next is started as fast as after a first loss
+        state = replace(state, losses=0, failures=0)
+    decision: Decision = (state, told)
     for local_rank, member in enumerate(node.members):
         # in the middle of the training an agent's own code says nothing about a rank that left no word
         unknown = Exit() if member in state.group and not state.over and agent.code else agent

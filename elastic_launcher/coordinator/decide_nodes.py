@@ -15,6 +15,7 @@ from elastic_launcher.coordinator.state import Member, Node, Phase, State
 
 MOST_FAILURES = 3  # nodes in a row that fail to come up, before no more are started
 RETRY_SECONDS = 1.0  # until the next node is started after one failed; doubles with each in a row
+AWAY_SECONDS = 5.0  # until a node is started again where none can be started now
 LEAVE_SECONDS = 60.0  # that the processes of a node that left may take to end
 
 
@@ -139,6 +140,13 @@ def fail_node(state: State, number: int, message: str, now: float) -> Decision:
 
 def take_unstarted(state: State, observation: NodeNotStarted) -> Decision:
     """A node could not even be started: there is nothing to kill, and nothing to wait for."""
+    if observation.away:
+        message = f"node {observation.node} can't be started now: {observation.message}; another is tried soon"
+        gone = state.with_node(observation.node, phase=Phase.GONE, since=observation.now, leave="failed")
+        pause = observation.now + AWAY_SECONDS
+        return replace(gone, start_not_before=pause), (
+            emit(state, "node_failed", node=observation.node, message=message),
+        )
     message = f"node {observation.node} could not be started: {observation.message}"
     state, actions = fail_node(state, observation.node, message, observation.now)
     kept = tuple(action for action in actions if not isinstance(action, KillNode))
@@ -179,7 +187,9 @@ def check_nodes(state: State, now: float) -> Decision:
     """Ends nodes that take too long to be warm, or to end after they left."""
     decision: Decision = (state, ())
     for node in state.in_phase(Phase.STARTING):
-        if now - node.started_at > state.rules.start_timeout and not state.over:
+        if node.waits or state.over:
+            continue
+        if now - max(node.started_at, node.began_at) > state.rules.start_timeout:
             message = f"node {node.number} was not ready to train {state.rules.start_timeout:g} s after its start"
             decision = then(decision, fail_node, node.number, message, now)
     for node in state.in_phase(Phase.LEAVING):

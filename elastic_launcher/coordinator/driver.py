@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from elastic_launcher.coordinator.actions import KillNode, StartNode
 from elastic_launcher.coordinator.observations import NodeExited, NodeNotStarted, Observation
 from elastic_launcher.coordinator.state import Exit
-from elastic_launcher.engines import Engine, NodeSpec
+from elastic_launcher.engines import Engine, EngineAway, NodeExit, NodeSpec
 
 POLL_SECONDS = 0.05  # between looks at the engine's nodes
 
@@ -68,9 +68,14 @@ class EngineDriver:
                     await self._call(self._engine.kill, command.node)
             for gone in await self._call(self._engine.poll):
                 self._nodes.discard(gone.node)
-                self._observe(NodeExited(self._monotonic(), gone.node, gone.exit_code, self._exits(gone.node)))
+                self._observe(self._exited(gone))
             if not self._nodes and self._commands.empty():
                 self._none.set()
+
+    def _exited(self, gone: NodeExit) -> NodeExited:
+        return NodeExited(
+            self._monotonic(), gone.node, gone.exit_code, self._exits(gone.node), why=gone.why, taken=gone.taken
+        )
 
     async def end_all(self) -> None:
         """Kills all nodes that run, or are about to, and waits until they are gone."""
@@ -79,9 +84,9 @@ class EngineDriver:
             self.put(KillNode(node))
         await self._none.wait()
 
-    async def close(self) -> None:
-        """Ends all nodes, after what the engine does at the moment."""
-        await self._call(self._engine.close)
+    async def close(self, leave: Callable[[], None] | None = None) -> None:
+        """Ends all nodes, or lets go of them by ``leave``, after what the engine does at the moment."""
+        await self._call(leave or self._engine.close)
         self._thread.shutdown(wait=False)
 
     async def _start(self, command: StartNode) -> None:
@@ -90,7 +95,8 @@ class EngineDriver:
             await self._call(self._engine.start, spec)
         except OSError as error:
             self._nodes.discard(command.node)
-            self._observe(NodeNotStarted(self._monotonic(), command.node, str(error)))
+            away = isinstance(error, EngineAway)
+            self._observe(NodeNotStarted(self._monotonic(), command.node, str(error), away))
 
     async def _call(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)

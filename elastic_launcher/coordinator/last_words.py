@@ -7,7 +7,9 @@ import os
 from pathlib import Path
 
 from elastic_launcher.control.messages import FAREWELLS
+from elastic_launcher.coordinator.actions import Finish
 from elastic_launcher.coordinator.state import Exit
+from elastic_launcher.workdir import Layout
 
 LINES = 20  # of a log that are shown with the message
 _BYTES = 1 << 16  # of a log's end that are read for them
@@ -45,6 +47,16 @@ def last_exception(path: Path) -> str:
     heads = [number for number, line in enumerate(found) if line.startswith(_TRACEBACK)]
     after = found[heads[-1] + 1 :] if heads else []
     return next((line.strip() for line in after if line.strip() and not line.startswith(" ")), "")
+
+
+def last_message(finish: Finish, layout: Layout) -> str:
+    """Returns what is said of a job's end, with the last lines of the rank that it is about."""
+    if finish.log_of is None:
+        return finish.message
+    log = layout.rank_log(*finish.log_of)
+    error = last_exception(log) if finish.uncaught else ""
+    message = f"{finish.message}; its last exception: {error}" if error else finish.message
+    return with_last_lines(message, log, finish.traceback)
 
 
 def with_last_lines(message: str, path: Path, traceback: str = "") -> str:

@@ -102,10 +102,11 @@ class NoticeExpires(Observation):
 
 @dataclass(frozen=True, slots=True)
 class NodeNotStarted(Observation):
-    """The engine could not start a node."""
+    """The engine could not start a node; ``away``: nor any other at the moment."""
 
     node: int
     message: str
+    away: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +152,23 @@ class NodeExited(Observation):
         node: Its number.
         exit_code: The agent's, negative for a signal; None if nobody can know.
         ranks: How its members' processes ended, by local rank, where that is known.
+        why: How it ended, where the engine knows more; else empty.
+        taken: Whether it was taken from outside: that is nobody's failure.
     """
 
     node: int
     exit_code: int | None
     ranks: tuple[tuple[int, Exit], ...] = ()
+    why: str = ""
+    taken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStands(Observation):
+    """What a node waits for before its agent can begin; empty from when that has begun."""
+
+    node: int
+    waits: str
 
 
 @dataclass(frozen=True, slots=True)

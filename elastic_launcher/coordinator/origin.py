@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -58,6 +59,7 @@ class Origin:
             first_member=self.past.first_member,
             generations_before=self.past.generations,
             c10d=config.rdzv_backend == "c10d",
+            pending_timeout=math.inf if config.pending_timeout is None else config.pending_timeout,
         )
         if self.manifest is None:
             return State(rules)

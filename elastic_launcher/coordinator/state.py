@@ -39,6 +39,7 @@ class Rules:
         generations_before: Generations of earlier runs.
         resumes: What the job goes on from, if it does.
         c10d: Whether torchrun alone decides when its workers start anew.
+        pending_timeout: Seconds that a node may wait for a place to run.
     """
 
     min_nodes: int
@@ -54,6 +55,7 @@ class Rules:
     generations_before: int = 0
     resumes: Resumed | None = None
     c10d: bool = False
+    pending_timeout: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ class Node:
         since: When it came to this phase.
         leave: Why it has to leave at the next boundary (``hint``, ``notice``); empty if it has not.
         leave_by: When it may be killed, where a notice or a hint says so.
+        waits: What it waits for before it can begin; empty where that is nothing.
+        began_at: When it was seen to begin, where it had waited.
     """
 
     number: int
@@ -116,6 +120,8 @@ class Node:
     since: float = 0.0
     leave: str = ""
     leave_by: float = math.inf
+    waits: str = ""
+    began_at: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True)

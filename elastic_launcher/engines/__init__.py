@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Engine", "NodeExit", "NodeSpec"]
+__all__ = ["Engine", "EngineAway", "NodeExit", "NodeSpec"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,17 @@ class NodeExit:
         node: Its number.
         exit_code: Its agent's exit code; minus the signal's number when a signal ended it; None if nobody can know.
         why: How it ended, where the engine knows more; else empty.
+        taken: Whether it was taken from outside, and did not fail by itself.
     """
 
     node: int
     exit_code: int | None
     why: str = ""
+    taken: bool = False
+
+
+class EngineAway(OSError):  # noqa: N818 - says what is the case
+    """Nothing can be started at the moment, and the node is not to blame."""
 
 
 class Engine(Protocol):
@@ -47,6 +53,7 @@ class Engine(Protocol):
         """Starts a node.
 
         Raises:
+            EngineAway: If nothing can be started at the moment.
             OSError: If it can't be started.
         """
 

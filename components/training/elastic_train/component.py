@@ -37,6 +37,7 @@ def elastic_train(
     work_dir: str = "",
     max_runtime: str = "",
     start_timeout: float = 600,
+    pending_timeout: str = "",
     orphan_timeout: float = 60,
     heartbeat_timeout: float = 10,
     progress_timeout: float = 60,
@@ -84,6 +85,7 @@ def elastic_train(
         work_dir: Folder for events, logs and report; without one, a folder of the step's own.
         max_runtime: Time after which the training is saved and the step ends, as 30m or 12h; without it, no limit.
         start_timeout: Seconds after which a node that is not ready to train counts as failed.
+        pending_timeout: How long a node may wait for a place in the cluster, as 90s or 30m; without it, no limit.
         orphan_timeout: Seconds that nodes go on when the launcher can't be reached.
         heartbeat_timeout: Seconds without a sign of life after which a rank that others wait for counts as lost.
         progress_timeout: Seconds without progress in a step (or 10 usual steps) after which it counts as lost, too.
@@ -128,6 +130,7 @@ def elastic_train(
             "wait_for_quota": wait_for_quota,
             "max_runtime": max_runtime,
             "start_timeout": start_timeout,
+            "pending_timeout": pending_timeout,
             "orphan_timeout": orphan_timeout,
             "heartbeat_timeout": heartbeat_timeout,
             "progress_timeout": progress_timeout,

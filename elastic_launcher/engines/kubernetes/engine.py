@@ -8,11 +8,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from elastic_launcher.engines import NodeExit, NodeSpec
-from elastic_launcher.engines.kubernetes.fleet import Fleet
+from elastic_launcher.engines import EngineAway, NodeExit, NodeSpec
+from elastic_launcher.engines.kubernetes.fleet import Fleet, is_unsure
 from elastic_launcher.engines.kubernetes.job import JobPlan
 from elastic_launcher.engines.kubernetes.pods import Standing
-from elastic_launcher.kube.api import Api
+from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.login import Login
 from elastic_launcher.options import ConfigError
 
@@ -57,10 +57,15 @@ class KubernetesEngine:
         """Makes a node's Job; whether and where its pod starts is told by ``standings``.
 
         Raises:
-            OSError: If the cluster refuses it, or can't be asked.
+            EngineAway: If the cluster can't be asked.
+            OSError: If the cluster refuses it.
         """
         try:
             self._call(self._fleet.start(spec))
+        except ApiError as error:
+            if is_unsure(error):
+                raise EngineAway(str(error)) from error
+            raise
         except ConfigError as error:
             raise OSError(str(error)) from error
 

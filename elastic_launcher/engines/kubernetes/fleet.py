@@ -101,7 +101,7 @@ class Fleet:
             except ApiError as error:
                 if error.status == CONFLICT and made_before:  # by the try before, whose answer was lost
                     return {}
-                made_before |= _is_unsure(error)
+                made_before |= is_unsure(error)
                 raise
 
         self._tracks[spec.node] = Track(spec)
@@ -109,7 +109,7 @@ class Fleet:
             await self._insist(make)
         except ApiError as error:
             self._tracks.pop(spec.node, None)
-            if _is_unsure(error):
+            if is_unsure(error):
                 self._perhaps_made.add(spec.node)  # it is deleted when it shows up
             raise
 
@@ -221,7 +221,7 @@ class Fleet:
                 self._run_errand(self._look_for_pod(node))
             elif track.gone is not None:
                 del self._tracks[node]
-                self._exits.append(NodeExit(node, track.gone.exit_code, track.gone.why))
+                self._exits.append(NodeExit(node, track.gone.exit_code, track.gone.why, track.gone.taken))
                 if track.job is not None:
                     self._run_errand(self._delete_job(node))
         async with self._changed:
@@ -285,7 +285,7 @@ class Fleet:
             try:
                 return await call()
             except ApiError as error:
-                if error.status != TOO_MANY and not _is_unsure(error):
+                if error.status != TOO_MANY and not is_unsure(error):
                     raise
                 pause = FIRST_PAUSE * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
                 await asyncio.sleep(max(pause, error.retry_after))
@@ -301,7 +301,7 @@ class Fleet:
         self._group.create_task(do())
 
 
-def _is_unsure(error: ApiError) -> bool:
+def is_unsure(error: ApiError) -> bool:
     """Whether what was asked for may have been done all the same."""
     return error.status == 0 or error.status >= SERVER_FAILED
 

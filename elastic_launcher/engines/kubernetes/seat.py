@@ -37,6 +37,7 @@ class Seat:
         api: The cluster, open for as long as this is used.
         namespace: Where the job is.
         names: What its objects are called.
+        held: What the Service said when this process took the seat; None before that.
 
     Attributes:
         record: What the Service said last.
@@ -44,13 +45,15 @@ class Seat:
 
     record: Record
 
-    def __init__(self, api: Api, namespace: str, names: Names) -> None:
+    def __init__(self, api: Api, namespace: str, names: Names, held: Record | None = None) -> None:
         self._api = api
         self._names = names
         self._services = f"/api/v1/namespaces/{namespace}/services"
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
         self._path = f"{self._services}/{names.service}"
         self._term = 0
+        if held is not None:
+            self.record, self._term = held, held.term
 
     async def take(self, owner: Owner, ports: Mapping[str, int], pod: str) -> Record:
         """Begins a term, and has the Service lead to this pod.

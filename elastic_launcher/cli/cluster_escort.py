@@ -1,0 +1,130 @@
+"""What a cluster does to a job and its launcher, told to the coordinator (see `escort.Escort`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+
+from elastic_launcher.coordinator.escort import Escorted
+from elastic_launcher.coordinator.observations import NodeNoticed, NodeStands, StopAsked
+from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
+from elastic_launcher.engines.kubernetes.owner import Order, Verdict
+from elastic_launcher.engines.kubernetes.pending import pending_line
+from elastic_launcher.engines.kubernetes.pods import Leaving, Running, Standing, Waiting
+from elastic_launcher.engines.kubernetes.seat import Deposed, Seat
+from elastic_launcher.engines.kubernetes.settle import Settled
+from elastic_launcher.engines.kubernetes.succession import Succession
+from elastic_launcher.kube.api import Api, ApiError
+from elastic_launcher.kube.login import Login
+
+LOOK_SECONDS = 0.25  # between looks at how nodes stand: the engine follows them itself
+PENDING_SECONDS = 5.0  # that the reasons must have been the same before they are told: most nodes start within
+STATUS_SECONDS = 5.0  # between writes of the status
+
+
+class ClusterEscort:
+    """Follows the job's Service, the launcher's own pod and its owner, and the nodes.
+
+    Args:
+        login: The cluster.
+        settled: What the launcher has there.
+        engine: Follows the nodes.
+    """
+
+    def __init__(self, login: Login, settled: Settled, engine: KubernetesEngine) -> None:
+        self._login = login
+        self._settled = settled
+        self._engine = engine
+        self._succession: Succession | None = None
+        self._known: Mapping[int, Standing] = {}
+
+    async def run(self, job: Escorted) -> None:
+        """Tells what happens, for ever."""
+        async with Api(self._login) as api:
+            seat = Seat(api, self._settled.namespace, self._settled.names, self._settled.record)
+            self._succession = Succession(api, self._settled.pod)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._succession.run(lambda verdict: _stop(job, verdict.why)))
+                group.create_task(self._keep(job, seat))
+                group.create_task(self._tell_status(job, seat))
+                group.create_task(self._look_after(job))
+
+    async def signalled(self, job: Escorted) -> None:
+        """SIGTERM has come."""
+        verdict = Verdict(Order.STOP, "SIGTERM") if self._succession is None else await self._succession.signalled()
+        if verdict.order is Order.HAND_OVER:
+            job.leave(f"{verdict.why}: the job goes on, and another launcher takes it over", self._engine.leave)
+        else:
+            _stop(job, verdict.why)  # a request, which may come any number of times: the job is saved all the same
+
+    async def _keep(self, job: Escorted, seat: Seat) -> None:
+        try:
+            async with contextlib.aclosing(seat.follow()) as records:
+                async for record in records:
+                    if record.stop:
+                        _stop(job, f"the annotation of Service {self._settled.names.service} ({record.stop})")
+        except Deposed as deposed:
+            job.leave(f"{deposed}: this launcher leaves the job as it is", self._engine.leave)
+
+    async def _tell_status(self, job: Escorted, seat: Seat) -> None:
+        told = None
+        while True:
+            status = job.status()
+            if status != told:
+                with contextlib.suppress(ApiError, Deposed):  # the next one says it; who follows the seat sees the rest
+                    await seat.tell(status)
+                    told = status
+            await asyncio.sleep(STATUS_SECONDS)
+
+    async def _look_after(self, job: Escorted) -> None:
+        pending = PendingLine(asyncio.get_running_loop().time)
+        while True:
+            standings = await asyncio.to_thread(self._engine.standings)
+            for node, standing in standings.items():
+                if node in job.state.nodes and standing != self._known.get(node):
+                    _tell(job, node, standing)
+            self._known = standings
+            line = pending.take(standings)
+            if line:
+                job.note("warning", message=line)
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+class PendingLine:
+    """Says why nodes wait, once for each reason that lasts.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._line = ""
+        self._since = 0.0
+        self._told = ""
+
+    def take(self, standings: Mapping[int, Standing]) -> str:
+        """Returns what is to be said now; mostly nothing."""
+        waiting = [one for one in standings.values() if isinstance(one, Waiting)]
+        line = pending_line(waiting, sum(isinstance(one, Running) for one in standings.values()))
+        if line != self._line:
+            self._line, self._since = line, self._clock()
+        if line == self._told or (line and self._clock() - self._since < PENDING_SECONDS):
+            return ""
+        self._told = line
+        return line
+
+
+def _tell(job: Escorted, node: int, standing: Standing) -> None:
+    match standing:
+        case Waiting():
+            job.observe(lambda now: NodeStands(now, node, standing.why))
+        case Running():
+            job.observe(lambda now: NodeStands(now, node, ""))
+        case Leaving():
+            job.observe(lambda now: NodeNoticed(now, node, standing.why))
+
+
+def _stop(job: Escorted, why: str) -> None:
+    job.observe(lambda now: StopAsked(now, f"stopped: {why}"))

@@ -1,0 +1,95 @@
+"""Nodes that wait for a place to run, that are taken, or that can't be asked for: nobody is to blame."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic_launcher.config import ExitCode
+from elastic_launcher.coordinator.actions import KillNode, StartNode
+from elastic_launcher.coordinator.decide_nodes import AWAY_SECONDS
+from elastic_launcher.coordinator.observations import NodeExited, NodeNotStarted, NodeStands
+from elastic_launcher.coordinator.state import Phase
+from tests.unit.coordinator.driver import Job
+
+WHY = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu"
+
+
+def pend(job: Job, node: int, waits: str = WHY) -> None:
+    job.feed(NodeStands(job.now, node, waits))
+
+
+def test_a_node_that_waits_for_room_is_not_late() -> None:
+    job = Job(target=1, start_timeout=600.0)
+    pend(job, 1)
+    job.tick(10_000)
+    assert job.state.nodes[1].phase is Phase.STARTING
+    pend(job, 1, "")
+    job.tick(599)
+    assert job.state.nodes[1].phase is Phase.STARTING
+    job.tick(2)
+    assert job.state.nodes[1].phase is Phase.ENDING
+    assert "was not ready to train 600 s after its start" in job.events("node_failed")[0]["message"]
+
+
+def test_the_others_train_while_one_waits() -> None:
+    job = Job(minimum=1, target=2)
+    pend(job, 2)
+    job.warm(1)
+    assert job.form.members == (1,)
+
+
+def test_what_has_waited_too_long_is_given_up_until_the_target_is_raised() -> None:
+    job = Job(minimum=1, target=2, pending_timeout=60.0)
+    pend(job, 2)
+    job.warm(1)
+    job.complete(0)
+    job.look()
+    job.tick(61)
+    assert KillNode(2) in job.look()
+    assert job.events("node_left")[-1] == {"node": 2, "cause": "pending"}
+    assert (
+        f"node 2 was pending for 60 s (--pending-timeout): {WHY}; no more are" in job.events("warning")[-1]["message"]
+    )
+    job.feed(NodeExited(job.now, 2, None))
+    job.tick(1000)
+    assert not [one for one in job.look() if isinstance(one, StartNode)]
+    job.target(1)
+    job.target(2)
+    assert [one.node for one in job.look() if isinstance(one, StartNode)] == [3]
+
+
+def test_a_job_of_which_too_few_nodes_find_a_place_ends_for_want_of_quota() -> None:
+    job = Job(minimum=2, target=2, pending_timeout=60.0)
+    job.warm(1)
+    pend(job, 2)
+    job.tick(61)
+    assert job.finish is not None
+    assert job.finish.exit_code == ExitCode.NO_QUOTA
+    assert WHY in job.finish.message
+
+
+@pytest.mark.parametrize("nodes", [range(1, 9)])
+def test_the_eighth_node_that_is_taken_is_replaced_as_fast_as_the_first(nodes: range) -> None:
+    job = Job(target=1, max_failures=0)
+    waits = []
+    for node in nodes:
+        assert job.state.nodes[node].phase is Phase.STARTING
+        job.feed(NodeExited(job.now, node, -9, why="evicted", taken=True))
+        since = job.now
+        while node + 1 not in job.state.nodes:
+            job.tick(0.1)
+        waits.append(round(job.now - since, 1))
+    assert len(set(waits)) == 1
+    assert job.finish is None
+    assert job.events("warning")[0]["message"] == "node 1: evicted"
+
+
+def test_a_cluster_that_is_away_is_asked_again_however_often() -> None:
+    job = Job(target=1)
+    for node in range(1, 9):
+        job.feed(NodeNotStarted(job.now, node, "the API server can't be reached", away=True))
+        assert node + 1 not in job.state.nodes
+        job.tick(AWAY_SECONDS)
+        assert job.state.nodes[node + 1].phase is Phase.STARTING
+    assert job.finish is None
+    assert "another is tried soon" in job.events("node_failed")[0]["message"]
