@@ -62,6 +62,7 @@ class JobConfig:
         max_runtime: Seconds after which this launch is saved and ends; None for no limit.
         start_timeout: Seconds until a node that is not warm counts as failed.
         pending_timeout: Seconds that a node may wait for a place in the cluster; None for no limit.
+        min_wait: Seconds that fewer nodes than ``min_nodes`` hold their places in the cluster before training.
         orphan_timeout: Seconds after which nodes leave that can't reach the coordinator.
         heartbeat_timeout: Seconds without a sign of life after which a rank counts as lost that others wait for.
         progress_timeout: Least seconds after which a rank counts as lost that others wait for in a step.
@@ -99,6 +100,7 @@ class JobConfig:
     max_runtime: float | None = None
     start_timeout: float = 600.0
     pending_timeout: float | None = None
+    min_wait: float = 300.0
     orphan_timeout: float = 60.0
     heartbeat_timeout: float = 10.0
     progress_timeout: float = 60.0
@@ -129,6 +131,7 @@ class JobConfig:
             ("max_runtime", 0.1),
             ("start_timeout", 0.1),
             ("pending_timeout", 0.1),
+            ("min_wait", 0.1),
             ("orphan_timeout", 0.1),
             ("heartbeat_timeout", 1.0),
             ("progress_timeout", 1.0),

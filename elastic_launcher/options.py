@@ -118,6 +118,13 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "How long a node may wait for a place in the cluster: 90s, 30m. Default: as long as the hint asks for it.",
     ),
+    Option(
+        "min_wait",
+        "seconds",
+        "SECONDS",
+        "300",
+        "How long fewer than MIN nodes hold their places in the cluster before training; then they are given back.",
+    ),
     Option("orphan_timeout", "seconds", "SECONDS", "60", "How long nodes go on when the launcher can't be reached."),
     Option(
         "heartbeat_timeout",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from elastic_launcher.checkpoint.folder import name_of, read_pointer
+from elastic_launcher.checkpoint.storage import is_url
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Saved
 from elastic_launcher.coordinator.adopt import Leftovers, Numbers, expected, runs_on
@@ -62,7 +63,9 @@ class Adoption:
 
     def origin(self) -> Origin:
         """Returns what the run that goes on began with: its new members are told the same."""
-        folder = self._layout.checkpoints / name_of(self.record.origin or 0)
+        elsewhere = self._config.checkpoint_dir
+        place = Path(elsewhere) if elsewhere is not None and not is_url(elsewhere) else self._layout.checkpoints
+        folder = place / name_of(self.record.origin or 0)
         return Origin(self._past, folder if folder.is_dir() else None)
 
     async def gather(self, gathering: Gathering) -> Leftovers | None:

@@ -33,7 +33,7 @@ from elastic_launcher.coordinator.decide_nodes import (
 )
 from elastic_launcher.coordinator.decide_notice import take_expired_notice
 from elastic_launcher.coordinator.decide_pause import begin_again, take_pause
-from elastic_launcher.coordinator.decide_pending import check_pending, take_standing
+from elastic_launcher.coordinator.decide_pending import check_held, check_pending, take_standing
 from elastic_launcher.coordinator.observations import (
     BegunAgain,
     GroupHangs,
@@ -90,6 +90,7 @@ def _nothing(state: State, observation: Tick) -> Decision:
 _STEPS: tuple[Callable[[State, float], Decision], ...] = (
     check_nodes,
     check_pending,
+    check_held,
     check_formation,
     check_untrained,
     release_surplus,

@@ -1,17 +1,23 @@
 """Nodes that wait for a place to run: nobody is to blame, and the others go on without them.
 
-The law: what a node waits for counts neither as its start nor as its failure. Only ``--pending-timeout`` ends it.
+The laws: what a node waits for counts neither as its start nor as its failure, and only ``--pending-timeout`` ends it;
+places that are too few for a job to begin are not held for longer than ``--min-wait``.
 """
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.coordinator.actions import Action, KillNode
 from elastic_launcher.coordinator.decide_end import Decision, emit, finish, then
+from elastic_launcher.coordinator.decide_nodes import dismiss
 from elastic_launcher.coordinator.observations import NodeStands
 from elastic_launcher.coordinator.state import Node, Phase, State
+
+LONGEST_PAUSE = 60.0
+"""Seconds until nodes are asked for again that were given back, at most."""
 
 
 def take_standing(state: State, observation: NodeStands) -> Decision:
@@ -29,6 +35,30 @@ def check_pending(state: State, now: float) -> Decision:
     for node in state.in_phase(Phase.STARTING):
         if node.waits and now - node.started_at > state.rules.pending_timeout:
             decision = then(decision, _give_up, node, now)
+    return decision
+
+
+def check_held(state: State, now: float) -> Decision:
+    """Gives all places back that a job holds in vain: two that each hold half of what they need both get done.
+
+    It asks again after a pause that differs from job to job and from time to time.
+    """
+    there = state.in_phase(Phase.STARTING, Phase.WARM)
+    waiting = [node for node in there if node.waits]
+    held = [node for node in there if not node.waits and not node.leave]
+    if state.generation or state.formation is not None or not waiting or not held:
+        return state, ()
+    if len(held) >= state.rules.min_nodes or now - max(node.started_at for node in there) <= state.rules.min_wait:
+        return state, ()
+    draw = random.Random(f"{state.rules.store}/{len(state.nodes)}").uniform(0.5, 1.5)
+    pause = min(LONGEST_PAUSE, state.rules.min_wait * draw)
+    message = (
+        f"{len(held)} of at least {state.rules.min_nodes} nodes run after {state.rules.min_wait:g} s (--min-wait), the "
+        f"others are pending: {waiting[0].waits}; all are given back, and asked for again in {pause:.0f} s"
+    )
+    decision: Decision = (replace(state, start_not_before=now + pause), (emit(state, "warning", message=message),))
+    for node in there:
+        decision = then(decision, dismiss, node, "pending", now)
     return decision
 
 

@@ -60,6 +60,7 @@ class Origin:
             generations_before=self.past.generations,
             c10d=config.rdzv_backend == "c10d",
             pending_timeout=math.inf if config.pending_timeout is None else config.pending_timeout,
+            min_wait=config.min_wait,
         )
         if self.manifest is None:
             return State(rules)

@@ -40,6 +40,7 @@ class Rules:
         resumes: What the job goes on from, if it does.
         c10d: Whether torchrun alone decides when its workers start anew.
         pending_timeout: Seconds that a node may wait for a place to run.
+        min_wait: Seconds that fewer nodes than the minimum may hold their places while others wait.
     """
 
     min_nodes: int
@@ -56,6 +57,7 @@ class Rules:
     resumes: Resumed | None = None
     c10d: bool = False
     pending_timeout: float = math.inf
+    min_wait: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

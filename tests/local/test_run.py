@@ -159,15 +159,18 @@ def test_a_rank_or_an_agent_that_is_killed_is_replaced(stage: Stage, agent: bool
         assert "member 2 (rank 1, node 2) was killed by SIGKILL" in launcher.events.of("node_lost")[0]["message"]
 
 
-def test_a_rank_that_is_killed_and_was_the_last_ends_the_job_and_is_named(stage: Stage) -> None:
+def test_a_rank_that_is_killed_and_was_the_last_is_named_and_the_job_begins_anew(stage: Stage) -> None:
     with stage.launched("--nodes", "1:1") as launcher:
         launcher.events.wait("progress")
         os.kill(launcher.status()["nodes"][0]["members"][0]["pid"], signal.SIGKILL)
-        assert launcher.wait() == 1
+        formed = launcher.events.wait("generation_formed", lambda event: event["generation"] == 2)
+        assert [member["member"] for member in formed["members"]] == [2]
+        (stage.here / "stop").touch()
+        assert launcher.wait() == 0
         stage.assert_nothing_left()
-        last = launcher.stderr.splitlines()[-1]
-        assert "member 1" in last
-        assert "SIGKILL" in last
+        said = launcher.events.of("warning")[-1]["message"]
+        assert "member 1 (rank 0, node 1) was killed by SIGKILL" in said
+        assert "all nodes start anew from the beginning: nothing was saved" in said
 
 
 @pytest.mark.quick

@@ -28,7 +28,7 @@ CODES = {
 }
 """The exit code of each end; the signals are the launcher's."""
 LOSSES = ("a rank kills itself", "a rank is killed", "an agent is killed")
-"""Ends that cost a node: if others train on, it is replaced, and then the script stops."""
+"""Ends that cost a node: the others train on, or all begin anew, and then the script stops."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,9 @@ class Case:
     long_path: bool = False
 
     @property
-    def exit_codes(self) -> tuple[int, ...]:
-        """What the launcher may end with: which one, where a node is lost in a resize, is decided by who is left."""
-        if self.end not in LOSSES:
-            return (CODES[self.end],)
-        return (0, 1) if self.change else (0,) if self.nodes > 1 else (1,)
+    def exit_code(self) -> int:
+        """What the launcher ends with."""
+        return CODES[self.end]
 
     @property
     def details(self) -> str:

@@ -38,6 +38,7 @@ def elastic_train(
     max_runtime: str = "",
     start_timeout: float = 600,
     pending_timeout: str = "",
+    min_wait: float = 300,
     orphan_timeout: float = 60,
     heartbeat_timeout: float = 10,
     progress_timeout: float = 60,
@@ -86,6 +87,7 @@ def elastic_train(
         max_runtime: Time after which the training is saved and the step ends, as 30m or 12h; without it, no limit.
         start_timeout: Seconds after which a node that is not ready to train counts as failed.
         pending_timeout: How long a node may wait for a place in the cluster, as 90s or 30m; without it, no limit.
+        min_wait: Seconds that fewer than min_nodes hold places in a cluster before training; then they give them back.
         orphan_timeout: Seconds that nodes go on when the launcher can't be reached.
         heartbeat_timeout: Seconds without a sign of life after which a rank that others wait for counts as lost.
         progress_timeout: Seconds without progress in a step (or 10 usual steps) after which it counts as lost, too.
@@ -131,6 +133,7 @@ def elastic_train(
             "max_runtime": max_runtime,
             "start_timeout": start_timeout,
             "pending_timeout": pending_timeout,
+            "min_wait": min_wait,
             "orphan_timeout": orphan_timeout,
             "heartbeat_timeout": heartbeat_timeout,
             "progress_timeout": progress_timeout,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from elastic_launcher.config import ExitCode
@@ -93,3 +95,35 @@ def test_a_cluster_that_is_away_is_asked_again_however_often() -> None:
         assert job.state.nodes[node + 1].phase is Phase.STARTING
     assert job.finish is None
     assert "another is tried soon" in job.events("node_failed")[0]["message"]
+
+
+def test_places_that_are_too_few_are_given_back_and_asked_for_again_at_another_time_by_each_job() -> None:
+    pauses = []
+    for store in ("10.96.0.1:18501", "10.96.0.2:18501"):
+        job = Job(minimum=3, target=3, min_wait=60.0)
+        job.state = replace(job.state, rules=replace(job.state.rules, store=store))
+        job.warm(1)
+        pend(job, 2)
+        pend(job, 3)
+        job.tick(59)
+        assert not job.killed
+        job.tick(2)
+        assert job.killed == [1, 2, 3]
+        said = "1 of at least 3 nodes run after 60 s (--min-wait), the others are pending: " + WHY
+        assert said in job.events("warning")[0]["message"]
+        for node in (1, 2, 3):
+            job.node_exited(node, -9)
+        given_back = job.now
+        while 4 not in job.state.nodes:
+            job.tick(0.5)
+        pauses.append(job.now - given_back)
+        assert job.finish is None
+    assert pauses[0] != pauses[1]
+
+
+def test_a_job_that_holds_nothing_gives_nothing_back() -> None:
+    job = Job(minimum=2, target=2, min_wait=60.0)
+    pend(job, 1)
+    pend(job, 2)
+    job.tick(1000)
+    assert not job.killed
