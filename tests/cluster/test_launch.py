@@ -18,16 +18,11 @@ from tests.cluster import pods
 from tests.cluster.machine import cluster, volumes
 from tests.cluster.machine.kubectl import Kubectl
 from tests.cluster.machine.places import Places
+from tests.manifests import MANIFESTS, objects
 from tests.support import until
 
 PLACES = Places.default()
-RULES = [
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch", "delete"]},
-    {"apiGroups": [""], "resources": ["services"], "verbs": ["get", "list", "watch", "create", "patch"]},
-    {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create"]},
-    {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
-    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch", "create", "delete"]},
-]
+RULES = objects(MANIFESTS / "overlays" / "plain", "Role")[0]["rules"]
 SCRIPT = """
 import os, sys
 import torch
