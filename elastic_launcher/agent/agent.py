@@ -133,8 +133,7 @@ class Agent:
                 asked_to_end = True
                 started.terminate()  # torchrun hands it on to its workers, and gives them 30 s
         for log in logs:  # before the ends of their ranks, which have them shown
-            while log.send():
-                pass
+            log.send_rest()
         self._tell_ended_ranks(outbox)
         outbox.close(LAST_WORDS)
         codes = [self._exits.get(local_rank, {}).get("exit_code") for local_rank in range(len(self._members))]

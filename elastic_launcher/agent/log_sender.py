@@ -50,6 +50,12 @@ class LogSender:
             return len(found) == CHUNK
         return False
 
+    def send_rest(self) -> None:
+        """Tells what is left, a bounded amount: something may still write."""
+        for _ in range(MOST_BEHIND // CHUNK + 1):
+            if not self.send():
+                return
+
     def _leave_out(self, size: int) -> None:
         skipped = size - self._read - MOST_BEHIND
         if skipped > 0:

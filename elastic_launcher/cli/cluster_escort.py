@@ -13,6 +13,7 @@ from elastic_launcher.engines.kubernetes.owner import Order, Verdict
 from elastic_launcher.engines.kubernetes.pending import pending_line
 from elastic_launcher.engines.kubernetes.pods import Leaving, Running, Standing, Waiting
 from elastic_launcher.engines.kubernetes.seat import Deposed, Seat
+from elastic_launcher.engines.kubernetes.service import STOP
 from elastic_launcher.engines.kubernetes.settle import Settled
 from elastic_launcher.engines.kubernetes.succession import Succession
 from elastic_launcher.kube.api import Api, ApiError
@@ -63,7 +64,7 @@ class ClusterEscort:
             async with contextlib.aclosing(seat.follow()) as records:
                 async for record in records:
                     if record.stop:
-                        _stop(job, f"the annotation of Service {self._settled.names.service} ({record.stop})")
+                        _stop(job, f"annotation {STOP} of Service {self._settled.names.service} says {record.stop!r}")
         except Deposed as deposed:
             job.leave(f"{deposed}: this launcher leaves the job as it is", self._engine.leave)
 

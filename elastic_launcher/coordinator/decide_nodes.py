@@ -167,6 +167,8 @@ def take_notice(state: State, observation: NodeNoticed) -> Decision:
         decision = state.with_node(node.number, leave="notice", leave_by=by), noticed
     else:
         decision = then(decision, dismiss, node, "notice", observation.now)
+        if state.rules.replaces_noticed and not state.generation:
+            return decision
     return then(decision, _lower_target, node)
 
 

@@ -61,6 +61,7 @@ class Origin:
             c10d=config.rdzv_backend == "c10d",
             pending_timeout=math.inf if config.pending_timeout is None else config.pending_timeout,
             min_wait=config.min_wait,
+            replaces_noticed=config.engine == "kubernetes",
         )
         if self.manifest is None:
             return State(rules)

@@ -40,6 +40,8 @@ class Rules:
         resumes: What the job goes on from, if it does.
         c10d: Whether torchrun alone decides when its workers start anew.
         pending_timeout: Seconds that a node may wait for a place to run.
+        replaces_noticed: Whether a node that is told to go before the training has begun is replaced: it was its place
+            that was wanted, and not the job's end.
         min_wait: Seconds that fewer nodes than the minimum may hold their places while others wait.
     """
 
@@ -58,6 +60,7 @@ class Rules:
     c10d: bool = False
     pending_timeout: float = math.inf
     min_wait: float = math.inf
+    replaces_noticed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 from elastic_launcher.config import ExitCode
 from elastic_launcher.coordinator.actions import KillNode, StartNode
 from elastic_launcher.coordinator.decide_nodes import AWAY_SECONDS
-from elastic_launcher.coordinator.observations import NodeExited, NodeNotStarted, NodeStands
+from elastic_launcher.coordinator.observations import NodeExited, NodeNoticed, NodeNotStarted, NodeStands
 from elastic_launcher.coordinator.state import Phase
 from tests.unit.coordinator.driver import Job
 
@@ -127,3 +127,17 @@ def test_a_job_that_holds_nothing_gives_nothing_back() -> None:
     pend(job, 2)
     job.tick(1000)
     assert not job.killed
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+def test_a_node_that_is_told_to_go_before_the_training_has_begun_is_replaced_where_others_took_its_place(
+    replaces: bool,
+) -> None:
+    job = Job(minimum=2, target=2, replaces_noticed=replaces)
+    job.warm(1)
+    job.feed(NodeNoticed(job.now, 2, "preempted by a pod of higher priority"))
+    assert (job.finish is None) == replaces
+    if replaces:
+        job.node_exited(2)
+        job.warm(3)
+        assert job.form.members == (1, 3)
