@@ -14,7 +14,8 @@ from elastic_launcher.coordinator.actions import BeginAgain, KillNode, Order
 from elastic_launcher.coordinator.decide_end import SAVE_SECONDS, Decision, emit, finish, stop, then, when
 from elastic_launcher.coordinator.observations import BegunAgain
 from elastic_launcher.coordinator.pause import Pause, Stage
-from elastic_launcher.coordinator.state import Phase, State, Weight
+from elastic_launcher.coordinator.roster import Phase
+from elastic_launcher.coordinator.state import State, Weight
 
 
 def lose_quota(state: State, exit_code: int, message: str, now: float) -> Decision:

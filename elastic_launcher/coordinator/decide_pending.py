@@ -14,7 +14,8 @@ from elastic_launcher.coordinator.actions import Action, KillNode
 from elastic_launcher.coordinator.decide_end import Decision, emit, finish, then
 from elastic_launcher.coordinator.decide_nodes import dismiss
 from elastic_launcher.coordinator.observations import NodeStands
-from elastic_launcher.coordinator.state import Node, Phase, State
+from elastic_launcher.coordinator.roster import Node, Phase
+from elastic_launcher.coordinator.state import State
 
 LONGEST_PAUSE = 60.0
 """Seconds until nodes are asked for again that were given back, at most."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from elastic_launcher.control.messages import FAREWELLS
 from elastic_launcher.coordinator.actions import Finish
-from elastic_launcher.coordinator.state import Exit
+from elastic_launcher.coordinator.roster import Exit
 from elastic_launcher.workdir import Layout
 
 LINES = 20  # of a log that are shown with the message

@@ -15,7 +15,7 @@ from typing import Any
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.account import job_id
 from elastic_launcher.coordinator.last_words import read_exit
-from elastic_launcher.coordinator.state import Exit
+from elastic_launcher.coordinator.roster import Exit
 from elastic_launcher.workdir import Layout, write_json
 
 

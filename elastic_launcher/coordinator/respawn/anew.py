@@ -14,7 +14,8 @@ from elastic_launcher.coordinator.actions import Action, Emit, Finish, Order, St
 from elastic_launcher.coordinator.decide import decide
 from elastic_launcher.coordinator.decide_end import Decision, emit, kept
 from elastic_launcher.coordinator.observations import Observation
-from elastic_launcher.coordinator.state import Phase, Restart, State
+from elastic_launcher.coordinator.roster import Phase
+from elastic_launcher.coordinator.state import Restart, State
 
 
 def decide_in_process(state: State, observation: Observation) -> Decision:

@@ -10,7 +10,7 @@ from elastic_launcher.config import ExitCode
 from elastic_launcher.coordinator.actions import KillNode, StartNode
 from elastic_launcher.coordinator.decide_nodes import AWAY_SECONDS
 from elastic_launcher.coordinator.observations import NodeExited, NodeNoticed, NodeNotStarted, NodeStands
-from elastic_launcher.coordinator.state import Phase
+from elastic_launcher.coordinator.roster import Phase
 from tests.unit.coordinator.driver import Job
 
 WHY = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu"
