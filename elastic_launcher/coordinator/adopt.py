@@ -19,17 +19,8 @@ from elastic_launcher.coordinator.decide_end import Decision, then
 from elastic_launcher.coordinator.decide_formation import fail_formation
 from elastic_launcher.coordinator.observations import MemberReported, MemberSilent, NodeExited, RankEnded
 from elastic_launcher.coordinator.record import Generation, Record
-from elastic_launcher.coordinator.state import (
-    Exit,
-    Formation,
-    Member,
-    Node,
-    Phase,
-    Recovery,
-    Rules,
-    State,
-    Target,
-)
+from elastic_launcher.coordinator.roster import Exit, Member, Node, Phase
+from elastic_launcher.coordinator.state import Formation, Recovery, Rules, State, Target
 
 GIVEN_UP = "the launcher was away while the group formed"
 

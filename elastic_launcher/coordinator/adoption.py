@@ -15,7 +15,7 @@ from elastic_launcher.coordinator.goodput import Goodput
 from elastic_launcher.coordinator.last_words import read_exit
 from elastic_launcher.coordinator.origin import Origin
 from elastic_launcher.coordinator.record import goodput_of, read_record
-from elastic_launcher.coordinator.state import Exit
+from elastic_launcher.coordinator.roster import Exit
 from elastic_launcher.engines.adopted import FoundNode
 from elastic_launcher.engines.local import LocalEngine
 from elastic_launcher.events import Event

@@ -12,7 +12,8 @@ from elastic_launcher.control.messages import End, Fail, Save
 from elastic_launcher.coordinator.actions import Action, Emit, Finish, Order
 from elastic_launcher.coordinator.blame import PEER_SECONDS, excuse, tells_of_a_peer
 from elastic_launcher.coordinator.observations import Interrupted, SaveAsked, StopAsked
-from elastic_launcher.coordinator.state import Exit, Member, Phase, State, Stopping, Verdict, Weight
+from elastic_launcher.coordinator.roster import Exit, Member, Phase
+from elastic_launcher.coordinator.state import State, Stopping, Verdict, Weight
 
 Decision = tuple[State, tuple[Action, ...]]
 

@@ -13,7 +13,8 @@ from elastic_launcher.coordinator.decide_end import Decision, emit, finish, then
 from elastic_launcher.coordinator.decide_nodes import fail_node
 from elastic_launcher.coordinator.decide_pause import lose_quota
 from elastic_launcher.coordinator.grace import NOTICE_GATHER_SECONDS
-from elastic_launcher.coordinator.state import Formation, Member, Node, Phase, State
+from elastic_launcher.coordinator.roster import Member, Node, Phase
+from elastic_launcher.coordinator.state import Formation, State
 
 MOST_UNFORMED = 3  # formations in a row that fail and nobody is to blame, before somebody has to be
 SETTLE_SECONDS = 1.0  # after a failed formation: a death, or a broken step, is known by then

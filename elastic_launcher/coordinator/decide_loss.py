@@ -29,7 +29,8 @@ from elastic_launcher.coordinator.decide_end import (
 from elastic_launcher.coordinator.decide_formation import begin, check_minimum, fail_formation, take_form_failed
 from elastic_launcher.coordinator.decide_nodes import RETRY_SECONDS, dismiss
 from elastic_launcher.coordinator.observations import GroupHangs
-from elastic_launcher.coordinator.state import Exit, Member, Phase, Recovery, State, Verdict, Weight
+from elastic_launcher.coordinator.roster import Exit, Member, Phase
+from elastic_launcher.coordinator.state import Recovery, State, Verdict, Weight
 
 MOST_BREAKS = 3  # of one step in a row, before it is the script's fault
 FAILURE_WINDOW = 3600.0  # seconds in which failures of the script are counted

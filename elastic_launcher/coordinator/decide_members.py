@@ -57,7 +57,8 @@ from elastic_launcher.coordinator.observations import (
     NodeExited,
     RankEnded,
 )
-from elastic_launcher.coordinator.state import Exit, Member, Phase, State
+from elastic_launcher.coordinator.roster import Exit, Member, Phase
+from elastic_launcher.coordinator.state import State
 
 
 def take_join(state: State, observation: MemberJoined) -> Decision:

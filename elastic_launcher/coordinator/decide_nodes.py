@@ -11,7 +11,8 @@ from elastic_launcher.coordinator.actions import Action, KillNode, NoteNotice, O
 from elastic_launcher.coordinator.decide_end import Decision, emit, finish, then, when
 from elastic_launcher.coordinator.decide_pause import check_quota, lose_quota
 from elastic_launcher.coordinator.observations import NodeNoticed, NodeNotStarted, TargetChanged
-from elastic_launcher.coordinator.state import Member, Node, Phase, State
+from elastic_launcher.coordinator.roster import Member, Node, Phase
+from elastic_launcher.coordinator.state import State
 
 MOST_FAILURES = 3  # nodes in a row that fail to come up, before no more are started
 RETRY_SECONDS = 1.0  # until the next node is started after one failed; doubles with each in a row

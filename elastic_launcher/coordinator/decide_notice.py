@@ -15,7 +15,8 @@ from elastic_launcher.coordinator.decide_end import Decision, then
 from elastic_launcher.coordinator.decide_formation import check_minimum, fail_formation, form_if_active, let_go
 from elastic_launcher.coordinator.decide_loss import break_off
 from elastic_launcher.coordinator.observations import NoticeExpires
-from elastic_launcher.coordinator.state import Phase, State
+from elastic_launcher.coordinator.roster import Phase
+from elastic_launcher.coordinator.state import State
 
 
 def take_expired_notice(state: State, observation: NoticeExpires) -> Decision:

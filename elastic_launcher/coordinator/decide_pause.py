@@ -14,7 +14,8 @@ from elastic_launcher.coordinator.actions import BeginAgain, KillNode, Order
 from elastic_launcher.coordinator.decide_end import SAVE_SECONDS, Decision, emit, finish, stop, then, when
 from elastic_launcher.coordinator.observations import BegunAgain
 from elastic_launcher.coordinator.pause import Pause, Stage
-from elastic_launcher.coordinator.state import Phase, State, Weight
+from elastic_launcher.coordinator.roster import Phase
+from elastic_launcher.coordinator.state import State, Weight
 
 
 def lose_quota(state: State, exit_code: int, message: str, now: float) -> Decision:
@@ -67,14 +68,7 @@ def begin_again(state: State, observation: BegunAgain) -> Decision:
     now, first, pause = observation.now, observation.first, state.pause
     assert pause is not None
     waiting = replace(pause, stage=Stage.WAITING, since=now, until=now + state.rules.wait_for_quota)
-    state = replace(
-        first,
-        target=state.target,
-        formations=state.formations,
-        logged=state.logged,
-        borne=state.borne,
-        pause=waiting,
-    )
+    state = replace(state.carried_to(first), target=state.target, pause=waiting)
     refused = tuple(emit(state, "warning", message=message) for message in observation.refused)
     message = f"waiting for quota, without any process, up to {state.rules.wait_for_quota:g} s: {pause.message}"
     waits = emit(state, "quota_wait", step=state.step, message=message)

@@ -21,7 +21,8 @@ from elastic_launcher.coordinator.observations import (
     StopAsked,
 )
 from elastic_launcher.coordinator.respawn.lives import NodeLives
-from elastic_launcher.coordinator.state import Exit, Phase, State
+from elastic_launcher.coordinator.roster import Exit, Phase
+from elastic_launcher.coordinator.state import State
 from elastic_launcher.coordinator.status import status
 from elastic_launcher.coordinator.watch import Watch
 from elastic_launcher.workdir import Layout

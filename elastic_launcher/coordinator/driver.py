@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from elastic_launcher.coordinator.actions import KillNode, StartNode
 from elastic_launcher.coordinator.observations import NodeExited, NodeNotStarted, Observation
-from elastic_launcher.coordinator.state import Exit
+from elastic_launcher.coordinator.roster import Exit
 from elastic_launcher.engines import Engine, NodeSpec
 
 POLL_SECONDS = 0.05  # between looks at the engine's nodes

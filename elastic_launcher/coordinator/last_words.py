@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from elastic_launcher.control.messages import FAREWELLS
-from elastic_launcher.coordinator.state import Exit
+from elastic_launcher.coordinator.roster import Exit
 
 LINES = 20  # of a log that are shown with the message
 _BYTES = 1 << 16  # of a log's end that are read for them

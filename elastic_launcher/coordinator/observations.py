@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from elastic_launcher.control.messages import Message
-from elastic_launcher.coordinator.state import Exit, State, Target
+from elastic_launcher.coordinator.roster import Exit
+from elastic_launcher.coordinator.state import State, Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from elastic_launcher.coordinator.observations import MemberSilent
-from elastic_launcher.coordinator.state import Phase, State
+from elastic_launcher.coordinator.roster import Phase
+from elastic_launcher.coordinator.state import State
 
 SILENCE_SECONDS = 15.0  # without a word from a member, before that is said
 STALL_SECONDS = 1.0  # between two looks: more, and it was this process that was held up

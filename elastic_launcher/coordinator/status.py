@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from elastic_launcher.coordinator.state import Member, Node, Phase, State
+from elastic_launcher.coordinator.roster import Member, Node, Phase
+from elastic_launcher.coordinator.state import State
 
 
 def status(state: State) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.grace import NOTICE_GATHER_SECONDS, SAVE_SECONDS, too_far
 from elastic_launcher.coordinator.observations import GroupHangs, MemberSlow, MemberStuck, NoticeExpires, Observation
+from elastic_launcher.coordinator.roster import Phase
 from elastic_launcher.coordinator.silence import STALL_SECONDS, Silence
-from elastic_launcher.coordinator.state import Phase, State
+from elastic_launcher.coordinator.state import State
 from elastic_launcher.coordinator.stragglers import Slow, factors, judge
 from elastic_launcher.coordinator.stuck import find_stuck, limit
 

@@ -14,7 +14,8 @@ from elastic_launcher.coordinator.actions import Action, Emit, Finish, Order, St
 from elastic_launcher.coordinator.decide import decide
 from elastic_launcher.coordinator.decide_end import Decision, emit, kept
 from elastic_launcher.coordinator.observations import Observation
-from elastic_launcher.coordinator.state import Phase, Restart, State
+from elastic_launcher.coordinator.roster import Phase
+from elastic_launcher.coordinator.state import Restart, State
 
 
 def decide_in_process(state: State, observation: Observation) -> Decision:
@@ -34,14 +35,7 @@ def state_after(old: State, first: State) -> State:
         first: What a job knows that goes on from the newest checkpoint.
     """
     return replace(
-        first,
-        restart=old.restart,
-        fallen=old.fallen,
-        borne=old.borne,
-        broke=old.broke,
-        broke_at=old.broke_at,
-        formations=old.formations,
-        logged=old.logged,
+        old.carried_to(first), restart=old.restart, fallen=old.fallen, broke=old.broke, broke_at=old.broke_at
     )
 
 

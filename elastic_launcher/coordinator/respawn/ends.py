@@ -21,7 +21,8 @@ from elastic_launcher.coordinator.decide_loss import CALM_SECONDS, FAILURE_WINDO
 from elastic_launcher.coordinator.decide_nodes import fail_node
 from elastic_launcher.coordinator.observations import NodeExited, RankEnded
 from elastic_launcher.coordinator.respawn.work import close, ended_well, in_round, living
-from elastic_launcher.coordinator.state import Exit, Member, Phase, State, Verdict, Weight
+from elastic_launcher.coordinator.roster import Exit, Member, Phase
+from elastic_launcher.coordinator.state import State, Verdict, Weight
 
 MOST_SHORT_ROUNDS = 5
 """Losses in a row, each within `CALM_SECONDS` of its round's start, before it is the script's fault."""

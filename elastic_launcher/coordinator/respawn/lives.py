@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elastic_launcher.coordinator.observations import NodeWaits, Observation, RankEnded, RankStarted
-from elastic_launcher.coordinator.state import Exit
+from elastic_launcher.coordinator.roster import Exit
 
 
 class NodeLives:

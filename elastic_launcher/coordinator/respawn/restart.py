@@ -16,7 +16,8 @@ from elastic_launcher.coordinator.decide_nodes import take_notice
 from elastic_launcher.coordinator.observations import MemberReported, NodeNoticed, Observation, TargetChanged, Tick
 from elastic_launcher.coordinator.respawn.anew import fall_back, let_nodes_go, tell_why
 from elastic_launcher.coordinator.respawn.work import gathered
-from elastic_launcher.coordinator.state import Phase, Restart, State, Stopping
+from elastic_launcher.coordinator.roster import Phase
+from elastic_launcher.coordinator.state import Restart, State, Stopping
 
 
 def decide_restarts(state: State, observation: Observation) -> Decision:

@@ -59,7 +59,8 @@ from elastic_launcher.coordinator.observations import (
 )
 from elastic_launcher.coordinator.respawn.ends import check_stuck, judge, take_node_exit, take_rank_end
 from elastic_launcher.coordinator.respawn.work import close, ended_well, gathered, in_round, living
-from elastic_launcher.coordinator.state import Exit, Formation, Node, Phase, State
+from elastic_launcher.coordinator.roster import Exit, Node, Phase
+from elastic_launcher.coordinator.state import Formation, State
 
 OWN_SAVES = "what is kept is what the script itself has saved"
 ENDS_RANKS = "its ranks get SIGTERM and 30 s, and then the job ends"

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from elastic_launcher.coordinator.actions import CloseRound
 from elastic_launcher.coordinator.decide_end import Decision
-from elastic_launcher.coordinator.state import Node, Phase, Restart, State
+from elastic_launcher.coordinator.roster import Node, Phase
+from elastic_launcher.coordinator.state import Restart, State
 
 GATHER_SECONDS = 10.0
 """That nodes which could train wait for others that come up: a further start of all workers costs as much again."""

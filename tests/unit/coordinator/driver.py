@@ -30,7 +30,8 @@ from elastic_launcher.coordinator.observations import (
     TargetChanged,
     Tick,
 )
-from elastic_launcher.coordinator.state import Exit, Rules, State, Target
+from elastic_launcher.coordinator.roster import Exit
+from elastic_launcher.coordinator.state import Rules, State, Target
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 

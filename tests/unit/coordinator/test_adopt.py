@@ -14,7 +14,8 @@ from elastic_launcher.coordinator.actions import Action, Emit, KillNode, Order, 
 from elastic_launcher.coordinator.adopt import Leftovers, Numbers, adopt, expected, runs_on
 from elastic_launcher.coordinator.record import Generation, Record, read_record
 from elastic_launcher.coordinator.respawn.anew import fall_back
-from elastic_launcher.coordinator.state import Exit, Phase, State
+from elastic_launcher.coordinator.roster import Exit, Phase
+from elastic_launcher.coordinator.state import State
 from elastic_launcher.events import Event
 from elastic_launcher.torch.account import Account
 from tests.unit.coordinator.driver import Job

@@ -8,7 +8,7 @@ import pytest
 
 from elastic_launcher.control.messages import Abandon, Active, Done, Ended, Failed, Form, Formed, FormFailed, StepFailed
 from elastic_launcher.coordinator.observations import NodeExited
-from elastic_launcher.coordinator.state import Exit, Phase
+from elastic_launcher.coordinator.roster import Exit, Phase
 from tests.unit.coordinator.driver import Job, growing, lose, redo, training
 
 

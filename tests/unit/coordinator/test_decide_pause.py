@@ -15,7 +15,7 @@ from elastic_launcher.coordinator.actions import BeginAgain
 from elastic_launcher.coordinator.again import used_up
 from elastic_launcher.coordinator.observations import BegunAgain, Interrupted, StopAsked
 from elastic_launcher.coordinator.origin import Origin
-from elastic_launcher.coordinator.state import Phase
+from elastic_launcher.coordinator.roster import Phase
 from elastic_launcher.coordinator.status import phase
 from elastic_launcher.workdir import Past
 from tests.unit.checkpoint.checkpoints import JOB, manifest

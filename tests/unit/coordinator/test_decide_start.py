@@ -10,7 +10,7 @@ from elastic_launcher.checkpoint.changes import Resumed
 from elastic_launcher.control.messages import Abandon, End, Failed, Form, Formed, FormFailed
 from elastic_launcher.coordinator.actions import Emit, Finish, StartNode
 from elastic_launcher.coordinator.observations import Interrupted, MemberJoined, MemberSilent, NodeNotStarted
-from elastic_launcher.coordinator.state import Phase
+from elastic_launcher.coordinator.roster import Phase
 from tests.unit.checkpoint.checkpoints import JOB as IDENTITY
 from tests.unit.coordinator.driver import Job
 

@@ -24,7 +24,8 @@ from elastic_launcher.coordinator.actions import Action, Emit, Finish, Order, St
 from elastic_launcher.coordinator.again import used_up
 from elastic_launcher.coordinator.observations import BegunAgain, MemberStuck, NoticeExpires
 from elastic_launcher.coordinator.pause import Stage
-from elastic_launcher.coordinator.state import Formation, Phase, State
+from elastic_launcher.coordinator.roster import Phase
+from elastic_launcher.coordinator.state import Formation, State
 from elastic_launcher.workdir import Past
 from tests.unit.coordinator.driver import Job
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.coordinator.last_words import last_exception, last_lines, read_exit, with_last_lines
-from elastic_launcher.coordinator.state import Exit
+from elastic_launcher.coordinator.roster import Exit
 
 
 @pytest.mark.parametrize(

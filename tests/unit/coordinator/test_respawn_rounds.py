@@ -30,7 +30,8 @@ from elastic_launcher.coordinator.observations import (
 from elastic_launcher.coordinator.respawn.ends import MOST_SHORT_ROUNDS, STOP_SECONDS
 from elastic_launcher.coordinator.respawn.rounds import OWN_SAVES, decide_rounds
 from elastic_launcher.coordinator.respawn.work import GATHER_SECONDS
-from elastic_launcher.coordinator.state import Exit, Rules, State, Target
+from elastic_launcher.coordinator.roster import Exit
+from elastic_launcher.coordinator.state import Rules, State, Target
 
 
 class Rounds:

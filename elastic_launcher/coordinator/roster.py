@@ -1,0 +1,100 @@
+"""Who is there: nodes and their members, and where each is in its life."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from elastic_launcher.control.messages import Failed
+
+
+class Phase(StrEnum):
+    """Where a node is in its life. It only moves down this list, though it may skip."""
+
+    STARTING = "starting"
+    """Its processes come up; not all of its members are warm."""
+    WARM = "warm"
+    """All its members wait for admission."""
+    ADMITTED = "admitted"
+    """Its members train."""
+    LEAVING = "leaving"
+    """Its members left the training at a boundary; its processes are about to end."""
+    ENDING = "ending"
+    """It was killed, by us; its processes are about to be gone."""
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One agent and its members.
+
+    Attributes:
+        number: Never used again.
+        members: Its members, by local rank.
+        started_at: When it was asked for (monotonic seconds).
+        cause: Why it was started: ``start``, ``hint`` or ``failure`` (in the place of one that was lost).
+        phase: Where it is in its life.
+        since: When it came to this phase.
+        leave: Why it has to leave at the next boundary (``hint``, ``notice``); empty if it has not.
+        leave_by: When it may be killed, where a notice or a hint says so.
+    """
+
+    number: int
+    members: tuple[int, ...]
+    started_at: float
+    cause: str
+    phase: Phase = Phase.STARTING
+    since: float = 0.0
+    leave: str = ""
+    leave_by: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended: by itself with a code, or by a signal."""
+
+    code: int | None = None
+    signal: int | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Whether it ended by itself and well."""
+        return self.code == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One worker process.
+
+    Attributes:
+        number: Never used again.
+        node: Its node.
+        local_rank: Its place there.
+        pid: Its process, once it has joined.
+        fingerprint: What must be equal among members; None until it is warm.
+        step: Optimizer steps that it is known to have done.
+        left: Whether it left the training at a boundary.
+        lost: Whether its node was lost without notice while it trained.
+        done: Whether its training loop is over.
+        ended: Whether its script has ended.
+        failure: The exception that ended its script.
+        exit: How its process ended.
+        place: Rank and world size that torchrun gave it, where the script does not use our library.
+    """
+
+    number: int
+    node: int
+    local_rank: int
+    pid: int | None = None
+    fingerprint: Mapping[str, Any] | None = None
+    step: int = 0
+    left: bool = False
+    lost: bool = False
+    done: bool = False
+    ended: bool = False
+    failure: Failed | None = None
+    exit: Exit | None = None
+    place: tuple[int, int] | None = None
