@@ -110,7 +110,7 @@ def test_hints_resize_a_stock_script_from_1_to_2_to_1_to_2(tmp_path: Path, backe
     stage.assert_like_plain(steps)
 
 
-@pytest.mark.parametrize("backend", ["elastic-launcher", "c10d"])
+@pytest.mark.parametrize("backend", ["elastic-launcher", pytest.param("c10d", marks=pytest.mark.thorough)])
 def test_a_killed_rank_costs_its_node_and_the_rest_starts_anew(tmp_path: Path, backend: str) -> None:
     stage = Stage(tmp_path, fault="kill once")
     with stage.run("1:2", "--rdzv-backend", backend) as job:
