@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from elastic_launcher.checkpoint.storage import open_storage
 from tests.support import until
 
 BUCKET = "models"
@@ -75,4 +74,3 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
         store.stop()
         os.environ.clear()
         os.environ.update(before)
-        open_storage(store.url)[0].clear_instance_cache()

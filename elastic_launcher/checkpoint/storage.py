@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
-import time
-from datetime import timedelta
 from typing import Any
 
 from elastic_launcher.checkpoint.manifest import CheckpointError
-
-RETRIES = {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}
-"""Of one request; a save that fails is tried again as a whole, when the next one is due."""
-
-
-SETTLE_SECONDS = 0.3
 
 
 class StorageError(CheckpointError):
@@ -28,7 +19,7 @@ def is_url(place: str) -> bool:
 def open_storage(url: str) -> tuple[Any, str]:
     """Returns fsspec's file system for a URL, and the path in it.
 
-    Where the package that fsspec wants for a kind of store is not there, obstore takes its place.
+    Where the package that fsspec wants for a kind of store is not there, obstore takes its place; paths begin there.
 
     Raises:
         StorageError: If it can't be reached from here, whatever the network does.
@@ -41,30 +32,21 @@ def open_storage(url: str) -> tuple[Any, str]:
     except ImportError as error:
         raise StorageError(f"{url} needs fsspec: pip install 'elastic-launcher[storage]'") from error
     try:
-        kind = fsspec.get_filesystem_class(scheme)
+        fsspec.get_filesystem_class(scheme)
     except ValueError as error:
         raise StorageError(f"{scheme}:// is not known to fsspec: give a folder, s3://, gs:// or the like") from error
     except ImportError as error:
         try:
-            from obstore.fsspec import SUPPORTED_PROTOCOLS, register
+            from obstore.fsspec import SUPPORTED_PROTOCOLS
+
+            from elastic_launcher.checkpoint.objects import ObjectStore
         except ImportError:
             raise StorageError(f"{url}: {error}, or pip install 'elastic-launcher[storage]'") from error
         if scheme not in SUPPORTED_PROTOCOLS:
             raise StorageError(f"{url}: {error}") from error
-        register(scheme)
-        kind = fsspec.get_filesystem_class(scheme)
-    options: dict[str, Any] = {}
-    if kind.__module__.startswith("obstore"):
-        options["retry_config"] = RETRIES
-        # Its threads let go of Python objects a moment after their last answer, and abort a process that is gone then.
-        atexit.unregister(_settle)
-        atexit.register(_settle)
+        return ObjectStore(url), ""
     try:
-        storage, root = fsspec.core.url_to_fs(url, **options)
+        storage, root = fsspec.core.url_to_fs(url)
     except ImportError as error:
         raise StorageError(f"{url}: {error}") from error
     return storage, str(root).rstrip("/")
-
-
-def _settle() -> None:
-    time.sleep(SETTLE_SECONDS)

@@ -68,14 +68,7 @@ def begin_again(state: State, observation: BegunAgain) -> Decision:
     now, first, pause = observation.now, observation.first, state.pause
     assert pause is not None
     waiting = replace(pause, stage=Stage.WAITING, since=now, until=now + state.rules.wait_for_quota)
-    state = replace(
-        first,
-        target=state.target,
-        formations=state.formations,
-        logged=state.logged,
-        borne=state.borne,
-        pause=waiting,
-    )
+    state = replace(state.carried_to(first), target=state.target, pause=waiting)
     refused = tuple(emit(state, "warning", message=message) for message in observation.refused)
     message = f"waiting for quota, without any process, up to {state.rules.wait_for_quota:g} s: {pause.message}"
     waits = emit(state, "quota_wait", step=state.step, message=message)

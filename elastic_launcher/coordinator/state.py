@@ -316,6 +316,10 @@ class State:
         """The current generation's number over all runs of the job, 0 before the first of this run."""
         return self.rules.generations_before + self.generation if self.generation else 0
 
+    def carried_to(self, first: State) -> State:
+        """Returns what is known of the job where it begins again as ``first``: what counts over all of it stays."""
+        return replace(first, formations=self.formations, logged=self.logged, borne=self.borne)
+
     @property
     def halts(self) -> bool:
         """Whether its training is to stand still, and to be saved there."""

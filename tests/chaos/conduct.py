@@ -161,16 +161,20 @@ class Conductor:
         count = 1 if act.how == ONE else self._wanted - len(self._nodes)
         self._await(lambda: len(self._waiting()) >= count, f"{count} nodes are started")
         joiners = sorted(self._waiting())[:count]
-        self._let_in = max(
-            member for event in self._of("node_started") if event["node"] == joiners[-1] for member in event["members"]
-        )
         hit: list[Rank] = []
         if act.how == JOINER:
             first = next(event for event in self._of("node_started") if event["node"] == joiners[0])
             hit = [Rank(first["members"][act.hit[0].local], joiners[0], 0)]
         elif act.hit:
             hit = [self.rank(act.hit[0])]
-        self._lead(hold=0, faults=[("kill", act.moment, rank) for rank in hit])
+        faults = [("kill", act.moment, rank) for rank in hit]
+        if faults:  # a rank that waits for rank 0 in the step that is held reads this in the next one only
+            self._lead(hold=1, faults=faults)
+            self._await((self.folder / f"at-{self._number}.json").exists, "another step")
+        self._let_in = max(
+            member for event in self._of("node_started") if event["node"] == joiners[-1] for member in event["members"]
+        )
+        self._lead(hold=0, faults=faults)
         warm = set(joiners)
         self._await(lambda: warm <= self._nodes_of("node_warm"), f"nodes {joiners} are ready")
         self._lead()

@@ -115,10 +115,10 @@ def formed(job: Launcher, world_size: int, term: int) -> dict[str, Any]:
 
 
 MOMENTS = [
-    pytest.param("launcher=form@2:1", (2, 3), id="when the group is to grow"),
+    pytest.param("launcher=form@2:1", (2, 3), marks=pytest.mark.thorough, id="when the group is to grow"),
     pytest.param("launcher=give@20:1", (2, 3), id="when a joiner gets its state"),
-    pytest.param("launcher=receive@20:3", (2, 3), id="when a joiner has its state"),
-    pytest.param("launcher=form@3:3", (2, 3, 2), id="when a node is to leave"),
+    pytest.param("launcher=receive@20:3", (2, 3), marks=pytest.mark.thorough, id="when a joiner has its state"),
+    pytest.param("launcher=form@3:3", (2, 3, 2), marks=pytest.mark.thorough, id="when a node is to leave"),
     pytest.param("launcher=form@3:1", (2, 3, 2), id="when the group is to shrink"),
 ]
 
@@ -163,10 +163,19 @@ def test_a_joiner_that_comes_up_meanwhile_is_admitted(tmp_path: Path) -> None:
 
 LOSSES = [
     pytest.param("launcher=micro-batch@20:1,reduction@20:1", (1,), id="of a rank meanwhile"),
-    pytest.param("reduction@20:1,launcher=meet@20:2", (1,), id="of which the ranks recover"),
-    pytest.param("launcher=micro-batch@20:1,reduction@20:1,reduction@20:3", (1, 3), id="of two ranks meanwhile"),
+    pytest.param(
+        "reduction@20:1,launcher=meet@20:2", (1,), marks=pytest.mark.thorough, id="of which the ranks recover"
+    ),
+    pytest.param(
+        "launcher=micro-batch@20:1,reduction@20:1,reduction@20:3",
+        (1, 3),
+        marks=pytest.mark.thorough,
+        id="of two ranks meanwhile",
+    ),
     pytest.param("reduction@20:1,launcher=meet@20:2,meet@20:3", (1, 3), id="of a second one while they recover"),
-    pytest.param("reduction@20:3,launcher=form@2:1", (3,), id="when the others are to form anew"),
+    pytest.param(
+        "reduction@20:3,launcher=form@2:1", (3,), marks=pytest.mark.thorough, id="when the others are to form anew"
+    ),
 ]
 
 
@@ -244,7 +253,9 @@ def test_a_script_that_fails_meanwhile_says_why(tmp_path: Path) -> None:
     assert "ValueError: a mistake in the script" in second.events.of("job_finished")[0]["message"]
 
 
-@pytest.mark.parametrize("times", [pytest.param(3, marks=pytest.mark.quick), 20])
+@pytest.mark.parametrize(
+    "times", [pytest.param(3, marks=pytest.mark.quick), pytest.param(20, marks=pytest.mark.thorough)]
+)
 def test_launchers_come_and_go_and_no_rank_notices(tmp_path: Path, times: int) -> None:
     """Each at another address and with an empty store; every second one resizes the job."""
     hints = tmp_path / "hints.json"

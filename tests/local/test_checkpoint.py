@@ -150,6 +150,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_it_is_used(tmp_path: Pa
     stage.assert_like_plain(job.events.all(), 5)
 
 
+@pytest.mark.thorough
 def test_everything_is_killed_again_and_again_and_the_model_is_the_same(tmp_path: Path) -> None:
     stage = Stage(tmp_path, workers=2)
     chance = random.Random(5)

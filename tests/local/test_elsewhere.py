@@ -117,7 +117,7 @@ def test_a_disk_that_becomes_read_only_stops_nothing_and_is_tried_again(tmp_path
     stage.assert_like_plain(job.events.all(), 5)
 
 
-@pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["ahead", "back"])
+@pytest.mark.parametrize("jump", [pytest.param(HOUR, marks=pytest.mark.thorough), -HOUR], ids=["ahead", "back"])
 def test_a_clock_that_is_set_while_it_trains_and_between_two_launches(tmp_path: Path, clock: Clock, jump: int) -> None:
     stage = Stage(tmp_path)
     checkpoint = [sys.executable, "-m", "elastic_launcher", "checkpoint", str(stage.work_dir)]
@@ -147,7 +147,7 @@ def test_a_clock_that_is_set_while_it_trains_and_between_two_launches(tmp_path: 
     assert stage.assert_like_plain(job.events.all(), 7, stopped_only=True) == job.events.of("job_finished")[-1]["steps"]
 
 
-@pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["ahead", "back"])
+@pytest.mark.parametrize("jump", [pytest.param(HOUR, marks=pytest.mark.thorough), -HOUR], ids=["ahead", "back"])
 def test_a_launcher_that_comes_back_by_another_clock_takes_the_job_over(
     tmp_path: Path, clock: Clock, jump: int
 ) -> None:

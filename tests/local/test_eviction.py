@@ -40,7 +40,7 @@ def files(folder: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-@pytest.mark.parametrize("killed", [1, 3])
+@pytest.mark.parametrize("killed", [1, pytest.param(3, marks=pytest.mark.thorough)])
 def test_one_kill_among_five_is_seen_by_all_four_at_once(tmp_path: Path, killed: int) -> None:
     """Each of them says that this step broke off in this group, and they are formed anew in one attempt."""
     environment = {"ELASTIC_FAULT": f"reduction@{STEP}:{killed}", "HARNESS_REPORTS": str(tmp_path / "reports.jsonl")}
@@ -58,7 +58,9 @@ def test_one_kill_among_five_is_seen_by_all_four_at_once(tmp_path: Path, killed:
     assert_same_training(tmp_path, job)
 
 
-@pytest.mark.parametrize(("moment", "frozen"), [("reduction", 1), ("reduction", 3), ("saving", 1)])
+@pytest.mark.parametrize(
+    ("moment", "frozen"), [("reduction", 1), pytest.param("reduction", 3, marks=pytest.mark.thorough), ("saving", 1)]
+)
 def test_a_frozen_peer_that_thaws_after_its_eviction_touches_nothing(tmp_path: Path, moment: str, frozen: int) -> None:
     """It stands still in a reduction, or over a checkpoint; its kill never comes; it leaves by itself when it thaws."""
     environment = {

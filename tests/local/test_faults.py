@@ -25,12 +25,18 @@ def options(folder: Path, **more: object) -> str:
     [
         pytest.param("exception", ["rank 1", "ValueError: a mistake in the script"], marks=pytest.mark.quick),
         ("empty data", ["data set (Numbered) is empty", "at least one sample"]),
-        ("init twice", ["elastic.init() was called twice", "keep the job"]),
-        ("vector loss", ["rank 1", "scalar loss", "shape (2,)"]),
-        ("step first", ["optimizer.step() was called before job.backward(loss)"]),
+        pytest.param("init twice", ["elastic.init() was called twice", "keep the job"], marks=pytest.mark.thorough),
+        pytest.param("vector loss", ["rank 1", "scalar loss", "shape (2,)"], marks=pytest.mark.thorough),
+        pytest.param(
+            "step first", ["optimizer.step() was called before job.backward(loss)"], marks=pytest.mark.thorough
+        ),
         ("break", ["rank 1 left the training loop", "job.stop"]),
         ("exit", ["rank 1's script", "ended after step 3", "job.stop"]),
-        ("exit 3", ["rank 1's script (member 2, node 2)", "ended after step 3", "exited with code 3"]),
+        pytest.param(
+            "exit 3",
+            ["rank 1's script (member 2, node 2)", "ended after step 3", "exited with code 3"],
+            marks=pytest.mark.thorough,
+        ),
         ("differs: batch", ["global_batch_size", "24", "25"]),
         pytest.param("differs: data", ["dataset", "97 samples", "98 samples"], marks=pytest.mark.quick),
         ("differs: model", ["model 0", "float64"]),
@@ -77,7 +83,10 @@ def test_a_loss_that_is_no_number_is_shown_and_is_no_error(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("signal_number", "code"),
-    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.quick), (signal.SIGTERM, 75)],
+    [
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.quick),
+        pytest.param(signal.SIGTERM, 75, marks=pytest.mark.thorough),
+    ],
 )
 def test_an_interrupted_launcher_ends_all_and_says_what_was_saved(
     tmp_path: Path, signal_number: int, code: int

@@ -31,7 +31,9 @@ while not os.path.exists("stop"):
 """
 
 
-@pytest.mark.parametrize("number", range(1, 21))
+@pytest.mark.parametrize(
+    "number", [*range(1, 8), *(pytest.param(number, marks=pytest.mark.thorough) for number in range(8, 21))]
+)
 def test_a_launch_leaves_nothing(tmp_path: Path, number: int) -> None:
     outcome = play(case(number), tmp_path)
     assert outcome.problems == (), outcome.line

@@ -55,10 +55,17 @@ def assert_same_models(folder: Path, plain: Trained) -> None:
 @pytest.mark.parametrize(
     ("kind", "faults"),
     [
-        pytest.param("scaler", "reduction@12:1", id="a scaler, in the reduction"),
-        pytest.param("scaler", "break=reduced@12:2", id="a scaler, whose reduction is lost on one rank"),
+        pytest.param("scaler", "reduction@12:1", marks=pytest.mark.thorough, id="a scaler, in the reduction"),
+        pytest.param(
+            "scaler",
+            "break=reduced@12:2",
+            marks=pytest.mark.thorough,
+            id="a scaler, whose reduction is lost on one rank",
+        ),
         pytest.param("gan", "step@12:1", id="two optimizers, after the first one's reduction"),
-        pytest.param("gan", "reduction@12:3", id="two optimizers, in the first one's reduction"),
+        pytest.param(
+            "gan", "reduction@12:3", marks=pytest.mark.thorough, id="two optimizers, in the first one's reduction"
+        ),
         pytest.param("gan", "break=reduced@12:1", id="two optimizers, the first reduction is lost on one rank"),
     ],
 )
@@ -84,7 +91,7 @@ def backward(plain: Trained, loss: torch.Tensor, optimizer: Any) -> None:
                     parameter.grad = None
 
 
-@pytest.mark.parametrize("faults", ["reduction@12:1", "micro-batch@12:3"])
+@pytest.mark.parametrize("faults", ["reduction@12:1", pytest.param("micro-batch@12:3", marks=pytest.mark.thorough)])
 def test_statistics_and_masks_follow_the_history_of_world_sizes(tmp_path: Path, faults: str) -> None:
     """The same as a training without any disturbance that has the world sizes of the events."""
     job = play(tmp_path, "dropout", faults)
@@ -108,7 +115,10 @@ def test_statistics_and_masks_follow_the_history_of_world_sizes(tmp_path: Path, 
     assert_same_models(tmp_path, plain)
 
 
-@pytest.mark.parametrize("faults", ["sums@12:1", "summed@12:3", "break=summed@12:2"])
+@pytest.mark.parametrize(
+    "faults",
+    ["sums@12:1", *(pytest.param(f, marks=pytest.mark.thorough) for f in ("summed@12:3", "break=summed@12:2"))],
+)
 def test_a_loss_in_a_sum_that_the_script_asks_for(tmp_path: Path, faults: str) -> None:
     """All that are left see one result: of all that took part, or of those that are left."""
     play(tmp_path, "reduce", faults)

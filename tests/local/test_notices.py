@@ -57,7 +57,7 @@ def assert_left_by_notice(job: Launcher, *nodes: int) -> None:
     assert {event["cause"] for event in job.events.of("generation_formed")} == {"start", "notice"}, "a failure"
 
 
-@pytest.mark.parametrize("node", [1, 3])
+@pytest.mark.parametrize("node", [1, pytest.param(3, marks=pytest.mark.thorough)])
 def test_a_node_whose_boundary_is_too_far_leaves_within_the_step(tmp_path: Path, node: int) -> None:
     with launched("--nodes", "1:3", *SHORT, "--", SCRIPT, options(tmp_path, **SLOW), cwd=tmp_path) as job:
         first = formed(job, 3, 0)
@@ -70,7 +70,9 @@ def test_a_node_whose_boundary_is_too_far_leaves_within_the_step(tmp_path: Path,
     assert [redone["step"] for redone in job.events.of("step_redone")] == [event["first_step"]]
 
 
-@pytest.mark.parametrize("slow", [False, True], ids=["at the boundary", "within the step"])
+@pytest.mark.parametrize(
+    "slow", [pytest.param(False, marks=pytest.mark.thorough), True], ids=["at the boundary", "within the step"]
+)
 def test_nodes_that_are_told_together_leave_in_one_generation(tmp_path: Path, slow: bool) -> None:
     script = options(tmp_path, **SLOW if slow else {})
     with launched("--nodes", "1:4", *SHORT[: 2 * slow], "--", SCRIPT, script, cwd=tmp_path) as job:
@@ -85,7 +87,9 @@ def test_nodes_that_are_told_together_leave_in_one_generation(tmp_path: Path, sl
     assert bool(job.events.of("step_redone")) == slow
 
 
-@pytest.mark.parametrize("slow", [False, True], ids=["at the boundary", "within the step"])
+@pytest.mark.parametrize(
+    "slow", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["at the boundary", "within the step"]
+)
 def test_a_second_notice_while_the_first_is_handled(tmp_path: Path, slow: bool) -> None:
     """Another node is told, and the same one again, as soon as the first notice is known."""
     script = options(tmp_path, **SLOW if slow else {})
@@ -102,7 +106,9 @@ def test_a_second_notice_while_the_first_is_handled(tmp_path: Path, slow: bool) 
     assert_left_by_notice(job, 1, 4)
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["killed with it", "killed once it is known"])
+@pytest.mark.parametrize(
+    "known", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["killed with it", "killed once it is known"]
+)
 def test_a_notice_and_a_kill_together(tmp_path: Path, known: bool) -> None:
     with launched("--nodes", "1:3", "--", SCRIPT, options(tmp_path), cwd=tmp_path) as job:
         first = formed(job, 3, 0)
@@ -119,7 +125,9 @@ def test_a_notice_and_a_kill_together(tmp_path: Path, known: bool) -> None:
         assert len(job.events.of("node_started")) == 3
 
 
-@pytest.mark.parametrize("slow", [False, True], ids=["at the boundary", "within the step"])
+@pytest.mark.parametrize(
+    "slow", [pytest.param(False, marks=pytest.mark.thorough), True], ids=["at the boundary", "within the step"]
+)
 def test_nodes_that_a_hint_takes_back_by_a_time_leave_by_then(tmp_path: Path, slow: bool) -> None:
     hints = tmp_path / "hints.json"
 
@@ -157,7 +165,9 @@ def test_a_notice_in_an_evaluation_that_is_longer_than_the_grace_period(tmp_path
     assert_same_sums(tmp_path)
 
 
-@pytest.mark.parametrize("slow", [False, True], ids=["at the boundary", "within the step"])
+@pytest.mark.parametrize(
+    "slow", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["at the boundary", "within the step"]
+)
 def test_a_job_of_which_no_node_stays_is_saved_and_goes_on_later(tmp_path: Path, slow: bool) -> None:
     script = options(tmp_path, **SLOW if slow else {})
     arguments = ("--nodes", "1:2", *SHORT[: 2 * slow], "--checkpoint-every", "1h", "--", SCRIPT, script)

@@ -33,7 +33,7 @@ def warned(job: Launcher) -> str:
     ("what", "said"),
     [
         ("kill", "that came with the loss of member 3"),
-        ("freeze", "that came with the loss of member 3"),
+        pytest.param("freeze", "that came with the loss of member 3", marks=pytest.mark.thorough),
         ("hang", "member 3 (rank 2, node 3) is lost, and member 1 (rank 0, node 1) has waited"),
     ],
 )

@@ -15,7 +15,7 @@ from tests.local.sudden import assert_same_training, options
 from tests.support import launched
 
 
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("rank", [0, pytest.param(2, marks=pytest.mark.thorough)])
 def test_a_rank_that_hangs_in_a_step_is_lost(tmp_path: Path, rank: int) -> None:
     """Its threads go on to ask for orders; nothing else shows that it will never come."""
     script = options(tmp_path, fault="hang", fault_rank=rank, fault_step=20)

@@ -16,12 +16,12 @@ import pytest
 import torch
 
 from tests.local.ledgers import SCRIPT as TRAIN
-from tests.local.ledgers import assert_each_sample_once, assert_same_model, read_ledgers, train_plain
+from tests.local.ledgers import assert_same_model, train_plain
 from tests.local.resizes import allow, formed
+from tests.local.sudden import BATCH, SAMPLES, assert_same_training, options
 from tests.support import Launcher, assert_no_process, launched, until
 
 SCRIPT = Path(__file__).parent / "scripts" / "stock.py"
-SAMPLES, BATCH, MICRO = 97, 24, 5
 LONG = 120.0
 AHEAD = 200
 """Steps between the order to stop and the stop: all ranks are to read it before they come there."""
@@ -110,7 +110,7 @@ def test_hints_resize_a_stock_script_from_1_to_2_to_1_to_2(tmp_path: Path, backe
     stage.assert_like_plain(steps)
 
 
-@pytest.mark.parametrize("backend", ["elastic-launcher", "c10d"])
+@pytest.mark.parametrize("backend", ["elastic-launcher", pytest.param("c10d", marks=pytest.mark.thorough)])
 def test_a_killed_rank_costs_its_node_and_the_rest_starts_anew(tmp_path: Path, backend: str) -> None:
     stage = Stage(tmp_path, fault="kill once")
     with stage.run("1:2", "--rdzv-backend", backend) as job:
@@ -198,9 +198,8 @@ def test_a_script_of_our_library_saves_and_begins_anew_at_each_size(tmp_path: Pa
     """1 to 2 to 1: no step is done twice, no sample is missing, and the model is the plain one."""
     hints = tmp_path / "hints.json"
     allow(hints, 1)
-    options = {"folder": str(tmp_path), "samples": SAMPLES, "batch": BATCH, "micro": MICRO, "pace": 0.004}
     flags = ("--nodes", "1:2", "--resize", "respawn", "--hints", hints, "--checkpoint-every", "1h")
-    with launched(*flags, "--", TRAIN, json.dumps(options), cwd=tmp_path) as job:
+    with launched(*flags, "--", TRAIN, options(tmp_path), cwd=tmp_path) as job:
         formed(job, 1, 1)  # the first one found out that the script uses our library
         allow(hints, 2)
         grown = formed(job, 2, 2)
@@ -214,30 +213,24 @@ def test_a_script_of_our_library_saves_and_begins_anew_at_each_size(tmp_path: Pa
     assert [grown["first_step"], shrunk["first_step"]] == saved
     assert grown["pause_seconds"] > 0 and len(job.events.of("job_started")) == 1
     assert not job.events.of("node_lost") and not job.events.of("step_redone")
-    ledgers = read_ledgers(tmp_path)
-    steps = assert_each_sample_once(ledgers, SAMPLES, BATCH, MICRO)
-    assert_same_model(tmp_path, train_plain(SAMPLES, BATCH, steps))
+    assert_same_training(tmp_path, job)
 
 
 def test_survivors_of_a_loss_save_before_all_begin_anew(tmp_path: Path) -> None:
-    options = {"folder": str(tmp_path), "samples": SAMPLES, "batch": BATCH, "micro": MICRO, "pace": 0.004}
     flags = ("--nodes", "2:2", "--resize", "respawn", "--checkpoint-every", "1h")
-    with launched(*flags, "--", TRAIN, json.dumps(options), cwd=tmp_path) as job:
+    with launched(*flags, "--", TRAIN, options(tmp_path), cwd=tmp_path) as job:
         before = formed(job, 2, 1)
         os.kill(job.node_pid(before["members"][1]["node"]), signal.SIGKILL)
         formed(job, 2, before["generation"])
         (tmp_path / "stop").touch()
         assert job.wait(LONG) == 0, job.stderr
         assert_no_process(job.work_dir)
-    ledgers = read_ledgers(tmp_path)
-    steps = assert_each_sample_once(ledgers, SAMPLES, BATCH, MICRO)
-    assert_same_model(tmp_path, train_plain(SAMPLES, BATCH, steps))
+    assert_same_training(tmp_path, job)
 
 
 def test_where_nobody_is_left_who_holds_the_state_all_begin_anew_from_the_last_checkpoint(tmp_path: Path) -> None:
-    options = {"folder": str(tmp_path), "samples": SAMPLES, "batch": BATCH, "micro": MICRO, "pace": 0.004}
     flags = ("--nodes", "1:1", "--resize", "respawn", "--checkpoint-every", "5 steps")
-    with launched(*flags, "--", TRAIN, json.dumps(options), cwd=tmp_path) as job:
+    with launched(*flags, "--", TRAIN, options(tmp_path), cwd=tmp_path) as job:
         before = formed(job, 1, 1)
         job.events.wait("checkpoint_saved", timeout=LONG)
         os.kill(job.node_pid(before["members"][0]["node"]), signal.SIGKILL)

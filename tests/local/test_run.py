@@ -55,7 +55,10 @@ def test_a_launch_whose_script_fails_on_one_rank(stage: Stage) -> None:
         assert "[rank 1] Traceback (most recent call last):" in launcher.stdout
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGHUP, 75)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 75), pytest.param(signal.SIGHUP, 75, marks=pytest.mark.thorough)],
+)
 def test_a_launch_that_is_told_to_stop(stage: Stage, number: int, code: int) -> None:
     with stage.launched("--nodes", "2:2") as launcher:
         launcher.events.wait("progress")
@@ -68,7 +71,9 @@ def test_a_launch_that_is_told_to_stop(stage: Stage, number: int, code: int) -> 
         assert launcher.events.all()[-1]["exit_code"] == code
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.thorough) for n in (signal.SIGINT, signal.SIGHUP))]
+)
 def test_a_launch_that_is_told_to_stop_before_its_nodes_are_up(stage: Stage, number: int) -> None:
     with stage.launched("--nodes", "2:2") as launcher:
         launcher.events.wait("node_started")
@@ -124,7 +129,9 @@ def test_a_terminal_that_is_closed_ends_the_job(stage: Stage) -> None:
         processes.kill_until_none(str(stage.work_dir))
 
 
-@pytest.mark.parametrize("moment", ["job_started", "node_started", "progress"])
+@pytest.mark.parametrize(
+    "moment", [pytest.param("job_started", marks=pytest.mark.thorough), "node_started", "progress"]
+)
 def test_a_launcher_that_is_killed_leaves_nothing_after_the_orphan_timeout(stage: Stage, moment: str) -> None:
     with stage.launched("--nodes", "2:2", "--orphan-timeout", "8") as launcher:
         launcher.events.wait(moment)

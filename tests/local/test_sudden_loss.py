@@ -54,19 +54,31 @@ def play(
 
 KILLED = [
     pytest.param("reduction@20:1", 3, 1, (1,), 2, marks=pytest.mark.quick, id="oldest in the reduction"),
-    pytest.param("reduction@20:3", 3, 1, (3,), 0, id="youngest in the reduction"),
-    pytest.param("micro-batch@20:1", 3, 1, (1,), 0, id="oldest in a micro-batch"),
-    pytest.param("micro-batch@20:3", 3, 1, (3,), 2, id="youngest in a micro-batch"),
+    pytest.param("reduction@20:3", 3, 1, (3,), 0, marks=pytest.mark.thorough, id="youngest in the reduction"),
+    pytest.param("micro-batch@20:1", 3, 1, (1,), 0, marks=pytest.mark.thorough, id="oldest in a micro-batch"),
+    pytest.param("micro-batch@20:3", 3, 1, (3,), 2, marks=pytest.mark.thorough, id="youngest in a micro-batch"),
     pytest.param("micro-batch@20:2", 2, 1, (2,), 0, id="the only other one in a micro-batch"),
-    pytest.param("reduced@20:1", 2, 1, (1,), 2, id="the only other one between reduction and step"),
-    pytest.param("reduced@20:3", 3, 1, (3,), 0, id="youngest between reduction and step"),
+    pytest.param(
+        "reduced@20:1", 2, 1, (1,), 2, marks=pytest.mark.thorough, id="the only other one between reduction and step"
+    ),
+    pytest.param("reduced@20:3", 3, 1, (3,), 0, marks=pytest.mark.thorough, id="youngest between reduction and step"),
     pytest.param("step@20:1", 3, 1, (1,), 0, id="oldest in the step"),
-    pytest.param("stepped@20:2", 3, 1, (2,), 2, id="middle after the step"),
+    pytest.param("stepped@20:2", 3, 1, (2,), 2, marks=pytest.mark.thorough, id="middle after the step"),
     pytest.param("reduction@20:1,reduction@20:4", 4, 1, (1, 4), 0, id="two at once in the reduction"),
-    pytest.param("micro-batch@20:2,step@20:3", 4, 1, (2, 3), 2, id="two, one after the other"),
+    pytest.param(
+        "micro-batch@20:2,step@20:3", 4, 1, (2, 3), 2, marks=pytest.mark.thorough, id="two, one after the other"
+    ),
     pytest.param("reduction@20:3", 2, 2, (2,), 2, id="one of two on the younger node"),
-    pytest.param("step@20:2", 2, 2, (1,), 0, id="one of two on the older node"),
-    pytest.param("reduction@20:1,form@2:3", 4, 1, (1, 3), 0, id="another one while a generation forms"),
+    pytest.param("step@20:2", 2, 2, (1,), 0, marks=pytest.mark.thorough, id="one of two on the older node"),
+    pytest.param(
+        "reduction@20:1,form@2:3",
+        4,
+        1,
+        (1, 3),
+        0,
+        marks=pytest.mark.thorough,
+        id="another one while a generation forms",
+    ),
     pytest.param("reduction@20:1,meet@20:2", 4, 1, (1, 2), 2, id="another one while the survivors meet"),
 ]
 
@@ -82,11 +94,19 @@ def test_ranks_that_are_killed_cost_their_step_alone(
 
 AHEAD = [
     pytest.param("break=reduced@20:2", (), 0, id="one has lost the reduction"),
-    pytest.param("break=reduced@20:1", (), 7, id="the oldest has lost it, and the others evaluate already"),
+    pytest.param(
+        "break=reduced@20:1",
+        (),
+        7,
+        marks=pytest.mark.thorough,
+        id="the oldest has lost it, and the others evaluate already",
+    ),
     pytest.param("break=reduced@20:1,break=reduced@20:2", (), 7, id="all but one have lost it"),
-    pytest.param("reduced@20:1,break=reduced@20:2", (1,), 0, id="one has lost it and one is dead"),
+    pytest.param(
+        "reduced@20:1,break=reduced@20:2", (1,), 0, marks=pytest.mark.thorough, id="one has lost it and one is dead"
+    ),
     pytest.param("break=reduced@20:3,give@20:1", (1,), 0, id="who gives the state dies over it"),
-    pytest.param("break=summed@20:2", (), 7, id="one has lost an evaluation"),
+    pytest.param("break=summed@20:2", (), 7, marks=pytest.mark.thorough, id="one has lost an evaluation"),
     pytest.param("break=summed@20:1,summed@20:3", (3,), 7, id="one has lost an evaluation and one is dead"),
 ]
 
@@ -100,14 +120,14 @@ def test_the_most_advanced_gives_its_state_to_those_that_are_behind(
     assert_same_sums(tmp_path)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
 @pytest.mark.parametrize(("faults", "lost"), [("sums@20:1", (1,)), ("summed@20:3", (3,))])
 def test_an_evaluation_is_done_again_whole(tmp_path: Path, faults: str, lost: tuple[int, ...], workers: int) -> None:
     play(tmp_path, faults, lost=lost, evaluate=7, workers=workers)
     assert_same_sums(tmp_path)
 
 
-@pytest.mark.parametrize("frozen", [1, 3])
+@pytest.mark.parametrize("frozen", [1, pytest.param(3, marks=pytest.mark.thorough)])
 def test_a_frozen_rank_is_lost_while_others_wait_for_it(tmp_path: Path, frozen: int) -> None:
     arguments = ("--nodes", "3:3", "--heartbeat-timeout", "3", "--", SCRIPT, options(tmp_path))
     with launched(*arguments, cwd=tmp_path) as job:
@@ -123,7 +143,10 @@ def test_a_frozen_rank_is_lost_while_others_wait_for_it(tmp_path: Path, frozen: 
     assert_same_training(tmp_path, job)
 
 
-@pytest.mark.parametrize("faults", ["meet@0:1", "reduction@0:1", "give@0:1", "stepped@0:2"])
+@pytest.mark.parametrize(
+    "faults",
+    ["meet@0:1", *(pytest.param(f, marks=pytest.mark.thorough) for f in ("reduction@0:1", "stepped@0:2")), "give@0:1"],
+)
 def test_a_death_in_the_first_generation_costs_that_node_only(tmp_path: Path, faults: str) -> None:
     with launched(
         "--nodes", "3:3", "--", SCRIPT, options(tmp_path), cwd=tmp_path, environment={"ELASTIC_FAULT": faults}
@@ -137,7 +160,7 @@ def test_a_death_in_the_first_generation_costs_that_node_only(tmp_path: Path, fa
     assert_same_training(tmp_path, job)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
 def test_the_loss_of_the_rank_that_gives_a_joiner_its_state(tmp_path: Path, workers: int) -> None:
     hints = tmp_path / "hints.json"
     allow(hints, 2)
@@ -153,7 +176,14 @@ def test_the_loss_of_the_rank_that_gives_a_joiner_its_state(tmp_path: Path, work
     assert_same_training(tmp_path, job)
 
 
-@pytest.mark.parametrize("faults", ["end@20:1", "sums@20:1", "reduction@19:1", "break=reduced@19:2"])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        "end@20:1",
+        *(pytest.param(f, marks=pytest.mark.thorough) for f in ("sums@20:1", "reduction@19:1")),
+        "break=reduced@19:2",
+    ],
+)
 def test_a_death_at_the_very_end(tmp_path: Path, faults: str) -> None:
     """In the last step, when its end is confirmed, in an evaluation after it: the others do what is left."""
     script = options(tmp_path, epochs=4, evaluate=1000)
@@ -164,7 +194,7 @@ def test_a_death_at_the_very_end(tmp_path: Path, faults: str) -> None:
     assert_same_sums(tmp_path)
 
 
-@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.thorough), 3])
 def test_where_nobody_is_left_who_holds_the_state_all_begin_anew_from_the_last_checkpoint(
     tmp_path: Path, nodes: int
 ) -> None:

@@ -35,14 +35,7 @@ def state_after(old: State, first: State) -> State:
         first: What a job knows that goes on from the newest checkpoint.
     """
     return replace(
-        first,
-        restart=old.restart,
-        fallen=old.fallen,
-        borne=old.borne,
-        broke=old.broke,
-        broke_at=old.broke_at,
-        formations=old.formations,
-        logged=old.logged,
+        old.carried_to(first), restart=old.restart, fallen=old.fallen, broke=old.broke, broke_at=old.broke_at
     )
 
 

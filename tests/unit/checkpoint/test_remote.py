@@ -210,3 +210,18 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(StorageError, match=r"s3://b/c needs fsspec: pip install 'elastic-launcher\[storage\]'"):
         open_storage("s3://b/c")
+
+
+WRITES = """
+import sys
+from elastic_launcher.checkpoint.storage import open_storage
+storage, root = open_storage(sys.argv[1])
+for number in range(3):
+    storage.pipe_file(f"{root}/{number}", b"content")
+"""
+
+
+def test_a_process_may_end_right_after_its_last_request(tmp_path: Path) -> None:
+    with object_store(tmp_path) as store:
+        codes = [subprocess.run([sys.executable, "-c", WRITES, store.url]).returncode for _ in range(12)]
+    assert codes == [0] * 12
