@@ -54,7 +54,6 @@ from elastic_launcher.coordinator.respawn.board import Board
 from elastic_launcher.coordinator.respawn.lives import NodeLives
 from elastic_launcher.coordinator.respawn.restart import decide_restarts
 from elastic_launcher.coordinator.respawn.rounds import decide_rounds
-from elastic_launcher.coordinator.roster import Exit
 from elastic_launcher.coordinator.server import ControlServer
 from elastic_launcher.coordinator.state import State, Target
 from elastic_launcher.coordinator.store import Store
