@@ -35,7 +35,7 @@ def made(kind: str, *names: str) -> Iterator[None]:
         yield
     finally:
         for name in missing:
-            kubectl("delete", kind, name, "--wait=false")
+            kubectl("delete", kind, name)
 
 
 @pytest.fixture(scope="module")
