@@ -73,7 +73,12 @@ class Stage:
         self.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": HINTS}, "data": {"hints.json": text}})
 
     def launch(
-        self, *arguments: str, script: Path | str, argument: str, template: dict[str, Any] | None = None
+        self,
+        *arguments: str,
+        script: Path | str,
+        argument: str,
+        template: dict[str, Any] | None = None,
+        environment: dict[str, str] | None = None,
     ) -> None:
         """Starts the launcher; the namespace's end ends it.
 
@@ -82,6 +87,7 @@ class Stage:
             script: The training script: its path, or its text.
             argument: The script's only argument.
             template: What each node's pod has besides, as fields of its ``spec``.
+            environment: Variables of the launcher.
         """
         node = pods.python_pod(self.space, "node", writable=[self.folder])["spec"]
         container = node["containers"][0]
@@ -100,6 +106,7 @@ class Stage:
         pod |= {"serviceAccountName": NAME, "automountServiceAccountToken": True}
         pod["volumes"].append({"name": "code", "configMap": {"name": "code"}})
         pod["containers"][0]["volumeMounts"].append({"name": "code", "mountPath": "/code"})
+        pod["containers"][0]["env"] += [{"name": name, "value": value} for name, value in (environment or {}).items()]
         self.apply(
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": files},
             {

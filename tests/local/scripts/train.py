@@ -40,6 +40,7 @@ KEYS: dict[str, Any] = {
     "slow_members": [],  # whose micro-batches take `slow` seconds longer, while the file "fast" is not there
     "slow": 0.0,
     "slow_evaluation": 0.0,  # seconds that each of its batches takes longer, while the file "fast" is not there
+    "linger": [],  # who goes on after the training until the file "home" is there
     "fault": "",  # what goes wrong, on the rank of fault_rank
     "fault_rank": 1,
     "fault_step": 3,
@@ -132,7 +133,7 @@ def evaluated(job: elastic.Job, model: nn.Module, loader: Any) -> None:
         return {"loss": functional.cross_entropy(model(x), y, reduction="sum")}
 
     sums = job.evaluate(loss, loader)
-    with open(FOLDER / f"sums-{os.getpid()}.jsonl", "a") as file:
+    with open(FOLDER / f"sums-{MEMBER}-{os.getpid()}.jsonl", "a") as file:
         file.write(json.dumps({"step": job.step, **sums}) + "\n")
 
 
@@ -157,7 +158,7 @@ def main() -> None:
     dataset = Numbered(samples + (off and OPTIONS["fault"] == "differs: data"))
     loader = job.dataloader(dataset, shuffle=True, seed=7, num_workers=OPTIONS["workers"])
     slow = OPTIONS["slow_forward"] if joiner else 0.0
-    with open(FOLDER / f"ledger-{os.getpid()}.jsonl", "w", buffering=1) as ledger:
+    with open(FOLDER / f"ledger-{MEMBER}-{os.getpid()}.jsonl", "w", buffering=1) as ledger:  # pids are a pod's own
         for _ in job.epochs(OPTIONS["epochs"]):
             for indices, x, y in loader:
                 if slow:
@@ -213,6 +214,8 @@ def main() -> None:
         evaluated(job, model, loader)
     if OPTIONS["die"] == "after" and MEMBER == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+    while MEMBER in OPTIONS["linger"] and not (FOLDER / "home").exists():
+        time.sleep(0.05)
     if job.is_main:
         torch.save({"model": plain.state_dict(), "step": job.step, "state": job.state}, FOLDER / "model.pt")
 
