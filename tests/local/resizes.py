@@ -24,9 +24,9 @@ def allow(path: Path, gpus: int) -> None:
     os.replace(aside, path)
 
 
-def formed(job: Launcher, world_size: int, after: int) -> dict[str, Any]:
+def formed(job: Launcher, world_size: int, after: int, timeout: float = LONG) -> dict[str, Any]:
     """Waits for the generation of that size that comes after a number of others, and for progress in it."""
-    job.events.wait("generation_formed", lambda e: e["generation"] > after and e["world_size"] == world_size, LONG)
+    job.events.wait("generation_formed", lambda e: e["generation"] > after and e["world_size"] == world_size, timeout)
     found = [e for e in job.events.of("generation_formed") if e["generation"] > after and e["world_size"] == world_size]
-    job.events.wait("progress", lambda e: e["step"] > found[0]["first_step"] + 1, LONG)
+    job.events.wait("progress", lambda e: e["step"] > found[0]["first_step"] + 1, timeout)
     return found[0]
