@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 
+from elastic_launcher.cli.cluster_status import ToldStatus
 from elastic_launcher.coordinator.escort import Escorted
 from elastic_launcher.coordinator.observations import NodeNoticed, NodeStands, StopAsked
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
@@ -18,10 +19,12 @@ from elastic_launcher.engines.kubernetes.settle import Settled
 from elastic_launcher.engines.kubernetes.succession import Succession
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.login import Login
+from elastic_launcher.workdir import Layout
 
 LOOK_SECONDS = 0.25  # between looks at how nodes stand: the engine follows them itself
 PENDING_SECONDS = 5.0  # that the reasons must have been the same before they are told: most nodes start within
 STATUS_SECONDS = 5.0  # between writes of the status
+LAST_SECONDS = 5.0  # for the last one
 
 
 class ClusterEscort:
@@ -31,12 +34,14 @@ class ClusterEscort:
         login: The cluster.
         settled: What the launcher has there.
         engine: Follows the nodes.
+        layout: The job's work directory.
     """
 
-    def __init__(self, login: Login, settled: Settled, engine: KubernetesEngine) -> None:
+    def __init__(self, login: Login, settled: Settled, engine: KubernetesEngine, layout: Layout) -> None:
         self._login = login
         self._settled = settled
         self._engine = engine
+        self._status = ToldStatus(layout)
         self._succession: Succession | None = None
         self._known: Mapping[int, Standing] = {}
 
@@ -48,8 +53,16 @@ class ClusterEscort:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._succession.run(lambda verdict: _stop(job, verdict.why)))
                 group.create_task(self._keep(job, seat))
-                group.create_task(self._tell_status(job, seat))
+                group.create_task(self._tell_status(seat))
                 group.create_task(self._look_after(job))
+
+    async def tell_last(self) -> None:
+        """Writes how the job stands when its launcher ends."""
+        async with Api(self._login) as api:
+            seat = Seat(api, self._settled.namespace, self._settled.names, self._settled.record)
+            with contextlib.suppress(ApiError, Deposed, TimeoutError):
+                async with asyncio.timeout(LAST_SECONDS):
+                    await seat.tell(self._status.now())
 
     async def signalled(self, job: Escorted) -> None:
         """SIGTERM has come."""
@@ -68,14 +81,11 @@ class ClusterEscort:
         except Deposed as deposed:
             job.leave(f"{deposed}: this launcher leaves the job as it is", self._engine.leave)
 
-    async def _tell_status(self, job: Escorted, seat: Seat) -> None:
-        told = None
+    async def _tell_status(self, seat: Seat) -> None:
         while True:
-            status = job.status()
-            if status != told:
-                with contextlib.suppress(ApiError, Deposed):  # the next one says it; who follows the seat sees the rest
-                    await seat.tell(status)
-                    told = status
+            status = await asyncio.to_thread(self._status.now)
+            with contextlib.suppress(ApiError, Deposed):  # the next one says it; who follows the seat sees the rest
+                await seat.tell(status)
             await asyncio.sleep(STATUS_SECONDS)
 
     async def _look_after(self, job: Escorted) -> None:

@@ -143,7 +143,7 @@ def launch(config: JobConfig, directory: Path) -> int:
         try:
             code, message = asyncio.run(_train(coordinator, showing, hurry))
         finally:
-            place.engine.close()
+            place.close()
             display.stop()
         say(_report(work_dir))
         say(message)
