@@ -13,11 +13,15 @@ from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
 from elastic_launcher.engines.kubernetes.owner import Order, Verdict
 from elastic_launcher.engines.kubernetes.pending import pending_line
 from elastic_launcher.engines.kubernetes.pods import Leaving, Running, Standing, Waiting
+from elastic_launcher.engines.kubernetes.reviews import lacks
+from elastic_launcher.engines.kubernetes.rights import MACHINES_OF_ALL
 from elastic_launcher.engines.kubernetes.seat import Deposed, Seat
 from elastic_launcher.engines.kubernetes.service import STOP
 from elastic_launcher.engines.kubernetes.settle import Settled
 from elastic_launcher.engines.kubernetes.succession import Succession
+from elastic_launcher.engines.kubernetes.taints import notice_of
 from elastic_launcher.kube.api import Api, ApiError
+from elastic_launcher.kube.collection import Change, Collection, Snapshot, changes
 from elastic_launcher.kube.login import Login
 from elastic_launcher.workdir import Layout
 
@@ -44,6 +48,7 @@ class ClusterEscort:
         self._status = ToldStatus(layout)
         self._succession: Succession | None = None
         self._known: Mapping[int, Standing] = {}
+        self._going: dict[str, str] = {}
 
     async def run(self, job: Escorted) -> None:
         """Tells what happens, for ever."""
@@ -55,6 +60,7 @@ class ClusterEscort:
                 group.create_task(self._keep(job, seat))
                 group.create_task(self._tell_status(seat))
                 group.create_task(self._look_after(job))
+                group.create_task(self._watch_machines(api))
 
     async def tell_last(self) -> None:
         """Writes how the job stands when its launcher ends."""
@@ -91,7 +97,8 @@ class ClusterEscort:
     async def _look_after(self, job: Escorted) -> None:
         pending = PendingLine(asyncio.get_running_loop().time)
         while True:
-            standings = await asyncio.to_thread(self._engine.standings)
+            found = await asyncio.to_thread(self._engine.standings)
+            standings = {node: self._forewarned(standing) for node, standing in found.items()}
             for node, standing in standings.items():
                 if node in job.state.nodes and standing != self._known.get(node):
                     _tell(job, node, standing)
@@ -100,6 +107,26 @@ class ClusterEscort:
             if line:
                 job.note("warning", message=line)
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _watch_machines(self, api: Api) -> None:
+        """Follows the machines' taints, where that is granted."""
+        try:
+            if await lacks(api, [MACHINES_OF_ALL]):
+                return
+        except ApiError:
+            return
+        async with contextlib.aclosing(changes(api, Collection("/api/v1/nodes"))) as found:
+            async for change in found:
+                match change:
+                    case Snapshot(objects=machines):
+                        self._going = {one["metadata"]["name"]: notice_of(one) for one in machines}
+                    case Change(object=machine, deleted=deleted):
+                        self._going[machine["metadata"]["name"]] = "" if deleted else notice_of(machine)
+
+    def _forewarned(self, standing: Standing) -> Standing:
+        """Returns how a node stands, by what its machine says as well."""
+        why = self._going.get(standing.machine, "") if isinstance(standing, Running) else ""
+        return Leaving(why, None) if why else standing
 
 
 class PendingLine:
