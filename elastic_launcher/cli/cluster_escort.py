@@ -103,7 +103,7 @@ class ClusterEscort:
                 if node in job.state.nodes and standing != self._known.get(node):
                     _tell(job, node, standing)
             self._known = standings
-            line = pending.take(standings)
+            line = pending.take(standings, job.state.generation > 0)
             if line:
                 job.note("warning", message=line)
             await asyncio.sleep(LOOK_SECONDS)
@@ -142,10 +142,15 @@ class PendingLine:
         self._since = 0.0
         self._told = ""
 
-    def take(self, standings: Mapping[int, Standing]) -> str:
-        """Returns what is to be said now; mostly nothing."""
+    def take(self, standings: Mapping[int, Standing], trains: bool) -> str:
+        """Returns what is to be said now; mostly nothing.
+
+        Args:
+            standings: How the nodes stand.
+            trains: Whether the training has begun.
+        """
         waiting = [one for one in standings.values() if isinstance(one, Waiting)]
-        line = pending_line(waiting, sum(isinstance(one, Running) for one in standings.values()))
+        line = pending_line(waiting, sum(isinstance(one, Running) for one in standings.values()), trains)
         if line != self._line:
             self._line, self._since = line, self._clock()
         if line == self._told or (line and self._clock() - self._since < PENDING_SECONDS):

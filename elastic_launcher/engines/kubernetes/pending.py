@@ -22,12 +22,13 @@ _ADVICE = {
 }
 
 
-def pending_line(waiting: Iterable[Waiting], running: int) -> str:
+def pending_line(waiting: Iterable[Waiting], running: int, trains: bool) -> str:
     """Returns what to tell; empty where no node waits.
 
     Args:
         waiting: The nodes that wait.
         running: How many run.
+        trains: Whether the training has begun.
     """
     reasons = Counter(waiting)
     count = reasons.total()
@@ -36,5 +37,6 @@ def pending_line(waiting: Iterable[Waiting], running: int) -> str:
     ranked = sorted(reasons, key=lambda one: (-reasons[one], one.cause, one.why))
     said = [f"{reasons[one]} × {one.why}" if len(reasons) > 1 else one.why for one in ranked]
     advice = dict.fromkeys(_ADVICE[one.cause] for one in ranked if _ADVICE[one.cause])
-    goes_on = f"Training goes on with {running}" if running else "Nothing trains yet"
+    some = f" with {running}" if running else ""
+    goes_on = f"Training goes on{some}" if trains and running else f"Nothing trains yet{some}"
     return f"{count} of {count + running} nodes pending: {'; '.join(said)}. {'; '.join((goes_on, *advice))}."

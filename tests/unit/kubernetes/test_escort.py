@@ -25,7 +25,7 @@ def test_a_reason_that_lasts_is_told_once_and_one_that_passes_never() -> None:
 
     def after(seconds: float, *standings: Standing) -> str:
         clock.now += seconds
-        return line.take(dict(enumerate(standings, start=1)))
+        return line.take(dict(enumerate(standings, start=1)), True)
 
     assert after(0, RUNS, Waiting(Cause.STARTING, "its container is being started")) == ""
     assert after(PENDING_SECONDS - 1, RUNS, WAITS) == ""
