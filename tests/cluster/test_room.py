@@ -98,3 +98,14 @@ def test_a_replacement_that_the_quota_refuses_comes_once_that_is_raised(stage: S
     limit(stage, 3)
     formed(stage, 3, generation, LONG)
     finish(stage)
+
+
+def test_an_image_that_is_not_there_is_said_and_given_up_in_the_time_that_was_asked_for(stage: Stage) -> None:
+    container = {"name": "main", "image": "localhost/none:1", "imagePullPolicy": "Never"}
+    given = {"script": SCRIPT, "argument": options(stage.folder), "template": {"containers": [container]}}
+    stage.launch("--nodes=1:1", "--pending-timeout=30s", **given)
+    assert stage.wait() == 76
+    assert "check the image's name" in told(stage, "1 of 1 nodes pending", "localhost/none:1")
+    (finished,) = stage.events.of("job_finished")
+    assert "node 1 was pending for 30 s (--pending-timeout)" in finished["message"], finished
+    assert stage.events.of("generation_formed") == []
