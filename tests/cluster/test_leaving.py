@@ -19,7 +19,6 @@ from tests.support import until
 pytestmark = pytest.mark.timeout(1200)  # each node that joins takes half a minute on a busy machine
 
 NODES = 4
-TAINT = "elastic-launcher.test/goes"
 PACE = 0.05  # seconds that a micro-batch takes at least: who trains leaves the machine to those that start
 PATIENT = ("--heartbeat-timeout=600", "--progress-timeout=600")
 """So that a rank which a test holds up is not taken for lost."""

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.timeout(1200)  # each node that joins takes half a minu
 
 FOLLOW = f"--hints=configmap/{HINTS}"
 QUOTA = f"requests.{GPU}"
-MIN_WAIT = 30.0  # seconds: long enough for nodes to start, short enough for a test
 PACE = 0.05  # seconds that a micro-batch takes at least: who trains leaves the machine to those that start
 
 
