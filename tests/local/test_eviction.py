@@ -78,7 +78,7 @@ def test_a_frozen_peer_that_thaws_after_its_eviction_touches_nothing(tmp_path: P
         event = formed(job, 2, 1)
         job.events.wait("checkpoint_saved", lambda one: one["step"] > event["first_step"], LONG)
         assert peer.status() == psutil.STATUS_STOPPED
-        ledger = tmp_path / f"ledger-{peer.pid}.jsonl"
+        ledger = tmp_path / f"ledger-{frozen}-{peer.pid}.jsonl"
         before = completed(ledger)
         os.kill(peer.pid, signal.SIGCONT)
         until(lambda: not peer.is_running() or peer.status() == psutil.STATUS_ZOMBIE, "the thawed peer leaves", LONG)

@@ -132,7 +132,7 @@ def evaluated(job: elastic.Job, model: nn.Module, loader: Any) -> None:
         return {"loss": functional.cross_entropy(model(x), y, reduction="sum")}
 
     sums = job.evaluate(loss, loader)
-    with open(FOLDER / f"sums-{os.getpid()}.jsonl", "a") as file:
+    with open(FOLDER / f"sums-{MEMBER}-{os.getpid()}.jsonl", "a") as file:
         file.write(json.dumps({"step": job.step, **sums}) + "\n")
 
 
@@ -157,7 +157,7 @@ def main() -> None:
     dataset = Numbered(samples + (off and OPTIONS["fault"] == "differs: data"))
     loader = job.dataloader(dataset, shuffle=True, seed=7, num_workers=OPTIONS["workers"])
     slow = OPTIONS["slow_forward"] if joiner else 0.0
-    with open(FOLDER / f"ledger-{os.getpid()}.jsonl", "w", buffering=1) as ledger:
+    with open(FOLDER / f"ledger-{MEMBER}-{os.getpid()}.jsonl", "w", buffering=1) as ledger:  # a pod counts pids anew
         for _ in job.epochs(OPTIONS["epochs"]):
             for indices, x, y in loader:
                 if slow:
