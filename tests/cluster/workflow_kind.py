@@ -31,6 +31,8 @@ WORKFLOW_KIND: dict[str, Any] = {
     },
 }
 _KIND = f"{KINDS}/{WORKFLOW_KIND['metadata']['name']}"
+NOT_YET = (404, 429)
+"""What the API answers while a kind is being made known, and while its storage is."""
 WORKFLOW: dict[str, Any] = {
     "apiVersion": "argoproj.io/v1alpha1",
     "kind": "Workflow",
@@ -44,6 +46,7 @@ def workflows_known() -> Iterator[None]:
     """Has a cluster know Workflows meanwhile, unless it does anyway."""
     made = asyncio.run(_make_known())
     try:
+        asyncio.run(_wait_until_served())
         yield
     finally:
         if made:
@@ -56,20 +59,19 @@ async def _make_known() -> bool:
         if await is_there(api, _KIND):
             return False
         await api.request("POST", KINDS, WORKFLOW_KIND)
-        async with asyncio.timeout(PATIENCE):
-            while not await _is_served(api):
-                await asyncio.sleep(0.1)
         return True
 
 
-async def _is_served(api: Api) -> bool:
-    try:
-        await api.request("GET", "/apis/argoproj.io/v1alpha1/workflows")
-    except ApiError as error:
-        if error.status != 404:  # the kind is being made known
-            raise
-        return False
-    return True
+async def _wait_until_served() -> None:
+    async with Api(log_in()) as api, asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await api.request("GET", "/apis/argoproj.io/v1alpha1/workflows")
+                return
+            except ApiError as error:
+                if error.status not in NOT_YET:
+                    raise
+            await asyncio.sleep(0.1)
 
 
 async def _forget() -> None:
