@@ -60,6 +60,7 @@ class JobConfig:
         wait_for_quota: Seconds to wait for a hint that allows ``min_nodes``, at the start and each time later on.
         work_dir: Folder of the job's files; None for a new one.
         max_runtime: Seconds after which this launch is saved and ends; None for no limit.
+        metrics_port: Where the launcher answers Prometheus; None for nowhere.
         start_timeout: Seconds until a node that is not warm counts as failed.
         pending_timeout: Seconds that a node may wait for a place in the cluster; None for no limit.
         min_wait: Seconds that fewer nodes than ``min_nodes`` hold their places in the cluster before training.
@@ -98,6 +99,7 @@ class JobConfig:
     wait_for_quota: float = 0.0
     work_dir: str | None = None
     max_runtime: float | None = None
+    metrics_port: int | None = None
     start_timeout: float = 600.0
     pending_timeout: float | None = None
     min_wait: float = 300.0
@@ -126,6 +128,8 @@ class JobConfig:
             value = getattr(self, key)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ConfigError(f"{_flag(key)} is {value}: it must be a whole number, 1 or more")
+        if self.metrics_port is not None and not 1 <= self.metrics_port <= 65535:
+            raise ConfigError(f"--metrics-port is {self.metrics_port}: it must be a port, 1 to 65535")
         for key, least in (
             ("wait_for_quota", 0.0),
             ("max_runtime", 0.1),

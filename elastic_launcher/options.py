@@ -110,6 +110,7 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "Save and end with exit code 75 when this launch has taken so long: 90s, 30m, 12h.",
     ),
+    Option("metrics_port", "whole", "PORT", None, "Where the launcher answers Prometheus, at /metrics."),
     Option("start_timeout", "seconds", "SECONDS", "600", "A node that is not ready to train by then counts as failed."),
     Option(
         "pending_timeout",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_launcher.agent import processes, torchrun
+from elastic_launcher.agent.echo import Echo
 from elastic_launcher.agent.lives import Lives
 from elastic_launcher.agent.log_sender import LogSender
 from elastic_launcher.agent.outbox import Outbox
@@ -146,7 +147,7 @@ class Agent:
             def tell(offset: int, data: str) -> None:
                 outbox.put("log", {"local_rank": local_rank, "offset": offset, "data": data})
 
-            return LogSender(self._layout.rank_log(self._node, local_rank), tell)
+            return LogSender(self._layout.rank_log(self._node, local_rank), tell, Echo(local_rank))
 
         return [sender(local_rank) for local_rank in range(len(self._members))] if self._elsewhere else []
 

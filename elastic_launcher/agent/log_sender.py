@@ -12,6 +12,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from elastic_launcher.agent.echo import Echo
+
 CHUNK = 1 << 17
 """Bytes told of one rank at a time."""
 MOST_BEHIND = 1 << 20
@@ -26,11 +28,13 @@ class LogSender:
     Args:
         path: The file; it need not be there yet.
         tell: Takes how many bytes were told before, and the next ones in base64.
+        echo: Repeats the same on the node's own output.
     """
 
-    def __init__(self, path: Path, tell: Callable[[int, str], None]) -> None:
+    def __init__(self, path: Path, tell: Callable[[int, str], None], echo: Echo) -> None:
         self._path = path
         self._tell = tell
+        self._echo = echo
         self._read = 0
         self._told = 0
 
@@ -54,7 +58,8 @@ class LogSender:
         """Tells what is left, a bounded amount: something may still write."""
         for _ in range(MOST_BEHIND // CHUNK + 1):
             if not self.send():
-                return
+                break
+        self._echo.end()
 
     def _leave_out(self, size: int) -> None:
         skipped = size - self._read - MOST_BEHIND
@@ -65,3 +70,4 @@ class LogSender:
     def _put(self, data: bytes) -> None:
         self._tell(self._told, base64.b64encode(data).decode())
         self._told += len(data)
+        self._echo.take(data)

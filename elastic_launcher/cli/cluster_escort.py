@@ -6,23 +6,30 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 
+from elastic_launcher.cli.cluster_status import ToldStatus
 from elastic_launcher.coordinator.escort import Escorted
 from elastic_launcher.coordinator.observations import NodeNoticed, NodeStands, StopAsked
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
 from elastic_launcher.engines.kubernetes.owner import Order, Verdict
 from elastic_launcher.engines.kubernetes.pending import pending_line
 from elastic_launcher.engines.kubernetes.pods import Leaving, Running, Standing, Waiting
+from elastic_launcher.engines.kubernetes.reviews import lacks
+from elastic_launcher.engines.kubernetes.rights import MACHINES_OF_ALL
 from elastic_launcher.engines.kubernetes.seat import Abolished, Deposed, Seat
 from elastic_launcher.engines.kubernetes.service import STOP
 from elastic_launcher.engines.kubernetes.settle import Settled
 from elastic_launcher.engines.kubernetes.succession import Succession
+from elastic_launcher.engines.kubernetes.taints import notice_of
 from elastic_launcher.kube.api import Api, ApiError
+from elastic_launcher.kube.collection import Change, Collection, Snapshot, changes
 from elastic_launcher.kube.login import Login
+from elastic_launcher.workdir import Layout
 
 LOOK_SECONDS = 0.25  # between looks at how nodes stand: the engine follows them itself
 PENDING_SECONDS = 5.0  # that the reasons must have been the same before they are told: most nodes start within
 OWNER_SECONDS = 2.0  # after the Service has gone: what it belonged to may have gone, which has the job saved and ended
 STATUS_SECONDS = 5.0  # between writes of the status
+LAST_SECONDS = 5.0  # for the last one
 
 
 class ClusterEscort:
@@ -32,14 +39,17 @@ class ClusterEscort:
         login: The cluster.
         settled: What the launcher has there.
         engine: Follows the nodes.
+        layout: The job's work directory.
     """
 
-    def __init__(self, login: Login, settled: Settled, engine: KubernetesEngine) -> None:
+    def __init__(self, login: Login, settled: Settled, engine: KubernetesEngine, layout: Layout) -> None:
         self._login = login
         self._settled = settled
         self._engine = engine
+        self._status = ToldStatus(layout)
         self._succession: Succession | None = None
         self._known: Mapping[int, Standing] = {}
+        self._going: dict[str, str] = {}
 
     async def run(self, job: Escorted) -> None:
         """Tells what happens, for ever."""
@@ -49,8 +59,17 @@ class ClusterEscort:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._succession.run(lambda verdict: _stop(job, verdict.why)))
                 group.create_task(self._keep(job, seat))
-                group.create_task(self._tell_status(job, seat))
+                group.create_task(self._tell_status(seat))
                 group.create_task(self._look_after(job))
+                group.create_task(self._watch_machines(api))
+
+    async def tell_last(self) -> None:
+        """Writes how the job stands when its launcher ends."""
+        async with Api(self._login) as api:
+            seat = Seat(api, self._settled.namespace, self._settled.names, self._settled.record)
+            with contextlib.suppress(ApiError, Deposed, TimeoutError):
+                async with asyncio.timeout(LAST_SECONDS):
+                    await seat.tell(self._status.now())
 
     async def signalled(self, job: Escorted) -> None:
         """SIGTERM has come."""
@@ -73,20 +92,18 @@ class ClusterEscort:
         except Deposed as deposed:
             job.leave(f"{deposed}: this launcher leaves the job as it is", self._engine.leave)
 
-    async def _tell_status(self, job: Escorted, seat: Seat) -> None:
-        told = None
+    async def _tell_status(self, seat: Seat) -> None:
         while True:
-            status = job.status()
-            if status != told:
-                with contextlib.suppress(ApiError, Deposed):  # the next one says it; who follows the seat sees the rest
-                    await seat.tell(status)
-                    told = status
+            status = await asyncio.to_thread(self._status.now)
+            with contextlib.suppress(ApiError, Deposed):  # the next one says it; who follows the seat sees the rest
+                await seat.tell(status)
             await asyncio.sleep(STATUS_SECONDS)
 
     async def _look_after(self, job: Escorted) -> None:
         pending = PendingLine(asyncio.get_running_loop().time)
         while True:
-            standings = await asyncio.to_thread(self._engine.standings)
+            found = await asyncio.to_thread(self._engine.standings)
+            standings = {node: self._forewarned(standing) for node, standing in found.items()}
             for node, standing in standings.items():
                 if node in job.state.nodes and standing != self._known.get(node):
                     _tell(job, node, standing)
@@ -95,6 +112,26 @@ class ClusterEscort:
             if line:
                 job.note("warning", message=line)
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _watch_machines(self, api: Api) -> None:
+        """Follows the machines' taints, where that is granted."""
+        try:
+            if await lacks(api, [MACHINES_OF_ALL]):
+                return
+        except ApiError:
+            return
+        async with contextlib.aclosing(changes(api, Collection("/api/v1/nodes"))) as found:
+            async for change in found:
+                match change:
+                    case Snapshot(objects=machines):
+                        self._going = {one["metadata"]["name"]: notice_of(one) for one in machines}
+                    case Change(object=machine, deleted=deleted):
+                        self._going[machine["metadata"]["name"]] = "" if deleted else notice_of(machine)
+
+    def _forewarned(self, standing: Standing) -> Standing:
+        """Returns how a node stands, by what its machine says as well."""
+        why = self._going.get(standing.machine, "") if isinstance(standing, Running) else ""
+        return Leaving(why, None) if why else standing
 
 
 class PendingLine:

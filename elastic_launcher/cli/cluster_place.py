@@ -53,7 +53,8 @@ class ClusterPlace:
         self._cluster = KubernetesEngine(login, settled.namespace, make_plan(config, settled))
         self._found: Sequence[NodeSpec] = ()
         self.engine: Engine = self._cluster
-        self.escort: Escort | None = ClusterEscort(login, settled, self._cluster)
+        self._escort = ClusterEscort(login, settled, self._cluster, work_dir.layout)
+        self.escort: Escort | None = self._escort
         where = Where(EVERYWHERE, settled.record.address, PORTS["control"], PORTS["store"])
         self.home = Home(where, bytes.fromhex(settled.key), code)
         self.remarks: Sequence[str] = [
@@ -97,6 +98,11 @@ class ClusterPlace:
         """Ends all nodes that the cluster has of this job."""
         self.find()
         self._cluster.end_all()
+
+    def close(self) -> None:
+        """Leaves the cluster, which is told how the job stands."""
+        self._cluster.close()
+        asyncio.run(self._escort.tell_last())
 
     def kill_all(self, nodes: Collection[int]) -> None:
         """Ends all nodes, and leaves the cluster."""

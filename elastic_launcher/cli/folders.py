@@ -1,4 +1,4 @@
-"""What commands about a job have in common: the folder that they are given, and how they refuse it."""
+"""What commands about a job have in common: the folder, or the name, that they are given, and how they refuse it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,6 +15,37 @@ import typer
 from elastic_launcher.config import ExitCode
 from elastic_launcher.events import Event, EventError, read_last
 from elastic_launcher.workdir import Layout, process_start
+
+SCHEME = "job/"
+JOB = "The job's work directory; or job/[NAMESPACE/]NAME, of a cluster."
+"""Of a command's argument."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobName:
+    """Which job of a cluster.
+
+    Attributes:
+        namespace: Where it is; "" for the one that is meant where none is named.
+        name: Its id, the beginning of that, or the name of what its launcher belongs to.
+    """
+
+    namespace: str
+    name: str
+
+
+def named(given: Path) -> JobName | None:
+    """Returns which job of a cluster a command's argument names; None where it is a path.
+
+    Raises:
+        typer.Exit: If it is neither.
+    """
+    if not str(given).startswith(SCHEME) or given.exists():
+        return None
+    parts = given.parts[1:]
+    if len(parts) > 2:
+        refuse(f"{given} is no job: give a work directory, {SCHEME}NAME or {SCHEME}NAMESPACE/NAME")
+    return JobName(parts[0] if len(parts) == 2 else "", parts[-1])
 
 
 def refuse(message: str) -> NoReturn:

@@ -98,6 +98,7 @@ def launch(config: JobConfig, directory: Path) -> int:
         ConfigError: If its work directory can't be had.
     """
     from elastic_launcher.cli.display import Display
+    from elastic_launcher.cli.metrics import serving
 
     began = time.monotonic()
     try:
@@ -139,11 +140,12 @@ def launch(config: JobConfig, directory: Path) -> int:
             home=place.home,
             escort=place.escort,
         )
-        display.start()
         try:
-            code, message = asyncio.run(_train(coordinator, showing, hurry))
+            with serving(config.metrics_port, lambda: display.state):
+                display.start()
+                code, message = asyncio.run(_train(coordinator, showing, hurry))
         finally:
-            place.engine.close()
+            place.close()
             display.stop()
         say(_report(work_dir))
         say(message)

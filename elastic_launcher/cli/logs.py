@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from elastic_launcher.cli.folders import ended, job_folder, launcher_lives, read_document, refuse
+from elastic_launcher.cli.folders import JOB, ended, job_folder, launcher_lives, named, read_document, refuse
 from elastic_launcher.cli.lines import JobLines, Line
 from elastic_launcher.config import ExitCode
 from elastic_launcher.options import ConfigError
@@ -23,23 +23,28 @@ POLL = 0.1
 
 
 def logs(
-    work_dir: Annotated[Path, typer.Argument(metavar="WORK_DIR", help="The job's work directory.")],
+    work_dir: Annotated[Path, typer.Argument(metavar="JOB", help=JOB)],
     rank: Annotated[int | None, typer.Option("--rank", metavar="N", min=0, help="Only what this rank wrote.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it is written, until the job ends.")] = False,
 ) -> None:
     """Prints what a job's ranks wrote, each line with its rank, over all generations and runs of the job."""
-    layout = job_folder(work_dir)
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends this quietly, as it does `cat`
+    wanted = named(work_dir)
+    if wanted is not None:
+        from elastic_launcher.cli.cluster_commands import print_logs  # loads what speaks with a cluster
+
+        return print_logs(wanted, rank, follow)
+    layout = job_folder(work_dir)
     lines = JobLines(layout.logs)
     try:
-        _print(lines.written(), rank)
+        print_lines(lines.written(), rank)
         while follow and (rank is None or rank < _most_ranks(layout)) and _lives(layout):
             time.sleep(POLL)
-            _print(lines.new(), rank)
-        _print(lines.new(), rank)  # what was written between the last look and the job's end
+            print_lines(lines.new(), rank)
+        print_lines(lines.new(), rank)  # what was written between the last look and the job's end
         ranks = lines.ranks or {0}
-        _print(lines.rest(), rank)
+        print_lines(lines.rest(), rank)
     except KeyboardInterrupt:
         raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
     if rank is not None and rank not in ranks:
@@ -47,7 +52,8 @@ def logs(
         refuse(f"the job in {layout.path} never had a rank {rank}: {known}")
 
 
-def _print(lines: Iterable[Line], rank: int | None) -> None:
+def print_lines(lines: Iterable[Line], rank: int | None) -> None:
+    """Prints lines, all or those of one rank."""
     for line in lines:
         if rank is None or line.rank == rank:
             sys.stdout.buffer.write(f"{line}\n".encode())

@@ -51,6 +51,9 @@ class Place(Protocol):
     def end_leftovers(self) -> None:
         """Ends all that an earlier launcher has left."""
 
+    def close(self) -> None:
+        """Lets go of the nodes: the launcher ends."""
+
     def kill_all(self, nodes: Collection[int]) -> None:
         """Ends all nodes at once, whatever the coordinator does."""
 
@@ -93,6 +96,10 @@ class LocalPlace:
     def end_leftovers(self) -> None:
         """Kills all processes that know the work directory, but this one."""
         processes.kill_until_none(str(self._work_dir.path), spare=(os.getpid(),))
+
+    def close(self) -> None:
+        """Kills what is left of the nodes."""
+        self._local.close()
 
     def kill_all(self, nodes: Collection[int]) -> None:
         """Kills all processes that know the work directory."""

@@ -15,12 +15,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from elastic_launcher.cli.folders import job_folder, launcher_lives, read_document, refuse
+from elastic_launcher.cli.folders import JOB, job_folder, launcher_lives, named, read_document, refuse
 from elastic_launcher.events import EventError, read_events
 from elastic_launcher.report.describe import position, quota, slow
 from elastic_launcher.report.state import JobState, fold
 from elastic_launcher.report.words import NONE, clock, duration, first_line, listing, number, plural, rate
-from elastic_launcher.workdir import Layout
 
 GONE = "launcher gone"
 STYLES = {
@@ -33,10 +32,15 @@ STYLES = {
 
 
 def status(
-    work_dir: Annotated[Path, typer.Argument(metavar="WORK_DIR", help="The job's work directory.")],
+    work_dir: Annotated[Path, typer.Argument(metavar="JOB", help=JOB)],
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Shows how a job is doing while it runs, or how it ended."""
+    wanted = named(work_dir)
+    if wanted is not None:
+        from elastic_launcher.cli.cluster_commands import show_status  # loads what speaks with a cluster
+
+        return show_status(wanted, as_json)
     layout = job_folder(work_dir)
     try:
         state = fold(read_events(layout.events) if layout.events.exists() else ())
@@ -49,7 +53,7 @@ def status(
     if as_json:
         typer.echo(json.dumps(found))
         return
-    _show(layout, state, found, Console(highlight=False, soft_wrap=True))
+    show(("work directory", os.path.abspath(layout.path)), state, found)
 
 
 def document(
@@ -91,6 +95,7 @@ def document(
         "resizes": state.resizes,
         "hint": state.quota or None,
         "nodes": _nodes(state, over=gone or state.finished is not None),
+        "waits_for": state.waits_for or None,
         "stragglers": [dict(told) for _, told in sorted(state.stragglers.items())],
         "logged": state.logged,
         "launcher": {"host": job.get("host"), "pid": job.get("pid"), "alive": alive, "control": control.get("url")},
@@ -120,8 +125,16 @@ def _nodes(state: JobState, *, over: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _show(layout: Layout, state: JobState, found: Mapping[str, Any], console: Console) -> None:
-    rows = _rows(layout, state, found)
+def show(where: tuple[str, str], state: JobState, found: Mapping[str, Any]) -> None:
+    """Prints a status.
+
+    Args:
+        where: Its last line, name and value.
+        state: What the events tell.
+        found: What `document` returned.
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    rows = _rows(where, state, found)
     if not console.is_terminal:
         for name, value in rows:
             typer.echo(f"{name + ':':<20} {value}")
@@ -134,7 +147,7 @@ def _show(layout: Layout, state: JobState, found: Mapping[str, Any], console: Co
     console.print(Panel(table, title=Text(str(found["name"])), title_align="left", expand=False))
 
 
-def _rows(layout: Layout, state: JobState, found: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _rows(where: tuple[str, str], state: JobState, found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns what is told, line by line; what is not known yet is left out."""
     code, since = found["exit_code"], f"{duration(found['seconds'])} after its start, {clock(found['started'])}"
     left = found["seconds_left"]
@@ -154,7 +167,7 @@ def _rows(layout: Layout, state: JobState, found: Mapping[str, Any]) -> list[tup
         *((name, number(value)) for name, value in state.logged.items()),
         ("last message", first_line(found["message"])),
         ("launcher", _launcher(found)),
-        ("work directory", os.path.abspath(layout.path)),
+        where,
     ]
     return [(name, value) for name, value in rows if value]
 

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from elastic_launcher.agent import processes
-from elastic_launcher.cli.folders import ended, job_folder, launcher_lives, read_document, refuse
+from elastic_launcher.cli.folders import JOB, ended, job_folder, launcher_lives, named, read_document, refuse
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.events import Event, EventFollower
@@ -24,8 +24,13 @@ PATIENCE = 600.0
 ENDED_WELL = (ExitCode.DONE, ExitCode.STOPPED, ExitCode.INTERRUPTED, ExitCode.NO_QUOTA)
 
 
-def stop(work_dir: Annotated[Path, typer.Argument(metavar="WORK_DIR", help="The job's work directory.")]) -> None:
+def stop(work_dir: Annotated[Path, typer.Argument(metavar="JOB", help=JOB)]) -> None:
     """Has a running job save itself and end with exit code 75; waits until nothing of it runs any more."""
+    wanted = named(work_dir)
+    if wanted is not None:
+        from elastic_launcher.cli.cluster_commands import stop_job  # loads what speaks with a cluster
+
+        return stop_job(wanted)
     layout = job_folder(work_dir)
     news = EventFollower(layout.events, offset=layout.events.stat().st_size if layout.events.exists() else 0)
     try:

@@ -406,10 +406,6 @@ class Coordinator:
             self._leaves = close
             self._end.set_result(Finish(ExitCode.STOPPED, why))
 
-    def status(self) -> dict[str, Any]:
-        """Returns the status document."""
-        return self._desk.status()
-
     def note(self, kind: str, **fields: Any) -> None:
         """Writes an event of what happens outside."""
         self._emit(kind, self._state.generation_number, **fields)

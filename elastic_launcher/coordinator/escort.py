@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from elastic_launcher.coordinator.observations import Observation
@@ -29,9 +29,6 @@ class Escorted(Protocol):
 
     def note(self, kind: str, **fields: Any) -> None:
         """Writes an event."""
-
-    def status(self) -> Mapping[str, Any]:
-        """Returns the status document."""
 
 
 class Escort(Protocol):

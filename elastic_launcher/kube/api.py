@@ -76,6 +76,16 @@ class Api:
             found: dict[str, Any] = await answer.json(content_type=None)
             return found
 
+    async def stream(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
+        """Yields what the server sends, piece by piece, until it ends.
+
+        Raises:
+            ApiError: If it refuses, or can't be reached.
+        """
+        async with self._answer("GET", path, None, query, "", None) as answer:
+            async for chunk in answer.content.iter_any():
+                yield chunk
+
     async def watch(self, path: str, version: str, query: Mapping[str, str]) -> AsyncGenerator[dict[str, Any], None]:
         """Yields each change of a collection after a version, bookmarks among them, until the server ends it.
 
@@ -106,7 +116,7 @@ class Api:
         body: Mapping[str, Any] | None,
         query: Mapping[str, str] | None,
         content_type: str,
-        quiet: float,
+        quiet: float | None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         assert self._session is not None
         headers = {"Accept": "application/json"}

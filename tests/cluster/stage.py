@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from tests.cluster import pods
 from tests.cluster.machine import cluster, volumes
 from tests.cluster.machine.kubectl import Kubectl
 from tests.cluster.machine.places import Places
+from tests.cluster.machine.processes import ClusterError
 from tests.manifests import MANIFESTS, objects
 from tests.support import EventFollower, until
 
@@ -186,6 +188,6 @@ def staged(folder: Path, purpose: str) -> Iterator[Stage]:
         )
         try:
             yield stage
-        except AssertionError as error:
-            error.add_note(f"the launcher's last words:\n{stage.log()[-4000:]}")
-            raise
+        finally:
+            with contextlib.suppress(ClusterError):  # where it never began
+                print(stage.log())  # pytest shows it beside what failed

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from elastic_launcher.agent import processes
+from elastic_launcher.agent.echo import Echo
 from elastic_launcher.agent.log_sender import MOST_BEHIND, LogSender
 from elastic_launcher.agent.own_folder import ToldToGo, make_own_folder
 from elastic_launcher.config import ExitCode, JobConfig
@@ -144,7 +145,7 @@ def test_a_log_is_told_whole_and_where_it_is_too_much_the_gap_is_named(tmp_path:
         assert offset == len(told)
         told.extend(base64.b64decode(data))
 
-    sender = LogSender(path, tell)
+    sender = LogSender(path, tell, Echo(0))
     assert not sender.send()
     path.write_bytes(b"first\n")
     sender.send_rest()
@@ -158,7 +159,7 @@ def test_a_log_is_told_whole_and_where_it_is_too_much_the_gap_is_named(tmp_path:
 def test_a_file_that_was_told_is_cut_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elastic_launcher.agent.log_sender.CUT_BYTES", 100)
     path, told = tmp_path / "1-0.log", []
-    sender = LogSender(path, lambda offset, data: told.append(base64.b64decode(data)))
+    sender = LogSender(path, lambda offset, data: told.append(base64.b64decode(data)), Echo(0))
     with open(path, "ab", buffering=0) as script:
         for line in (b"a" * 99 + b"\n", b"b\n"):
             script.write(line)

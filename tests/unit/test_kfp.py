@@ -62,7 +62,9 @@ def test_every_option_is_a_parameter_of_the_same_kind() -> None:
 def test_the_parameters_defaults_are_the_options_defaults() -> None:
     given = defaults()
     nodes = f"{given.pop('min_nodes')}:{given.pop('max_nodes')}"
-    given |= {name: given[name] or None for name in ("max_failures", "global_batch_size", "max_batch_per_gpu")}
+    given |= {
+        name: given[name] or None for name in ("max_failures", "metrics_port", "global_batch_size", "max_batch_per_gpu")
+    }
     argv = run_arguments("train.py", "", [], {**given, "nodes": nodes}, Path("unused"))
     assert read(argv) == JobConfig.from_texts({}, ["train.py"])
 

@@ -36,6 +36,7 @@ def elastic_train(
     wait_for_quota: float = 0,
     work_dir: str = "",
     max_runtime: str = "",
+    metrics_port: int = 0,
     start_timeout: float = 600,
     pending_timeout: str = "",
     min_wait: float = 300,
@@ -85,6 +86,7 @@ def elastic_train(
         wait_for_quota: Seconds to wait, at the start, and later saved and without a node, until hints allow min_nodes.
         work_dir: Folder for events, logs and report; without one, a folder of the step's own.
         max_runtime: Time after which the training is saved and the step ends, as 30m or 12h; without it, no limit.
+        metrics_port: Port of the step's pod at which the launcher answers Prometheus, at /metrics; 0 for none.
         start_timeout: Seconds after which a node that is not ready to train counts as failed.
         pending_timeout: How long a node may wait for a place in the cluster, as 90s or 30m; without it, no limit.
         min_wait: Seconds that fewer than min_nodes hold places in a cluster before training; then they give them back.
@@ -131,6 +133,7 @@ def elastic_train(
             "require_hints": require_hints,
             "wait_for_quota": wait_for_quota,
             "max_runtime": max_runtime,
+            "metrics_port": metrics_port or None,
             "start_timeout": start_timeout,
             "pending_timeout": pending_timeout,
             "min_wait": min_wait,

@@ -121,13 +121,16 @@ class Lack:
         )
 
 
-def needs_of(pod: Mapping[str, Any], hints: tuple[str, str] | None = None, machines: bool = False) -> list[Asked]:
+MACHINES_OF_ALL = Asked(MACHINES, "", MACHINES.overlay)
+"""Asked for by whoever would follow machines; a launcher without it is as good, so it is not told."""
+
+
+def needs_of(pod: Mapping[str, Any], hints: tuple[str, str] | None = None) -> list[Asked]:
     """Returns what the launcher in a pod needs.
 
     Args:
         pod: Its own pod.
         hints: Namespace and name of the ConfigMap that it follows.
-        machines: Whether it follows the machines' taints.
     """
     namespace, overlay = pod["metadata"]["namespace"], overlay_of(pod)
     asked = [Asked(need, namespace, overlay) for need in BASE]
@@ -135,8 +138,6 @@ def needs_of(pod: Mapping[str, Any], hints: tuple[str, str] | None = None, machi
         asked.append(Asked(WORKFLOW, namespace, overlay))
     if hints is not None:
         asked.append(Asked(HINTS, hints[0], HINTS.overlay, hints[1]))
-    if machines:
-        asked.append(Asked(MACHINES, "", MACHINES.overlay))
     return asked
 
 

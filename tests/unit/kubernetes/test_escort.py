@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from elastic_launcher.cli import cluster_escort
 from elastic_launcher.cli.cluster_escort import PENDING_SECONDS, ClusterEscort, PendingLine
 from elastic_launcher.engines.kubernetes.pods import Cause, Running, Standing, Waiting
 from elastic_launcher.engines.kubernetes.seat import Abolished
+from elastic_launcher.workdir import Layout
 
 RUNS = Running(("10.0.0.1",), "node-1")
 WAITS = Waiting(Cause.ROOM, "0/2 nodes are available")
@@ -59,9 +61,6 @@ class Job:
         asyncio.get_running_loop().call_soon(self.judged.set)
         return SimpleNamespace(nodes={}, finished=False, stopping="deleted" if self._stops else None)
 
-    def status(self) -> dict[str, Any]:
-        return {}
-
     def leave(self, why: str, close: Callable[[], None]) -> None:
         self.left.append(why)
 
@@ -91,10 +90,14 @@ class Lost:
 
 @pytest.mark.parametrize("stops", [True, False])
 def test_a_job_whose_service_is_gone_is_left_unless_it_is_being_stopped(
-    monkeypatch: pytest.MonkeyPatch, stops: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stops: bool
 ) -> None:
+    async def lacks_all(api: Any, asked: list[Any]) -> list[Any]:
+        return asked
+
     for name in ("Api", "Seat", "Succession"):
         monkeypatch.setattr(cluster_escort, name, Lost)
+    monkeypatch.setattr(cluster_escort, "lacks", lacks_all)
     monkeypatch.setattr(cluster_escort, "OWNER_SECONDS", 0.0)
     settled: Any = SimpleNamespace(namespace="ml", names=None, record=None, pod={})
     engine: Any = SimpleNamespace(standings=dict, leave=lambda: None)
@@ -102,7 +105,7 @@ def test_a_job_whose_service_is_gone_is_left_unless_it_is_being_stopped(
     job: Any = Job(stops)
 
     async def steps() -> None:
-        escort = asyncio.create_task(ClusterEscort(login, settled, engine).run(job))
+        escort = asyncio.create_task(ClusterEscort(login, settled, engine, Layout(tmp_path)).run(job))
         await asyncio.wait_for(job.judged.wait(), 30.0)
         escort.cancel()
         await asyncio.gather(escort, return_exceptions=True)

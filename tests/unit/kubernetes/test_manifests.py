@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL
-from elastic_launcher.engines.kubernetes.rights import BASE, HINTS, MACHINES, WORKFLOW, Need, needs_of, overlay_of
+from elastic_launcher.engines.kubernetes.rights import (
+    BASE,
+    HINTS,
+    MACHINES,
+    MACHINES_OF_ALL,
+    WORKFLOW,
+    Need,
+    needs_of,
+    overlay_of,
+)
 from elastic_launcher.engines.kubernetes.settle import PORTS
 from tests.manifests import KUSTOMIZATION, MANIFESTS, OVERLAYS, documents, files, generated, objects, rights
 from tests.unit.kubernetes.launchers import pod
@@ -54,7 +63,8 @@ def test_the_stock_pipeline_runner_gets_what_it_lacks_and_no_more() -> None:
 
 
 def test_every_overlay_that_a_message_names_is_there() -> None:
-    asked = needs_of(pod("elastic-launcher", "Workflow"), hints=("quota", "gpu-hints"), machines=True)
+    asked = needs_of(pod("elastic-launcher", "Workflow"), hints=("quota", "gpu-hints"))
+    asked.append(MACHINES_OF_ALL)
     accounts = ("elastic-launcher", "pipeline-runner", "default-editor")
     named = {one.overlay for one in asked} | {overlay_of(pod(account)) for account in accounts}
     assert named <= {path.name for path in OVERLAYS}

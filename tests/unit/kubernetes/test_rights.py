@@ -11,7 +11,7 @@ from elastic_launcher.engines.kubernetes.reviews import REVIEWS, lacks
 from elastic_launcher.engines.kubernetes.rights import (
     BASE,
     HINTS,
-    MACHINES,
+    MACHINES_OF_ALL,
     WORKFLOW,
     Asked,
     Lack,
@@ -41,8 +41,8 @@ def test_only_what_a_launcher_uses_is_asked_for() -> None:
     plain = needs_of(pod("elastic-launcher"))
     assert [one.need for one in plain] == list(BASE)
     assert {one.namespace for one in plain} == {"training"}
-    all_of_it = needs_of(pod("pipeline-runner", "Workflow"), hints=("quota", "gpu-hints"), machines=True)
-    assert [one.need for one in all_of_it] == [*BASE, WORKFLOW, HINTS, MACHINES]
+    all_of_it = needs_of(pod("pipeline-runner", "Workflow"), hints=("quota", "gpu-hints"))
+    assert [one.need for one in all_of_it] == [*BASE, WORKFLOW, HINTS]
 
 
 def test_a_review_names_one_verb_and_the_one_object_that_is_meant() -> None:
@@ -51,9 +51,7 @@ def test_a_review_names_one_verb_and_the_one_object_that_is_meant() -> None:
     assert reviews == {
         verb: {"spec": {"resourceAttributes": asked | {"verb": verb}}} for verb in ("get", "list", "watch")
     }
-    assert Asked(MACHINES, "", "node-notice").reviews()["list"] == {
-        "spec": {"resourceAttributes": {"resource": "nodes", "verb": "list"}}
-    }
+    assert MACHINES_OF_ALL.reviews()["list"] == {"spec": {"resourceAttributes": {"resource": "nodes", "verb": "list"}}}
 
 
 def test_what_is_missing_is_said_with_what_it_is_for_and_what_grants_it() -> None:

@@ -1,0 +1,35 @@
+"""Repeats on a node's own output what its ranks write, so that whatever collects a pod's log has it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+
+
+class Echo:
+    """Repeats whole lines of one rank.
+
+    Args:
+        local_rank: Its place on the node, which each line begins with.
+    """
+
+    def __init__(self, local_rank: int) -> None:
+        self._prefix = f"[local rank {local_rank}] ".encode()
+        self._part = b""
+
+    def take(self, data: bytes) -> None:
+        """Takes the next bytes that the rank wrote."""
+        *lines, self._part = (self._part + data).split(b"\n")
+        self._write(lines)
+
+    def end(self) -> None:
+        """Repeats a last line that has no end."""
+        part, self._part = self._part, b""
+        self._write([part] if part else [])
+
+    def _write(self, lines: Sequence[bytes]) -> None:
+        text = b"".join(self._prefix + line + b"\n" for line in lines)
+        with contextlib.suppress(OSError):  # nobody reads it: the coordinator is told all the same
+            sys.stdout.buffer.write(text)
+            sys.stdout.buffer.flush()

@@ -1,0 +1,127 @@
+"""A job of a cluster, from wherever a kubeconfig reaches it: how it stands, what its ranks wrote, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import re
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import Any
+
+from elastic_launcher.cli.folders import JobName
+from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL, NODE_LABEL
+from elastic_launcher.engines.kubernetes.service import STOP, Record, read_record
+from elastic_launcher.kube.api import MERGE, Api
+from elastic_launcher.kube.collection import Change, Collection, Snapshot, changes
+from elastic_launcher.kube.login import log_in
+from elastic_launcher.options import ConfigError
+
+_LINE = re.compile(rb"\[local rank (\d+)\] (.*)", re.DOTALL)
+
+
+class ClusterJob:
+    """A job that was found.
+
+    Args:
+        api: The cluster, open for as long as this is used.
+        service: The job's Service.
+
+    Attributes:
+        name: Namespace and id, for messages.
+        record: What the Service says.
+    """
+
+    def __init__(self, api: Api, service: Mapping[str, Any]) -> None:
+        metadata = service["metadata"]
+        self._api = api
+        self._base = f"/api/v1/namespaces/{metadata['namespace']}"
+        self._id: str = metadata["labels"][JOB_LABEL]
+        self._service: str = metadata["name"]
+        self.name = f"{metadata['namespace']}/{self._id}"
+        self.record: Record = read_record(service)
+
+    async def launchers(self) -> list[str]:
+        """Returns the pods that a launcher of the job runs in now."""
+        pods = await self._pods(f"{COORDINATOR_LABEL}={self._id}")
+        return [pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") in ("Pending", "Running")]
+
+    async def ask_to_stop(self) -> None:
+        """Has the job saved and ended, by an annotation that its launcher watches."""
+        notes = {STOP: f"elastic-launcher stop, by {getpass.getuser()}"}
+        path = f"{self._base}/services/{self._service}"
+        await self._api.request("PATCH", path, {"metadata": {"annotations": notes}}, content_type=MERGE)
+
+    async def follow(self) -> AsyncGenerator[Record, None]:
+        """Yields what the Service says, now and after each change, until it is gone."""
+        collection = Collection(f"{self._base}/services", name=self._service)
+        async with contextlib.aclosing(changes(self._api, collection)) as found:
+            async for change in found:
+                match change:
+                    case Snapshot(objects=[]) | Change(deleted=True):
+                        return
+                    case Snapshot(objects=[service]) | Change(object=service):
+                        self.record = read_record(service)
+                        yield self.record
+
+    async def save_logs(self, folder: Path, follow: bool) -> None:
+        """Writes what the ranks of all nodes that are there have written to files as in a work directory.
+
+        Args:
+            folder: Where; a file for each rank.
+            follow: Whether to go on until the nodes end; those that come later are left to the next call.
+        """
+        pods = await self._pods(f"{JOB_LABEL}={self._id},{NODE_LABEL}")
+        async with asyncio.TaskGroup() as group:
+            for pod in pods:
+                if any(one.get("started") or "terminated" in one["state"] for one in _containers(pod)):
+                    group.create_task(self._save_log(folder, pod, follow))
+
+    async def _save_log(self, folder: Path, pod: Mapping[str, Any], follow: bool) -> None:
+        metadata = pod["metadata"]
+        path = f"{self._base}/pods/{metadata['name']}/log"
+        node, container = metadata["labels"][NODE_LABEL], pod["spec"]["containers"][0]["name"]
+        asked = {"container": container, "follow": str(follow).lower()}
+        rest = b""
+        async for chunk in self._api.stream(path, asked):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for match in filter(None, map(_LINE.fullmatch, lines)):  # the others are the agent's own
+                with open(folder / f"{node}-{int(match[1])}.log", "ab") as file:
+                    file.write(match[2] + b"\n")
+
+    async def _pods(self, selector: str) -> list[dict[str, Any]]:
+        found = await self._api.request("GET", f"{self._base}/pods", query={"labelSelector": selector})
+        return list(found["items"])
+
+
+@contextlib.asynccontextmanager
+async def cluster_job(wanted: JobName) -> AsyncGenerator[ClusterJob, None]:
+    """Finds a job.
+
+    Raises:
+        ConfigError: If there is no such job, or more than one.
+        ApiError: If the cluster refuses to tell, or can't be reached.
+    """
+    async with Api(log_in()) as api:
+        namespace = wanted.namespace or api.login.namespace
+        found = await api.request("GET", f"/api/v1/namespaces/{namespace}/services", query={"labelSelector": JOB_LABEL})
+        jobs = {one["metadata"]["labels"][JOB_LABEL]: one for one in found["items"]}
+        names = _matching(jobs, wanted.name)
+        if len(names) != 1:
+            there = ", ".join(sorted(names or jobs)) or "none"
+            what = f"{len(names)} jobs" if names else "no job"
+            raise ConfigError(f"namespace {namespace} has {what} of the name {wanted.name}; there: {there}")
+        yield ClusterJob(api, jobs[names[0]])
+
+
+def _matching(jobs: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:
+    """Returns the ids of jobs that a name means: the one that it is, else those of that owner, else those it begins."""
+    if name in jobs:
+        return [name]
+    owners = {id: {one["name"] for one in job["metadata"].get("ownerReferences") or ()} for id, job in jobs.items()}
+    return [id for id in jobs if name in owners[id]] or [id for id in jobs if id.startswith(name)]
+
+
+def _containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return list(pod["status"].get("containerStatuses") or ())

@@ -1,0 +1,48 @@
+"""How a job stands, as its Service tells those who see none of its files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from elastic_launcher.cli.folders import read_document
+from elastic_launcher.cli.status import document
+from elastic_launcher.events import EventFollower
+from elastic_launcher.report.state import JobState, advance
+from elastic_launcher.workdir import Layout
+
+
+class ToldStatus:
+    """The status of a job whose launcher runs in this process.
+
+    Args:
+        layout: The job's work directory.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._follower = EventFollower(layout.events)
+        self._state = JobState()
+
+    def now(self) -> dict[str, Any]:
+        """Returns what `status --json` says, with the fields of Kubeflow's proposal 2779 and when it was told."""
+        for event in self._follower.poll():
+            self._state = advance(self._state, event)
+        job, control = read_document(self._layout.job), read_document(self._layout.control)
+        now = time.time()
+        found = document(self._state, job, control, alive=True, now=now)
+        return {**found, **progress_fields(found), "told": round(now, 3)}
+
+
+def progress_fields(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a status as the proposal names it: whole per cent, whole seconds, the script's own values with the loss.
+
+    Source: Kubeflow Trainer KEP-2779, ``trainerStatus``.
+    """
+    total, left = found["total_steps"], found["seconds_left"]
+    return {
+        "progressPercentage": None if not total else min(100, 100 * found["step"] // total),
+        "estimatedRemainingSeconds": None if left is None else round(left),
+        "metrics": {**({} if found["loss"] is None else {"loss": found["loss"]}), **found["logged"]},
+    }

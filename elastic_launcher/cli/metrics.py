@@ -1,0 +1,86 @@
+"""A job's metrics for Prometheus, from what the launcher shows as well."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Metric, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from elastic_launcher.options import ConfigError
+from elastic_launcher.report.state import JobState
+
+PREFIX = "elastic_launcher_"
+
+
+class JobCollector(Collector):
+    """Tells where a job stands whenever it is asked.
+
+    Args:
+        state: Returns what the events so far have told.
+    """
+
+    def __init__(self, state: Callable[[], JobState]) -> None:
+        self._state = state
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metrics; what is not known yet is left out."""
+        state = self._state()
+        for name, help, value in (
+            ("step", "Optimizer steps done.", state.step),
+            ("total_steps", "Optimizer steps of the whole training.", state.total_steps),
+            ("epoch", "Epochs done.", state.epoch),
+            ("samples", "Samples used.", state.samples),
+            ("loss", "Loss of the last progress.", state.loss),
+            ("samples_per_second", "Speed of the training.", state.samples_per_second),
+            ("remaining_seconds", "Rest of the training at its present speed.", state.seconds_left),
+            ("world_size", "Ranks that train now.", state.world_size),
+            ("generation", "Number of the present generation.", state.generation),
+            ("resizes", "How often the job has changed its size.", state.resizes),
+            ("stragglers", "Ranks that are slow for long.", len(state.stragglers)),
+            ("waiting", "1 while the job waits for quota without any node.", int(bool(state.waits_for))),
+        ):
+            if isinstance(value, int | float):
+                yield GaugeMetricFamily(PREFIX + name, help, value)
+        yield _by("nodes", "Nodes in each phase.", "phase", _phases(state))
+        yield _by("hint_gpus", "The quota hint in force.", "kind", state.quota)
+        yield _by("logged", "Last values of job.log.", "name", state.logged)
+
+
+def _phases(state: JobState) -> dict[str, int]:
+    phases = [node.phase for node in state.nodes.values() if node.is_there]
+    return {phase: phases.count(phase) for phase in ("starting", "warm", "training", "leaving")}
+
+
+def _by(name: str, help: str, label: str, values: dict[str, int] | dict[str, float]) -> Metric:
+    family = GaugeMetricFamily(PREFIX + name, help, labels=[label])
+    for key, value in values.items():
+        if isinstance(value, int | float):
+            family.add_metric([key], value)
+    return family
+
+
+@contextlib.contextmanager
+def serving(port: int | None, state: Callable[[], JobState]) -> Iterator[None]:
+    """Answers ``GET /metrics`` at a port while the block runs; does nothing without one.
+
+    Raises:
+        ConfigError: If the port is taken.
+    """
+    if port is None:
+        yield
+        return
+    registry = CollectorRegistry()
+    registry.register(JobCollector(state))
+    try:
+        server, thread = start_http_server(port, registry=registry)
+    except OSError as error:
+        raise ConfigError(f"--metrics-port {port} can't be listened at ({error.strerror}): choose another") from error
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

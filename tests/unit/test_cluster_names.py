@@ -1,0 +1,72 @@
+"""What a command's argument names, what a job's Service tells of it, and what a node repeats of its ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from elastic_launcher.cli.cluster_status import ToldStatus
+from elastic_launcher.cli.folders import JobName, named
+from elastic_launcher.workdir import Layout
+from tests.unit.report import jobs
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("job/digits", JobName("", "digits")),
+        ("job/training/digits", JobName("training", "digits")),
+        ("work/digits", None),
+        ("job", None),
+    ],
+)
+def test_a_name_is_told_from_a_path(given: str, meant: JobName | None) -> None:
+    assert named(Path(given)) == meant
+
+
+def test_a_folder_of_that_name_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job/digits").mkdir(parents=True)
+    assert named(Path("job/digits")) is None
+
+
+def test_more_than_a_namespace_and_a_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        named(Path("job/a/b/c"))
+    assert capsys.readouterr().err == (
+        "elastic-launcher: job/a/b/c is no job: give a work directory, job/NAME or job/NAMESPACE/NAME\n"
+    )
+
+
+def test_a_running_job_is_told_in_per_cent_and_seconds(tmp_path: Path) -> None:
+    jobs.write(jobs.resized().events[:-8], tmp_path)
+    found = ToldStatus(Layout(tmp_path)).now()
+    assert found["progressPercentage"] == 100 * found["step"] // found["total_steps"]
+    assert found["estimatedRemainingSeconds"] == round(found["seconds_left"])
+    assert found["metrics"] == {"loss": found["loss"], **found["logged"]}
+    assert found["state"] == "running"
+
+
+ECHOES = """
+from elastic_launcher.agent.echo import Echo
+first, second = Echo(0), Echo(1)
+first.take(b"a\\nb")
+second.take(b"c\\n")
+first.take(b"d\\nunfinished")
+first.end()
+second.end()
+"""
+
+
+def test_lines_of_ranks_are_repeated_whole() -> None:
+    shown = subprocess.run([sys.executable, "-c", ECHOES], capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines() == [
+        "[local rank 0] a",
+        "[local rank 1] c",
+        "[local rank 0] bd",
+        "[local rank 0] unfinished",
+    ]
