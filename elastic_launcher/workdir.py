@@ -118,6 +118,16 @@ class Layout:
         digest = hashlib.sha256(str(self.path).encode()).hexdigest()[:12]
         return Path(tempfile.gettempdir()) / f"elastic-{digest}-{node}"
 
+    def make_tmp(self, node: int) -> Path:
+        """Makes a node's temporary folder anew, for this user alone, and returns it."""
+        self.remove_tmp(node)  # of a job that was killed in a folder of this path
+        path = self.tmp(node)
+        while True:
+            path.parent.mkdir(exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # another node has removed the last folder beside it
+                path.mkdir(mode=0o700)
+                return path
+
     def remove_tmp(self, node: int) -> None:
         """Removes a node's temporary folder, if it is there."""
         path = self.tmp(node)

@@ -94,10 +94,7 @@ class Agent:
     def _start_torchrun(self) -> subprocess.Popen[bytes]:
         with open(self._layout.control, encoding="utf-8") as file:
             store = json.load(file)["store"]
-        self._layout.remove_tmp(self._node)  # of a job that was killed in a folder of this path
-        tmp = self._layout.tmp(self._node)
-        tmp.parent.mkdir(exist_ok=True)
-        tmp.mkdir(mode=0o700)
+        tmp = self._layout.make_tmp(self._node)
         parent = os.getpid()
         return subprocess.Popen(
             torchrun.command(

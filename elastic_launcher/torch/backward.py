@@ -38,7 +38,8 @@ class Backward:
         """Starts a step anew, without any gradient."""
         self._session.buffers.begin_step()
         self._session.reducer.begin_step()
-        if self._resizer.check_due:
+        left_open = self._check is not None  # in a step that broke off: what it was made of may have changed since
+        if self._resizer.check_due or left_open:
             self._check, self._resizer.check_due = ChecksumTask(self._session.state), False
 
     def add(self, loss: torch.Tensor, weight: float | None, only: list[torch.Tensor] | None, owner: int) -> None:
@@ -86,6 +87,7 @@ class Backward:
         place = session.need_place("the end of the training")
         session.buffers.begin_step()
         session.reducer.begin_step()
+        self._check = None
         signals = self._signals(stop=stop, left_loop=left_loop)
         with session.waiting():
             agreement = session.reducer.reduce(session.reducer.first_slot(), place.group, signals, samples=0, count=1)

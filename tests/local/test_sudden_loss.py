@@ -120,6 +120,17 @@ def test_the_most_advanced_gives_its_state_to_those_that_are_behind(
     assert_same_sums(tmp_path)
 
 
+def test_a_comparison_of_parameters_that_is_left_open_is_of_the_step_in_which_it_is_made(tmp_path: Path) -> None:
+    """The parameters are compared after a checkpoint; here that step breaks off, and once more on one rank alone."""
+    faults = "break=reduction@20:1,break=reduced@20:2"
+    arguments = ("--nodes", "3:3", "--checkpoint-every", "5 steps", "--", SCRIPT, options(tmp_path))
+    with launched(*arguments, cwd=tmp_path, environment={"ELASTIC_FAULT": faults}) as job:
+        formed(job, 3, 1)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert_same_training(tmp_path, job)
+
+
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
 @pytest.mark.parametrize(("faults", "lost"), [("sums@20:1", (1,)), ("summed@20:3", (3,))])
 def test_an_evaluation_is_done_again_whole(tmp_path: Path, faults: str, lost: tuple[int, ...], workers: int) -> None:

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,20 @@ def test_a_temporary_folder_goes_with_its_node(tmp_path: Path, name: str) -> Non
         layout.remove_tmp(node)
         assert not folder.exists()
     assert not (layout.path / "tmp").exists()
+
+
+def test_nodes_that_come_and_go_at_once_do_not_take_each_others_folders(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+
+    def come_and_go(node: int) -> None:
+        for _ in range(500):
+            folder = layout.make_tmp(node)
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            layout.remove_tmp(node)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(come_and_go, (1, 2))) == [None, None]
+    assert not (tmp_path / "tmp").exists()
 
 
 def test_a_document_is_replaced_whole_and_with_its_mode(tmp_path: Path) -> None:
