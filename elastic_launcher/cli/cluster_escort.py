@@ -15,7 +15,7 @@ from elastic_launcher.engines.kubernetes.pending import pending_line
 from elastic_launcher.engines.kubernetes.pods import Leaving, Running, Standing, Waiting
 from elastic_launcher.engines.kubernetes.reviews import lacks
 from elastic_launcher.engines.kubernetes.rights import MACHINES_OF_ALL
-from elastic_launcher.engines.kubernetes.seat import Deposed, Seat
+from elastic_launcher.engines.kubernetes.seat import Abolished, Deposed, Seat
 from elastic_launcher.engines.kubernetes.service import STOP
 from elastic_launcher.engines.kubernetes.settle import Settled
 from elastic_launcher.engines.kubernetes.succession import Succession
@@ -27,6 +27,7 @@ from elastic_launcher.workdir import Layout
 
 LOOK_SECONDS = 0.25  # between looks at how nodes stand: the engine follows them itself
 PENDING_SECONDS = 5.0  # that the reasons must have been the same before they are told: most nodes start within
+OWNER_SECONDS = 2.0  # after the Service has gone: what it belonged to may have gone, which has the job saved and ended
 STATUS_SECONDS = 5.0  # between writes of the status
 LAST_SECONDS = 5.0  # for the last one
 
@@ -84,6 +85,10 @@ class ClusterEscort:
                 async for record in records:
                     if record.stop:
                         _stop(job, f"annotation {STOP} of Service {self._settled.names.service} says {record.stop!r}")
+        except Abolished as abolished:
+            await asyncio.sleep(OWNER_SECONDS)
+            if job.state.stopping is None and not job.state.finished:
+                job.leave(f"{abolished}: this launcher leaves the job as it is", self._engine.leave)
         except Deposed as deposed:
             job.leave(f"{deposed}: this launcher leaves the job as it is", self._engine.leave)
 

@@ -33,7 +33,7 @@ def namespace(kubectl: Kubectl, purpose: str) -> Iterator[str]:
         )
         yield name
     finally:
-        kubectl("delete", "namespace", name, "--wait=false")
+        kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false")
         kubectl("delete", "persistentvolumes", "-l", f"{volumes.LABEL}={name}", "--wait=false")
 
 

@@ -81,6 +81,9 @@ class Stage:
         argument: str,
         template: dict[str, Any] | None = None,
         environment: dict[str, str] | None = None,
+        launcher: dict[str, Any] | None = None,
+        owner: dict[str, Any] | None = None,
+        retries: int = 3,
     ) -> None:
         """Starts the launcher; the namespace's end ends it.
 
@@ -90,6 +93,9 @@ class Stage:
             argument: The script's only argument.
             template: What each node's pod has besides, as fields of its ``spec``.
             environment: Variables of the launcher.
+            launcher: What the launcher's pod has besides, likewise.
+            owner: What controls the launcher's pod, and does not make it again; None for a Job, which does.
+            retries: How often that Job does so.
         """
         node = pods.python_pod(self.space, "node", writable=[self.folder])["spec"]
         container = node["containers"][0]
@@ -109,15 +115,16 @@ class Stage:
         pod["volumes"].append({"name": "code", "configMap": {"name": "code"}})
         pod["containers"][0]["volumeMounts"].append({"name": "code", "mountPath": "/code"})
         pod["containers"][0]["env"] += [{"name": name, "value": value} for name, value in (environment or {}).items()]
-        self.apply(
-            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": files},
-            {
-                "apiVersion": "batch/v1",
-                "kind": "Job",
-                "metadata": {"name": NAME},
-                "spec": {"backoffLimit": 3, "template": {"spec": pod}},
-            },
-        )
+        pod |= launcher or {}
+        self.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": files})
+        if owner is None:
+            job = {"backoffLimit": retries, "template": {"spec": pod}}
+            self.apply({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": NAME}, "spec": job})
+            return
+        controlled = {key: owner[key] for key in ("apiVersion", "kind")}
+        controlled |= {key: owner["metadata"][key] for key in ("name", "uid")} | {"controller": True}
+        metadata = {"name": NAME, "labels": {"job-name": NAME}, "ownerReferences": [controlled]}
+        self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod})
 
     @property
     def _checkpoints(self) -> tuple[str, ...]:
@@ -140,7 +147,7 @@ class Stage:
 
     def log(self) -> str:
         """Returns what the launcher said so far."""
-        return self.kubectl("logs", f"job/{NAME}", f"--namespace={self.space}", "--tail=-1")
+        return self.kubectl("logs", "-l", f"job-name={NAME}", f"--namespace={self.space}", "--tail=-1")
 
     def status(self) -> dict[str, Any]:
         """Returns what the job's Service says of it."""

@@ -11,29 +11,9 @@ import pytest
 
 from elastic_launcher.engines.kubernetes.owner import Order, Verdict
 from elastic_launcher.engines.kubernetes.succession import Succession
-from elastic_launcher.kube.api import MERGE, Api, ApiError
-from elastic_launcher.kube.login import log_in
-from tests.cluster.spaces import LAUNCHER, PATIENCE, is_there, space
-
-KINDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-WORKFLOW_KIND: dict[str, Any] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "workflows.argoproj.io"},
-    "spec": {
-        "group": "argoproj.io",
-        "scope": "Namespaced",
-        "names": {"kind": "Workflow", "plural": "workflows", "singular": "workflow", "listKind": "WorkflowList"},
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }
-        ],
-    },
-}
+from elastic_launcher.kube.api import MERGE, Api
+from tests.cluster.spaces import LAUNCHER, PATIENCE, space
+from tests.cluster.workflow_kind import WORKFLOW, workflows_known
 
 
 @asynccontextmanager
@@ -50,33 +30,13 @@ async def following(api: Api, pod: dict[str, Any]) -> AsyncIterator[tuple[Succes
 
 @pytest.fixture(scope="module", autouse=True)
 def workflow_kind() -> Iterator[None]:
-    """Has a cluster know Workflows for as long as these tests run, unless it does anyway."""
-
-    async def request(method: str, path: str) -> bool:
-        async with Api(log_in()) as api:
-            if await is_there(api, f"{KINDS}/{WORKFLOW_KIND['metadata']['name']}") == (method == "POST"):
-                return False
-            await api.request(method, path, WORKFLOW_KIND if method == "POST" else {})
-            return True
-
-    made = asyncio.run(request("POST", KINDS))
-    yield
-    if made:
-        asyncio.run(request("DELETE", f"{KINDS}/{WORKFLOW_KIND['metadata']['name']}"))
+    with workflows_known():
+        yield
 
 
 async def make_workflow(api: Api, space: str) -> dict[str, Any]:
     """Makes a Workflow."""
-    workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": "train"}}
-    spec = {"entrypoint": "main", "templates": [{"name": "main", "container": {"image": "none"}}]}
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                return await api.request("POST", workflows(space), workflow | {"spec": spec})
-            except ApiError as error:
-                if error.status != 404:  # the kind is being made known
-                    raise
-            await asyncio.sleep(0.1)
+    return await api.request("POST", workflows(space), WORKFLOW)
 
 
 def workflows(space: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -25,6 +26,8 @@ KILL_SECONDS = 1
 """The least grace by which the machine itself ends a pod; 0 would only have the API forget it."""
 FORCE_AFTER = 10.0
 """Seconds after which a machine that does not end a pod counts as lost, and the API forgets the pod."""
+SILENT_SECONDS = 120.0
+"""For how long new nodes keep off such a machine: the cluster itself takes 50 s or so to see that it is silent."""
 EXPLAIN_SECONDS = 5.0
 """Between looks at the events of nodes that wait; most are running by then."""
 EXPLAINED_BY_EVENTS = (Cause.STARTING, Cause.QUOTA, Cause.REFUSED)
@@ -53,6 +56,7 @@ class Fleet:
         self._perhaps_made: set[int] = set()
         self._looked_for: set[int] = set()
         self._ending: set[int] = set()
+        self._silent: dict[str, float] = {}
         self._changed = asyncio.Condition()
 
     async def run(self) -> None:
@@ -91,7 +95,7 @@ class Fleet:
             ApiError: If it is refused, or the cluster can't be reached.
             ConfigError: If the template can't be a node's pod.
         """
-        job = node_job(self._plan, spec)
+        job = node_job(self._plan, spec, self._silent_machines())
         made_before = False
 
         async def make() -> dict[str, Any]:
@@ -246,10 +250,21 @@ class Fleet:
         while node in self._tracks:
             with contextlib.suppress(ApiError):
                 await self._delete_job(node)
+                if asked:
+                    self._note_silence(self._tracks.get(node))
                 asked = await self._delete_pod(self._tracks.get(node), 0 if asked else KILL_SECONDS)
             with contextlib.suppress(TimeoutError):
                 await self._wait(FORCE_AFTER, partial(self._came_on, node, asked))
         self._ending.discard(node)
+
+    def _note_silence(self, track: Track | None) -> None:
+        """Takes it that a machine did not end a pod that it was asked to."""
+        machine = track.pod["spec"].get("nodeName") if track is not None and track.pod is not None else None
+        if machine:
+            self._silent[machine] = time.monotonic()
+
+    def _silent_machines(self) -> list[str]:
+        return [machine for machine, since in self._silent.items() if time.monotonic() - since < SILENT_SECONDS]
 
     def _came_on(self, node: int, asked: bool) -> bool:
         """Whether a node is gone, or has a pod by now that nobody has ended yet."""

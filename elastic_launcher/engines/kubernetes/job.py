@@ -5,7 +5,7 @@ The law: what a Job was made of can be read back from it, so that a coordinator 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ RESIZE = PREFIX + "resize"
 _RESIZES = ("in-process", "respawn")
 KEPT_SECONDS = 300
 """How long a finished Job stays when no coordinator deletes it: one that comes back reads in it how the node ended."""
+MOST_WEIGHT = 100
+"""The most that a preference may weigh for the scheduler."""
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,13 @@ class JobPlan:
     longest: int | None = None
 
 
-def node_job(plan: JobPlan, spec: NodeSpec) -> Document:
+def node_job(plan: JobPlan, spec: NodeSpec, avoided: Sequence[str] = ()) -> Document:
     """Returns the Job of a node.
+
+    Args:
+        plan: What all nodes are made from.
+        spec: The node.
+        avoided: Machines that it is put on only where no other has room.
 
     Raises:
         ConfigError: If the template can't be a node's pod.
@@ -56,6 +64,8 @@ def node_job(plan: JobPlan, spec: NodeSpec) -> Document:
         "ELASTIC_RESIZE": resize,
     }
     pod = node_pod(plan.template, plan.shape, ours, environment)
+    if avoided:
+        _keep_off(pod["spec"], avoided)
     job: Document = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -83,6 +93,15 @@ def node_job(plan: JobPlan, spec: NodeSpec) -> Document:
     if plan.longest is not None:
         job["spec"]["activeDeadlineSeconds"] = plan.longest
     return job
+
+
+def _keep_off(spec: Document, machines: Sequence[str]) -> None:
+    """Has the scheduler prefer any other machine, as strongly as it can be asked to."""
+    affinity = spec["affinity"] = dict(spec.get("affinity") or {})
+    of_nodes = affinity["nodeAffinity"] = dict(affinity.get("nodeAffinity") or {})
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [one]} for one in machines]
+    ours = {"weight": MOST_WEIGHT, "preference": {"matchFields": fields}}
+    of_nodes[_PREFERRED] = [*(of_nodes.get(_PREFERRED) or ()), ours]
 
 
 def spec_of(job: Mapping[str, Any]) -> NodeSpec:

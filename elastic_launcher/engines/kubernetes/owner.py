@@ -109,6 +109,8 @@ def _last_of(owner: Document) -> str:
         return "nothing controls it that would make another"
     spec, status = owner.get("spec") or {}, owner.get("status") or {}
     if owner.get("kind") == "Job" and "podFailurePolicy" not in spec:
-        if status.get("failed", 0) >= spec.get("backoffLimit", 6):
+        # a Job counts a pod as failed as soon as it is being deleted, unless told otherwise: that is this one
+        counted = status.get("terminating", 0) > 0 and spec.get("podReplacementPolicy") != "Failed"
+        if status.get("failed", 0) - counted >= spec.get("backoffLimit", 6):
             return f"Job {owner['metadata']['name']} has no retries left (backoffLimit)"
     return ""

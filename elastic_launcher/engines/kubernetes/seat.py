@@ -30,6 +30,10 @@ class Deposed(Exception):
     """Another coordinator governs the job now, or the job was given up: this one must touch nothing any more."""
 
 
+class Abolished(Deposed):
+    """The Service was deleted: alone, or with what the job belongs to."""
+
+
 class Seat:
     """The Service of a job, as its coordinator holds it.
 
@@ -81,14 +85,15 @@ class Seat:
         """Yields what the Service says, now and after each change.
 
         Raises:
-            Deposed: If another coordinator has taken over, or the Service was deleted.
+            Deposed: If another coordinator has taken over.
+            Abolished: If the Service was deleted.
         """
         collection = Collection(self._services, name=self._names.service)
         async with contextlib.aclosing(changes(self._api, collection)) as found:
             async for change in found:
                 match change:
                     case Snapshot(objects=[]) | Change(deleted=True):
-                        raise Deposed(f"Service {self._names.service} was deleted")
+                        raise Abolished(f"Service {self._names.service} was deleted")
                     case Snapshot(objects=[service]) | Change(object=service):
                         self._check(read_record(service))
                         yield self.record

@@ -1,9 +1,20 @@
-"""When it is said why nodes wait."""
+"""When it is said why nodes wait, and when a launcher leaves a job alone."""
 
 from __future__ import annotations
 
-from elastic_launcher.cli.cluster_escort import PENDING_SECONDS, PendingLine
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from elastic_launcher.cli import cluster_escort
+from elastic_launcher.cli.cluster_escort import PENDING_SECONDS, ClusterEscort, PendingLine
 from elastic_launcher.engines.kubernetes.pods import Cause, Running, Standing, Waiting
+from elastic_launcher.engines.kubernetes.seat import Abolished
+from elastic_launcher.workdir import Layout
 
 RUNS = Running(("10.0.0.1",), "node-1")
 WAITS = Waiting(Cause.ROOM, "0/2 nodes are available")
@@ -35,3 +46,69 @@ def test_a_reason_that_lasts_is_told_once_and_one_that_passes_never() -> None:
     assert after(1, RUNS, RUNS) == ""
     assert after(1, RUNS, WAITS) == ""
     assert after(PENDING_SECONDS, RUNS, WAITS).startswith("1 of 2 nodes pending")
+
+
+class Job:
+    """A coordinator, whose escort may find that it stops."""
+
+    def __init__(self, stops: bool) -> None:
+        self.left: list[str] = []
+        self.judged = asyncio.Event()
+        self._stops = stops
+
+    @property
+    def state(self) -> SimpleNamespace:
+        asyncio.get_running_loop().call_soon(self.judged.set)
+        return SimpleNamespace(nodes={}, finished=False, stopping="deleted" if self._stops else None)
+
+    def leave(self, why: str, close: Callable[[], None]) -> None:
+        self.left.append(why)
+
+
+class Lost:
+    """A seat whose Service is gone, and whoever else asks the cluster, for ever."""
+
+    def __init__(self, *arguments: Any) -> None:
+        pass
+
+    async def __aenter__(self) -> Lost:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        pass
+
+    async def run(self, tell: Callable[[Any], None]) -> None:
+        await asyncio.Event().wait()
+
+    async def tell(self, status: dict[str, Any]) -> None:
+        raise Abolished("Service train-1 was deleted")
+
+    async def follow(self) -> AsyncIterator[Any]:
+        raise Abolished("Service train-1 was deleted")
+        yield
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_job_whose_service_is_gone_is_left_unless_it_is_being_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stops: bool
+) -> None:
+    async def lacks_all(api: Any, asked: list[Any]) -> list[Any]:
+        return asked
+
+    for name in ("Api", "Seat", "Succession"):
+        monkeypatch.setattr(cluster_escort, name, Lost)
+    monkeypatch.setattr(cluster_escort, "lacks", lacks_all)
+    monkeypatch.setattr(cluster_escort, "OWNER_SECONDS", 0.0)
+    settled: Any = SimpleNamespace(namespace="ml", names=None, record=None, pod={})
+    engine: Any = SimpleNamespace(standings=dict, leave=lambda: None)
+    login: Any = None
+    job: Any = Job(stops)
+
+    async def steps() -> None:
+        escort = asyncio.create_task(ClusterEscort(login, settled, engine, Layout(tmp_path)).run(job))
+        await asyncio.wait_for(job.judged.wait(), 30.0)
+        escort.cancel()
+        await asyncio.gather(escort, return_exceptions=True)
+
+    asyncio.run(steps())
+    assert job.left == ([] if stops else ["Service train-1 was deleted: this launcher leaves the job as it is"])

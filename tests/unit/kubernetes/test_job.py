@@ -67,6 +67,23 @@ def test_ours_is_mounted_only_where_nothing_of_the_users_is(given: dict[str, Any
 
 
 @given(TEMPLATES)
+def test_a_silent_machine_is_avoided_beside_what_the_user_prefers(given: dict[str, Any]) -> None:
+    rooms = [{"weight": 1, "preference": {"matchExpressions": [{"key": "room", "operator": "Exists"}]}}]
+    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
+    given = copy.deepcopy(given)
+    given["spec"].setdefault("affinity", {})["nodeAffinity"] = {preferred: rooms}
+    spec = node_job(plan(given), SPEC, ["node-1", "node-2"])["spec"]["template"]["spec"]
+    assert contains(spec, given["spec"])
+    *users, ours = spec["affinity"]["nodeAffinity"][preferred]
+    assert users == rooms
+    fields = ours["preference"]["matchFields"]
+    assert [(one["key"], one["operator"], one["values"]) for one in fields] == [
+        ("metadata.name", "NotIn", ["node-1"]),
+        ("metadata.name", "NotIn", ["node-2"]),
+    ]
+
+
+@given(TEMPLATES)
 def test_what_a_job_was_made_for_can_be_read_back(given: dict[str, Any]) -> None:
     for spec in (SPEC, NodeSpec(70, 140, 8, respawn=True)):
         assert spec_of(node_job(plan(given), spec)) == spec

@@ -23,13 +23,13 @@ def workflow(deleted: bool = False, phase: str = "Running", **spec: Any) -> dict
     return {"kind": "Workflow", "metadata": metadata, "spec": spec, "status": {"phase": phase}}
 
 
-def job(failed: int = 0, condition: str = "", **spec: Any) -> dict[str, Any]:
+def job(failed: int = 0, condition: str = "", terminating: int = 0, **spec: Any) -> dict[str, Any]:
     conditions = [{"type": condition, "status": "True", "reason": "BackoffLimitExceeded"}] if condition else []
     return {
         "kind": "Job",
         "metadata": {"name": "train"},
         "spec": {"backoffLimit": 3, **spec},
-        "status": {"failed": failed, "conditions": conditions},
+        "status": {"failed": failed, "terminating": terminating, "conditions": conditions},
     }
 
 
@@ -44,7 +44,15 @@ ENDING = [
     (job(condition="FailureTarget"), "Job train has ended (BackoffLimitExceeded)"),
     ({"kind": "PyTorchJob", "metadata": {"name": "other"} | DELETED}, "PyTorchJob other is being deleted"),
 ]
-LIVING = [workflow(), workflow(activeDeadlineSeconds=3600), job(), job(failed=2), job(failed=9, podFailurePolicy={})]
+LIVING = [
+    workflow(),
+    workflow(activeDeadlineSeconds=3600),
+    job(),
+    job(failed=2),
+    job(failed=3, terminating=1),  # the third is the one that goes
+    job(failed=9, podFailurePolicy={}),
+]
+NO_RETRIES = "its pod is being deleted, and Job train has no retries left (backoffLimit)"
 
 
 @pytest.mark.parametrize(("owner", "why"), ENDING)
@@ -79,7 +87,9 @@ def test_a_pod_that_is_moved_hands_over(owner: Any, pod: Any, why: str) -> None:
         (UNKNOWN, workflow(), "SIGTERM, and it can't be read whether the step is stopped or moved"),
         (GOING, UNKNOWN, "SIGTERM, and it can't be read whether the step is stopped or moved"),
         (GOING, GOING, "its pod is being deleted, and nothing controls it that would make another"),
-        (GOING, job(failed=3), "its pod is being deleted, and Job train has no retries left (backoffLimit)"),
+        (GOING, job(failed=3), NO_RETRIES),
+        (GOING, job(failed=4, terminating=1), NO_RETRIES),
+        (GOING, job(failed=3, terminating=1, podReplacementPolicy="Failed"), NO_RETRIES),
     ],
 )
 def test_whoever_has_no_successor_or_cannot_tell_stops(pod: Any, owner: Any, why: str) -> None:

@@ -1,0 +1,25 @@
+"""What is proved of a job on the cluster that was stopped."""
+
+from __future__ import annotations
+
+from elastic_launcher.checkpoint import find_newest
+from tests.cluster.stage import LONG, Stage
+from tests.local.ledgers import assert_each_sample_once, read_ledgers
+from tests.local.sudden import BATCH, MICRO, SAMPLES
+from tests.support import until
+
+WITHIN = 15.0
+"""Seconds from when the coordinator sees that it is to stop until all nodes are gone: the law's own bound."""
+
+
+def assert_saved_and_over(stage: Stage, why: str) -> None:
+    """Fails unless the job ended as it is to, of itself, and with all that it had done."""
+    finished = stage.events.wait("job_finished", timeout=LONG)
+    seen = stage.events.wait("warning", lambda event: why in event["message"])
+    assert finished["time"] - seen["time"] < WITHIN
+    assert finished["exit_code"] == 75
+    until(lambda: not stage.nodes(), "the API has forgotten the nodes", LONG)
+    saved = find_newest(stage.folder / "checkpoints").manifest
+    assert saved is not None
+    assert saved.step == finished["steps"] == assert_each_sample_once(read_ledgers(stage.folder), SAMPLES, BATCH, MICRO)
+    assert not stage.events.of("node_lost")
