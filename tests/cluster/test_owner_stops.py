@@ -9,14 +9,23 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.ends import assert_saved_and_over
-from tests.cluster.stage import NAME, Stage, staged
+from tests.cluster.stage import LONG, NAME, Stage, staged
+from tests.cluster.workflow_kind import WORKFLOW, workflows_known
 from tests.local.ledgers import SCRIPT
 from tests.local.resizes import formed
 from tests.local.sudden import options
+from tests.manifests import MANIFESTS, objects
+from tests.support import until
 
 DELETED = "what the step belongs to was deleted"
 Act = Callable[[Stage], None]
 pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def workflow_kind() -> Iterator[None]:
+    with workflows_known():
+        yield
 
 
 @pytest.fixture
@@ -37,6 +46,31 @@ def deletes(kind: str, name: str) -> Act:
     return lambda stage: stage.delete(kind, name)
 
 
+OF_WORKFLOWS = [
+    pytest.param(changes("workflow", "train", {"activeDeadlineSeconds": 0}), "was terminated", id="terminated by KFP"),
+    pytest.param(changes("workflow", "train", {"shutdown": "Terminate"}), "shut down (Terminate)", id="terminated"),
+    pytest.param(changes("workflow", "train", {"shutdown": "Stop"}), "shut down (Stop)", id="stopped"),
+]
+
+
+@pytest.mark.parametrize(("act", "why"), OF_WORKFLOWS)
+def test_a_step_ends_when_its_workflow_is_told_to(stage: Stage, act: Act, why: str) -> None:
+    start_as_step(stage)
+    act(stage)
+    assert_saved_and_over(stage, why)
+    assert stage.wait() == 75
+    (pod,) = stage.launchers()
+    assert "deletionTimestamp" not in pod["metadata"], "nobody has signalled it"
+
+
+def test_a_step_ends_when_its_workflow_is_deleted(stage: Stage) -> None:
+    """The cluster deletes the launcher and the nodes meanwhile, each as it comes to it."""
+    start_as_step(stage)
+    stage.delete("workflow", "train")
+    assert_saved_and_over(stage, DELETED)
+    until(lambda: not stage.launchers(), "the launcher is gone with its Workflow", LONG)
+
+
 OF_JOBS = [
     pytest.param(deletes("job", NAME), DELETED, id="deleted"),
     pytest.param(changes("job", NAME, {"suspend": True}), f"Job {NAME} was suspended", id="suspended"),
@@ -49,3 +83,14 @@ def test_a_job_ends_when_it_is_told_to(stage: Stage, act: Act, why: str) -> None
     formed(stage, 2, 0)
     act(stage)
     assert_saved_and_over(stage, why)
+
+
+def start_as_step(stage: Stage) -> None:
+    """Starts the launcher as a controller of Workflows does, with that overlay's rights, and waits until it trains."""
+    of_steps = [rule for role in objects(MANIFESTS / "overlays" / "argo", "Role") for rule in role["rules"]]
+    metadata = {"name": NAME}
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata, "rules": of_steps}
+    stage.apply(role, WORKFLOW)
+    (owner,) = stage.get("workflows")
+    stage.launch("--nodes=2:2", script=SCRIPT, argument=options(stage.folder, pace=0.02), owner=owner)
+    formed(stage, 2, 0)
