@@ -205,6 +205,8 @@ def _kill(dice: random.Random, world: World) -> Drawn:
     if moment == SAVING:
         hit = (Seat(0, 0), *[seat for seat in hit if seat.age != 0][: count - 1])
     then = dice.choice(("", *MEETINGS)) if len(hit) > 1 else ""
+    if moment == SAVING and len(hit) > 1 and hit[1].age > 1:
+        then = then or MEETINGS[0]  # only the oldest saves, and after it the next
     return Act("", moment=moment, hit=hit, then=then), world.lose(len(hit))
 
 
