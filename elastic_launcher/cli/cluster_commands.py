@@ -21,7 +21,6 @@ from elastic_launcher.cli.stop import ENDED_WELL, PATIENCE
 from elastic_launcher.config import ExitCode
 from elastic_launcher.kube.api import ApiError
 from elastic_launcher.options import ConfigError
-from elastic_launcher.report.state import JobState
 from elastic_launcher.report.words import duration
 
 POLL = 0.2
@@ -44,17 +43,8 @@ def show_status(wanted: JobName, as_json: bool) -> None:
     if not found:
         typer.echo(f"elastic-launcher: the launcher of job {name} has told nothing yet", err=True)
         return
-    state = JobState(
-        step=found["step"],
-        epoch=found["epoch"],
-        epochs=found["epochs"],
-        total_steps=found["total_steps"],
-        generation=found["generation"],
-        waits_for=found["waits_for"] or "",
-        stragglers=dict(enumerate(found["stragglers"])),
-    )
     pods = f", by pod {', '.join(launchers)}" if launchers else "; no pod of its launcher runs now"
-    show(("told", f"{duration(max(0.0, time.time() - found['told']))} ago by job {name}{pods}"), state, found)
+    show(("told", f"{duration(max(0.0, time.time() - found['told']))} ago by job {name}{pods}"), found)
 
 
 def stop_job(wanted: JobName) -> None:

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -27,6 +28,7 @@ from elastic_launcher.events import Event, EventError, EventLog, read_events
 from elastic_launcher.hints import FileSource, HintSource
 from elastic_launcher.hints.configmap import ConfigMapSource
 from elastic_launcher.hints.reference import parse_reference
+from elastic_launcher.report.state import JobState
 from elastic_launcher.report.words import plural
 from elastic_launcher.workdir import JobDone, WorkDir, claim
 
@@ -98,7 +100,6 @@ def launch(config: JobConfig, directory: Path) -> int:
         ConfigError: If its work directory can't be had.
     """
     from elastic_launcher.cli.display import Display
-    from elastic_launcher.cli.metrics import serving
 
     began = time.monotonic()
     try:
@@ -141,7 +142,7 @@ def launch(config: JobConfig, directory: Path) -> int:
             escort=place.escort,
         )
         try:
-            with serving(config.metrics_port, lambda: display.state):
+            with _metrics(config.metrics_port, lambda: display.state):
                 display.start()
                 code, message = asyncio.run(_train(coordinator, showing, hurry))
         finally:
@@ -150,6 +151,15 @@ def launch(config: JobConfig, directory: Path) -> int:
         say(_report(work_dir))
         say(message)
     return code
+
+
+def _metrics(port: int | None, state: Callable[[], JobState]) -> AbstractContextManager[None]:
+    """Answers Prometheus while a block runs, if that is asked for."""
+    if port is None:
+        return contextlib.nullcontext()
+    from elastic_launcher.cli.metrics import serving
+
+    return serving(port, state)
 
 
 def _place(config: JobConfig, work_dir: WorkDir, directory: Path) -> Place:

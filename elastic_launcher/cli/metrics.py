@@ -63,15 +63,12 @@ def _by(name: str, help: str, label: str, values: dict[str, int] | dict[str, flo
 
 
 @contextlib.contextmanager
-def serving(port: int | None, state: Callable[[], JobState]) -> Iterator[None]:
-    """Answers ``GET /metrics`` at a port while the block runs; does nothing without one.
+def serving(port: int, state: Callable[[], JobState]) -> Iterator[None]:
+    """Answers ``GET /metrics`` at a port while the block runs.
 
     Raises:
         ConfigError: If the port is taken.
     """
-    if port is None:
-        yield
-        return
     registry = CollectorRegistry()
     registry.register(JobCollector(state))
     try:

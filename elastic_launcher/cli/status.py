@@ -53,7 +53,7 @@ def status(
     if as_json:
         typer.echo(json.dumps(found))
         return
-    show(("work directory", os.path.abspath(layout.path)), state, found)
+    show(("work directory", os.path.abspath(layout.path)), found)
 
 
 def document(
@@ -125,16 +125,15 @@ def _nodes(state: JobState, *, over: bool) -> list[dict[str, Any]]:
     ]
 
 
-def show(where: tuple[str, str], state: JobState, found: Mapping[str, Any]) -> None:
+def show(where: tuple[str, str], found: Mapping[str, Any]) -> None:
     """Prints a status.
 
     Args:
         where: Its last line, name and value.
-        state: What the events tell.
         found: What `document` returned.
     """
     console = Console(highlight=False, soft_wrap=True)
-    rows = _rows(where, state, found)
+    rows = _rows(where, found)
     if not console.is_terminal:
         for name, value in rows:
             typer.echo(f"{name + ':':<20} {value}")
@@ -147,29 +146,43 @@ def show(where: tuple[str, str], state: JobState, found: Mapping[str, Any]) -> N
     console.print(Panel(table, title=Text(str(found["name"])), title_align="left", expand=False))
 
 
-def _rows(where: tuple[str, str], state: JobState, found: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _rows(where: tuple[str, str], found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns what is told, line by line; what is not known yet is left out."""
     code, since = found["exit_code"], f"{duration(found['seconds'])} after its start, {clock(found['started'])}"
-    left = found["seconds_left"]
+    left, state = found["seconds_left"], _state(found)
     rows = [
         ("job", str(found["job"] or NONE)),
         ("state", found["state"] + (f", exit code {code}" if code else "") + f", {since}"),
-        ("waits for", state.waits_for if found["state"] == "waiting" else ""),
-        ("progress", position(state) if state.step else ""),
+        ("waits for", (found["waits_for"] or "") if found["state"] == "waiting" else ""),
+        ("progress", position(state) if found["step"] else ""),
         ("time left", "" if left is None else duration(left)),
-        ("loss", "" if state.loss is None else number(state.loss)),
-        ("world size", plural(state.world_size, "rank") if state.world_size else ""),
+        ("loss", "" if found["loss"] is None else number(found["loss"])),
+        ("world size", plural(found["world_size"], "rank") if found["world_size"] else ""),
         ("slow", slow(state)),
-        ("hint (GPUs)", quota(state.quota)),
-        ("samples per second", "" if not state.samples_per_second else rate(state.samples_per_second)),
-        ("resizes", str(state.resizes) if state.generation else ""),
+        ("hint (GPUs)", quota(found["hint"] or {})),
+        ("samples per second", "" if not found["samples_per_second"] else rate(found["samples_per_second"])),
+        ("resizes", str(found["resizes"]) if found["generation"] else ""),
         *((f"node {node['node']}", _node(node)) for node in found["nodes"]),
-        *((name, number(value)) for name, value in state.logged.items()),
+        *((name, number(value)) for name, value in found["logged"].items()),
         ("last message", first_line(found["message"])),
         ("launcher", _launcher(found)),
         where,
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _state(found: Mapping[str, Any]) -> JobState:
+    """Returns what lines for people are made of."""
+    training = [zip(node["ranks"], node["members"], strict=False) for node in found["nodes"]]
+    ranks = sorted((rank, member) for one in training for rank, member in one)
+    return JobState(
+        step=found["step"],
+        epoch=found["epoch"],
+        epochs=found["epochs"],
+        total_steps=found["total_steps"],
+        members=tuple({"member": member} for _, member in ranks),
+        stragglers={told["member"]: told for told in found["stragglers"]},
+    )
 
 
 def _node(node: Mapping[str, Any]) -> str:

@@ -62,6 +62,7 @@ def test_a_job_is_seen_read_and_stopped_from_outside(stage: Stage) -> None:
     assert told["estimatedRemainingSeconds"] > 0
     shown = command("status", job).stdout
     assert "state:               running" in shown
+    assert "world size:          2 ranks" in shown
     assert f"ago by job {stage.space}/" in shown
 
     (service,) = stage.get("services", "-l", JOB_LABEL)

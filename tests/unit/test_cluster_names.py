@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 
 from elastic_launcher.cli.cluster_status import ToldStatus
 from elastic_launcher.cli.folders import JobName, named
+from elastic_launcher.cli.status import show
 from elastic_launcher.workdir import Layout
 from tests.unit.report import jobs
 
@@ -49,6 +51,21 @@ def test_a_running_job_is_told_in_per_cent_and_seconds(tmp_path: Path) -> None:
     assert found["estimatedRemainingSeconds"] == round(found["seconds_left"])
     assert found["metrics"] == {"loss": found["loss"], **found["logged"]}
     assert found["state"] == "running"
+
+
+def test_what_is_told_shows_all_that_the_work_directory_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs.write(jobs.resized().events[:-8], tmp_path)
+    told = json.loads(json.dumps(ToldStatus(Layout(tmp_path)).now()))
+    slow = next(node for node in told["nodes"] if 1 in node["ranks"])
+    told["stragglers"] = [{"member": slow["members"][0], "node": slow["node"], "factor": 3.5}]
+    show(("told", "now"), told)
+    parts = [line.partition(":") for line in capsys.readouterr().out.splitlines()]
+    lines = {name: value.strip() for name, _, value in parts}
+    assert lines["world size"] == f"{told['world_size']} ranks"
+    assert lines["slow"] == f"rank 1 (node {slow['node']}) is 3.5 times slower"
+    assert {"progress", "loss", "hint (GPUs)", "samples per second", "resizes", *told["logged"]} <= lines.keys()
 
 
 ECHOES = """
