@@ -113,7 +113,10 @@ def test_a_job_starts_grows_shrinks_and_is_done(tmp_path: Path) -> None:
     formed = job.log.of("generation_formed")
     assert (formed[-2]["world_size"], formed[-1]["world_size"], formed[-1]["cause"]) == (6, 4, "notice")
     assert [event["generation"] for event in formed] == list(range(1, len(formed) + 1))
-    assert formed[-1]["members"] == [{"member": m, "node": n} for m, n in ((1, 1), (2, 1), (5, 3), (6, 3))]
+    members = formed[-1]["members"]
+    assert sorted(member["member"] for member in members) == [1, 2, 5, 6]
+    assert [member["node"] for member in members] in ([1, 1, 3, 3], [3, 3, 1, 1]), "whichever was ready first"
+    assert members == [member for member in formed[-2]["members"] if member["node"] != 2], "none changes its place"
     assert job.finished["message"].startswith("done: ")
     assert job.coordinator.message == job.finished["message"]
     assert 0 <= job.finished["goodput"] <= 1
