@@ -13,6 +13,8 @@ from tests.local.resizes import formed
 from tests.local.sudden import assert_same_training, options
 from tests.manifests import MANIFESTS, objects
 
+pytestmark = pytest.mark.machine
+
 TAINT = "ToBeDeletedByClusterAutoscaler"
 APART = {
     "podAntiAffinity": {
@@ -47,6 +49,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
             stage.kubectl("delete", "clusterrole,clusterrolebinding", stage.space)
 
 
+@pytest.mark.thorough
 def test_a_node_leaves_when_its_machine_says_that_it_will_go(stage: Stage) -> None:
     stage.launch("--nodes=1:2", script=SCRIPT, argument=options(stage.folder), template={"affinity": APART})
     first = formed(stage, 2, 0)
