@@ -36,8 +36,9 @@ cluster: ## a real Kubernetes of two nodes on this machine; needs root and Go (t
 test-cluster: $(STAMP) cluster ## the tests that need a cluster, one case of each kind
 	@$(KNOWN) && $(BIN)/python -m pytest -q -m 'not thorough' --durations=10 tests/cluster
 
-test-cluster-full: $(STAMP) cluster ## all tests that need a cluster, with a table of what each took
+test-cluster-full: $(STAMP) cluster ## all tests that need a cluster, with a table of what each took, and 20 seeds of chaos on it
 	@$(KNOWN) && $(BIN)/python -m pytest -q -rap --durations=0 --durations-min=1 tests/cluster
+	$(BIN)/python -m tests.cluster.chaos --seeds $(or $(SEEDS),1-20)
 
 cluster-down: ## end the cluster and leave nothing of it but the cache of its programs
 	$(PYTHON) -m tests.cluster down

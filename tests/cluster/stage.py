@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +78,7 @@ class Stage:
         self,
         *arguments: str,
         script: Path | str,
-        argument: str,
+        argument: str | Sequence[str],
         template: dict[str, Any] | None = None,
         environment: dict[str, str] | None = None,
         launcher: dict[str, Any] | None = None,
@@ -90,7 +90,7 @@ class Stage:
         Args:
             *arguments: Options of ``elastic-launcher run``.
             script: The training script: its path, or its text.
-            argument: The script's only argument.
+            argument: The script's only argument, or all of them.
             template: What each node's pod has besides, as fields of its ``spec``.
             environment: Variables of the launcher.
             launcher: What the launcher's pod has besides, likewise.
@@ -109,7 +109,8 @@ class Stage:
         run = ("run", "--engine=kubernetes", "--pod-template=/code/pod.yaml", f"--work-dir={self.work_dir}")
         kept = () if any(one.startswith("--checkpoint-dir") for one in arguments) else self._checkpoints
         called = "/code/train.py" if isinstance(script, str) else str(script)
-        argv = ("-P", "-m", "elastic_launcher", *run, *kept, *arguments, "--", called, argument)
+        script_argv = (called, argument) if isinstance(argument, str) else (called, *argument)
+        argv = ("-P", "-m", "elastic_launcher", *run, *kept, *arguments, "--", *script_argv)
         pod = pods.python_pod(self.space, NAME, *argv, writable=[self.folder])["spec"]
         pod |= {"serviceAccountName": NAME, "automountServiceAccountToken": True}
         pod["volumes"].append({"name": "code", "configMap": {"name": "code"}})
