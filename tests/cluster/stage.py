@@ -84,6 +84,7 @@ class Stage:
         launcher: dict[str, Any] | None = None,
         owner: dict[str, Any] | None = None,
         retries: int = 3,
+        variables: dict[str, str] | None = None,
     ) -> None:
         """Starts the launcher; the namespace's end ends it.
 
@@ -96,12 +97,14 @@ class Stage:
             launcher: What the launcher's pod has besides, likewise.
             owner: What controls the launcher's pod, and does not make it again; None for a Job, which does.
             retries: How often that Job does so.
+            variables: Variables of the nodes.
         """
         node = pods.python_pod(self.space, "node", writable=[self.folder])["spec"]
         container = node["containers"][0]
-        path = next(one for one in container["env"] if one["name"] == "PYTHONPATH")
+        env = [next(one for one in container["env"] if one["name"] == "PYTHONPATH")]
+        env += [{"name": name, "value": value} for name, value in (variables or {}).items()]
         given = {key: container[key] for key in ("name", "image", "imagePullPolicy", "volumeMounts")}
-        spec = {"containers": [{**given, "env": [path]}], "volumes": node["volumes"], **(template or {})}
+        spec = {"containers": [{**given, "env": env}], "volumes": node["volumes"], **(template or {})}
         spec.setdefault("securityContext", node["securityContext"])
         files = {"pod.yaml": json.dumps({"spec": spec})}
         if isinstance(script, str):
