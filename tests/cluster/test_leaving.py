@@ -114,6 +114,7 @@ def test_however_a_node_is_told_to_go_the_others_stay_and_another_comes(stage: S
     finish(stage)
 
 
+@pytest.mark.thorough
 def test_a_node_that_is_evicted_in_the_first_step_leaves_after_it(stage: Stage) -> None:
     stage.allow(NODES - 1)
     launch(stage, f"--nodes={NODES - 1}:{NODES}", *PATIENT, faults="freeze=micro-batch@0:2")

@@ -49,7 +49,6 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
             stage.kubectl("delete", "clusterrole,clusterrolebinding", stage.space)
 
 
-@pytest.mark.thorough
 def test_a_node_leaves_when_its_machine_says_that_it_will_go(stage: Stage) -> None:
     stage.launch("--nodes=1:2", script=SCRIPT, argument=options(stage.folder), template={"affinity": APART})
     first = formed(stage, 2, 0)
