@@ -48,11 +48,13 @@ class Change:
     Attributes:
         latency: From the request to the first step at the new size.
         pause: Between the steps before and after it, less a usual step.
+        step: Such a step, at the new size.
         parts: Where the latency went, in the order of `PARTS`; empty where nothing starts.
     """
 
     latency: float
     pause: float
+    step: float
     parts: tuple[float, ...] = ()
 
 
@@ -137,9 +139,11 @@ def ours(case: Case) -> tuple[Change, Change]:
     left = [r["t"] for r in rows if r["w"] == 2][-1]
     alone = next(r["t"] for r in rows if r["t"] > left)
     waits = (pod.placed - started, pod.runs - pod.placed, imported - pod.runs)
+    latency = entered - raised
+    after = [r for r in rows if r["t"] >= left]
     return (
-        Change(entered - raised, longest_gap(rows, entered, 1), (*waits, entered - raised - sum(waits))),
-        Change(alone - lowered, longest_gap([r for r in rows if r["t"] >= left], left, 1)),
+        Change(latency, longest_gap(rows, entered, 1), usual(rows, 2), (*waits, latency - sum(waits))),
+        Change(alone - lowered, longest_gap(after, left, 1), usual(rows, 1)),
     )
 
 
@@ -182,7 +186,8 @@ def peer(case: Case) -> tuple[Change, Change]:
             wait_for("steps", lambda: sum(r["w"] == size and r["t"] > last for r in rows()) > SETTLED, LONG)
             first = next(r["t"] for r in rows() if r["t"] > last)
             one = max(stamps(out).values(), key=lambda found: sum(r["w"] == size for r in found))
-            return Change(first - began, first - last - usual(one, size))
+            step = usual(one, size)
+            return Change(first - began, first - last - step, step)
 
         make_peer(stage, out, case, 1)
         wait_for("steps", lambda: len(rows()) > SETTLED, LONG)
@@ -198,6 +203,7 @@ def report(case: Case, number: int, found: list[Change], theirs: list[Change]) -
         [one.latency for one in theirs],
         "seconds",
         case=f"edit to first step, {name}",
+        step=round(statistics.median(one.step for one in found), 3),
         parts={part: round(statistics.median(times), 3) for part, times in zip(PARTS, _parts(found), strict=False)},
         bar="1 s + a step" if number else None,
     )
@@ -210,10 +216,10 @@ def report(case: Case, number: int, found: list[Change], theirs: list[Change]) -
         bar=0.05 if number else 0.1,
     )
     for one in (latency, pause):
-        times = f"ours {one['ours']:.3f} s, peer {one['peer']:.2f} s, {one['ratio']:.0f} times less"
-        print(f"{one['case']}: {times}; all: {one['ours_all']}, {one['peer_all']}", flush=True)
-    for part, seconds in latency["parts"].items():
-        print(f"  {part}: {seconds:.2f} s", flush=True)
+        said = [f"ours {one['ours']:.3f} s, peer {one['peer']:.2f} s, {one['ratio']:.1f} times less"]
+        if parts := one.get("parts"):
+            said.append("of it " + ", ".join(f"{part} {seconds:.2f} s" for part, seconds in parts.items()))
+        print(f"{one['case']}: {'; '.join(said)}; all: {one['ours_all']}, {one['peer_all']}", flush=True)
     return [latency, pause]
 
 
