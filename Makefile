@@ -5,12 +5,13 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PURE   := elastic_launcher/batch.py elastic_launcher/sampling.py elastic_launcher/config.py elastic_launcher/options.py elastic_launcher/events.py elastic_launcher/period.py elastic_launcher/hints elastic_launcher/checkpoint elastic_launcher/kube elastic_launcher/engines/kubernetes
 TWO    := --numprocesses 2 --dist loadgroup # local cases wait for processes most of the time
+KNOWN  := settings=$$($(PYTHON) -m tests.cluster env) && eval "$$settings" # KUBECONFIG, and kubectl on the PATH
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-local cluster test-cluster cluster-down lint format bench soak chaos golden clean
+.PHONY: help run test test-local cluster test-cluster test-cluster-full cluster-down lint format bench soak chaos golden clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; say which with PYTHON=...")'
@@ -32,8 +33,12 @@ test-local: $(STAMP) ## the other local tests: several processes each
 cluster: ## a real Kubernetes of two nodes on this machine; needs root and Go (tests/cluster/README.md; ARGS="--grace 10")
 	$(PYTHON) -m tests.cluster up $(ARGS)
 
-test-cluster: $(STAMP) cluster ## the tests that need a cluster
-	$(BIN)/python -m pytest -q tests/cluster
+test-cluster: $(STAMP) cluster ## the tests that need a cluster, one case of each kind
+	@$(KNOWN) && $(BIN)/python -m pytest -q -m 'not thorough' --durations=10 tests/cluster
+
+test-cluster-full: $(STAMP) cluster ## all tests that need a cluster, with a table of what each took, and 20 seeds of chaos on it
+	@$(KNOWN) && $(BIN)/python -m pytest -q -rap --durations=0 --durations-min=1 tests/cluster
+	$(BIN)/python -m tests.cluster.chaos --seeds $(or $(SEEDS),1-20)
 
 cluster-down: ## end the cluster and leave nothing of it but the cache of its programs
 	$(PYTHON) -m tests.cluster down
@@ -48,7 +53,7 @@ format: $(STAMP) ## let ruff format and sort
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP) ## every benchmark, one after another
+bench: $(STAMP) ## every benchmark that needs no cluster, one after another
 	@set -e; for file in benchmarks/sampling.py benchmarks/overhead.py benchmarks/resize.py benchmarks/respawn.py benchmarks/hint_latency.py benchmarks/failure.py benchmarks/checkpoint.py benchmarks/peers.py; do echo "== $$file"; $(BIN)/python -m "benchmarks.$$(basename "$$file" .py)"; done
 
 soak: $(STAMP) ## 100 launches that end well and badly, none of which may leave anything (resumable: ARGS="--from 40")

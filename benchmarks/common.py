@@ -125,22 +125,27 @@ def launched(*arguments: str | Path, environment: dict[str, str] | None = None) 
             processes.kill_until_none(str(folder / "job"))
 
 
+def hint(gpus: int) -> str:
+    """Returns a hints document that allows a number of GPUs."""
+    document = {"apiVersion": "elastic-hints/v1", "defaults": {"gpus": {"allowed": gpus}, "growAfterSeconds": 0}}
+    return json.dumps(document)
+
+
 def write_hint(path: Path, gpus: int) -> float:
     """Allows a number of GPUs; returns when, on the monotonic clock."""
     aside = path.with_suffix(".new")
-    document = {"apiVersion": "elastic-hints/v1", "defaults": {"gpus": {"allowed": gpus}, "growAfterSeconds": 0}}
-    aside.write_text(json.dumps(document))
+    aside.write_text(hint(gpus))
     os.replace(aside, path)
     return time.monotonic()
 
 
-def stamps(folder: Path) -> dict[int, list[dict[str, Any]]]:
-    """Returns what each process of a script wrote after its optimizer steps, by process id."""
+def stamps(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Returns what each process of a script wrote after its optimizer steps, by process."""
     found = {}
     for path in folder.glob("stamps-*.jsonl"):
         rows = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
         if rows:
-            found[int(path.stem.partition("-")[2])] = rows
+            found[path.stem.partition("-")[2]] = rows
     return found
 
 

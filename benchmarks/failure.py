@@ -81,7 +81,7 @@ def ours(case: Case) -> float:
             before = set(stamps(folder))
             killed = kill(job.node_pid(members[case.victim]["node"]))
 
-            def after() -> dict[int, float]:
+            def after() -> dict[str, float]:
                 """The survivors' first steps after the kill, by process."""
                 found = {}
                 for pid, rows in stamps(folder).items():
@@ -113,7 +113,7 @@ def launcher() -> float:
                     len(rows) > len(before.get(pid, ())) + count for pid, rows in found.items()
                 )
 
-            before: dict[int, list[dict[str, Any]]] = {}
+            before: dict[str, list[dict[str, Any]]] = {}
             job.event("generation_formed", lambda e: e["world_size"] == case.nodes)
             job.wait_for("steps", lambda: further(SETTLED))
             killed = time.monotonic()

@@ -1,4 +1,5 @@
-"""A model of a given size, trained with a job or as a stock torchrun script with checkpoints; stamps each step.
+"""A model of a given size, trained with a job or as a stock torchrun script with checkpoints; stamps its imports' end
+and each step.
 
 Arguments: side (ours or peer), folder, megabytes of model and Adam state, samples of a step, rows a sample, seconds an
 item, workers.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import sys
 import time
 from pathlib import Path
@@ -27,6 +29,7 @@ MEGABYTES, BATCH, ROWS, ITEM, WORKERS = (
     float(sys.argv[6]),
     int(sys.argv[7]),
 )
+PROCESS = f"{platform.node()}-{os.getpid()}"  # pods count their processes each for itself
 LAYERS, SAMPLES, CHECKPOINT_EVERY = 8, 4096, 10
 WIDTH = int((MEGABYTES * 2**20 / 12 / LAYERS) ** 0.5)  # parameters and Adam's two moments, float32
 
@@ -69,7 +72,7 @@ def ours() -> None:
     model, optimizer, dataset = parts()
     model, optimizer = job.prepare(model, optimizer)
     loader = job.dataloader(dataset, shuffle=True, num_workers=WORKERS)
-    with open(FOLDER / f"stamps-{os.getpid()}.jsonl", "w") as file:
+    with open(FOLDER / f"stamps-{PROCESS}.jsonl", "w") as file:
         for _ in job.epochs(100_000):
             for x, y in loader:
                 job.backward(loss_of(model, x, y))
@@ -93,7 +96,7 @@ def peer() -> None:
     wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
     share = BATCH // world_size
     loader = torch.utils.data.DataLoader(dataset, batch_size=share, num_workers=WORKERS, persistent_workers=WORKERS > 0)
-    with open(FOLDER / f"stamps-{os.getpid()}.jsonl", "w") as file:
+    with open(FOLDER / f"stamps-{PROCESS}.jsonl", "w") as file:
         while True:
             for x, y in loader:
                 loss_of(wrapped, x, y).backward()
@@ -108,4 +111,5 @@ def peer() -> None:
 
 
 if __name__ == "__main__":
+    (FOLDER / f"imported-{PROCESS}").write_text(str(time.monotonic()))
     ours() if SIDE == "ours" else peer()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_launcher.events import Event
-from tests.chaos.conduct import SCRIPT
+from tests.chaos.lead import SCRIPT
 from tests.local.ledgers import (
     assert_each_sample_once,
     assert_same_model,

@@ -16,7 +16,8 @@ import psutil
 from torch.distributed import TCPStore
 
 from elastic_launcher.agent import processes
-from tests.chaos.conduct import LONG, Conductor
+from tests.chaos.conduct import Conductor
+from tests.chaos.lead import LONG
 from tests.chaos.schedule import Act, Seat
 from tests.support import until
 

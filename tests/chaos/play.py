@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.conduct import SCRIPT, Conductor
+from tests.chaos.conduct import Conductor
 from tests.chaos.judge import judge
+from tests.chaos.lead import SCRIPT
 from tests.chaos.levels import Levels
 from tests.chaos.schedule import Schedule
 from tests.soak.stage import Stage
@@ -31,6 +32,31 @@ class Outcome:
     kept: Path | None
 
 
+def outcome_of(name: str, lead: Callable[[Path, list[str]], None]) -> Outcome:
+    """Has a job go through its schedule in a folder of its own, which is kept if it failed.
+
+    Args:
+        name: What the folder's name begins with.
+        lead: Leads and judges the job in that folder: adds what it finds, and raises AssertionError for what is wrong.
+    """
+    root = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+    began = time.monotonic()
+    found: list[str] = []
+    kept = None
+    try:
+        lead(root, found)
+    except AssertionError as error:
+        found.insert(0, f"FAILED: {str(error)[:MOST_WORDS] or 'an assertion without words'}")
+        kept = root
+    except BaseException:
+        shutil.rmtree(root, ignore_errors=True)
+        raise
+    if kept is None:
+        shutil.rmtree(root, ignore_errors=True)
+    words = f"{time.monotonic() - began:.1f} s, {'; '.join(found)}"
+    return Outcome(" ".join(words.split()), kept)
+
+
 def play(schedule: Schedule, say: Callable[[str], None], levels: Levels | None = None) -> Outcome:
     """Plays a schedule.
 
@@ -39,11 +65,8 @@ def play(schedule: Schedule, say: Callable[[str], None], levels: Levels | None =
         say: Takes a line about each act.
         levels: Looks at what the job holds meanwhile.
     """
-    root = Path(tempfile.mkdtemp(prefix=f"chaos-{schedule.seed}-"))
-    began = time.monotonic()
-    problems: list[str] = []
-    found: list[str] = []
-    try:
+
+    def lead(root: Path, found: list[str]) -> None:
         conductor = Conductor(Stage(root, script=SCRIPT), schedule, say, levels.look if levels else lambda act: None)
         if levels is not None:
             levels.conductor = conductor
@@ -55,15 +78,7 @@ def play(schedule: Schedule, say: Callable[[str], None], levels: Levels | None =
             pauses = [event["pause_seconds"] for event in conductor.events if event.kind == "generation_formed"]
             held = levels.judge(pauses[1:])
             found += [f"{len(pauses) - 1} resizes", *map(str, held)]
-            problems += [level.name for level in held if level.last > level.most]
-    except AssertionError as error:
-        problems.append(str(error)[:MOST_WORDS] or "an assertion without words")
-    except BaseException:
-        shutil.rmtree(root, ignore_errors=True)
-        raise
-    if problems:
-        found.insert(0, f"FAILED: {'; '.join(problems)}")
-    else:
-        shutil.rmtree(root, ignore_errors=True)
-    words = f"{time.monotonic() - began:.1f} s, {'; '.join(found)}"
-    return Outcome(" ".join(words.split()), root if problems else None)
+            grown = [level.name for level in held if level.last > level.most]
+            assert not grown, "; ".join(grown)
+
+    return outcome_of(f"chaos-{schedule.seed}", lead)

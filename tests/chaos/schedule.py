@@ -143,6 +143,7 @@ class World:
 
 
 Drawn = tuple[Act, World]
+Kinds = dict[str, tuple[int, Callable[[World], bool], Callable[[random.Random, World], Drawn]]]
 
 
 def draw(seed: int) -> Schedule:
@@ -150,19 +151,28 @@ def draw(seed: int) -> Schedule:
     dice = random.Random(f"chaos {seed}")  # seeds next to each other would draw alike
     nodes, nproc = dice.choice(BIG if seed % 3 == 0 else SMALL)
     most = min(max(2, nodes + dice.randint(0, 1)), MOST_NODES, MOST_RANKS // nproc)
-    world = World(nodes, nodes, most, nproc)
+    acts = happen(dice, World(nodes, nodes, most, nproc), KINDS, dice.randint(3, 5))
+    workers = 2 if dice.random() < 0.4 else 0
+    return Schedule(seed, nodes, most, nproc, workers, dice.randint(3, 8), dice.choice(("init", "rehearsal")), acts)
+
+
+def happen(dice: random.Random, world: World, kinds: Kinds, count: int) -> tuple[Act, ...]:
+    """Draws what happens to a job, its end included.
+
+    Args:
+        dice: What draws.
+        world: How the job begins.
+        kinds: What can happen, as `KINDS`.
+        count: How many acts there are before the end.
+    """
     acts: list[Act] = []
-    for _ in range(dice.randint(3, 5)):
-        able = [kind for kind, (weight, possible, _) in KINDS.items() if weight and possible(world)]
-        kind = dice.choices(able, [KINDS[kind][0] for kind in able])[0]
-        act, world = KINDS[kind][2](dice, world)
+    for _ in range(count):
+        able = [kind for kind, (weight, possible, _) in kinds.items() if weight and possible(world)]
+        kind = dice.choices(able, [kinds[kind][0] for kind in able])[0]
+        act, world = kinds[kind][2](dice, world)
         acts.append(replace(act, kind=kind, after=dice.randint(1, 6)))
         world = replace(world, kinds=(*world.kinds, kind))
-    acts.append(_end(dice, world))
-    workers = 2 if dice.random() < 0.4 else 0
-    return Schedule(
-        seed, nodes, most, nproc, workers, dice.randint(3, 8), dice.choice(("init", "rehearsal")), tuple(acts)
-    )
+    return (*acts, _end(dice, world))
 
 
 def draw_kills(seed: int, times: int) -> Schedule:
@@ -306,7 +316,7 @@ def _once(*kinds: str) -> Callable[[World], bool]:
 _restarts = _once("everything", "launcher")
 
 
-KINDS: dict[str, tuple[int, Callable[[World], bool], Callable[[random.Random, World], Drawn]]] = {
+KINDS: Kinds = {
     "kill": (6, _losable, _kill),
     "freeze": (1, _losable, _freeze),
     "freeze and thaw": (1, lambda world: world.nodes > 1, _thaw),

@@ -104,8 +104,8 @@ class Control:
 
 
 def note(folder: Path, name: str, epoch: int, row: dict[str, Any]) -> None:
-    """Adds a row to one of this process's files: one an epoch, so that none grows large."""
-    with open(folder / f"{name}-{os.getpid()}-{epoch:05d}.jsonl", "a") as file:
+    """Adds a row to one of this process's files: one an epoch, so that none grows large; pods count their own pids."""
+    with open(folder / f"{name}-{MEMBER}-{os.getpid()}-{epoch:05d}.jsonl", "a") as file:
         file.write(json.dumps(row, separators=(",", ":")) + "\n")
 
 

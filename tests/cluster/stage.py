@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,30 +78,33 @@ class Stage:
         self,
         *arguments: str,
         script: Path | str,
-        argument: str,
+        argument: str | Sequence[str],
         template: dict[str, Any] | None = None,
         environment: dict[str, str] | None = None,
         launcher: dict[str, Any] | None = None,
         owner: dict[str, Any] | None = None,
         retries: int = 3,
+        variables: dict[str, str] | None = None,
     ) -> None:
         """Starts the launcher; the namespace's end ends it.
 
         Args:
             *arguments: Options of ``elastic-launcher run``.
             script: The training script: its path, or its text.
-            argument: The script's only argument.
+            argument: The script's only argument, or all of them.
             template: What each node's pod has besides, as fields of its ``spec``.
             environment: Variables of the launcher.
             launcher: What the launcher's pod has besides, likewise.
             owner: What controls the launcher's pod, and does not make it again; None for a Job, which does.
             retries: How often that Job does so.
+            variables: Variables of the nodes.
         """
         node = pods.python_pod(self.space, "node", writable=[self.folder])["spec"]
         container = node["containers"][0]
-        path = next(one for one in container["env"] if one["name"] == "PYTHONPATH")
+        env = [next(one for one in container["env"] if one["name"] == "PYTHONPATH")]
+        env += [{"name": name, "value": value} for name, value in (variables or {}).items()]
         given = {key: container[key] for key in ("name", "image", "imagePullPolicy", "volumeMounts")}
-        spec = {"containers": [{**given, "env": [path]}], "volumes": node["volumes"], **(template or {})}
+        spec = {"containers": [{**given, "env": env}], "volumes": node["volumes"], **(template or {})}
         spec.setdefault("securityContext", node["securityContext"])
         files = {"pod.yaml": json.dumps({"spec": spec})}
         if isinstance(script, str):
@@ -109,7 +112,8 @@ class Stage:
         run = ("run", "--engine=kubernetes", "--pod-template=/code/pod.yaml", f"--work-dir={self.work_dir}")
         kept = () if any(one.startswith("--checkpoint-dir") for one in arguments) else self._checkpoints
         called = "/code/train.py" if isinstance(script, str) else str(script)
-        argv = ("-P", "-m", "elastic_launcher", *run, *kept, *arguments, "--", called, argument)
+        script_argv = (called, argument) if isinstance(argument, str) else (called, *argument)
+        argv = ("-P", "-m", "elastic_launcher", *run, *kept, *arguments, "--", *script_argv)
         pod = pods.python_pod(self.space, NAME, *argv, writable=[self.folder])["spec"]
         pod |= {"serviceAccountName": NAME, "automountServiceAccountToken": True}
         pod["volumes"].append({"name": "code", "configMap": {"name": "code"}})

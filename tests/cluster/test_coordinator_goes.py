@@ -30,7 +30,7 @@ for process in pathlib.Path("/proc").glob("[0-9]*"):
     if b"--engine=kubernetes" in (process / "cmdline").read_bytes().split(b"\\0"):
         os.kill(int(process.name), signal.SIGKILL)
 """
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
@@ -71,6 +71,7 @@ def processes(stage: Stage) -> dict[int, set[int]]:
     return found
 
 
+@pytest.mark.thorough
 def test_a_job_survives_two_launchers_and_its_report_tells_of_every_generation(stage: Stage) -> None:
     stage.allow(2)
     argument = options(stage.folder, pace=PACE)
@@ -108,6 +109,7 @@ def test_a_job_survives_two_launchers_and_its_report_tells_of_every_generation(s
     assert told == [("1", "2"), ("2", "3"), ("3", "2")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("moment", ["after the others have saved", "at once"])
 def test_nodes_that_nobody_governs_leave_a_checkpoint_and_nothing_else(stage: Stage, moment: str) -> None:
     every = "1h" if moment == "after the others have saved" else "20 steps"

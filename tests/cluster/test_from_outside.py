@@ -14,6 +14,8 @@ from elastic_launcher.engines.kubernetes.identity import JOB_LABEL
 from tests.cluster.stage import LONG, NAME, Stage, staged
 from tests.support import until
 
+pytestmark = pytest.mark.machine
+
 SCRIPT = """
 import torch
 import elastic_launcher.torch as elastic

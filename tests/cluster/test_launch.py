@@ -12,6 +12,8 @@ from tests.cluster import pods
 from tests.cluster.stage import Stage, staged
 from tests.support import until
 
+pytestmark = pytest.mark.machine
+
 SCRIPT = """
 import os, sys
 import torch

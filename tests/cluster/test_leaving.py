@@ -16,7 +16,10 @@ from tests.local.resizes import formed
 from tests.local.sudden import assert_same_training, options
 from tests.support import until
 
-pytestmark = pytest.mark.timeout(1200)  # each node that joins takes half a minute on a busy machine
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.timeout(1200),  # each node that joins takes half a minute on a busy machine
+]
 
 NODES = 4
 PACE = 0.05  # seconds that a micro-batch takes at least: who trains leaves the machine to those that start
@@ -96,6 +99,7 @@ def stopped(stage: Stage, node: int, go_on: bool = False) -> list[str]:
     return stage.kubectl("exec", pod_of(stage, node), f"--namespace={stage.space}", "--", *python, *more).split()
 
 
+@pytest.mark.thorough
 def test_however_a_node_is_told_to_go_the_others_stay_and_another_comes(stage: Stage) -> None:
     launch(stage, f"--nodes=1:{NODES}")
     formed(stage, NODES, 0, LONG)
@@ -110,6 +114,7 @@ def test_however_a_node_is_told_to_go_the_others_stay_and_another_comes(stage: S
     finish(stage)
 
 
+@pytest.mark.thorough
 def test_a_node_that_is_evicted_in_the_first_step_leaves_after_it(stage: Stage) -> None:
     stage.allow(NODES - 1)
     launch(stage, f"--nodes={NODES - 1}:{NODES}", *PATIENT, faults="freeze=micro-batch@0:2")

@@ -19,6 +19,8 @@ from tests.cluster.machine.node import CGROUPS, REPOSITORY
 from tests.cluster.machine.places import API_SERVICE, GPU, MOST_NODES, NodePlaces, Places
 from tests.cluster.machine.processes import ClusterError
 
+pytestmark = pytest.mark.machine
+
 PLACES = Places.default()
 PORT = 8080
 SILENCE = 3.0  # seconds; a reset, a refusal or an end of file would come in a millisecond
@@ -106,6 +108,7 @@ def test_pods_do_not_write_through_the_volumes(kubectl: Kubectl, space: str) -> 
     assert pods.wait(kubectl, space, "reader", PHASE, ["Succeeded", "Failed"]) == "Succeeded"
 
 
+@pytest.mark.thorough
 def test_what_a_pod_writes_is_read_on_the_other_node(kubectl: Kubectl, space: str, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)  # pods have users of their own
     kubectl.apply(*volumes.volumes(space, [tmp_path], writable=True))
@@ -123,6 +126,7 @@ def test_an_unrestricted_pod_is_refused(kubectl: Kubectl, space: str) -> None:
         kubectl.apply(pod)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("node", [0, 1])
 def test_pods_reach_each_other_and_the_api_through_services(kubectl: Kubectl, space: str, node: int) -> None:
     serve(kubectl, space, "server", node=SECOND)
@@ -149,6 +153,7 @@ def test_gpus_are_counted(kubectl: Kubectl, space: str) -> None:
     assert "2 Insufficient nvidia.com/gpu" in said
 
 
+@pytest.mark.thorough
 def test_quotas_and_limits_are_enforced(kubectl: Kubectl, space: str) -> None:
     metadata = {"name": "most", "namespace": space}
     limit = {"type": "Container", "max": {"memory": "1Gi"}, "default": {"memory": "1Gi"}}
@@ -180,6 +185,7 @@ def test_a_cut_is_silent_and_is_mended(kubectl: Kubectl, space: str) -> None:
     assert_answers(address)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("second_back")
 def test_a_node_that_vanishes_says_nothing_and_comes_back_with_its_pods(kubectl: Kubectl, space: str) -> None:
     address = serve(kubectl, space, "server", node=SECOND)
@@ -193,6 +199,7 @@ def test_a_node_that_vanishes_says_nothing_and_comes_back_with_its_pods(kubectl:
     pods.wait(kubectl, space, "server", READY, ["True 1"])
 
 
+@pytest.mark.thorough
 def test_pods_run_on_while_their_kubelet_is_stopped(kubectl: Kubectl, space: str) -> None:
     address = serve(kubectl, space, "server", node=SECOND)
     act("node", str(SECOND), "kubelet", "stop")
@@ -203,6 +210,7 @@ def test_pods_run_on_while_their_kubelet_is_stopped(kubectl: Kubectl, space: str
     kubectl("exec", "server", f"--namespace={space}", "--", "/bin/true")
 
 
+@pytest.mark.thorough
 def test_the_kubelet_is_killed_and_started(kubectl: Kubectl, space: str) -> None:
     address = serve(kubectl, space, "server", node=SECOND)
     act("node", str(SECOND), "kubelet", "kill")
@@ -254,6 +262,7 @@ def left() -> list[str]:
     return found + ([state] if PLACES.state.exists() else [])
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1800)  # a cluster's whole start, where the machine may be busy with other things
 def test_nothing_is_left_when_it_is_taken_down() -> None:
     assert left()

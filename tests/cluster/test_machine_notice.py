@@ -13,6 +13,8 @@ from tests.local.resizes import formed
 from tests.local.sudden import assert_same_training, options
 from tests.manifests import MANIFESTS, objects
 
+pytestmark = pytest.mark.machine
+
 TAINT = "ToBeDeletedByClusterAutoscaler"
 APART = {
     "podAntiAffinity": {

@@ -16,6 +16,8 @@ from tests.cluster.machine.kubectl import Kubectl
 from tests.cluster.machine.places import Places
 from tests.manifests import MANIFESTS, objects
 
+pytestmark = pytest.mark.machine
+
 PLACES = Places.default()
 PORT = 8000
 SERVER = f"""

@@ -20,7 +20,7 @@ from tests.support import until
 WITHIN = 60.0
 """Seconds after a job's end: the law's own bound."""
 KINDS = "jobs,pods,services,endpointslices,secrets,configmaps,persistentvolumeclaims,leases"
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
@@ -53,6 +53,7 @@ def assert_nothing_left(stage: Stage, before: set[str]) -> None:
     until(lambda: there(stage) == before - {f"Job/{NAME}"}, "all the rest goes with the launcher's Job", WITHIN)
 
 
+@pytest.mark.thorough
 def test_a_job_that_is_done_leaves_nothing(stage: Stage) -> None:
     before = started(stage, pace=0.02)
     (stage.folder / "stop").touch()
@@ -68,6 +69,7 @@ def test_a_script_that_fails_leaves_nothing(stage: Stage) -> None:
     assert_nothing_left(stage, before)
 
 
+@pytest.mark.thorough
 def test_a_job_that_is_stopped_leaves_nothing(stage: Stage) -> None:
     before = started(stage, pace=0.02)
     (service,) = stage.get("services", "-l", JOB_LABEL)
@@ -78,6 +80,7 @@ def test_a_job_that_is_stopped_leaves_nothing(stage: Stage) -> None:
     assert_nothing_left(stage, before)
 
 
+@pytest.mark.thorough
 def test_a_namespace_that_is_deleted_goes_with_its_job(stage: Stage) -> None:
     started(stage, pace=0.02)
     stage.kubectl("delete", "namespace", stage.space, "--wait=false")

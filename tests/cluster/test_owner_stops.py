@@ -19,7 +19,7 @@ from tests.support import until
 
 DELETED = "what the step belongs to was deleted"
 Act = Callable[[Stage], None]
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,10 +46,13 @@ def deletes(kind: str, name: str) -> Act:
     return lambda stage: stage.delete(kind, name)
 
 
+OTHER = pytest.mark.thorough
 OF_WORKFLOWS = [
     pytest.param(changes("workflow", "train", {"activeDeadlineSeconds": 0}), "was terminated", id="terminated by KFP"),
-    pytest.param(changes("workflow", "train", {"shutdown": "Terminate"}), "shut down (Terminate)", id="terminated"),
-    pytest.param(changes("workflow", "train", {"shutdown": "Stop"}), "shut down (Stop)", id="stopped"),
+    pytest.param(
+        changes("workflow", "train", {"shutdown": "Terminate"}), "shut down (Terminate)", id="terminated", marks=OTHER
+    ),
+    pytest.param(changes("workflow", "train", {"shutdown": "Stop"}), "shut down (Stop)", id="stopped", marks=OTHER),
 ]
 
 
@@ -63,6 +66,7 @@ def test_a_step_ends_when_its_workflow_is_told_to(stage: Stage, act: Act, why: s
     assert "deletionTimestamp" not in pod["metadata"], "nobody has signalled it"
 
 
+@pytest.mark.thorough
 def test_a_step_ends_when_its_workflow_is_deleted(stage: Stage) -> None:
     """The cluster deletes the launcher and the nodes meanwhile, each as it comes to it."""
     start_as_step(stage)
@@ -77,6 +81,7 @@ OF_JOBS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("act", "why"), OF_JOBS)
 def test_a_job_ends_when_it_is_told_to(stage: Stage, act: Act, why: str) -> None:
     stage.launch("--nodes=2:2", script=SCRIPT, argument=options(stage.folder, pace=0.02), retries=0)

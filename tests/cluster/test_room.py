@@ -16,7 +16,10 @@ from tests.local.ledgers import SCRIPT
 from tests.local.resizes import formed
 from tests.local.sudden import assert_same_training, options
 
-pytestmark = pytest.mark.timeout(1200)  # each node that joins takes half a minute on a busy machine
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.timeout(1200),  # each node that joins takes half a minute on a busy machine
+]
 
 FOLLOW = f"--hints=configmap/{HINTS}"
 QUOTA = f"requests.{GPU}"
@@ -67,6 +70,7 @@ def finish(stage: Stage) -> None:
     assert_same_training(stage.folder, stage)
 
 
+@pytest.mark.thorough
 def test_a_job_trains_where_it_finds_room_says_what_it_lacks_and_grows_once_it_is_there(
     stage: Stage, crowd: str
 ) -> None:
@@ -84,6 +88,7 @@ def test_a_job_trains_where_it_finds_room_says_what_it_lacks_and_grows_once_it_i
     finish(stage)
 
 
+@pytest.mark.thorough
 def test_a_replacement_that_the_quota_refuses_comes_once_that_is_raised(stage: Stage) -> None:
     limit(stage, 3)
     stage.allow(3)

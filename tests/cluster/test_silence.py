@@ -27,7 +27,7 @@ LATE = 10.0
 ELSEWHERE = 30.0
 """Seconds from the coordinator's decision until the replacement runs: the law's own bound."""
 FIRST, SECOND = 0, 1
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
@@ -80,6 +80,7 @@ def runs(pod: dict[str, Any]) -> bool:
     return any(has(process) for process in Path("/proc").glob("[0-9]*"))
 
 
+@pytest.mark.thorough
 def test_a_kubelet_that_stops_changes_nothing(stage: Stage) -> None:
     before, formations = stage.uids(), stage.events.of("generation_formed")
     act("node", str(SECOND), "kubelet", "stop")
@@ -105,7 +106,7 @@ def test_a_kubelet_that_stops_changes_nothing(stage: Stage) -> None:
     assert [stage.events.of(kind) for kind in ("notice", "node_lost", "node_left")] == [[], [], []]
 
 
-@pytest.mark.parametrize("loss", ["cut", "vanish"])
+@pytest.mark.parametrize("loss", ["cut", pytest.param("vanish", marks=pytest.mark.thorough)])
 def test_a_machine_that_falls_silent_is_replaced_elsewhere_and_comes_back_to_nothing(stage: Stage, loss: str) -> None:
     before = stage.nodes()
     (lost,) = [node for node, pod in before.items() if machine_of(pod) == f"node-{SECOND}"]

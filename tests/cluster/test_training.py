@@ -21,7 +21,10 @@ from tests.local.resizes import formed
 from tests.local.sudden import assert_same_training, options
 from tests.support import EventFollower, until
 
-pytestmark = pytest.mark.timeout(900)  # a minute for each of several pods that import torch on a busy machine
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.timeout(900),  # a minute for each of several pods that import torch on a busy machine
+]
 
 PACE = 0.05  # seconds that a micro-batch takes at least: who trains leaves the machine to those that start
 
@@ -83,6 +86,7 @@ def test_the_digits_are_trained_by_the_sample_through_edits_in_another_namespace
     assert (work / "digits.pt2").stat().st_size > 0
 
 
+@pytest.mark.thorough
 def test_two_ranks_a_pod_train_the_same_model_through_growth_and_shrinking(tmp_path: Path) -> None:
     with staged(tmp_path, "training") as stage:
         stage.allow(2)

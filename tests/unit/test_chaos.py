@@ -1,4 +1,4 @@
-"""The schedules of ``make chaos``: what they cover, and that each can come to the end it is meant to have."""
+"""The schedules of ``make chaos`` and of the cluster's: what they cover, and that each can come to the end meant."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections import Counter
 import pytest
 
 from tests.chaos.schedule import ENDS, EVALUATION, JOINER, KINDS, LOOP, MEETINGS, MOST_LOSSES, SAVING, Schedule, draw
+from tests.cluster.chaos import schedule as cluster
 
 ALL = [draw(seed) for seed in range(1, 301)]
-LOSSES = ("kill", "freeze", "break", "notice", "admit")
+ON_CLUSTER = [cluster.draw(seed) for seed in range(1, 21)]
+LOSSES = ("kill", "freeze", "break", "notice", "admit", "forced deletion")
 
 
 def test_a_seed_is_one_schedule() -> None:
@@ -44,7 +46,23 @@ def test_three_hundred_have_each_kind_of_act_at_each_moment() -> None:
     }
 
 
-@pytest.mark.parametrize("schedule", ALL, ids=lambda one: str(one.seed))
+def test_twenty_have_each_kind_of_act_on_the_cluster_and_the_first_three_those_of_the_cluster_alone() -> None:
+    assert {act.kind for one in ON_CLUSTER for act in one.acts} == set(cluster.KINDS)
+    assert {"notice", "cut", "launcher"} <= {act.kind for one in ON_CLUSTER[:3] for act in one.acts}
+
+
+def test_a_machine_is_cut_off_while_it_holds_the_node_that_it_began_with() -> None:
+    for one in ON_CLUSTER:
+        kinds = [act.kind for act in one.acts]
+        if "cut" in kinds:
+            before = one.acts[: kinds.index("cut")]
+            assert {act.kind for act in before} <= cluster.HARMLESS
+            assert not any(act.moment for act in before)
+
+
+@pytest.mark.parametrize(
+    "schedule", [*ALL, *ON_CLUSTER], ids=[*map(str, range(1, 301)), *(f"cluster {n}" for n in range(1, 21))]
+)
 def test_a_node_that_holds_the_state_stays(schedule: Schedule) -> None:
     """Followed by hand: who trains after each act, and how many nodes were lost since the launcher was started."""
     nodes = wanted = schedule.nodes
@@ -58,6 +76,8 @@ def test_a_node_that_holds_the_state_stays(schedule: Schedule) -> None:
         if act.kind == "break":
             gone = lost = int(bool(act.then))
             assert len(act.hit) < nodes * schedule.nproc
+        if act.kind == "cut":
+            gone = lost = 1
         if act.kind == "notice":
             lost = int(act.how == "and kill")
         if act.kind == "admit":
