@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections import deque
 from collections.abc import Mapping
 
 PROTOCOL_VERSION = 1
@@ -15,6 +16,7 @@ SIGNATURE_HEADER = "X-Elastic-Signature"
 VERSION_HEADER = "X-Elastic-Version"
 
 _LONGEST_COUNTER = 20  # digits; nanoseconds since the epoch have 19
+_OVERTAKEN = 10 * 10**9  # nanoseconds: several processes of one sender that ask at once are no further apart
 
 
 class Refusal(ValueError):
@@ -23,12 +25,14 @@ class Refusal(ValueError):
     Attributes:
         status: The HTTP status that says why.
         used: The last counter, where only that is wrong: a sender that holds the key may sign again, above it.
+        odd: Whether nobody of the job sends such a request, so that somebody should hear of it.
     """
 
-    def __init__(self, status: int, message: str, *, used: int | None = None) -> None:
+    def __init__(self, status: int, message: str, *, used: int | None = None, odd: bool = True) -> None:
         super().__init__(message)
         self.status = status
         self.used = used
+        self.odd = odd
 
 
 def sign(key: bytes, method: str, path_with_query: str, body: bytes, sender: str, counter: int) -> str:
@@ -53,7 +57,7 @@ class Verifier:
     def __init__(self, key: bytes, after: int = -1) -> None:
         self._key = key
         self._after = after
-        self._counters: dict[tuple[str, str], int] = {}
+        self._counters: dict[tuple[str, str], deque[int]] = {}  # the last seconds' of each channel, growing
 
     def verify(self, method: str, path_with_query: str, headers: Mapping[str, str], body: bytes) -> str:
         """Returns the sender of a request.
@@ -75,9 +79,15 @@ class Verifier:
         expected = sign(self._key, method, path_with_query, body, sender, int(counter))
         if not hmac.compare_digest(expected.encode(), headers.get(SIGNATURE_HEADER, "").encode()):
             raise Refusal(401, "the signature is not this job's")
-        channel = (sender, channel_of(path_with_query))
-        used = self._counters.get(channel, self._after)
-        if int(counter) <= used:
-            raise Refusal(401, f"counter {counter} of {sender} was used before", used=used)
-        self._counters[channel] = int(counter)
+        self._use(sender, channel_of(path_with_query), int(counter))
         return sender
+
+    def _use(self, sender: str, channel: str, counter: int) -> None:
+        counters = self._counters.setdefault((sender, channel), deque())
+        used = counters[-1] if counters else self._after
+        if counter <= used:
+            overtaken = counter > max(used - _OVERTAKEN, self._after) and counter not in counters
+            raise Refusal(401, f"counter {counter} of {sender} was used before", used=used, odd=not overtaken)
+        counters.append(counter)
+        while counters[0] < counter - _OVERTAKEN:
+            counters.popleft()

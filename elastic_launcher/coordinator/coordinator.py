@@ -49,6 +49,7 @@ from elastic_launcher.coordinator.observations import (
 )
 from elastic_launcher.coordinator.origin import Origin
 from elastic_launcher.coordinator.quota import Clocks, Quota
+from elastic_launcher.coordinator.refusals import Refusals
 from elastic_launcher.coordinator.respawn.anew import decide_in_process, fall_back, state_after
 from elastic_launcher.coordinator.respawn.board import Board
 from elastic_launcher.coordinator.respawn.lives import NodeLives
@@ -147,7 +148,10 @@ class Coordinator:
             config, self._layout, self, self._observe, self._lives, self._store.address, self._term, monotonic
         )
         self._gathering = Gathering(self._desk.welcome) if adoption is not None else None
-        self._server = ControlServer(self._key, self._gathering or self._desk, self._term, home.where, files)
+        refusals = Refusals(lambda message: self.note("warning", message=message), monotonic)
+        self._server = ControlServer(
+            self._key, self._gathering or self._desk, self._term, home.where, files, refusals.take
+        )
         self._board = Board(self._store)
         self._goodput = Goodput(monotonic())
         self._told: frozenset[tuple[str, int]] = frozenset()

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from elastic_launcher.control.auth import Refusal, Verifier
+from elastic_launcher.control.auth import SENDER_HEADER, Refusal, Verifier
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Message, report_from_dict
 from elastic_launcher.control.vitals import Vitals
@@ -121,16 +121,24 @@ class ControlServer:
         term: Number of the coordinator's reign.
         where: Where it listens, and what it is called.
         files: Of nodes that see none of this machine's; None where there are no such nodes.
+        refused: Takes what nobody of the job can have asked: address, request, sender by its own word, what is wrong.
 
     Attributes:
         desk: Who answers from now on.
     """
 
     def __init__(
-        self, key: bytes, desk: Desk, term: int = 1, where: Where = HERE, files: NodeFiles | None = None
+        self,
+        key: bytes,
+        desk: Desk,
+        term: int = 1,
+        where: Where = HERE,
+        files: NodeFiles | None = None,
+        refused: Callable[[str, str, str, str], None] = lambda *request: None,
     ) -> None:
         self._where = where
         self._files = files
+        self._refused = refused
         self._verifier = Verifier(key, after=time.time_ns())  # senders begin at theirs, and go above it where told
         self.desk = desk
         self._term = term
@@ -192,6 +200,9 @@ class ControlServer:
                     raise Refusal(403, f"{sender} can't speak for {kind} {request.match_info[kind]}")
             return await handler(request)
         except Refusal as refusal:
+            if refusal.odd:
+                what = f"{request.method} {request.path}"
+                self._refused(str(request.remote), what, request.headers.get(SENDER_HEADER, ""), str(refusal))
             content = {"error": str(refusal), "used": refusal.used}
             return web.json_response(content, status=refusal.status)
         except _OtherTermError as error:

@@ -9,7 +9,7 @@ import socket
 import statistics
 import struct
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -67,9 +67,11 @@ class Desk:
 
 
 @asynccontextmanager
-async def serving(path: Path, desk: Desk | Gathering | None = None) -> AsyncIterator[ControlServer]:
+async def serving(
+    path: Path, desk: Desk | Gathering | None = None, refused: Callable[..., None] = lambda *request: None
+) -> AsyncIterator[ControlServer]:
     """Runs a server, and writes where it is into a control file."""
-    server = ControlServer(KEY, desk or Desk())
+    server = ControlServer(KEY, desk or Desk(), refused=refused)
     url = await server.start()
     path.write_text(json.dumps({"v": 1, "url": url, "key": KEY.hex(), "store": "", "term": 1}))
     try:
@@ -240,15 +242,20 @@ async def send_notice(path: Path, headers: dict[str, str]) -> int:
 
 
 @pytest.mark.parametrize(("version", "statuses"), [("1", [200, 401]), ("2", [409, 409])])
-def test_a_replayed_request_and_another_version_are_refused(tmp_path: Path, version: str, statuses: list[int]) -> None:
+def test_a_replayed_request_and_another_version_are_refused_and_told(
+    tmp_path: Path, version: str, statuses: list[int]
+) -> None:
+    told: list[tuple[str, ...]] = []
+
     async def play(desk: Desk) -> list[int]:
-        async with serving(tmp_path / "control.json", desk):
+        async with serving(tmp_path / "control.json", desk, lambda *request: told.append(request)):
             headers = notice_headers(version)
             return [await send_notice(tmp_path / "control.json", headers) for _ in range(2)]
 
     desk = Desk()
     assert asyncio.run(play(desk)) == statuses
     assert len(desk.told) == statuses.count(200)
+    assert [one[:3] for one in told] == [("127.0.0.1", "POST /v1/nodes/1/notice", "n1")] * (2 - statuses.count(200))
 
 
 def test_a_request_to_an_earlier_coordinator_is_refused_by_the_next(tmp_path: Path) -> None:

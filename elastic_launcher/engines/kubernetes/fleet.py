@@ -53,6 +53,7 @@ class Fleet:
         self._events = f"/api/v1/namespaces/{namespace}/events"
         self._tracks: dict[int, Track] = {}
         self._exits: list[NodeExit] = []
+        self._making: dict[int, bool] = {}  # whether a list without its Job came meanwhile
         self._perhaps_made: set[int] = set()
         self._looked_for: set[int] = set()
         self._ending: set[int] = set()
@@ -109,6 +110,7 @@ class Fleet:
                 raise
 
         self._tracks[spec.node] = Track(spec)
+        self._making[spec.node] = False
         try:
             await self._insist(make)
         except ApiError as error:
@@ -116,6 +118,10 @@ class Fleet:
             if is_unsure(error):
                 self._perhaps_made.add(spec.node)  # it is deleted when it shows up
             raise
+        finally:
+            missed = self._making.pop(spec.node)
+        if missed:
+            self._run_errand(self._look_for(spec.node))
 
     def notice(self, node: int) -> None:
         """Has a node's pod deleted, with all its grace."""
@@ -171,7 +177,11 @@ class Fleet:
             for node, job in there.items():
                 self._show_job(node, job)
             for node, track in self._tracks.items():
-                if node not in there and track.gone is None:
+                if node in there or track.gone is not None:
+                    continue
+                if node in self._making:
+                    self._making[node] = True
+                else:
                     self._run_errand(self._look_for(node))
         else:
             self._show_job(_node(change.object), None if change.deleted else change.object)

@@ -1,0 +1,48 @@
+"""Every right that ``manifests/`` grants to launchers is one that they use: no test before this one missed any.
+
+It needs the machine, whose audit log it reads, and all tests of this folder to have run since the cluster began.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from tests.cluster.stage import PLACES
+from tests.manifests import MANIFESTS, objects, rights
+
+ACCOUNT = "system:serviceaccount:"
+LAUNCHERS = ("launcher", "elastic-launcher", "job")
+"""What tests call the service accounts of launchers, or of what plays one."""
+FOR_ARGO = "elastic-launcher-argo-executor"
+"""What Argo's own container in a step's pod needs."""
+
+
+def requests() -> Iterator[dict[str, Any]]:
+    """Yields what service accounts asked for, the files that the log was moved to included."""
+    for path in PLACES.audit_log.parent.glob("audit*.log"):
+        with open(path, encoding="utf-8") as file:
+            yield from (json.loads(line) for line in file if ACCOUNT in line and line.endswith("\n"))
+
+
+def used() -> set[tuple[str, str, str]]:
+    """Returns what launchers were let do: group, resource, verb."""
+    found = set()
+    for one in requests():
+        about, who = one.get("objectRef", {}), one["user"]["username"]
+        allowed = one.get("annotations", {}).get("authorization.k8s.io/decision") == "allow"
+        if allowed and who.startswith(ACCOUNT) and who.rpartition(":")[2] in LAUNCHERS:
+            found.add((about.get("apiGroup", ""), about.get("resource", ""), one["verb"]))
+    return found
+
+
+def test_launchers_use_every_verb_that_they_are_granted() -> None:
+    overlays = MANIFESTS / "overlays"
+    roles = [
+        *(role for name in ("argo", "hints") for role in objects(overlays / name, "Role")),
+        *objects(overlays / "node-notice", "ClusterRole"),
+    ]
+    granted = rights([role for role in roles if role["metadata"]["name"] != FOR_ARGO])
+    unused = sorted(granted - used())
+    assert not unused, "no test has made a launcher use these; if not all of tests/cluster has run, run it"
