@@ -36,9 +36,11 @@ def command(
         python: The interpreter, for torchrun and for the script.
         respawn: Whether workers are ended and started anew when the size changes.
     """
+    program = "elastic_launcher.agent.run"
     if not respawn:
         rounds = ["--rdzv-backend=elastic-launcher", "--max-restarts=0"]
     elif config.rdzv_backend == "c10d":
+        program = "torch.distributed.run"
         settings = f"{C10D},join_timeout={math.ceil(config.start_timeout)}"
         host = store.rpartition(":")[0]
         rounds = ["--rdzv-backend=c10d", f"--rdzv-conf={settings}", RESTARTS]
@@ -47,7 +49,7 @@ def command(
         rounds = ["--rdzv-backend=elastic-launcher", "--rdzv-conf=shared=1", RESTARTS]
     # -P: a json.py or queue.py in the user's folder is for the script, not for torchrun
     return [
-        *(python, "-P", "-m", "torch.distributed.run"),
+        *(python, "-P", "-m", program),
         f"--nnodes={config.min_nodes}:{config.max_nodes}",
         f"--nproc-per-node={config.nproc_per_node}",
         *rounds,

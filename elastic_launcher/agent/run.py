@@ -1,0 +1,12 @@
+"""torchrun that knows our rendezvous: torch 2.5 does not look for handlers among installed packages."""
+
+from __future__ import annotations
+
+from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
+from torch.distributed.run import main
+
+from elastic_launcher.agent.rendezvous import BACKEND, handler
+
+if __name__ == "__main__":
+    rendezvous_handler_registry.register(BACKEND, handler())  # the same again where the entry point was found
+    main()
