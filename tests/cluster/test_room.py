@@ -15,6 +15,7 @@ from tests.cluster.stage import HINTS, LONG, Stage, staged
 from tests.local.ledgers import SCRIPT
 from tests.local.resizes import formed
 from tests.local.sudden import assert_same_training, options
+from tests.support import until
 
 pytestmark = pytest.mark.timeout(1200)  # each node that joins takes half a minute on a busy machine
 
@@ -99,6 +100,23 @@ def test_a_replacement_that_the_quota_refuses_comes_once_that_is_raised(stage: S
     finish(stage)
 
 
+def test_a_job_without_any_quota_holds_no_pod_and_goes_on_once_there_is_some(stage: Stage) -> None:
+    stage.allow(2)
+    launch(stage, "--nodes=1:2", FOLLOW, "--wait-for-quota=3600")
+    generation = formed(stage, 2, 0, LONG)["generation"]
+    stage.allow(0)
+    waits = stage.events.wait("quota_wait", timeout=LONG)["message"]
+    until(lambda: not stage.nodes(), "no node is left", LONG)
+    assert waits in stage.log()
+    stage.allow(1)
+    stage.events.wait("generation_formed", lambda event: event["generation"] > generation, LONG)
+    formed(stage, 1, generation, LONG)
+    finish(stage)
+    assert len(stage.events.of("job_started")) == 1 and stage.events.of("step_redone") == []
+    nodes = [event["node"] for event in stage.events.of("node_started")]
+    assert nodes == [1, 2, 3], "a node's number is never used again"
+
+
 def test_an_image_that_is_not_there_is_said_and_given_up_in_the_time_that_was_asked_for(stage: Stage) -> None:
     container = {"name": "main", "image": "localhost/none:1", "imagePullPolicy": "Never"}
     given = {"script": SCRIPT, "argument": options(stage.folder), "template": {"containers": [container]}}
@@ -108,3 +126,15 @@ def test_an_image_that_is_not_there_is_said_and_given_up_in_the_time_that_was_as
     (finished,) = stage.events.of("job_finished")
     assert "node 1 was pending for 30 s (--pending-timeout)" in finished["message"], finished
     assert stage.events.of("generation_formed") == []
+
+
+def test_a_pod_that_admission_refuses_is_said_and_comes_once_it_is_allowed(stage: Stage) -> None:
+    template = {"securityContext": {"runAsNonRoot": False, "runAsUser": pods.UID, "runAsGroup": 0}}
+    stage.launch("--nodes=1:1", script=SCRIPT, argument=options(stage.folder, pace=PACE), template=template)
+    said = told(stage, "1 of 1 nodes pending", 'violates PodSecurity "restricted', "runAsNonRoot != true")
+    assert "change the pod template, or what refuses it" in said and "Nothing trains yet" in said
+    assert not stage.nodes()
+    stage.kubectl("label", "namespace", stage.space, "pod-security.kubernetes.io/enforce=baseline", "--overwrite")
+    formed(stage, 1, 0, LONG)
+    assert stage.nodes()[1]["spec"]["securityContext"] == template["securityContext"]
+    finish(stage)
