@@ -249,6 +249,21 @@ def test_a_taint_drives_a_node_from_its_machine_and_another_comes_once_that_is_g
     finish(stage)
 
 
+def test_a_node_that_is_evicted_in_the_first_step_leaves_after_it(stage: Stage) -> None:
+    stage.allow(NODES - 1)
+    launch(stage, f"--nodes={NODES - 1}:{NODES}", *PATIENT, faults="freeze=micro-batch@0:2")
+    stage.events.wait("node_warm", lambda event: event["node"] == 2, LONG)
+    until(lambda: stopped(stage, 2), "node 2 is held in the first step", LONG)
+    stage.allow(NODES)
+    stage.events.wait("node_warm", lambda event: event["node"] == NODES, LONG)
+    before = stage.uids()
+    evict(stage, 3)
+    stage.events.wait("notice", lambda event: event["node"] == 3, LONG)
+    stopped(stage, 2, go_on=True)
+    assert_replaced(stage, before, 3)
+    finish(stage)
+
+
 def test_a_node_that_is_deleted_while_another_one_joins_leaves_too(stage: Stage) -> None:
     stage.allow(NODES - 1)
     launch(stage, f"--nodes={NODES - 1}:{NODES}", *PATIENT, faults="freeze=form@2:2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from tests.cluster import pods
 from tests.cluster.crowd import LATER, fill
 from tests.cluster.machine.places import GPU
+from tests.cluster.machine.processes import ClusterError
 from tests.cluster.stage import HINTS, LONG, Stage, staged
 from tests.local.ledgers import SCRIPT
 from tests.local.resizes import formed
@@ -21,6 +23,9 @@ pytestmark = pytest.mark.timeout(1200)  # each node that joins takes half a minu
 
 FOLLOW = f"--hints=configmap/{HINTS}"
 QUOTA = f"requests.{GPU}"
+MEMORY = "4Gi"
+REFUSAL = "no Jobs are wanted here"
+MIN_WAIT = 30.0  # seconds: long enough for nodes to start, short enough for a test
 PACE = 0.05  # seconds that a micro-batch takes at least: who trains leaves the machine to those that start
 
 
@@ -50,6 +55,47 @@ def limit(stage: Stage, gpus: int) -> None:
         what=f"the quota of {gpus} GPUs counts",
         seconds=LONG,
     )
+
+
+def bound(stage: Stage, gpus: int) -> None:
+    """Has a LimitRange allow a container so many GPUs, and give it memory where it names none."""
+    limits = {"type": "Container", "max": {GPU: str(gpus)}, "default": {"memory": MEMORY}}
+    spec = {"limits": [{**limits, "defaultRequest": {"memory": "1Mi"}}]}
+    stage.apply({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "bounds"}, "spec": spec})
+
+
+@contextmanager
+def no_jobs(stage: Stage) -> Iterator[None]:
+    """Has a policy of the cluster refuse the namespace's Jobs, until the end."""
+    version = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": stage.space}}
+    jobs = {"apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["jobs"]}
+    policy = {
+        "matchConstraints": {"resourceRules": [jobs]},
+        "validations": [{"expression": "false", "message": REFUSAL}],
+    }
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": stage.space}}}
+    binding = {"policyName": stage.space, "validationActions": ["Deny"], "matchResources": here}
+
+    def refused() -> bool:
+        try:
+            stage.kubectl("create", "job", "any", "--image=any", "--dry-run=server", f"--namespace={stage.space}")
+        except ClusterError as error:
+            if REFUSAL not in str(error):
+                raise
+            return True
+        return False
+
+    try:
+        stage.kubectl.apply(
+            {**version, "kind": "ValidatingAdmissionPolicy", "spec": policy},
+            {**version, "kind": "ValidatingAdmissionPolicyBinding", "spec": binding},
+        )
+        until(refused, "the policy is in force", LONG)
+        yield
+    finally:
+        kinds = "validatingadmissionpolicybinding,validatingadmissionpolicy"
+        stage.kubectl("delete", kinds, stage.space, "--ignore-not-found")
+        until(lambda: not refused(), "the policy is not in force any more", LONG)
 
 
 def launch(stage: Stage, *arguments: str, **more: Any) -> None:
@@ -128,6 +174,20 @@ def test_an_image_that_is_not_there_is_said_and_given_up_in_the_time_that_was_as
     assert stage.events.of("generation_formed") == []
 
 
+def test_a_node_that_a_limit_range_forbids_comes_once_it_is_allowed(stage: Stage) -> None:
+    stage.allow(1)
+    launch(stage, "--nodes=1:2", FOLLOW)
+    generation = formed(stage, 1, 0, LONG)["generation"]
+    bound(stage, 0)
+    stage.allow(2)
+    said = told(stage, "1 of 2 nodes pending", f"maximum {GPU} usage per Container is 0, but limit is 1")
+    assert "change the pod template, or what refuses it" in said and "Training goes on with 1" in said
+    bound(stage, 1)
+    formed(stage, 2, generation, LONG)
+    assert stage.nodes()[2]["spec"]["containers"][0]["resources"]["limits"] == {GPU: "1", "memory": MEMORY}
+    finish(stage)
+
+
 def test_a_pod_that_admission_refuses_is_said_and_comes_once_it_is_allowed(stage: Stage) -> None:
     template = {"securityContext": {"runAsNonRoot": False, "runAsUser": pods.UID, "runAsGroup": 0}}
     stage.launch("--nodes=1:1", script=SCRIPT, argument=options(stage.folder, pace=PACE), template=template)
@@ -138,3 +198,41 @@ def test_a_pod_that_admission_refuses_is_said_and_comes_once_it_is_allowed(stage
     formed(stage, 1, 0, LONG)
     assert stage.nodes()[1]["spec"]["securityContext"] == template["securityContext"]
     finish(stage)
+
+
+def test_a_job_whose_new_nodes_are_refused_trains_on_and_asks_again_when_more_is_allowed(stage: Stage) -> None:
+    stage.allow(1)
+    launch(stage, "--nodes=1:3", FOLLOW)
+    generation = formed(stage, 1, 0, LONG)["generation"]
+    with no_jobs(stage):
+        stage.allow(2)
+        told(stage, "no more are started until the target is raised", "training goes on")
+    failed = stage.events.of("node_failed")
+    assert failed and all(REFUSAL in event["message"] for event in failed)
+    stage.allow(3)
+    formed(stage, 3, generation, LONG)
+    finish(stage)
+
+
+def test_two_jobs_that_each_hold_half_of_what_they_need_both_get_done(stage: Stage, crowd: str, tmp_path: Path) -> None:
+    fill(stage.kubectl, crowd, 4)
+    folder = tmp_path / "other"
+    folder.mkdir()
+    with staged(folder, "room") as other:
+        jobs = (stage, other)
+        for job in jobs:
+            limit(job, 2)  # so that each gets its half, whoever is first
+            launch(job, "--nodes=3:3", f"--min-wait={MIN_WAIT:g}", epochs=4)
+        for job in jobs:
+            until(lambda job=job: len(running(job)) == 2, "two of its nodes run", LONG)
+        for job in jobs:
+            limit(job, 4)
+        assert [job.wait(2 * LONG) for job in jobs] == [0, 0]
+        given_back = [said for job in jobs for said in job.events.of("warning") if "(--min-wait)" in said["message"]]
+        assert any("2 of at least 3 nodes run" in said["message"] for said in given_back), given_back
+        for job in jobs:
+            assert_same_training(job.folder, job)
+
+
+def running(job: Stage) -> list[int]:
+    return [node for node, pod in job.nodes().items() if pod["status"]["phase"] == "Running"]
