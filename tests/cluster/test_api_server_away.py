@@ -30,7 +30,7 @@ from tests.support import until
 
 FOLLOW = f"--hints=configmap/{HINTS}"
 PACE = 0.05  # seconds that a micro-batch takes at least: who trains leaves the machine to those that start
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
@@ -95,6 +95,7 @@ def test_a_job_trains_on_without_the_api_server_and_follows_its_hints_afterwards
     assert [stage.events.of(kind) for kind in ("notice", "node_lost", "node_failed")] == [[], [], []]
 
 
+@pytest.mark.thorough
 def test_a_rank_that_dies_while_the_api_server_is_away_is_replaced_once_it_is_back(stage: Stage) -> None:
     stage.launch("--nodes=1:2", script=SCRIPT, argument=options(stage.folder, pace=PACE))
     first = formed(stage, 2, 0, LONG)
@@ -134,6 +135,7 @@ class Behind(Api):
             raise
 
 
+@pytest.mark.thorough
 def test_a_watch_from_before_the_api_servers_restart_is_begun_anew_and_misses_nothing() -> None:
     async def version() -> str:
         """Returns one after which something else has happened."""

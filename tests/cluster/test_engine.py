@@ -135,6 +135,20 @@ def test_a_killed_node_is_gone() -> None:
     asyncio.run(steps())
 
 
+def test_a_killed_node_that_would_take_its_time_is_ended_by_its_machine_at_once() -> None:
+    slow = {"name": "node", "imagePullPolicy": "IfNotPresent", "lifecycle": {"preStop": {"sleep": {"seconds": 15}}}}
+
+    async def steps() -> None:
+        async with cluster("engine", containers=[slow]) as (_, _, make):
+            played = make()
+            await played.start(1)
+            await played.standing(1, Running)
+            await asyncio.to_thread(played.engine.kill, 1)
+            assert (await played.exit(1)).exit_code is not None, "the API forgot it while it ran"
+
+    asyncio.run(steps())
+
+
 def test_an_evicted_node_is_told_and_is_not_made_again() -> None:
     async def steps() -> None:
         async with cluster("engine") as (api, name, make):

@@ -20,7 +20,7 @@ from tests.support import until
 FOLLOW = f"--hints=configmap/{HINTS}"
 PACE = 0.05  # seconds that a micro-batch takes at least: who trains leaves the machine to those that start
 EDITS = 500
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

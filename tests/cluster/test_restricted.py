@@ -44,6 +44,7 @@ print(json.dumps({
 }))
 """
 pytestmark = [
+    pytest.mark.machine,
     pytest.mark.timeout(1500),
     pytest.mark.skipif(COMPILER is None, reason="torch.compile needs a C++ compiler: install g++, or name one in CXX"),
     pytest.mark.skipif(not HEADER.exists(), reason=f"torch.compile needs Python's headers: there is no {HEADER}"),

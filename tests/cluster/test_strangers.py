@@ -72,6 +72,7 @@ def ask(stage: Stage, *requests: Request) -> tuple[str, list[tuple[int, str]]]:
     return pod["status"]["podIP"], [tuple(json.loads(line)) for line in said.splitlines()]
 
 
+@pytest.mark.machine
 def test_without_the_key_with_another_jobs_or_by_a_replay_nobody_gets_in_and_the_job_says_so(stage: Stage) -> None:
     (secret,) = stage.get("secrets", "-l", JOB_LABEL)
     key = bytes.fromhex(key_of(secret))

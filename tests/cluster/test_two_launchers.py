@@ -16,7 +16,7 @@ from tests.support import until
 
 SECOND = "second"
 PACE = 0.02
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]
 
 
 class Other(Stage):
@@ -81,6 +81,7 @@ def test_a_second_launcher_with_the_same_work_directory_says_whose_it_is_and_dis
     assert len(stage.events.of("generation_formed")) == 1
 
 
+@pytest.mark.thorough
 def test_a_launcher_that_comes_with_another_work_directory_takes_over_and_the_first_one_leaves(stage: Stage) -> None:
     before = stage.uids()
     other = Other(stage.kubectl, stage.space, stage.folder)

@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from tests.cluster.stage import PLACES
 from tests.manifests import MANIFESTS, objects, rights
 
@@ -37,6 +39,8 @@ def used() -> set[tuple[str, str, str]]:
     return found
 
 
+@pytest.mark.machine
+@pytest.mark.thorough
 def test_launchers_use_every_verb_that_they_are_granted() -> None:
     overlays = MANIFESTS / "overlays"
     roles = [

@@ -258,11 +258,12 @@ class Fleet:
         """Ends a node, however long the cluster can't be reached."""
         asked = False
         while node in self._tracks:
+            if asked:
+                self._note_silence(self._tracks.get(node))
+            with contextlib.suppress(ApiError):  # before its Job, with which it goes: a grace that has begun stays
+                asked = await self._delete_pod(self._tracks.get(node), 0 if asked else KILL_SECONDS)
             with contextlib.suppress(ApiError):
                 await self._delete_job(node)
-                if asked:
-                    self._note_silence(self._tracks.get(node))
-                asked = await self._delete_pod(self._tracks.get(node), 0 if asked else KILL_SECONDS)
             with contextlib.suppress(TimeoutError):
                 await self._wait(FORCE_AFTER, partial(self._came_on, node, asked))
         self._ending.discard(node)
