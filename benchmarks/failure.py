@@ -4,7 +4,8 @@ Stand-still: from SIGKILL of the node's processes to the slowest survivor's firs
 left, minus the median step, which is what redoing the unfinished step takes. For the peer it is the first step that had
 not been done before: it goes back to its last checkpoint, one each 10 steps. A peer that does no step within
 DEAD_SECONDS is shown as dead. Of the launcher, which is killed and started again: the longest step of any rank from its
-end until some steps after it has taken the job over, minus the median one.
+end until some steps after it has taken the job over, minus the median one; and the same of as many further steps, in
+which nothing happens.
 """
 
 from __future__ import annotations
@@ -95,8 +96,10 @@ def ours(case: Case) -> float:
             return max(after().values()) - killed - step
 
 
-def launcher() -> float:
+def launcher() -> tuple[float, float]:
     """Returns the stand-still where the launcher is killed, is away for some steps, and takes the job over again.
+
+    And that of as many steps in which nothing happens.
 
     Raises:
         RuntimeError: If a step was lost, or a rank started anew.
@@ -125,15 +128,20 @@ def launcher() -> float:
             job.event("coordinator_adopted")
             before = stamps(folder)
             job.wait_for("steps under the new launcher", lambda: further(SETTLED))
-            longest = []
-            for rows in stamps(folder).values():
+            before = stamps(folder)
+            disturbed = max(sum(r["t"] > killed for r in rows) for rows in before.values())
+            job.wait_for("as many steps again", lambda: further(disturbed))
+            longest, undisturbed = [], []
+            for pid, rows in stamps(folder).items():
                 steps = [r["step"] for r in rows]
                 if steps != list(range(steps[0], steps[0] + len(steps))):
                     raise RuntimeError(f"steps were lost or done again: {steps}")
                 times = [r["t"] for r in rows]
-                gaps = [b - a for a, b in zip(times, times[1:], strict=False) if b > killed]
-                longest.append(max(gaps) - usual(rows, case.nodes))
-            return max(longest)
+                gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+                step, since, until = usual(rows, case.nodes), sum(t <= killed for t in times), len(before[pid])
+                longest.append(max(gaps[since - 1 : until - 1]) - step)
+                undisturbed.append(max(gaps[until - 1 : until - 1 + disturbed]) - step)
+            return max(longest), max(undisturbed)
 
 
 def peer(case: Case) -> float | None:
@@ -195,9 +203,9 @@ def main() -> None:
         rows.append(one)
     if not options.case or options.case in LAUNCHER:
         found = [launcher() for _ in range(options.runs)]
-        one = row("failure", found, [DEAD_SECONDS], "seconds", case=LAUNCHER)
-        one["peer"] = one["ratio"] = None
-        print(f"{LAUNCHER}: ours {one['ours']:.3f} s; its peer, the host of torchrun's store, is rank 0's row")
+        killed, undisturbed = zip(*found, strict=True)
+        one = row("failure", list(killed), list(undisturbed), "seconds (peer: nothing happens)", case=LAUNCHER)
+        print(f"{LAUNCHER}: {one['ours']:.3f} s, where nothing happens {one['peer']:.3f} s")
         rows.append(one)
     finish(rows)
 
