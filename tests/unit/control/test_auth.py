@@ -80,31 +80,22 @@ def test_a_counter_only_grows(again: int) -> None:
     assert verifier.verify("GET", PATH, headers(6), b"") == "m3"
 
 
-SECOND = 10**9
-
-
 @pytest.mark.parametrize(
     ("counter", "odd"),
     [
-        (100 * SECOND, True),  # the very same
-        (99 * SECOND, True),
-        (99 * SECOND + 1, False),  # of another process of the same sender: it is signed again
-        (80 * SECOND, True),  # nothing is under way for so long
+        (100, True),
+        (99, True),
+        (98, False),  # of another process of the same sender, or by a clock that was set back: it is signed again
+        (1, False),
     ],
 )
-def test_a_request_that_was_overtaken_is_told_from_one_that_was_sent_before(counter: int, odd: bool) -> None:
-    verifier = Verifier(KEY, after=70 * SECOND)
+def test_a_request_that_comes_again_is_told_from_one_that_was_overtaken(counter: int, odd: bool) -> None:
+    verifier = Verifier(KEY, after=70)
     for earlier in (99, 100):
-        verifier.verify("GET", PATH, headers(earlier * SECOND), b"")
+        verifier.verify("GET", PATH, headers(earlier), b"")
     with pytest.raises(Refusal, match="used before") as refusal:
         verifier.verify("GET", PATH, headers(counter), b"")
     assert refusal.value.odd is odd
-
-
-def test_a_request_from_before_the_coordinator_is_odd_however_short_before() -> None:
-    with pytest.raises(Refusal, match="used before") as refusal:
-        Verifier(KEY, after=100 * SECOND).verify("GET", PATH, headers(100 * SECOND - 1), b"")
-    assert refusal.value.odd
 
 
 def test_requests_to_an_earlier_coordinator_count_as_used_in_every_channel() -> None:
