@@ -101,6 +101,10 @@ class Conductor(Lead):
 
     def _everything(self, act: Act) -> None:
         rank = self.rank(act.hit[0])
+        for _ in range(self._schedule.every):  # one that is due while the writer is busy comes a step later
+            if self._saved() >= self._step - self._schedule.every:
+                break
+            self._hold(1, "another step")
         since = self._step - self._schedule.every
         self._await(lambda: self._saved() >= since, f"a checkpoint of step {since} or later, held at {self._step}")
         self._lead(faults=[("freeze", act.moment, rank)], save=act.moment == SAVING)

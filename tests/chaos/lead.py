@@ -75,9 +75,7 @@ class Lead:
         self._await(lambda: self._formed() and len(self._formed()[-1]) == nodes, "all nodes")
         self._nodes = self._formed()[-1]
         for act in self._schedule.acts:
-            self._lead(hold=act.after)
-            self._await((self.folder / f"at-{self._number}.json").exists, f"the step at which to {act.kind}")
-            self._step = json.loads((self.folder / f"at-{self._number}.json").read_text())["step"]
+            self._hold(act.after, f"the step at which to {act.kind}")
             self._say(f"step {self._step}: {act}")
             getattr(self, "_" + act.kind.replace(" ", "_"))(act)
             self._then(act)
@@ -230,6 +228,13 @@ class Lead:
         aside = self.folder / "control.new"
         aside.write_text(json.dumps(document))
         aside.replace(self.folder / "control.json")
+
+    def _hold(self, after: int, what: str) -> None:
+        """Holds the training some steps further on."""
+        self._lead(hold=after)
+        at = self.folder / f"at-{self._number}.json"
+        self._await(at.exists, what)
+        self._step = json.loads(at.read_text())["step"]
 
     def _first(self, moment: str) -> int:
         """Returns from which step on a moment counts: ranks other than 0 may be in the step that is held."""
