@@ -1,11 +1,11 @@
-"""What is proved of a job on the cluster that was stopped."""
+"""What is proved of a job on the cluster that was stopped, or whose training was ended."""
 
 from __future__ import annotations
 
 from elastic_launcher.checkpoint import find_newest
 from tests.cluster.stage import LONG, Stage
 from tests.local.ledgers import assert_each_sample_once, read_ledgers
-from tests.local.sudden import BATCH, MICRO, SAMPLES
+from tests.local.sudden import BATCH, MICRO, SAMPLES, assert_same_training
 from tests.support import until
 
 WITHIN = 15.0
@@ -23,3 +23,17 @@ def assert_saved_and_over(stage: Stage, why: str) -> None:
     assert saved is not None
     assert saved.step == finished["steps"] == assert_each_sample_once(read_ledgers(stage.folder), SAMPLES, BATCH, MICRO)
     assert not stage.events.of("node_lost")
+
+
+def end_training(stage: Stage) -> None:
+    """Ends the training; fails unless it was the plain one."""
+    (stage.folder / "stop").touch()
+    assert stage.wait() == 0
+    assert_same_training(stage.folder, stage)
+
+
+def finish(stage: Stage) -> None:
+    """Ends the training; fails unless it was the plain one, and each member was one process for all of its life."""
+    end_training(stage)
+    members = [rows[0]["member"] for rows in read_ledgers(stage.folder)]
+    assert len(members) == len(set(members))

@@ -19,13 +19,14 @@ from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, changes
 from elastic_launcher.kube.follow import GONE
 from elastic_launcher.kube.login import Login
+from tests.cluster.ends import end_training
 from tests.cluster.spaces import PATIENCE, space
 from tests.cluster.stage import HINTS, LONG, Stage, staged
 from tests.cluster.test_hints_watch import create, data, edit
 from tests.cluster.test_machine import act
 from tests.local.ledgers import SCRIPT
 from tests.local.resizes import formed
-from tests.local.sudden import assert_same_training, options
+from tests.local.sudden import options
 from tests.support import until
 
 FOLLOW = f"--hints=configmap/{HINTS}"
@@ -56,9 +57,7 @@ def train_on(stage: Stage, steps: int = 20) -> None:
 
 def finish(stage: Stage) -> None:
     """Ends the training; fails unless it was the plain one, under one coordinator."""
-    (stage.folder / "stop").touch()
-    assert stage.wait() == 0
-    assert_same_training(stage.folder, stage)
+    end_training(stage)
     assert len(stage.events.of("job_started")) == 1
     assert stage.events.of("coordinator_adopted") == []
 

@@ -11,10 +11,11 @@ import pytest
 
 from elastic_launcher.kube.api import MERGE, Api
 from elastic_launcher.kube.login import log_in
+from tests.cluster.ends import finish
 from tests.cluster.stage import HINTS, LONG, Stage, staged
-from tests.local.ledgers import SCRIPT, read_ledgers
+from tests.local.ledgers import SCRIPT
 from tests.local.resizes import formed
-from tests.local.sudden import assert_same_training, options
+from tests.local.sudden import options
 from tests.support import until
 
 FOLLOW = f"--hints=configmap/{HINTS}"
@@ -31,15 +32,6 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 def launch(stage: Stage) -> None:
     stage.launch("--nodes=1:2", FOLLOW, script=SCRIPT, argument=options(stage.folder, pace=PACE))
-
-
-def finish(stage: Stage) -> None:
-    """Ends the training; fails unless it was the plain one, and each member was one process for all of its life."""
-    (stage.folder / "stop").touch()
-    assert stage.wait() == 0
-    assert_same_training(stage.folder, stage)
-    members = [rows[0]["member"] for rows in read_ledgers(stage.folder)]
-    assert len(members) == len(set(members))
 
 
 def test_hints_that_break_or_vanish_leave_the_job_as_it_is_and_new_ones_are_followed(stage: Stage) -> None:

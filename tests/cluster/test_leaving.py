@@ -14,9 +14,10 @@ import pytest
 from elastic_launcher.coordinator.decide_loss import LONGEST_RETRY
 from tests.cluster import pods
 from tests.cluster.crowd import fill, idle_pod
+from tests.cluster.ends import finish
 from tests.cluster.machine.places import GPU
 from tests.cluster.stage import HINTS, LONG, Stage, staged
-from tests.local.ledgers import SCRIPT, read_ledgers
+from tests.local.ledgers import SCRIPT
 from tests.local.resizes import formed
 from tests.local.sudden import assert_same_training, options
 from tests.support import until
@@ -154,15 +155,6 @@ def assert_replaced(stage: Stage, before: dict[int, str], *gone: int) -> None:
     formed(stage, NODES, max(event["generation"] for event in smaller), LONG)
     until(lambda: len(stage.nodes()) == NODES, "the pods of those that left are gone", LONG)
     assert before.items() - stage.uids().items() == {(node, before[node]) for node in gone}
-
-
-def finish(stage: Stage) -> None:
-    """Ends the training; fails unless it was the plain one, and each member was one process for all of its life."""
-    (stage.folder / "stop").touch()
-    assert stage.wait() == 0
-    assert_same_training(stage.folder, stage)
-    members = [rows[0]["member"] for rows in read_ledgers(stage.folder)]
-    assert len(members) == len(set(members))
 
 
 def phases(stage: Stage) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cluster import pods
 from tests.cluster.crowd import LATER, fill
+from tests.cluster.ends import end_training
 from tests.cluster.machine.places import GPU
 from tests.cluster.machine.processes import ClusterError
 from tests.cluster.stage import HINTS, LONG, Stage, staged
@@ -111,12 +112,6 @@ def told(stage: Stage, *words: str) -> str:
     return str(found["message"])
 
 
-def finish(stage: Stage) -> None:
-    (stage.folder / "stop").touch()
-    assert stage.wait() == 0
-    assert_same_training(stage.folder, stage)
-
-
 @pytest.mark.thorough
 def test_a_job_trains_where_it_finds_room_says_what_it_lacks_and_grows_once_it_is_there(
     stage: Stage, crowd: str
@@ -132,7 +127,7 @@ def test_a_job_trains_where_it_finds_room_says_what_it_lacks_and_grows_once_it_i
     stage.kubectl("delete", "pod", LATER, f"--namespace={crowd}", "--wait=false")
     formed(stage, 4, generation, LONG)
     assert stage.uids() == before
-    finish(stage)
+    end_training(stage)
 
 
 @pytest.mark.thorough
@@ -148,7 +143,7 @@ def test_a_replacement_that_the_quota_refuses_comes_once_that_is_raised(stage: S
     assert "raise the ResourceQuota" in said and "Training goes on with 2" in said
     limit(stage, 3)
     formed(stage, 3, generation, LONG)
-    finish(stage)
+    end_training(stage)
 
 
 def test_a_job_without_any_quota_holds_no_pod_and_goes_on_once_there_is_some(stage: Stage) -> None:
@@ -162,7 +157,7 @@ def test_a_job_without_any_quota_holds_no_pod_and_goes_on_once_there_is_some(sta
     stage.allow(1)
     stage.events.wait("generation_formed", lambda event: event["generation"] > generation, LONG)
     formed(stage, 1, generation, LONG)
-    finish(stage)
+    end_training(stage)
     assert len(stage.events.of("job_started")) == 1 and stage.events.of("step_redone") == []
     nodes = [event["node"] for event in stage.events.of("node_started")]
     assert nodes == [1, 2, 3], "a node's number is never used again"
@@ -191,7 +186,7 @@ def test_a_node_that_a_limit_range_forbids_comes_once_it_is_allowed(stage: Stage
     bound(stage, 1)
     formed(stage, 2, generation, LONG)
     assert stage.nodes()[2]["spec"]["containers"][0]["resources"]["limits"] == {GPU: "1", "memory": MEMORY}
-    finish(stage)
+    end_training(stage)
 
 
 @pytest.mark.thorough
@@ -204,7 +199,7 @@ def test_a_pod_that_admission_refuses_is_said_and_comes_once_it_is_allowed(stage
     stage.kubectl("label", "namespace", stage.space, "pod-security.kubernetes.io/enforce=baseline", "--overwrite")
     formed(stage, 1, 0, LONG)
     assert stage.nodes()[1]["spec"]["securityContext"] == template["securityContext"]
-    finish(stage)
+    end_training(stage)
 
 
 @pytest.mark.thorough
@@ -219,7 +214,7 @@ def test_a_job_whose_new_nodes_are_refused_trains_on_and_asks_again_when_more_is
     assert failed and all(REFUSAL in event["message"] for event in failed)
     stage.allow(3)
     formed(stage, 3, generation, LONG)
-    finish(stage)
+    end_training(stage)
 
 
 @pytest.mark.thorough
