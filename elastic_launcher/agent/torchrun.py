@@ -17,8 +17,11 @@ FOREIGN = ("PET_", "TORCHELASTIC_")
 
 RESTARTS = "--max-restarts=1000000"
 """Where workers are started again and again it is the coordinator that counts failures."""
-C10D = "is_host=0,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
-"""The store is the coordinator's; a node that went away is missed after 3 s and waited for no longer (default 45 s)."""
+C10D = "is_host=0,last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"
+"""The store is the coordinator's; a node that went away is missed after 3 s and waited for no longer (default 45 s).
+
+A node that waits to come in looks once a second, so a last call of a second would leave it out now and then.
+"""
 CURES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Without it, torch 2.13 to 2.15 hang when a node comes to c10d agents that run already."""
 

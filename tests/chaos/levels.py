@@ -1,8 +1,9 @@
 """Whether what a job holds levels off over a thousand resizes: memory, descriptors, threads, sockets and store keys.
 
-The rules, of samples taken each time that the job is at its smallest: of what is counted, the last third's median is no
-more than the middle third's; of memory, no more than `MEMORY_GROWTH` above it; and the median of the last pauses is at
-most `PAUSE_GROWTH` times that of the first ones.
+The rules, of samples taken each time that the job is at its smallest: of what is counted, the last third's least is no
+more than the middle third's (a file that is open for a moment adds one, a leak raises the least too); of memory, the
+median is no more than `MEMORY_GROWTH` above it; and the median of the last pauses is at most `PAUSE_GROWTH` times that
+of the first ones.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Level:
 
     Attributes:
         name: Whose it is, and what.
-        middle: Median of the middle third.
-        last: Median of the last third.
+        middle: Of the middle third: the median of what is measured, the least of what is counted.
+        last: The same of the last third.
         most: What the last may be.
     """
 
@@ -68,9 +69,10 @@ class Levels:
             agent = psutil.Process(self.conductor.launcher.node_pid(FIRST))
             until(lambda: not self._leavers(), "those who left are gone", LONG)
             until(lambda: not _half_closed(launcher), "the launcher closes their connections", LONG)
-            sample = {"store keys": float(self._keys())}
+            sample = dict[str, float]()
             for name, process in (("launcher", launcher), ("agent", agent), ("rank", rank)):
                 sample |= {f"{name} {what}": value for what, value in _held(process).items()}
+            sample["store keys"] = float(self._keys())  # last: to ask is a connection to the launcher
             self.samples.append(sample)
 
     def judge(self, pauses: Sequence[float]) -> list[Level]:
@@ -110,6 +112,7 @@ def _held(process: psutil.Process) -> dict[str, float]:
 
 
 def _level(name: str, values: Sequence[float]) -> Level:
-    third = len(values) // 3
-    middle, last = median(values[third : 2 * third]), median(values[-third:])
-    return Level(name, middle, last, middle * (1 + MEMORY_GROWTH) if name.endswith(MEMORY) else middle)
+    third, measured = len(values) // 3, name.endswith(MEMORY)
+    typical = median if measured else min
+    middle, last = typical(values[third : 2 * third]), typical(values[-third:])
+    return Level(name, middle, last, middle * (1 + MEMORY_GROWTH) if measured else middle)
