@@ -31,7 +31,9 @@ SILENT_SECONDS = 120.0
 EXPLAIN_SECONDS = 5.0
 """Between looks at the events of nodes that wait; most are running by then."""
 EXPLAINED_BY_EVENTS = (Cause.STARTING, Cause.QUOTA, Cause.REFUSED)
-NOT_FOUND, CONFLICT, TOO_MANY, SERVER_FAILED = 404, 409, 429, 500
+NOT_FOUND, CONFLICT, SERVER_FAILED = 404, 409, 500
+NOT_YET = (403, 429)
+"""Answers of an API server that is busy, or has just started and does not know its roles and quotas yet."""
 
 Answer = TypeVar("Answer")
 
@@ -306,12 +308,12 @@ class Fleet:
                 raise
 
     async def _insist(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Returns a request's answer, tried again where the server was away or busy."""
+        """Returns a request's answer, tried again where the server was away, busy, or new."""
         for attempt in range(1, TRIES):
             try:
                 return await call()
             except ApiError as error:
-                if error.status != TOO_MANY and not is_unsure(error):
+                if error.status not in NOT_YET and not is_unsure(error):
                     raise
                 pause = FIRST_PAUSE * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
                 await asyncio.sleep(max(pause, error.retry_after))

@@ -52,6 +52,27 @@ class Crossing:
         yield {}
 
 
+class Starting:
+    """An API server that does not know its roles yet, so often."""
+
+    def __init__(self, refusals: int) -> None:
+        self.refusals = refusals
+        self.made: list[str] = []
+
+    async def request(self, method: str, path: str, body: dict[str, Any], *more: Any) -> dict[str, Any]:
+        if self.refusals:
+            self.refusals -= 1
+            raise ApiError(403, "Forbidden", 'User "launcher" cannot create resource "jobs"')
+        self.made.append(body["metadata"]["name"])
+        return body
+
+
+def test_a_refusal_by_an_api_server_that_has_just_started_costs_no_node() -> None:
+    api = Starting(refusals=2)
+    asyncio.run(Fleet(cast(Api, api), "ml", plan(template(), SHAPE)).start(NodeSpec(1, 1, 1)))
+    assert (api.refusals, len(api.made)) == (0, 1)
+
+
 def test_a_node_whose_job_is_made_after_a_list_is_not_gone() -> None:
     async def steps() -> None:
         api = Crossing()
