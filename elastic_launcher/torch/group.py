@@ -79,6 +79,13 @@ class Work:
         return raw is None or (self._ends_with_error and self._failed is not None) or raw.is_completed()
 
 
+def abort(nccl: Any) -> None:
+    """Aborts NCCL's communicator, under the name that this torch has for it (2.5 has no ``abort``)."""
+    found = [getattr(nccl, name) for name in ("abort", "_shutdown") if hasattr(nccl, name)]
+    if found:
+        found[0]()
+
+
 class Group:
     """Ranks that reduce tensors and send them to each other; made by `build_group`.
 
@@ -198,7 +205,7 @@ class Group:
             _parked.append(self)
         shut_connections(self._listeners)
         if self._fast is not None:
-            self._fast.abort()
+            abort(self._fast)
 
     def close(self) -> None:
         """Ends the group after its last operation. One that still has an operation under way is cut."""

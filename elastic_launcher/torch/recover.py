@@ -70,7 +70,8 @@ class Recovery:
             formation = session.need_place("a step").formation.number
             member.report("step_failed", formation=formation, step=session.position.step, error=str(error))
             try:
-                found = member.wait_for(lambda f: f.mode in ("recover", "start") and f.group is not None)
+                with session.waiting():  # for peers, which may be frozen or stuck: it counts as in their operation
+                    found = member.wait_for(lambda f: f.mode in ("recover", "start") and f.group is not None)
             except JobOver as over:
                 session.over = True
                 raise SystemExit(0) from over

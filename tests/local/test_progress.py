@@ -30,6 +30,32 @@ def test_a_rank_that_hangs_in_a_step_is_lost(tmp_path: Path, rank: int) -> None:
     assert_same_training(tmp_path, job)
 
 
+@pytest.mark.parametrize(
+    ("faults", "hangs", "fact"),
+    [
+        ("reduction@20:3,freeze=micro-batch@20:2", {}, "gave no sign of life"),
+        ("reduction@20:3,freeze=form@2:2", {}, "gave no sign of life"),
+        pytest.param(
+            "reduction@20:3", {"fault": "hang", "fault_rank": 1}, "made no progress", marks=pytest.mark.thorough
+        ),
+    ],
+)
+def test_a_rank_that_never_comes_to_be_formed_anew_is_lost(
+    tmp_path: Path, faults: str, hangs: dict[str, object], fact: str
+) -> None:
+    """Another one dies in that step, and who is left waits for this one without a group in which to wait."""
+    script = options(tmp_path, fault_step=20, **hangs)
+    patience = ("--progress-timeout", "3", "--heartbeat-timeout", "3")
+    arguments = ("--nodes", "3:3", *patience, "--", SCRIPT, script)
+    with launched(*arguments, cwd=tmp_path, environment={"ELASTIC_FAULT": faults}) as job:
+        job.events.wait("node_lost", lambda event: event["member"] == 2 and fact in event["message"], LONG)
+        formed(job, 3, 1)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert [event["member"] for event in job.events.of("node_lost")] == [3, 2]
+    assert_same_training(tmp_path, job)
+
+
 def test_a_rank_that_is_slow_for_long_is_named_until_it_is_not(tmp_path: Path) -> None:
     script = options(tmp_path, slow_members=[2], slow=0.1, pace=0.02)
     with launched("--nodes", "3:3", "--", SCRIPT, script, cwd=tmp_path) as job:
