@@ -26,11 +26,8 @@ class Store:
     """
 
     def __init__(self, where: Where = HERE) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        # a coordinator that comes back at once listens where connections of the one before it are not all gone
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind((where.bind, where.store_port))
-        self._socket.listen(BACKLOG)
+        self._bind = where.bind
+        self._socket = _listen(where.bind, where.store_port)
         self._port: int = self._socket.getsockname()[1]
         self._server: TCPStore | None = None
         self.address = f"{where.advertised}:{self._port}"
@@ -59,6 +56,10 @@ class Store:
 
     def forget_all(self) -> None:
         """Removes all that is here: whoever left it is gone, and a script's own groups would meet by the same keys."""
+        if self._server is not None and not hasattr(self._server, "list_keys"):  # an older torch: another store there
+            self._server = None
+            self._socket = _listen(self._bind, self._port)
+            self._server = self._open()
         for key in self._keys():
             self._delete(key)
 
@@ -83,6 +84,15 @@ class Store:
 
     def _open(self) -> TCPStore:
         return serve_on(self._socket.detach(), self._port)
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # a coordinator that comes back at once listens where connections of the one before it are not all gone
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((address, port))
+    listener.listen(BACKLOG)
+    return listener
 
 
 def serve_on(listener: int, port: int) -> TCPStore:
