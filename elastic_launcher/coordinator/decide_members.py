@@ -153,8 +153,8 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
     told: tuple[Action, ...] = ()
     if observation.why and node.phase in (Phase.STARTING, Phase.WARM, Phase.ADMITTED):
         told = (emit(state, "warning", message=f"node {node.number}: {observation.why}"),)
-    if observation.taken:  # nobody failed: the next is started as fast as after a first loss
-        state = replace(state, losses=0, failures=0)
+    if observation.taken:  # nobody failed: the next is started as fast as after a first loss, and no step is to blame
+        state = replace(state, losses=0, failures=0, broke=0)
     decision: Decision = (state, told)
     for local_rank, member in enumerate(node.members):
         # in the middle of the training an agent's own code says nothing about a rank that left no word

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from elastic_launcher.control.messages import Failed
+from elastic_launcher.coordinator.observations import NodeExited
 from tests.unit.coordinator.driver import lose, redo, training
 
 
@@ -74,6 +75,16 @@ def test_a_step_that_breaks_off_three_times_in_a_row_ends_the_job_and_says_why()
     assert job.finish.exit_code == 1
     assert "step 10 broke off 3 times in a row" in job.finish.message
     assert "member 2 (rank 1, node 2) was killed by SIGKILL" in job.finish.message
+
+
+def test_machines_that_are_taken_one_after_another_in_one_step_are_no_failure_of_the_script() -> None:
+    job = training(5)
+    for node in (5, 4, 3, 2):
+        lose(job, node)  # its peers see it first, the cluster tells why later
+        redo(job, job.state.group_formation, 10)
+        job.feed(NodeExited(job.now, node, -9, why="evicted", taken=True))
+    assert job.finish is None
+    assert job.state.group == (1,)
 
 
 def test_losses_with_steps_between_them_are_borne() -> None:
