@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import secrets
@@ -27,6 +28,7 @@ from elastic_launcher.workdir import write_json
 PATIENCE = 60.0
 """Seconds that a test waits for something that ought to come within a few, on a machine that does other things too."""
 POLL = 0.02
+_PR_SET_CHILD_SUBREAPER = 36
 T = TypeVar("T")
 
 
@@ -42,6 +44,17 @@ def until(condition: Callable[[], T | None], what: str, timeout: float = PATIENC
 def assert_no_process(work_dir: Path, timeout: float = 5.0) -> None:
     """Fails if a process that has ``work_dir`` in its environment lives on; what just died has ``timeout`` to go."""
     until(lambda: not processes.find(str(work_dir)), f"processes of {work_dir} end: {_names(work_dir)}", timeout)
+
+
+@contextlib.contextmanager
+def subreaper() -> Iterator[None]:
+    """Makes orphaned descendants ours instead of the system's: how they end can be waited for."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    assert prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0, os.strerror(ctypes.get_errno())
+    try:
+        yield
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def _names(work_dir: Path) -> list[str]:

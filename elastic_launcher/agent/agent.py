@@ -69,7 +69,7 @@ class Agent:
         self._lives = Lives(layout.lives_file(node))
 
     def run(self) -> int:
-        """Returns the node's exit code: 0 when all its ranks ended with 0."""
+        """Returns the node's exit code: 0 when all its ranks ended with 0, 75 when it leaves, or a rank of it did."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._take_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # the engine holds it back until here
@@ -135,6 +135,10 @@ class Agent:
         self._tell_ended_ranks(outbox)
         outbox.close(LAST_WORDS)
         codes = [self._exits.get(local_rank, {}).get("exit_code") for local_rank in range(len(self._members))]
+        if (
+            ExitCode.STOPPED in codes
+        ):  # a rank may be the first to see that the launcher is gone; torchrun ends the others
+            return ExitCode.STOPPED
         return ExitCode.DONE if codes == [0] * len(codes) else ExitCode.SCRIPT_FAILED
 
     def _log_senders(self, outbox: Outbox) -> list[LogSender]:

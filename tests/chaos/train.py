@@ -141,6 +141,7 @@ def main() -> None:
             control.obey(job)
             row = {
                 "member": MEMBER,
+                "pid": os.getpid(),
                 "rank": job.rank,
                 "world_size": job.world_size,
                 "generation": job.generation,

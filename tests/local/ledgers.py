@@ -169,8 +169,36 @@ def _begins_anew(row: dict[str, Any], attempt: list[dict[str, Any]]) -> bool:
     )
 
 
+def assert_no_step_done_again(ledgers: list[list[dict[str, Any]]]) -> None:
+    """Fails if a completed step was done again although a process that held it went on.
+
+    A row that ends a step (``sync``) is written after the optimizer's step: its process holds that step from then on.
+    Steps may be done again by others when all that held them have ended: the most advanced one died, or everything was
+    killed and a later run went on from a checkpoint.
+    """
+    held: dict[tuple[int, int], int] = {}
+    completed: dict[int, dict[tuple[int, int], tuple[int, int]]] = {}
+    latest: dict[tuple[int, int], tuple[int, int]] = {}
+    for row in (row for rows in ledgers for row in rows if row["rank"] is not None):
+        process, group, step = (row["member"], row["pid"]), (row["generation"], -row["world_size"]), row["step"]
+        member = f"member {row['member']} (process {row['pid']})"
+        assert step > held.get(process, -1), f"{member} had completed step {held[process]} and began step {step}"
+        latest[process] = max(latest.get(process, group), group)
+        if row["sync"]:
+            held[process] = step
+            completed.setdefault(step, {})[process] = group
+    for step, groups in completed.items():
+        for process, group in groups.items():
+            again = [other for other in groups.values() if group < other <= latest[process]]
+            assert not again, f"step {step} was done again beside member {process[0]}, which held it: {groups}"
+
+
 def assert_each_sample_once(ledgers: list[list[dict[str, Any]]], samples: int, batch: int, micro: int) -> int:
-    """Fails unless every step used its samples once, in order, in parts that fit; returns the number of steps."""
+    """Fails unless every step used its samples once, in order, in parts that fit; returns the number of steps.
+
+    No completed step was done again (`assert_no_step_done_again`).
+    """
+    assert_no_step_done_again(ledgers)
     steps = counted(ledgers)
     assert sorted(steps) == list(range(len(steps))), "a step is missing"
     for step, rows in steps.items():

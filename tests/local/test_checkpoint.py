@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -26,7 +27,7 @@ from tests.local.ledgers import (
     train_plain,
     without_lost,
 )
-from tests.support import Launcher, assert_no_process, launched
+from tests.support import Launcher, assert_no_process, launched, subreaper
 
 SAMPLES, BATCH = 97, 24
 LONG = 150.0
@@ -211,14 +212,18 @@ def test_another_data_set_is_refused_and_named_unless_it_is_accepted(tmp_path: P
 
 def test_ranks_that_lose_their_launcher_save_before_they_leave(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    with stage.run(2, 5, "--orphan-timeout", "20", "--checkpoint-every", "1h") as job:
+    with subreaper(), stage.run(2, 5, "--orphan-timeout", "20", "--checkpoint-every", "1h") as job:
         stage.wait_steps(job, 5)
+        agents = [psutil.Process(job.node_pid(node)) for node in (1, 2)]
         os.kill(job.process.pid, signal.SIGKILL)
         job.process.wait()
-        assert_no_process(stage.work_dir, timeout=60.0)
+        reached = max(row["step"] for rows in read_ledgers(tmp_path) for row in rows if row["sync"])
+        assert [agent.wait(LONG) for agent in agents] == [75, 75]
+        assert_no_process(stage.work_dir)
         logs = "".join(path.read_text() for path in (stage.work_dir / "logs").glob("*-0.log"))
     found = find_newest(stage.work_dir / "checkpoints")
     assert found.manifest is not None
+    assert found.manifest.step > reached, "what is saved is older than the end of the launcher"
     assert f"step {found.manifest.step} is saved in {found.folder}" in logs
     with stage.run(1) as job:
         stage.wait_steps(job, 2)

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from elastic_launcher.checkpoint.folder import read_pointer
 from tests.local.ledgers import SCRIPT, read_ledgers
 from tests.local.resizes import LONG, formed
 from tests.local.sudden import assert_same_training, options
@@ -27,7 +28,7 @@ def reports(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 def completed(ledger: Path) -> list[dict[str, Any]]:
     """Returns the rows of a rank whose steps were completed; one that stood still in a micro-batch may end that."""
-    return [row for row in map(json.loads, ledger.read_text().splitlines()) if row.get("sync")]
+    return [row for row in map(json.loads, ledger.read_text().split("\n")[:-1]) if row.get("sync")]
 
 
 def files(folder: Path) -> dict[str, tuple[int, int]]:
@@ -59,41 +60,52 @@ def test_one_kill_among_five_is_seen_by_all_four_at_once(tmp_path: Path, killed:
 
 
 @pytest.mark.parametrize(
-    ("moment", "frozen"), [("reduction", 1), pytest.param("reduction", 3, marks=pytest.mark.thorough), ("saving", 1)]
+    ("moment", "frozen", "hold", "saved_after"),
+    [
+        ("reduction", 1, STEP + 1, STEP),  # who saves in its place does so at once
+        pytest.param("reduction", 3, STEP + 1, 0, marks=pytest.mark.thorough),
+        ("saving", 1, 2 * STEP, STEP),  # what it was about to save, the others have saved before it thaws
+    ],
 )
-def test_a_frozen_peer_that_thaws_after_its_eviction_touches_nothing(tmp_path: Path, moment: str, frozen: int) -> None:
-    """It stands still in a reduction, or over a checkpoint; its kill never comes; it leaves by itself when it thaws."""
+def test_a_frozen_peer_that_thaws_after_its_eviction_touches_nothing(
+    tmp_path: Path, moment: str, frozen: int, hold: int, saved_after: int
+) -> None:
+    """It stands still in a reduction, or over a checkpoint; its kill never comes; it leaves by itself when it thaws.
+
+    The others have completed that step by then, and wait at the beginning of a later one, so that whatever changes is
+    its doing.
+    """
     environment = {
         "ELASTIC_FAULT": f"freeze={moment}@{STEP}:{frozen}",
         "HARNESS_REPORTS": str(tmp_path / "reports.jsonl"),
         "HARNESS_SPARES": str(frozen),
     }
-    every = ("--heartbeat-timeout", "3", "--checkpoint-every", "12 steps")
-    arguments = ("--nodes", "3:3", *every, "--", SCRIPT, options(tmp_path))
+    every = ("--heartbeat-timeout", "3", "--checkpoint-every", "24 steps")
+    arguments = ("--nodes", "3:3", *every, "--", SCRIPT, options(tmp_path, hold=hold, bits=True))
+    (tmp_path / "save").touch()  # after the first step, so that there is one
     with launched(*arguments, cwd=tmp_path, environment=environment, program=(HARNESS,)) as job:
-        formed(job, 3, 0)
+        job.events.wait("generation_formed", lambda one: one["world_size"] == 3, LONG)
         pids = {member["member"]: member["pid"] for node in job.status()["nodes"] for member in node["members"]}
-        peer = psutil.Process(pids[frozen])
+        peer = psutil.Process(pids.pop(frozen))
         lost = job.events.wait("node_lost", timeout=LONG)
-        event = formed(job, 2, 1)
-        job.events.wait("checkpoint_saved", lambda one: one["step"] > event["first_step"], LONG)
+        ledgers = [tmp_path / f"ledger-{member}-{pid}.jsonl" for member, pid in pids.items()]
+        until(lambda: all(completed(ledger)[-1]["step"] == hold - 1 for ledger in ledgers), "the others' step", LONG)
+        saved = job.events.wait("checkpoint_saved", lambda one: one["step"] > saved_after, LONG)["step"]
         assert peer.status() == psutil.STATUS_STOPPED
         ledger = tmp_path / f"ledger-{frozen}-{peer.pid}.jsonl"
-        before = completed(ledger)
+        checkpoints = job.work_dir / "checkpoints"
+        before = completed(ledger), files(checkpoints), read_pointer(checkpoints)
         os.kill(peer.pid, signal.SIGCONT)
         until(lambda: not peer.is_running() or peer.status() == psutil.STATUS_ZOMBIE, "the thawed peer leaves", LONG)
-        saved = max(one["step"] for one in job.events.of("checkpoint_saved"))
-        job.events.wait("checkpoint_saved", lambda one: one["step"] > saved, LONG)
+        assert (completed(ledger), files(checkpoints), read_pointer(checkpoints)) == before
+        (tmp_path / "go").touch()
+        job.events.wait("checkpoint_saved", lambda one: one["step"] > hold, LONG)
         (tmp_path / "stop").touch()
         assert job.wait(LONG) == 0, job.stderr
     assert lost["member"] == frozen
-    assert completed(ledger) == before
-    steps = [one["step"] for one in job.events.of("checkpoint_saved")]
-    assert steps == sorted(set(steps)), "the pointer to the last checkpoint went back"
-    drafts = [name for name in files(job.work_dir / "checkpoints") if f".tmp-{pids[frozen]}-" in name]
-    assert drafts == []
+    assert before[-1][0] == f"step-{saved:08d}"
     assert_same_training(tmp_path, job)
-    assert_bit_equal(tmp_path)
+    assert_bit_equal(tmp_path, set(pids))
 
 
 def test_another_rank_saves_where_the_first_one_dies_after_it_has_agreed_to_stop(tmp_path: Path) -> None:
@@ -107,11 +119,17 @@ def test_another_rank_saves_where_the_first_one_dies_after_it_has_agreed_to_stop
     assert [event["node"] for event in job.events.of("node_lost")] == [1]
 
 
-def assert_bit_equal(folder: Path) -> None:
-    """Fails unless all ranks have the same loss after each step, and all survivors the same rates."""
-    found: dict[int, set[tuple[float, float]]] = {}
-    for rows in read_ledgers(folder):
-        for row in rows:
-            if row["sync"]:
-                found.setdefault(row["step"], set()).add((row["loss"], row["norm"]))
-    assert [step for step, values in found.items() if len(values) != 1] == []
+def assert_bit_equal(folder: Path, survivors: set[int]) -> None:
+    """Fails unless all ranks had the same model and optimizer after each step, and the survivors began the next one
+    with these.
+    """
+    rows = [row for ledger in read_ledgers(folder) for row in ledger if row["rank"] is not None]
+    after: dict[int, set[str]] = {}
+    for row in rows:
+        if row["sync"]:
+            after.setdefault(row["step"], set()).add(row["bits"])
+    assert [step for step, bits in after.items() if len(bits) != 1] == []
+    assert len({*map(frozenset, after.values())}) == len(after), "a step changed nothing"
+    for row in rows:
+        if row["member"] in survivors and row["step"]:
+            assert {row["before"]} == after[row["step"] - 1], row

@@ -8,7 +8,6 @@ its inode, memory and files by name. So other jobs on the same machine never cou
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import pwd
 import re
@@ -19,14 +18,13 @@ from pathlib import Path
 import psutil
 
 from elastic_launcher.agent import processes
-from tests.support import Launcher, launched, until
+from tests.support import Launcher, launched, subreaper, until
 
 SCRIPT = Path(__file__).with_name("train.py")
 LOOK_SECONDS = 0.25  # between looks at what the job's processes hold
 END_SECONDS = 10.0  # for killed processes to be gone, on a machine that does other things too
 PUBLIC = tuple(Path(name) for name in ("/tmp", "/var/tmp", "/dev/shm", pwd.getpwuid(os.getuid()).pw_dir))
 LISTENS = "0A"
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def script_lines(text: str) -> list[str]:
@@ -77,7 +75,7 @@ class Stage:
         """
         over = threading.Event()
         watch = threading.Thread(target=self._watch, args=(over,))
-        with _subreaper():
+        with subreaper():
             try:
                 with self.again(*options, script=script) as launcher:
                     watch.start()
@@ -166,17 +164,6 @@ class Stage:
             return not self._living()
 
         until(ended, "what the launch left is killed")
-
-
-@contextlib.contextmanager
-def _subreaper() -> Iterator[None]:
-    """Makes orphaned descendants ours instead of the system's."""
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    assert prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0, os.strerror(ctypes.get_errno())
-    try:
-        yield
-    finally:
-        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def _descendants() -> set[psutil.Process]:

@@ -5,6 +5,7 @@ Its one argument is a JSON object; see the keys below. Each process writes a led
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -41,6 +42,8 @@ KEYS: dict[str, Any] = {
     "slow": 0.0,
     "slow_evaluation": 0.0,  # seconds that each of its batches takes longer, while the file "fast" is not there
     "linger": [],  # who goes on after the training until the file "home" is there
+    "hold": None,  # the step at whose beginning all wait until the file "go" is there
+    "bits": False,  # whether a digest of the model and of the optimizer is written down with each micro-batch
     "fault": "",  # what goes wrong, on the rank of fault_rank
     "fault_rank": 1,
     "fault_step": 3,
@@ -123,6 +126,17 @@ def fault(job: elastic.Job, loss: torch.Tensor, optimizer: torch.optim.Optimizer
     return loss
 
 
+def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Returns a digest of every bit of the model and of its optimizer; "" where that is not wanted."""
+    if not OPTIONS["bits"]:
+        return ""
+    found = hashlib.sha256()
+    for parameter in model.parameters():
+        for tensor in (parameter, *optimizer.state[parameter].values()):
+            found.update(tensor.detach().contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
 def evaluated(job: elastic.Job, model: nn.Module, loader: Any) -> None:
     """Evaluates all samples, and writes down what came of it."""
     (FOLDER / "evaluates").touch()
@@ -168,6 +182,8 @@ def main() -> None:
                     os.kill(os.getpid(), signal.SIGKILL)
                 slowed = MEMBER in OPTIONS["slow_members"] and not (FOLDER / "fast").exists()
                 time.sleep(OPTIONS["pace"] + slowed * OPTIONS["slow"])
+                while job.rank is not None and job.step == OPTIONS["hold"] and not (FOLDER / "go").exists():
+                    time.sleep(0.01)
                 row = {
                     "member": MEMBER,
                     "pid": os.getpid(),
@@ -179,6 +195,7 @@ def main() -> None:
                     "samples": job.samples,
                     "indices": indices.tolist(),
                     "sync": False,
+                    "before": digest(plain, optimizer),
                 }
                 ledger.write(json.dumps({"begun": True, **row}) + "\n")
                 loss = fault(job, functional.cross_entropy(model(x), y), optimizer)
@@ -193,6 +210,7 @@ def main() -> None:
                     "lr": scheduler.get_last_lr()[0],
                     "norm": float(norm),
                     "sum": float(x.sum()),
+                    "bits": digest(plain, optimizer),
                 }
                 ledger.write(json.dumps(row) + "\n")
                 if OPTIONS["evaluate"] and job.sync_gradients and job.step % OPTIONS["evaluate"] == 0:
