@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,6 +75,19 @@ def test_the_newest_is_found_elsewhere_and_the_last_two_are_kept(place: Place) -
     assert found.folder is not None and (found.folder / STATE).read_text() == "the state after step 30"
     assert place.steps() == [20, 30]
     assert place.shelf.find_newest() == found  # from the copy on this machine
+
+
+def test_ranks_elsewhere_bring_the_one_that_the_coordinator_found(place: Place) -> None:
+    place.save(3)
+    found = place.shelf.find_newest().folder
+    assert found is not None and place.shelf.bring(found) == found
+    text = (found / STATE).read_text()
+    shutil.rmtree(found.parent)  # nodes in a cluster see nothing of the launcher's machine
+    brought = place.shelf.bring(found)
+    assert brought != found and (brought / STATE).read_text() == text and place.shelf.bring(found) == brought
+    (place.files(3) / MANIFEST).unlink()
+    with pytest.raises(OSError):
+        place.shelf.bring(found)
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "missing", "manifest"])
