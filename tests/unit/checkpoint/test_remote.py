@@ -16,7 +16,7 @@ from elastic_launcher.checkpoint.files import MANIFEST, STATE, seal
 from elastic_launcher.checkpoint.remote import RemoteShelf, TakenOver
 from elastic_launcher.checkpoint.storage import StorageError, open_storage
 from tests.object_store import object_store
-from tests.unit.checkpoint.checkpoints import manifest
+from tests.unit.checkpoint.checkpoints import manifest, publish_on
 
 
 class Place:
@@ -32,7 +32,7 @@ class Place:
         return RemoteShelf(self.url, self.cache)
 
     def save(self, step: int, generation: int = 1, term: int = 1, keep: int = 2) -> str:
-        return publish(self.shelf, step, generation, term, keep)
+        return publish_on(self.shelf, step, generation, term, keep)
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir() if path.name.startswith("step"))
@@ -42,18 +42,6 @@ class Place:
 
     def files(self, step: int) -> Path:
         return next(path for path in self.folder.iterdir() if path.name.startswith(f"step-{step:08d}"))
-
-
-def publish(shelf: RemoteShelf, step: int, generation: int = 1, term: int = 1, keep: int = 2) -> str:
-    wanted = manifest(step, generation, term)
-
-    def write(draft: Path) -> Manifest:
-        (draft / STATE).write_text(f"the state after step {step}")
-        return replace(wanted, files=(seal(draft / STATE),))
-
-    path, written = shelf.publish(write, wanted.mark, keep)
-    assert written.mark == wanted.mark
-    return path
 
 
 @pytest.fixture(params=["file", "s3"])
@@ -181,9 +169,9 @@ def test_several_processes_write_and_the_newest_is_whole(place: Place) -> None:
     code = (
         "import sys; from pathlib import Path; from elastic_launcher.checkpoint import Fenced;"
         "from elastic_launcher.checkpoint.remote import RemoteShelf;"
-        "from tests.unit.checkpoint.test_remote import publish\n"
+        "from tests.unit.checkpoint.checkpoints import publish_on\n"
         "for step in range(10, 60, 10):\n"
-        "    try: publish(RemoteShelf(sys.argv[1], Path(sys.argv[2])), step, int(sys.argv[3]))\n"
+        "    try: publish_on(RemoteShelf(sys.argv[1], Path(sys.argv[2])), step, int(sys.argv[3]))\n"
         "    except Fenced: pass\n"
     )
     writers = [
@@ -199,12 +187,12 @@ def test_several_processes_write_and_the_newest_is_whole(place: Place) -> None:
 def test_a_store_that_does_not_answer_is_an_error_of_the_system(tmp_path: Path) -> None:
     with object_store(tmp_path / "buckets") as store:
         shelf = RemoteShelf(store.url, tmp_path / "cache")
-        publish(shelf, 10)
+        publish_on(shelf, 10)
         store.stop()
         with pytest.raises(OSError, match="s3://models/jobs/digits: "):
-            publish(shelf, 20)
+            publish_on(shelf, 20)
         store.start()
-        publish(shelf, 30)
+        publish_on(shelf, 30)
 
 
 @pytest.mark.parametrize(
