@@ -195,12 +195,14 @@ class RemoteShelf:
             raise kind(f"{self.place}/{name}/{MANIFEST}: {error}") from error
 
     def _fetch(self, name: str, manifest: Manifest, cache: Path) -> Path:
-        """Copies a checkpoint to this machine, unless it is there; of others, nothing stays."""
+        """Copies a checkpoint to this machine, unless it is there; of other copies, nothing stays."""
         folder = cache / name
         with contextlib.suppress(CheckpointError):
             check(folder)
             return folder
-        shutil.rmtree(cache, ignore_errors=True)
+        for path in cache.iterdir() if cache.is_dir() else ():
+            if NAME.fullmatch(path.name):  # what else is there is the job's own, of before it was given a URL
+                shutil.rmtree(path, ignore_errors=True)
         folder.mkdir(parents=True)
         with self._outside() as storage:
             for entry in manifest.files:

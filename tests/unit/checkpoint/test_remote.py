@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.checkpoint import CheckpointError, Fenced, Manifest
+from elastic_launcher.checkpoint import CheckpointError, Fenced, Manifest, check
 from elastic_launcher.checkpoint.files import MANIFEST, STATE, seal
 from elastic_launcher.checkpoint.remote import RemoteShelf, TakenOver
 from elastic_launcher.checkpoint.storage import StorageError, open_storage
 from tests.object_store import object_store
-from tests.unit.checkpoint.checkpoints import manifest, publish_on
+from tests.unit.checkpoint.checkpoints import manifest, names, publish_on, save
 
 
 class Place:
@@ -76,6 +76,15 @@ def test_ranks_elsewhere_bring_the_one_that_the_coordinator_found(place: Place) 
     (place.files(3) / MANIFEST).unlink()
     with pytest.raises(OSError):
         place.shelf.bring(found)
+
+
+def test_a_copy_makes_room_for_the_next_and_leaves_what_was_saved_on_this_machine(place: Place) -> None:
+    before = save(place.cache, 5)
+    for step in (10, 20):
+        place.save(step)
+        found = place.shelf.find_newest().folder
+    assert found is not None and names(place.cache) == sorted(["latest.json", before.name, found.name])
+    assert check(before).step == 5
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "missing", "manifest"])
