@@ -197,7 +197,7 @@ class RemoteShelf:
     def _fetch(self, name: str, manifest: Manifest, cache: Path) -> Path:
         """Copies a checkpoint to this machine, unless it is there; of other copies, nothing stays."""
         folder = cache / name
-        with contextlib.suppress(CheckpointError):
+        with contextlib.suppress(CheckpointError, OSError):
             check(folder)
             return folder
         for path in cache.iterdir() if cache.is_dir() else ():

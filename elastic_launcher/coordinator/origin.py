@@ -110,8 +110,12 @@ def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[st
     shelf = open_shelf(config.checkpoint_dir, layout.checkpoints)
     try:
         found = shelf.find_newest(lambda manifest: _refusal(manifest, config))
-    except (OSError, StorageError) as error:
+    except StorageError as error:
         raise ConfigError(f"the checkpoints in {shelf.place} can't be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(
+            f"the checkpoints in {shelf.place} can't be read: {error}; once they can, the same command goes on"
+        ) from error
     if found.refused and found.folder is None:
         raise ConfigError(
             f"no checkpoint in {shelf.place} can be used: {'; '.join(found.refused)}; remove that folder to "
