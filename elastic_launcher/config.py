@@ -179,12 +179,7 @@ class JobConfig:
         if self.checkpoint_dir is None:
             raise ConfigError(
                 "--engine kubernetes needs --checkpoint-dir: a folder that all pods see at the same path (of a volume "
-                "claim in the pod template)"
-            )
-        if "://" in self.checkpoint_dir:
-            raise ConfigError(
-                f"--checkpoint-dir is {self.checkpoint_dir!r}: with --engine kubernetes it must be a folder that all "
-                "pods see at the same path"
+                "claim in the pod template), or a URL such as s3://bucket/folder"
             )
         if self.resize != "in-process":
             raise ConfigError(f"--resize {self.resize} works with --engine local only; leave one of the two out")

@@ -62,6 +62,11 @@ class Layout:
         return self.path / "control.json"
 
     @property
+    def origin(self) -> Path:
+        """Which checkpoint the members that start now are told to begin with."""
+        return self.path / "origin.json"
+
+    @property
     def events(self) -> Path:
         """What happened, one JSON line each."""
         return self.path / "events.jsonl"

@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.support import until
 
 BUCKET = "models"
+LOOPBACK = "127.0.0.1"
 
 
 class ObjectStore:
@@ -20,11 +21,13 @@ class ObjectStore:
 
     Args:
         folder: Where it keeps what it is given: a bucket is a folder there, an object a file.
+        host: The address of this machine at which it answers.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = LOOPBACK) -> None:
+        self.host = host
         with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
+            probe.bind((host, 0))
             self.port: int = probe.getsockname()[1]
         self.bucket = folder / BUCKET
         self.bucket.mkdir(parents=True)
@@ -35,7 +38,7 @@ class ObjectStore:
     def environment(self) -> dict[str, str]:
         """What a client has to know."""
         return {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ENDPOINT_URL": f"http://{self.host}:{self.port}",
             "AWS_ALLOW_HTTP": "true",
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
@@ -45,7 +48,8 @@ class ObjectStore:
 
     def start(self) -> None:
         """Begins to answer."""
-        command = [sys.executable, "-m", "localbucket", str(self.bucket.parent), "--port", str(self.port)]
+        where = ("--host", self.host, "--port", str(self.port))
+        command = [sys.executable, "-m", "localbucket", str(self.bucket.parent), *where]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         until(self._answers, f"the object store at port {self.port} answers")
 
@@ -56,15 +60,15 @@ class ObjectStore:
             self._process.wait()
 
     def _answers(self) -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+        with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), timeout=1):
             return True
         return False
 
 
 @contextlib.contextmanager
-def object_store(folder: Path) -> Iterator[ObjectStore]:
+def object_store(folder: Path, host: str = LOOPBACK) -> Iterator[ObjectStore]:
     """Runs a store, and has this process and its children reach it."""
-    store = ObjectStore(folder)
+    store = ObjectStore(folder, host)
     before = dict(os.environ)
     os.environ.update(store.environment)
     store.start()

@@ -10,6 +10,8 @@ from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointEr
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
+MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+"""What the system says where no such file was written, or something else lies in its place."""
 _CHUNK = 4 << 20
 
 
@@ -50,14 +52,15 @@ def read_manifest(folder: Path) -> Manifest:
     """Reads what is said of a checkpoint, without looking at its other files.
 
     Raises:
-        CheckpointError: If that can't be read.
+        CheckpointError: If it can't be used.
+        OSError: If the disk does not give it: it may be as good as ever.
     """
     path = folder / MANIFEST
     try:
         text = path.read_bytes().decode()
-    except FileNotFoundError as error:
+    except MISSING as error:
         raise CheckpointDamaged(f"{path} is missing") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise CheckpointDamaged(f"{path} can't be read: {error}") from error
     try:
         return Manifest.from_text(text)
@@ -70,6 +73,7 @@ def check(folder: Path) -> Manifest:
 
     Raises:
         CheckpointError: If any of its files is missing, cut short or changed.
+        OSError: If the disk does not give them: they may be as good as ever.
     """
     manifest = read_manifest(folder)
     for entry in manifest.files:
@@ -82,10 +86,10 @@ def check(folder: Path) -> Manifest:
                     raise CheckpointDamaged(f"{path} is {kind}: {size} bytes instead of {entry.size}")
                 if _measure(file.fileno())[1] != entry.crc32:
                     raise CheckpointDamaged(f"{path} is damaged: its checksum is wrong")
-        except FileNotFoundError as error:
+        except MISSING as error:
             raise CheckpointDamaged(f"{path} is missing") from error
         except OSError as error:
-            raise CheckpointDamaged(f"{path} can't be read: {error.strerror}") from error
+            raise OSError(error.errno, error.strerror, str(path)) from error
     return manifest
 
 

@@ -115,6 +115,9 @@ def find_newest(folder: Path, refuse: Callable[[Manifest], str] = lambda manifes
     Args:
         folder: The job's folder of checkpoints; it need not be there.
         refuse: Says why a checkpoint can't be used by this job; "" if it can.
+
+    Raises:
+        OSError: If the newest can't be read for now: none before it is used, and nothing is done to it.
     """
     refused: list[str] = []
     damaged: list[Path] = []
@@ -208,7 +211,7 @@ def _newest_first(folder: Path) -> list[Path]:
         if NAME.fullmatch(path.name):
             try:
                 known[path] = read_manifest(path).mark
-            except CheckpointError:
+            except (CheckpointError, OSError):
                 known[path] = None
     good = sorted((path for path, mark in known.items() if mark), key=lambda path: known[path] or Mark(0, 0, 0))
     good.reverse()
@@ -231,7 +234,7 @@ def _clean(folder: Path, mark: Mark, keep: int) -> None:
     marks: dict[Path, Mark] = {}
     for path in folder.iterdir():
         if NAME.fullmatch(path.name):
-            with contextlib.suppress(CheckpointError):
+            with contextlib.suppress(CheckpointError, OSError):
                 marks[path] = read_manifest(path).mark
     past = sorted((path for path in marks if marks[path].step <= mark.step), key=lambda path: marks[path])
     for path in marks.keys() - set(past[-keep:]):

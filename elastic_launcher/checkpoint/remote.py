@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import secrets
 import shutil
@@ -108,13 +109,24 @@ class RemoteShelf:
                 manifest = self._read_manifest(name)
                 if reason := refuse(manifest):
                     raise CheckpointError(f"{place} is of another job: {reason}")
-                folder = self._fetch(name, manifest)
+                folder = self._fetch(name, manifest, self._cache)
             except CheckpointError as error:
                 refused.append(str(error).replace(str(self._cache / name), place))
                 damaged += [Path(name)] if isinstance(error, CheckpointDamaged) else []
                 continue
             return Found(folder, manifest, tuple(refused), tuple(damaged), place)
         return Found(None, None, tuple(refused), tuple(damaged))
+
+    def bring(self, path: Path) -> Path:
+        """Copies a checkpoint that was found on another machine to this one, for this process; see `find_newest`.
+
+        Raises:
+            CheckpointError: If it is damaged.
+            OSError: If the store can't be read.
+        """
+        if path.exists():
+            return path
+        return self._fetch(path.name, self._read_manifest(path.name), self._cache / str(os.getpid()))
 
     def last_term(self) -> int:
         """Returns the last term in which something was written; 0 before the first.
@@ -182,13 +194,15 @@ class RemoteShelf:
             kind = type(error) if isinstance(error, CheckpointError) else CheckpointDamaged
             raise kind(f"{self.place}/{name}/{MANIFEST}: {error}") from error
 
-    def _fetch(self, name: str, manifest: Manifest) -> Path:
-        """Copies a checkpoint to this machine, unless it is there."""
-        folder = self._cache / name
-        with contextlib.suppress(CheckpointError):
+    def _fetch(self, name: str, manifest: Manifest, cache: Path) -> Path:
+        """Copies a checkpoint to this machine, unless it is there; of other copies, nothing stays."""
+        folder = cache / name
+        with contextlib.suppress(CheckpointError, OSError):
             check(folder)
             return folder
-        shutil.rmtree(self._cache, ignore_errors=True)
+        for path in cache.iterdir() if cache.is_dir() else ():
+            if NAME.fullmatch(path.name):  # what else is there is the job's own, of before it was given a URL
+                shutil.rmtree(path, ignore_errors=True)
         folder.mkdir(parents=True)
         with self._outside() as storage:
             for entry in manifest.files:

@@ -29,6 +29,9 @@ class Shelf(Protocol):
     def find_newest(self, refuse: Callable[[Manifest], str] = ...) -> Found:
         """Returns the newest good checkpoint, on this machine."""
 
+    def bring(self, path: Path) -> Path:
+        """Returns a checkpoint that the coordinator has found, on this machine."""
+
     def last_term(self) -> int:
         """Returns the last term in which something was written; 0 before the first."""
 
@@ -57,6 +60,10 @@ class LocalShelf:
     def find_newest(self, refuse: Callable[[Manifest], str] = lambda manifest: "") -> Found:
         """Returns the newest good checkpoint."""
         return folder.find_newest(self._path, refuse)
+
+    def bring(self, path: Path) -> Path:
+        """Returns a checkpoint as it is: all machines see the folder at the same path."""
+        return path
 
     def last_term(self) -> int:
         """Returns the last term in which something was written."""

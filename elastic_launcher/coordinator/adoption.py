@@ -7,15 +7,14 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from elastic_launcher.checkpoint.folder import name_of, read_pointer
-from elastic_launcher.checkpoint.storage import is_url
+from elastic_launcher.checkpoint.folder import read_pointer
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Saved
 from elastic_launcher.coordinator.adopt import Leftovers, Numbers, expected, runs_on
 from elastic_launcher.coordinator.gather import Gathering
 from elastic_launcher.coordinator.goodput import Goodput
 from elastic_launcher.coordinator.last_words import read_exit
-from elastic_launcher.coordinator.origin import Origin
+from elastic_launcher.coordinator.origin import Origin, noted_origin
 from elastic_launcher.coordinator.record import goodput_of, read_record
 from elastic_launcher.coordinator.roster import Exit
 from elastic_launcher.events import Event
@@ -63,10 +62,8 @@ class Adoption:
 
     def origin(self) -> Origin:
         """Returns what the run that goes on began with: its new members are told the same."""
-        elsewhere = self._config.checkpoint_dir
-        place = Path(elsewhere) if elsewhere is not None and not is_url(elsewhere) else self._layout.checkpoints
-        folder = place / name_of(self.record.origin or 0)
-        return Origin(self._past, folder if folder.is_dir() else None)
+        noted = noted_origin(self._layout)
+        return Origin(self._past, Path(noted) if noted else None)
 
     async def gather(self, gathering: Gathering) -> Leftovers | None:
         """Waits for those that live to tell where they stand; returns None where there is no training to go on with.
@@ -85,6 +82,9 @@ class Adoption:
         await gathering.wait_for(missing, self._config.heartbeat_timeout)
         await gathering.wait_for(idle, self._config.orphan_timeout)  # the only one that has the state may be busy
         left = self._leftovers(gathering)
+        begins = self.record.generation is None and not any(one.current for one in left.introductions.values())
+        if begins and noted_origin(self._layout) is None:
+            return None  # nobody has the state yet, and what to begin with is not known
         return left if runs_on(left, self._config.nproc_per_node) else None
 
     def take_nodes(self) -> None:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import chain, repeat
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.observations import BegunAgain
 from elastic_launcher.coordinator.origin import Origin, find_origin
 from elastic_launcher.coordinator.state import State
+from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, Past
+
+RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0)
+"""Before the next look at checkpoints that can't be read or written; the last one again and again."""
+
+
+class CannotBeginAgain(Exception):  # noqa: N818 - it says what can't be done
+    """What the job was to go on from can't be had; the message says why."""
 
 
 class Again:
@@ -20,6 +29,7 @@ class Again:
         layout: Its work directory.
         origin: What this launch began with.
         observe: Takes what was found.
+        warn: Takes what went wrong, and is tried again.
         monotonic: The clock of observations.
 
     Attributes:
@@ -32,12 +42,14 @@ class Again:
         layout: Layout,
         origin: Origin,
         observe: Callable[[BegunAgain], None],
+        warn: Callable[[str], None],
         monotonic: Callable[[], float],
     ) -> None:
         self.origin = origin
         self._config = config
         self._layout = layout
         self._observe = observe
+        self._warn = warn
         self._monotonic = monotonic
         self._ended: asyncio.Queue[State] = asyncio.Queue()
 
@@ -49,7 +61,7 @@ class Again:
         """Does so whenever it is asked for, for ever.
 
         Raises:
-            ConfigError: If there are checkpoints and none can be used.
+            CannotBeginAgain: See `look`.
         """
         while True:
             first, refused = await self.look(await self._ended.get())
@@ -59,12 +71,22 @@ class Again:
         """Returns what a job knows that begins again after ``state``, and why checkpoints were refused.
 
         Raises:
-            ConfigError: If there are checkpoints and none can be used.
+            CannotBeginAgain: If for ``--orphan-timeout`` no checkpoint could be had.
         """
         said: list[str] = []
         past = used_up(state, self.origin.past)
-        self.origin = await asyncio.to_thread(find_origin, self._config, self._layout, past, said.append)
-        refused = tuple(line for line in said if line.endswith("is used instead"))
+        until = self._monotonic() + self._config.orphan_timeout
+        for wait in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
+            try:
+                self.origin = await asyncio.to_thread(find_origin, self._config, self._layout, past, said.append)
+                break
+            except ConfigError as error:
+                left = until - self._monotonic()
+                if left <= 0:
+                    raise CannotBeginAgain(f"all nodes are gone, and the job can't begin again: {error}") from error
+                self._warn(f"{error}; that is tried again for {left:.0f} s")
+                await asyncio.sleep(min(wait, left))
+        refused = tuple(dict.fromkeys(line for line in said if line.endswith("is used instead")))
         return self.origin.first_state(self._config, state.rules.store), refused
 
 

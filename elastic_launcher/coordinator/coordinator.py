@@ -30,7 +30,7 @@ from elastic_launcher.coordinator.actions import (
 )
 from elastic_launcher.coordinator.adopt import adopt
 from elastic_launcher.coordinator.adoption import Adoption
-from elastic_launcher.coordinator.again import Again
+from elastic_launcher.coordinator.again import Again, CannotBeginAgain
 from elastic_launcher.coordinator.desk import JobDesk
 from elastic_launcher.coordinator.driver import EngineDriver
 from elastic_launcher.coordinator.escort import Escort
@@ -130,7 +130,7 @@ class Coordinator:
         self._store = store or Store(home.where)
         self._adoption = adoption
         origin = adoption.origin() if adoption is not None else origin or Origin()
-        self._again = Again(config, self._layout, origin, self._begin_again, monotonic)
+        self._again = Again(config, self._layout, origin, self._begin_again, self._warn, monotonic)
         self._term = origin.past.term
         self._quota = Quota(config, hint_source, self._tell_target, self.note, Clocks(monotonic, wall))
         self._state = origin.first_state(config, self._store.address)
@@ -148,7 +148,7 @@ class Coordinator:
             config, self._layout, self, self._observe, self._lives, self._store.address, self._term, monotonic
         )
         self._gathering = Gathering(self._desk.welcome) if adoption is not None else None
-        refusals = Refusals(lambda message: self.note("warning", message=message), monotonic)
+        refusals = Refusals(self._warn, monotonic)
         self._server = ControlServer(
             self._key, self._gathering or self._desk, self._term, home.where, files, refusals.take
         )
@@ -182,6 +182,8 @@ class Coordinator:
                 finish = await self._govern()
             except (HintError, ConfigError) as error:
                 finish = Finish(ExitCode.BAD_USAGE, str(error))
+            except CannotBeginAgain as error:
+                finish = Finish(ExitCode.STOPPED, str(error))
             except Exception as error:
                 logger.exception("the launcher failed")
                 finish = Finish(ExitCode.LAUNCHER_FAILED, f"the launcher failed: {type(error).__name__}: {error}")
@@ -286,7 +288,7 @@ class Coordinator:
             self._goodput = self._goodput.begun_anew(self._monotonic())
             self._anew.clear()
             for message in refused:
-                self.note("warning", message=message)
+                self._warn(message)
             held, self._held = self._held, []
             for observation in held:
                 self._observe(observation)
@@ -413,3 +415,6 @@ class Coordinator:
     def note(self, kind: str, **fields: Any) -> None:
         """Writes an event of what happens outside."""
         self._emit(kind, self._state.generation_number, **fields)
+
+    def _warn(self, message: str) -> None:
+        self.note("warning", message=message)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 import os
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Saved
 from elastic_launcher.coordinator.state import Rules, State
 from elastic_launcher.options import ConfigError
-from elastic_launcher.workdir import Layout, Past, note_term
+from elastic_launcher.workdir import Layout, Past, note_term, write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,12 @@ def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[st
     shelf = open_shelf(config.checkpoint_dir, layout.checkpoints)
     try:
         found = shelf.find_newest(lambda manifest: _refusal(manifest, config))
-    except (OSError, StorageError) as error:
+    except StorageError as error:
         raise ConfigError(f"the checkpoints in {shelf.place} can't be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(
+            f"the checkpoints in {shelf.place} can't be read: {error}; once they can, the same command goes on"
+        ) from error
     if found.refused and found.folder is None:
         raise ConfigError(
             f"no checkpoint in {shelf.place} can be used: {'; '.join(found.refused)}; remove that folder to "
@@ -125,11 +131,29 @@ def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[st
         why = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"the checkpoints in {shelf.place} can't be written: {why}") from error
     origin = Origin(past, found.folder, found.manifest, found.place)
+    _note(layout, found.folder)
     if found.manifest is not None:
         say(f"this job goes on from step {found.manifest.step}, saved in {origin.where}")
     elif past.term > 1:
         say("this job had saved nothing: it trains from the beginning")
     return origin
+
+
+def noted_origin(layout: Layout) -> str | None:
+    """Returns where the checkpoint is that was found last, "" for the beginning; None where that is not known."""
+    try:
+        return str(json.loads(layout.origin.read_text(encoding="utf-8"))["checkpoint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _note(layout: Layout, folder: Path | None) -> None:
+    """Writes down what was found, for a launcher that adopts members which have not asked for it yet."""
+    try:
+        write_json(layout.origin, {"v": 1, "checkpoint": str(folder or "")})
+    except OSError:  # the disk is full, say: better nothing than what was found before
+        with contextlib.suppress(OSError):
+            layout.origin.unlink(missing_ok=True)
 
 
 def _refusal(manifest: Manifest, config: JobConfig) -> str:

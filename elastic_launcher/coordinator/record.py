@@ -40,7 +40,6 @@ class Record:
         step: Optimizer steps done, as far as they were told.
         samples: Samples of them.
         taken_at: When a hint or a notice took a node last, in seconds since the epoch.
-        origin: The step of the checkpoint that it went on from last; None from the beginning.
     """
 
     generation: Generation | None = None
@@ -49,7 +48,6 @@ class Record:
     step: int = 0
     samples: int | None = None
     taken_at: float | None = None
-    origin: int | None = None
 
 
 def run_of(events: Sequence[Event]) -> Sequence[Event]:
@@ -81,7 +79,6 @@ def read_record(run: Sequence[Event]) -> Record:
         step=progress[-1]["step"] if progress and last is not None else origin or 0,
         samples=progress[-1].get("samples") if progress else None,
         taken_at=taken[-1] if taken else None,
-        origin=origin,
     )
 
 

@@ -47,8 +47,8 @@ class Checkpoints:
         self._member = member
         self._work_dir = work_dir
         self._period = read_period(every) if every else Period()
-        shelf = open_shelf(os.environ.get(PLACE), Layout(work_dir).checkpoints)
-        self._saver = Saver(shelf, int(os.environ.get(KEEP, "2")), self._tell_saved, self._tell_failed)
+        self._shelf = open_shelf(os.environ.get(PLACE), Layout(work_dir).checkpoints)
+        self._saver = Saver(self._shelf, int(os.environ.get(KEEP, "2")), self._tell_saved, self._tell_failed)
         self._fingerprint: dict[str, Any] = {}
         self._asked = False
         self._due = False
@@ -75,6 +75,7 @@ class Checkpoints:
             return
         folder = Path(self._member.checkpoint)
         try:
+            folder = self._shelf.bring(folder)
             manifest = read_manifest(folder)
             accepted = read_job(self._work_dir)[1].accepted
             if different := Resumed(manifest.job, accepted, str(folder)).refuse(fingerprint):
@@ -82,7 +83,7 @@ class Checkpoints:
             position = load(folder, manifest, self._session.state)
             position.step_in_epoch = step_in_epoch(manifest, self._identity())
             self._session.position = position
-        except (CheckpointError, StateMismatch) as error:
+        except (CheckpointError, StateMismatch, OSError) as error:
             raise RuntimeError(f"this job can't go on from {folder}: {error}") from error
 
     def note_training(self, fingerprint: dict[str, Any]) -> None:

@@ -156,6 +156,9 @@ class Saver:
                 if not isinstance(error, Fenced) or isinstance(error, TakenOver):
                     self._on_failed(mark.step, str(error))
                 return
+            except Exception as error:  # noqa: BLE001 - who counts on the checkpoint is to know
+                self._on_failed(mark.step, f"{type(error).__name__}: {error}")
+                return
             self._on_saved(Saved(mark.step, path, manifest.size, held, time.monotonic() - began))
 
         self._writer = threading.Thread(target=run, name="elastic-checkpoint", daemon=True)

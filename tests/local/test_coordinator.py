@@ -20,6 +20,7 @@ from elastic_launcher.coordinator import Coordinator
 from elastic_launcher.coordinator.store import Store
 from elastic_launcher.engines import NodeSpec
 from tests.local.played_members import PATIENCE, Play, PlayedEngine
+from tests.unit.checkpoint.checkpoints import save
 
 
 class Log:
@@ -60,14 +61,22 @@ class NoStore(Store):
 class Job:
     """A coordinator under test."""
 
-    def __init__(self, folder: Path, nodes: str = "1:1", nproc: int = 1, engine: Any = None, store: Any = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nodes: str = "1:1",
+        nproc: int = 1,
+        engine: Any = None,
+        store: Any = None,
+        **options: Any,
+    ) -> None:
         for name in ("logs", "nodes"):
             (folder / name).mkdir()
         self.folder = folder
         self.play, self.log = Play(), Log()
         self.engine = engine or PlayedEngine(folder, self.play)
         least, most = (int(text) for text in nodes.split(":"))
-        config = JobConfig(script="train.py", min_nodes=least, max_nodes=most, nproc_per_node=nproc)
+        config = JobConfig(script="train.py", min_nodes=least, max_nodes=most, nproc_per_node=nproc, **options)
         self.seen: list[Any] = []
         self.coordinator = Coordinator(
             config, folder, self.engine, self.log, on_event=self.seen.append, store=store or NoStore()
@@ -201,6 +210,22 @@ def test_a_job_whose_only_node_is_killed_begins_anew_until_it_gets_no_further(tm
     assert "line 9\n" not in message, "the last 20 lines"
     assert [event["node"] for event in job.log.of("node_lost")] == [1, 2, 3]
     assert [event["cause"] for event in job.log.of("generation_formed")] == ["start", "failure", "failure"]
+
+
+def test_a_job_that_can_not_begin_anew_since_nothing_is_read_was_stopped_after_training_began(tmp_path: Path) -> None:
+    """Exit code 2 would say that nothing was started."""
+    job = Job(tmp_path, orphan_timeout=0.1)
+    state = save(tmp_path / "checkpoints", 3) / "state.json"
+    state.unlink()
+    state.symlink_to(state)  # the system has an error of its own for it, as for a mount that is away
+
+    async def kill() -> None:
+        await job.log.size(1)
+        job.engine.kill(1)
+
+    assert asyncio.run(job.run(kill)) == 75
+    assert "all nodes are gone, and the job can't begin again: the checkpoints in " in job.finished["message"]
+    assert "that is tried again for 0 s" in [event["message"] for event in job.log.of("warning")][-1]
 
 
 def test_an_exception_is_told_with_its_traceback(tmp_path: Path) -> None:

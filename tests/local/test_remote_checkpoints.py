@@ -59,3 +59,24 @@ def test_a_store_that_cannot_be_used_is_said_before_anything_starts(tmp_path: Pa
         assert job.wait(LONG) == 2
     assert said in job.stderr and "Traceback" not in job.stderr
     assert job.events.all() == []
+
+
+def test_ranks_that_come_up_while_the_launcher_is_killed_go_on_from_the_store(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    with object_store(tmp_path / "buckets") as store:
+        options = ("--checkpoint-every", "3 steps", "--checkpoint-dir", store.url)
+        with stage.run(2, 5, *options) as job:
+            job.events.wait("checkpoint_saved", lambda e: e["step"] > 6, LONG)
+            stage.kill_everything(job)
+        with stage.run(2, 5, *options) as job:
+            assert job.node_pid(3) and job.node_pid(4)
+            job.process.kill()  # its ranks take seconds to import torch
+            job.process.wait()
+            with stage.run(2, 5, *options) as job:
+                found = job.events.wait("coordinator_adopted", timeout=LONG)
+                formed = job.events.wait("generation_formed", lambda e: e["time"] > found["time"], LONG)
+                stage.finish(job)
+    started = job.events.of("job_started")
+    assert found["generation"] == 0 and len(started) == 2
+    assert formed["first_step"] == started[1]["resumed_step"] > 6
+    stage.assert_like_plain(job.events.all(), 5)

@@ -17,9 +17,10 @@ SCRIPT = ("train.py",)
 
 def test_nodes_in_a_cluster_are_given_what_they_can_all_see() -> None:
     texts = {"engine": "kubernetes", "checkpoint_dir": "/claim/checkpoints"}
-    assert JobConfig.from_texts(texts, SCRIPT).engine == "kubernetes"
-    with pytest.raises(ConfigError, match="'s3://models': with --engine kubernetes it must be a folder"):
-        JobConfig.from_texts({**texts, "checkpoint_dir": "s3://models"}, SCRIPT)
+    for place in ("/claim/checkpoints", "s3://models/digits"):
+        assert JobConfig.from_texts({**texts, "checkpoint_dir": place}, SCRIPT).checkpoint_dir == place
+    with pytest.raises(ConfigError, match="--engine kubernetes needs --checkpoint-dir: a folder that all pods see"):
+        JobConfig.from_texts({"engine": "kubernetes"}, SCRIPT)
     with pytest.raises(ConfigError, match="--resize respawn works with --engine local only"):
         JobConfig.from_texts({**texts, "resize": "respawn"}, SCRIPT)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from elastic_launcher.checkpoint import JobIdentity, Manifest, Mark, TensorEntry, publish
 from elastic_launcher.checkpoint.files import STATE, seal
+from elastic_launcher.checkpoint.shelf import Shelf
 
 JOB = JobIdentity("train.py", ("--lr", "0.1"), 64, 7, "Digits of 1797 samples", True, 7, False)
 WEIGHT = TensorEntry("weight", "float32", (3, 2), "model-00001.safetensors")
@@ -27,6 +28,19 @@ def save(folder: Path, step: int, generation: int = 1, term: int = 1, keep: int 
         return replace(wanted, files=(seal(draft / STATE),))
 
     return publish(folder, write, wanted.mark, keep)
+
+
+def publish_on(shelf: Shelf, step: int, generation: int = 1, term: int = 1, keep: int = 2) -> str:
+    """Writes the same wherever a job's checkpoints are; returns where it is."""
+    wanted = manifest(step, generation, term)
+
+    def write(draft: Path) -> Manifest:
+        (draft / STATE).write_text(f"the state after step {step}")
+        return replace(wanted, files=(seal(draft / STATE),))
+
+    path, written = shelf.publish(write, wanted.mark, keep)
+    assert written.mark == wanted.mark
+    return path
 
 
 def names(folder: Path) -> list[str]:

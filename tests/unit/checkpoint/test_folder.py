@@ -103,6 +103,28 @@ def test_what_cannot_be_used_is_said_and_the_one_before_is_used(tmp_path: Path, 
     assert found.damaged == ((second,) if spoil in DAMAGES else ())
 
 
+@pytest.mark.parametrize("name", [MANIFEST, STATE])
+def test_what_the_disk_does_not_give_is_not_called_damaged(tmp_path: Path, name: str) -> None:
+    save(tmp_path, 10)
+    path = save(tmp_path, 20) / name
+    content = path.read_bytes()
+    path.unlink()
+    path.symlink_to(path)  # as good as a mount that is away: the system has an error of its own for it
+    with pytest.raises(OSError, match=f"{path}'"):
+        find_newest(tmp_path)
+    path.unlink()
+    path.write_bytes(content)
+    assert find_newest(tmp_path).folder == path.parent
+
+
+def test_an_old_one_that_the_disk_does_not_give_stands_in_nobodys_way(tmp_path: Path) -> None:
+    path = save(tmp_path, 10) / MANIFEST
+    path.unlink()
+    path.symlink_to(path)
+    newest = save(tmp_path, 20, keep=1)
+    assert find_newest(tmp_path).folder == newest
+
+
 def test_when_nothing_can_be_used_all_is_said(tmp_path: Path) -> None:
     for step in (10, 20):
         flip_a_bit(save(tmp_path, step))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.checkpoint import CheckpointError, Fenced, Manifest
+from elastic_launcher.checkpoint import CheckpointError, Fenced, Manifest, check
 from elastic_launcher.checkpoint.files import MANIFEST, STATE, seal
 from elastic_launcher.checkpoint.remote import RemoteShelf, TakenOver
 from elastic_launcher.checkpoint.storage import StorageError, open_storage
 from tests.object_store import object_store
-from tests.unit.checkpoint.checkpoints import manifest
+from tests.unit.checkpoint.checkpoints import manifest, names, publish_on, save
 
 
 class Place:
@@ -31,7 +32,7 @@ class Place:
         return RemoteShelf(self.url, self.cache)
 
     def save(self, step: int, generation: int = 1, term: int = 1, keep: int = 2) -> str:
-        return publish(self.shelf, step, generation, term, keep)
+        return publish_on(self.shelf, step, generation, term, keep)
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir() if path.name.startswith("step"))
@@ -41,18 +42,6 @@ class Place:
 
     def files(self, step: int) -> Path:
         return next(path for path in self.folder.iterdir() if path.name.startswith(f"step-{step:08d}"))
-
-
-def publish(shelf: RemoteShelf, step: int, generation: int = 1, term: int = 1, keep: int = 2) -> str:
-    wanted = manifest(step, generation, term)
-
-    def write(draft: Path) -> Manifest:
-        (draft / STATE).write_text(f"the state after step {step}")
-        return replace(wanted, files=(seal(draft / STATE),))
-
-    path, written = shelf.publish(write, wanted.mark, keep)
-    assert written.mark == wanted.mark
-    return path
 
 
 @pytest.fixture(params=["file", "s3"])
@@ -74,6 +63,28 @@ def test_the_newest_is_found_elsewhere_and_the_last_two_are_kept(place: Place) -
     assert found.folder is not None and (found.folder / STATE).read_text() == "the state after step 30"
     assert place.steps() == [20, 30]
     assert place.shelf.find_newest() == found  # from the copy on this machine
+
+
+def test_ranks_elsewhere_bring_the_one_that_the_coordinator_found(place: Place) -> None:
+    place.save(3)
+    found = place.shelf.find_newest().folder
+    assert found is not None and place.shelf.bring(found) == found
+    text = (found / STATE).read_text()
+    shutil.rmtree(found.parent)  # nodes in a cluster see nothing of the launcher's machine
+    brought = place.shelf.bring(found)
+    assert brought != found and (brought / STATE).read_text() == text and place.shelf.bring(found) == brought
+    (place.files(3) / MANIFEST).unlink()
+    with pytest.raises(OSError):
+        place.shelf.bring(found)
+
+
+def test_a_copy_makes_room_for_the_next_and_leaves_what_was_saved_on_this_machine(place: Place) -> None:
+    before = save(place.cache, 5)
+    for step in (10, 20):
+        place.save(step)
+        found = place.shelf.find_newest().folder
+    assert found is not None and names(place.cache) == sorted(["latest.json", before.name, found.name])
+    assert check(before).step == 5
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "missing", "manifest"])
@@ -167,9 +178,9 @@ def test_several_processes_write_and_the_newest_is_whole(place: Place) -> None:
     code = (
         "import sys; from pathlib import Path; from elastic_launcher.checkpoint import Fenced;"
         "from elastic_launcher.checkpoint.remote import RemoteShelf;"
-        "from tests.unit.checkpoint.test_remote import publish\n"
+        "from tests.unit.checkpoint.checkpoints import publish_on\n"
         "for step in range(10, 60, 10):\n"
-        "    try: publish(RemoteShelf(sys.argv[1], Path(sys.argv[2])), step, int(sys.argv[3]))\n"
+        "    try: publish_on(RemoteShelf(sys.argv[1], Path(sys.argv[2])), step, int(sys.argv[3]))\n"
         "    except Fenced: pass\n"
     )
     writers = [
@@ -185,12 +196,12 @@ def test_several_processes_write_and_the_newest_is_whole(place: Place) -> None:
 def test_a_store_that_does_not_answer_is_an_error_of_the_system(tmp_path: Path) -> None:
     with object_store(tmp_path / "buckets") as store:
         shelf = RemoteShelf(store.url, tmp_path / "cache")
-        publish(shelf, 10)
+        publish_on(shelf, 10)
         store.stop()
         with pytest.raises(OSError, match="s3://models/jobs/digits: "):
-            publish(shelf, 20)
+            publish_on(shelf, 20)
         store.start()
-        publish(shelf, 30)
+        publish_on(shelf, 30)
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,18 @@ def test_a_damaged_one_is_said_and_set_aside(tmp_path: Path) -> None:
     assert names(folder) == ["damaged-step-00000020", "latest.json", "step-00000010"]
 
 
+def test_one_that_the_disk_does_not_give_stays_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    save(folder, 10)
+    path = save(folder, 20) / "state.json"
+    path.unlink()
+    path.symlink_to(path)
+    there = names(folder)
+    with pytest.raises(ConfigError, match=f"checkpoints in {folder} can't be read: .*; once they can, the same"):
+        look(tmp_path)
+    assert names(folder) == there
+
+
 @pytest.mark.parametrize(
     ("job", "config", "said"),
     [

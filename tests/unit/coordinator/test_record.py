@@ -52,7 +52,7 @@ def test_its_record() -> None:
 
 @pytest.mark.parametrize(("start", "step"), [({}, 0), ({"resumed_step": 40}, 40)])
 def test_the_record_of_a_run_that_has_not_begun(start: dict[str, Any], step: int) -> None:
-    assert read_record([event("job_started", **start)]) == Record(step=step, origin=start.get("resumed_step"))
+    assert read_record([event("job_started", **start)]) == Record(step=step)
 
 
 def test_a_run_that_waited_for_its_quota_has_begun_again() -> None:
@@ -63,7 +63,7 @@ def test_a_run_that_waited_for_its_quota_has_begun_again() -> None:
         event("quota_back", 236.0, step=8),
     ]
     record = read_record([*RUN, *waited])
-    assert (record.generation, record.step, record.origin) == (None, 8, 8)
+    assert (record.generation, record.step) == (None, 8)
     formed = event("generation_formed", 240.0, 3, formation=4, members=[{"member": 7, "node": 6}], pause_seconds=0.0)
     assert read_record([*RUN, *waited, formed]).generation == Generation(3, 4, (7,))
     assert goodput_of([*RUN, *waited, formed], 1000.0, 250.0).value(1000.0) == pytest.approx(

@@ -222,6 +222,21 @@ def test_a_full_disk_is_told_and_the_last_one_stays(tmp_path: Path) -> None:
     assert [one.step for one in outcome.saved] == [21, 23]
 
 
+def test_what_goes_wrong_in_any_other_way_is_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, outcome = training(1), Outcome(tmp_path)
+
+    def write_shards(*arguments: object) -> None:
+        raise TypeError("no storage to write")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("elastic_launcher.torch.saving.write_shards", write_shards)
+        outcome.save(state)
+    assert outcome.failed == [(21, "TypeError: no storage to write")]
+    assert list(tmp_path.glob(".tmp*")) == []
+    outcome.save(state, step=22)
+    assert [one.step for one in outcome.saved] == [22]
+
+
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     outcome = Outcome(tmp_path / "file" / "checkpoints")

@@ -1,0 +1,41 @@
+"""Checkpoints in an object store, which pods reach from any machine and whose folder none of them sees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elastic_launcher.engines.kubernetes.identity import JOB_LABEL
+from elastic_launcher.engines.kubernetes.service import STOP
+from tests.cluster.machine.places import HOST_ADDRESS
+from tests.cluster.stage import LONG, staged
+from tests.local.ledgers import SCRIPT
+from tests.local.resizes import formed
+from tests.local.sudden import assert_same_training, options
+from tests.object_store import object_store
+
+pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]
+
+
+def test_a_job_goes_on_from_an_object_store_alone_in_pods_of_another_namespace(tmp_path: Path) -> None:
+    argument = options(tmp_path, pace=0.02)
+    with object_store(tmp_path / "buckets", HOST_ADDRESS) as store:
+        flags = ("--nodes=2", f"--checkpoint-dir={store.url}")
+        reach = {"environment": store.environment, "variables": store.environment}
+        with staged(tmp_path, "stored") as stage:
+            stage.launch(*flags, script=SCRIPT, argument=argument, retries=0, **reach)
+            formed(stage, 2, 0)
+            stage.kubectl("annotate", "services", f"--namespace={stage.space}", "-l", JOB_LABEL, f"{STOP}=moves")
+            assert stage.wait() == 75
+            saved = stage.events.of("checkpoint_saved")[-1]
+            assert saved["path"].startswith(store.url)
+        stage.work_dir.rename(tmp_path / "lost")
+        with staged(tmp_path, "restored") as stage:
+            stage.launch(*flags, script=SCRIPT, argument=argument, retries=0, **reach)
+            started = stage.events.wait("job_started", timeout=LONG)
+            assert (started["term"], started["resumed_step"]) == (2, saved["step"])
+            formed(stage, 2, 0)
+            (tmp_path / "stop").touch()
+            assert stage.wait() == 0
+            assert_same_training(tmp_path, stage)

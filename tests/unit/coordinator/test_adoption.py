@@ -1,0 +1,69 @@
+"""What a launcher that comes back tells members which have not asked yet what to begin with."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from elastic_launcher.checkpoint.shelf import open_shelf
+from elastic_launcher.config import JobConfig
+from elastic_launcher.coordinator.adopt import Leftovers
+from elastic_launcher.coordinator.adoption import Adoption
+from elastic_launcher.coordinator.gather import Gathering
+from elastic_launcher.coordinator.origin import Origin, find_origin
+from elastic_launcher.events import Event
+from elastic_launcher.workdir import Layout, Past
+from tests.unit.checkpoint.checkpoints import publish_on, save
+
+CONFIG = JobConfig(script="jobs/train.py", arguments=("--lr", "0.1"), orphan_timeout=0.1)
+RUN = [Event("job_started", 100.0, 0, {"resumed_step": 10}), Event("node_started", 101.0, 0, {"node": 1})]
+
+
+class OneNode:
+    """Node 1 lives, and is importing torch."""
+
+    def living(self) -> list[int]:
+        return [1]
+
+    def take(self) -> None:
+        pass
+
+
+def adoption(config: JobConfig, folder: Path) -> Adoption:
+    return Adoption(config, Layout(folder), Past(term=3, first_node=2, first_member=2), RUN, OneNode(), Origin)
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+def gathered(folder: Path) -> Leftovers | None:
+    return asyncio.run(adoption(CONFIG, folder).gather(Gathering(dict)))
+
+
+@pytest.mark.parametrize("place", [None, "{}/elsewhere", "file://{}/store"])
+def test_members_begin_with_what_was_found_wherever_that_is(tmp_path: Path, place: str | None) -> None:
+    config = replace(CONFIG, checkpoint_dir=None if place is None else place.format(tmp_path))
+    publish_on(open_shelf(config.checkpoint_dir, Layout(tmp_path).checkpoints), 10)
+    found = find_origin(config, Layout(tmp_path), Past(term=2), quiet).folder
+    assert found is not None and found.name.startswith("step-00000010")
+    assert adoption(config, tmp_path).origin().folder == found
+
+
+def test_members_begin_from_the_beginning_where_nothing_was_found(tmp_path: Path) -> None:
+    find_origin(CONFIG, Layout(tmp_path), Past(), quiet)
+    assert adoption(CONFIG, tmp_path).origin().folder is None
+    assert gathered(tmp_path) is not None
+
+
+def test_a_job_that_has_not_begun_is_not_adopted_where_nobody_knows_from_what(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    find_origin(CONFIG, layout, Past(), quiet)
+    save(layout.checkpoints, 10)
+    (tmp_path / f".origin.json.{os.getpid()}").mkdir()  # it can't be written
+    assert find_origin(CONFIG, layout, Past(term=2), quiet).folder is not None
+    assert gathered(tmp_path) is None
