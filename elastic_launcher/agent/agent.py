@@ -135,9 +135,8 @@ class Agent:
         self._tell_ended_ranks(outbox)
         outbox.close(LAST_WORDS)
         codes = [self._exits.get(local_rank, {}).get("exit_code") for local_rank in range(len(self._members))]
-        if (
-            ExitCode.STOPPED in codes
-        ):  # a rank may be the first to see that the launcher is gone; torchrun ends the others
+        # a rank may be the first to see that the launcher is gone; torchrun ends the others
+        if ExitCode.STOPPED in codes:
             return ExitCode.STOPPED
         return ExitCode.DONE if codes == [0] * len(codes) else ExitCode.SCRIPT_FAILED
 
