@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,24 @@ def test_a_loss_in_a_sum_that_the_script_asks_for(tmp_path: Path, faults: str) -
     for step in range(STEPS):
         plain.micro_batch(X[chosen(step)], Y[chosen(step)], lambda loss: backward(plain, loss, None))
     assert_same_models(tmp_path, plain)
+
+
+@pytest.mark.parametrize(
+    ("fault", "crash"),
+    [
+        ("segmentation fault once", signal.SIGSEGV),
+        pytest.param("abort once", signal.SIGABRT, marks=pytest.mark.thorough),
+    ],
+)
+def test_a_rank_that_crashes_costs_its_step_alone(tmp_path: Path, fault: str, crash: signal.Signals) -> None:
+    """By a fault in native code, of which Python knows nothing; no `--max-failures` is needed for it."""
+    with launched("--nodes", "3:3", "--", SCRIPT, options(tmp_path, fault=fault, fault_step=20), cwd=tmp_path) as job:
+        formed(job, 3, 1)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    (lost,) = job.events.of("node_lost")
+    assert lost["signal"] == crash and f"was killed by {crash.name}" in lost["message"]
+    assert_same_training(tmp_path, job)
 
 
 def test_an_exception_costs_its_node_where_that_is_wanted(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Its one argument is a JSON object; see the keys below. Each process writes a led
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -115,6 +116,12 @@ def fault(job: elastic.Job, loss: torch.Tensor, optimizer: torch.optim.Optimizer
             sys.exit(3)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "segmentation fault once" if not (FOLDER / "crashed").exists():
+            (FOLDER / "crashed").touch()
+            ctypes.string_at(0)
+        case "abort once" if not (FOLDER / "crashed").exists():
+            (FOLDER / "crashed").touch()
+            os.abort()
         case "hang" if not (FOLDER / "hung").exists():
             (FOLDER / "hung").touch()
             signal.pause()
