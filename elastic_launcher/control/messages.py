@@ -96,6 +96,13 @@ class Save(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class GoOn(Message):
+    """Order: train on after all; what the training was to stand still for is put off."""
+
+    KIND: ClassVar[str] = "go_on"
+
+
+@dataclass(frozen=True, slots=True)
 class Warm(Message):
     """Report: rehearsed, and waiting for admission. The fingerprint must be equal among all members."""
 
@@ -222,7 +229,10 @@ class SaveFailed(Message):
 
 @dataclass(frozen=True, slots=True)
 class Halted(Message):
-    """Report: the training stands still after this many steps; ``saved``: what can be saved of it is saved."""
+    """Report: the training stands still after this many steps; ``saved``: what can be saved of it is saved.
+
+    Who is to save and could not tells so without ``saved``, and tries again.
+    """
 
     KIND: ClassVar[str] = "halted"
     step: int
@@ -267,7 +277,7 @@ class Ended(Message):
 FAREWELLS = ("elastic-launcher: the job failed: ", "elastic-launcher: the job ends: ")
 """How the line begins in which a rank's log says why the job ended; on the screen the launcher's last line says it."""
 
-ORDERS: Mapping[str, type[Message]] = {one.KIND: one for one in (Form, Abandon, Save, End, Fail)}
+ORDERS: Mapping[str, type[Message]] = {one.KIND: one for one in (Form, Abandon, Save, GoOn, End, Fail)}
 REPORTS: Mapping[str, type[Message]] = {
     one.KIND: one
     for one in (

@@ -28,6 +28,7 @@ from elastic_launcher.control.messages import (
 )
 from elastic_launcher.coordinator.actions import Action, Order
 from elastic_launcher.coordinator.decide_end import (
+    SAVE_SECONDS,
     Decision,
     appoint_saver,
     emit,
@@ -317,10 +318,10 @@ def _saved(state: State, member: Member, report: Saved, now: float) -> Decision:
 
 
 def _save_failed(state: State, member: Member, report: SaveFailed, now: float) -> Decision:
-    message = (
-        f"step {report.step} could not be saved: {report.message}; the training goes on, and the next checkpoint is "
-        "tried when it is due"
-    )
+    after = "the training goes on, and the next checkpoint is tried when it is due"
+    if state.halts and state.restart is None:
+        after = f"that is tried again for as long as the job waits for it, {SAVE_SECONDS:g} s in all"
+    message = f"step {report.step} could not be saved: {report.message}; {after}"
     return state, (emit(state, "warning", message=message),)
 
 

@@ -259,6 +259,7 @@ class State:
         halting: How far its training is brought to stand still for one of these.
         halted: Whether it stands still, and is saved.
         restart: Why its workers are not there, or are about to go.
+        put_off: Why they are to go once a checkpoint could be written; "" if they are not.
         fallen: How often it began anew without getting further.
         saved: The last checkpoint.
         finished: Whether it has.
@@ -301,6 +302,7 @@ class State:
     halting: Halting = field(default_factory=Halting)
     halted: bool = False
     restart: Restart | None = None
+    put_off: str = ""
     fallen: Fallen = field(default_factory=Fallen)
     saved: Saved | None = None
     finished: bool = False

@@ -6,8 +6,10 @@ and rank 0 saves it. A job that is to stop trains no further then.
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 PLACE = "ELASTIC_CHECKPOINT_DIR"
 EVERY = "ELASTIC_CHECKPOINT_EVERY"
 KEEP = "ELASTIC_KEEP_CHECKPOINTS"
+AGAIN_SECONDS = (1.0, 2.0, 5.0, 10.0)
+"""Before a job that stands still tries again what it could not save; the last one again and again."""
 
 
 class Checkpoints:
@@ -58,6 +62,7 @@ class Checkpoints:
         self._begun_step = 0
         self._saves = True  # False on who may come to be rank 0 later: it can't tell whether the last one was written
         self._cost = 0.0
+        self._failed = False  # the last save
 
     # -- going on from one
 
@@ -151,6 +156,8 @@ class Checkpoints:
     def halt(self, *, whole: bool = True) -> None:
         """Saves, and waits for the end of the job; saves also where the rank that was to do so is gone.
 
+        What can't be saved is tried again. Returns where the job trains on.
+
         Args:
             whole: Whether the state is that between two steps.
 
@@ -160,13 +167,17 @@ class Checkpoints:
         point("halt", self._session.position.step)
         self._saver.wait()
         saves = self._session.need_place("the end").rank == 0
-        while True:
+        for pause in chain(AGAIN_SECONDS, repeat(AGAIN_SECONDS[-1])):
+            self._failed = False
             if saves and whole:
                 self._save()
                 self._saver.wait()
-            self._member.report("halted", step=self._session.position.step, saved=saves)
+            again = saves and self._failed
+            self._member.report("halted", step=self._session.position.step, saved=saves and not again)
             try:
-                self._member.wait_to_save()
+                if self._member.stand_still(pause if again else math.inf):
+                    self._halting = False
+                    return
             except JobOver as over:
                 self._session.over = True
                 raise SystemExit(0) from over
@@ -184,4 +195,5 @@ class Checkpoints:
         )
 
     def _tell_failed(self, step: int, why: str) -> None:
+        self._failed = True
         self._member.report("save_failed", step=step, message=why)

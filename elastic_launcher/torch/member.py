@@ -8,6 +8,7 @@ None of them is ever waited for during a step.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import random
@@ -62,6 +63,7 @@ class Member:
         halt_wanted: Whether the job is to stop after a checkpoint.
         drops_step: Whether it is to stop within the step.
         appointed: Whether this member is to save in the place of one that is gone.
+        goes_on: Whether it trains on although it was to stop; as long as it is not told to stop anew.
     """
 
     def __init__(self, launch: Launch, device: torch.device, orphan_timeout: float) -> None:
@@ -94,7 +96,7 @@ class Member:
         self.save_wanted = False
         self.halt_wanted = False
         self.drops_step = False
-        self.appointed = False
+        self.appointed = self.goes_on = False
         self._store = ""
 
     def join(self) -> dict[str, Any]:
@@ -185,17 +187,19 @@ class Member:
                     return pending
                 self._changed.wait(1.0)
 
-    def wait_to_save(self) -> None:
-        """Waits until this member is appointed to save.
+    def stand_still(self, seconds: float = math.inf) -> bool:
+        """Waits until this member is appointed to save, at most for so long; returns whether it trains on instead.
 
         Raises:
             JobOver: If the coordinator has no more use for it.
         """
+        until = time.monotonic() + seconds
         with self._changed:
-            while not self.appointed:
+            while not self.appointed and not self.goes_on and (left := until - time.monotonic()) > 0:
                 self.check_over()
-                self._changed.wait(1.0)
+                self._changed.wait(min(left, 1.0))
             self.appointed = False
+            return self.goes_on
 
     def give_up(self, formation: Formation, error: object) -> None:
         """Tells that a formation failed before this member was admitted by it."""
@@ -280,6 +284,10 @@ class Member:
             self._abandon(order["formation"])
         elif kind == "save":
             self._save(order)
+        elif kind == "go_on":
+            with self._changed:
+                self.save_wanted, self.halt_wanted, self.goes_on = False, False, True
+                self._changed.notify_all()
         elif kind == "end" and order.get("at_once"):
             _leave(f"this node was given up: {order.get('reason')}")
         elif kind == "end":
@@ -297,6 +305,7 @@ class Member:
         with self._changed:
             self.appointed = self.appointed or order.get("saver") == self.number
             self.save_wanted, self.halt_wanted = True, self.halt_wanted or bool(order.get("halt"))
+            self.goes_on = self.goes_on and not order.get("halt")
             if order.get("at_once") and self._current is not None and self._current.group is not None:
                 self.drops_step = True
                 self._current.group.cut()

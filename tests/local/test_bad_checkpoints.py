@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,23 +58,39 @@ def test_a_checkpoint_that_cannot_be_used_starts_nothing(
     assert path.is_dir()
 
 
-def test_a_disk_that_is_full_stops_nothing_and_is_tried_again(tmp_path: Path) -> None:
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A small disk of its own; who removes ``filler`` makes room on it."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], capture_output=True)
     if mounted.returncode:
         pytest.skip("needs the right to mount a small disk")
-    try:
-        filler = disk / "filler"
-        filler.write_bytes(bytes(250 * 1024))
-        stage = Stage(tmp_path)
-        with stage.run(2, 5, "--checkpoint-every", "0.3s", "--checkpoint-dir", str(disk)) as job:
-            warning = job.events.wait("warning", timeout=LONG)
-            assert "could not be saved" in warning["message"] and "No space left on device" in warning["message"]
-            stage.wait_steps(job, 5)
-            filler.unlink()
-            assert job.events.wait("checkpoint_saved", timeout=LONG)["path"].startswith(str(disk))
-            stage.finish(job)
-        stage.assert_like_plain(job.events.all(), 5)
-    finally:
-        subprocess.run(["umount", "-l", disk], check=True)
+    (disk / "filler").write_bytes(bytes(250 * 1024))
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_a_disk_that_is_full_stops_nothing_and_is_tried_again(tmp_path: Path, full_disk: Path) -> None:
+    stage = Stage(tmp_path)
+    with stage.run(2, 5, "--checkpoint-every", "0.3s", "--checkpoint-dir", str(full_disk)) as job:
+        warning = job.events.wait("warning", timeout=LONG)
+        assert "could not be saved" in warning["message"] and "No space left on device" in warning["message"]
+        stage.wait_steps(job, 5)
+        (full_disk / "filler").unlink()
+        assert job.events.wait("checkpoint_saved", timeout=LONG)["path"].startswith(str(full_disk))
+        stage.finish(job)
+    stage.assert_like_plain(job.events.all(), 5)
+
+
+def test_a_job_that_stops_waits_a_while_for_room_on_the_disk(tmp_path: Path, full_disk: Path) -> None:
+    stage = Stage(tmp_path)
+    with stage.run(2, 5, "--checkpoint-every", "1h", "--checkpoint-dir", str(full_disk)) as job:
+        stage.wait_steps(job, 5)
+        job.process.send_signal(signal.SIGTERM)
+        job.events.wait("warning", lambda event: "that is tried again" in event["message"], LONG)
+        (full_disk / "filler").unlink()
+        assert job.wait(LONG) == 75, job.stderr
+    [saved] = job.events.of("checkpoint_saved")
+    assert saved["step"] == job.events.of("job_finished")[0]["steps"]
+    assert f"step {saved['step']} is saved in {full_disk}" in job.last_message

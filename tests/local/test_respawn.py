@@ -230,6 +230,36 @@ def test_a_script_of_our_library_saves_and_begins_anew_at_each_size(tmp_path: Pa
     assert_same_training(tmp_path, job)
 
 
+def test_a_resize_waits_for_room_on_the_disk_and_loses_no_step(tmp_path: Path) -> None:
+    disk, hints = tmp_path / "disk", tmp_path / "hints.json"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a small disk")
+    try:
+        filler = disk / "filler"
+        filler.write_bytes(bytes(250 * 1024))
+        allow(hints, 1)
+        flags = ("--nodes", "1:2", "--resize", "respawn", "--hints", hints, "--checkpoint-dir", disk)
+        with launched(*flags, "--checkpoint-every", "5 steps", "--", TRAIN, options(tmp_path), cwd=tmp_path) as job:
+            formed(job, 1, 1)
+            allow(hints, 2)
+            job.events.wait("warning", lambda event: "no new start (hint)" in event["message"], LONG)
+            stood = job.events.of("progress")[-1]["step"]
+            job.events.wait("progress", lambda event: event["step"] > stood + 5, LONG)
+            assert not job.events.of("node_left") and not job.events.of("checkpoint_saved")
+            filler.unlink()
+            grown = formed(job, 2, 2)
+            (tmp_path / "stop").touch()
+            assert job.wait(LONG) == 0, job.stderr
+            assert_no_process(job.work_dir)
+        assert grown["first_step"] in [event["step"] for event in job.events.of("checkpoint_saved")]
+        assert not job.events.of("node_lost") and not job.events.of("step_redone")
+        assert_same_training(tmp_path, job)
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
 def test_survivors_of_a_loss_save_before_all_begin_anew(tmp_path: Path) -> None:
     flags = ("--nodes", "2:2", "--resize", "respawn", "--checkpoint-every", "1h")
     with launched(*flags, "--", TRAIN, options(tmp_path), cwd=tmp_path) as job:

@@ -25,6 +25,7 @@ EXAMPLES: list[Message] = [
     FORM,
     messages.Abandon(3),
     messages.Save(halt=True),
+    messages.GoOn(),
     messages.End("over"),
     messages.Fail("boom"),
     messages.Warm({"dataset": "x of 9 samples", "shuffle": True}),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
-from elastic_launcher.control.messages import Halted, Save, Saved
+import pytest
+
+from elastic_launcher.control.messages import GoOn, Halted, Save, Saved, SaveFailed
 from elastic_launcher.coordinator.actions import Action, StartAnew, StartNode
 from elastic_launcher.coordinator.again import used_up
 from elastic_launcher.coordinator.decide_end import COLLECT_SECONDS
@@ -92,6 +94,104 @@ def test_after_a_loss_the_others_do_the_step_again_and_save_before_all_begin_ane
     halt(job, 13, 0.0)
     job.begin_anew()
     assert len(job.started) == 2
+
+
+def cannot_save(job: Anew, step: int = 12) -> None:
+    """The training stands still after a step, and the disk is full."""
+    first, *others = job.state.survivors()
+    for member in others:
+        job.report(member, Halted(step, saved=False))
+    job.report(first, SaveFailed(step, "No space left on device"))
+    job.report(first, Halted(step, saved=False))
+
+
+def put_off(nodes: int = 1, wanted: int = 2) -> Anew:
+    """Returns a job that was to change its size, could not be saved, and trains on."""
+    job = trains(nodes)
+    job.target(wanted)
+    cannot_save(job)
+    assert [one for one in job.actions if isinstance(one, StartAnew)] == [] and job.finish is None
+    assert job.told(GoOn) == list(job.state.survivors())
+    return job
+
+
+@pytest.mark.parametrize(("nodes", "wanted"), [(1, 2), (2, 1)])
+def test_a_job_that_can_not_be_saved_trains_on_and_begins_anew_after_the_next_checkpoint(
+    nodes: int, wanted: int
+) -> None:
+    job = put_off(nodes, wanted)
+    assert (
+        "before a checkpoint could be written: until then, the training goes on" in job.events("warning")[-1]["message"]
+    )
+    job.tick(1000.0)
+    assert not job.started and not job.events("node_left") and job.state.formation is None
+    assert len(job.orders(Save)) == 1
+    job.report(1, Saved(40, "/c", 10, 0.1, 2.0))
+    assert len(job.orders(Save)) == 2
+    halt(job, 41, 2.0)
+    job.begin_anew()
+    assert len(job.started) == wanted
+
+
+def test_what_happens_meanwhile_waits_for_that_checkpoint_too() -> None:
+    job = put_off(2, 3)
+    job.target(4)
+    job.rank_ended(2, signal=signal.SIGKILL)
+    job.break_step([1], 1, 12)
+    job.complete(12)
+    job.node_exited(2, -9)
+    job.tick(1000.0)
+    assert not job.started and len(job.orders(Save)) == 1 and job.state.survivors() == (1,)
+    job.report(1, Saved(40, "/c", 10, 0.1, 2.0))
+    assert len(job.orders(Save)) == 2
+
+
+def test_a_notice_meanwhile_is_no_reason_to_change_the_size_without_a_checkpoint() -> None:
+    job = put_off(2, 3)
+    job.notice(2)
+    job.tick(20.0)
+    assert len(job.orders(Save)) == 1 and job.state.formation is None and job.state.survivors() == (1, 2)
+    job.report(1, Saved(40, "/c", 10, 0.1, 2.0))
+    halt(job, 41, 2.0)
+    job.begin_anew()
+    assert len(job.started) == 1
+
+
+def test_a_size_that_is_the_present_one_again_needs_no_new_start() -> None:
+    job = put_off(2, 3)
+    job.target(2)
+    job.report(1, Saved(40, "/c", 10, 0.1, 2.0))
+    assert len(job.orders(Save)) == 1
+    job.target(1)
+    assert len(job.orders(Save)) == 2
+
+
+def test_too_few_nodes_stop_a_job_that_is_put_off() -> None:
+    job = put_off(2, 3)
+    job.target(0)
+    assert job.state.stopping is not None and len(job.orders(Save)) == 2
+    halt(job, 30, 2.0)
+    assert job.finish is not None and job.finish.exit_code == 75
+
+
+def test_a_step_or_a_save_that_takes_long_loses_nothing() -> None:
+    job = trains(2)
+    job.target(1)
+    job.tick(61.0)
+    assert not job.told(GoOn), "the step goes on"
+    job.report(2, Halted(12, saved=False))
+    job.tick(59.0)
+    assert not job.told(GoOn), "it is being saved"
+    job.tick(3.0)
+    assert job.told(GoOn) == [1, 2], "who saves does not answer"
+    job.report(1, Saved(12, "/c", 10, 0.1, 100.0))
+    assert len(job.orders(Save)) == 2
+    job.report(2, Halted(14, saved=False))
+    job.tick(290.0)
+    assert len(job.orders(GoOn)) == 1, "it is known to take long"
+    halt(job, 14, 100.0)
+    job.begin_anew()
+    assert len(job.started) == 1
 
 
 def test_where_nobody_holds_the_state_all_begin_anew_but_not_for_ever() -> None:
