@@ -122,7 +122,7 @@ print(tempfile.mkdtemp(), file=sys.stderr)
 
 def test_a_node_whose_rank_leaves_before_it_says_that_it_left(tmp_path: Path) -> None:
     """As where the launcher is gone, and a rank is the first to see that; torchrun ends the other."""
-    script = "import os, sys, time; time.sleep(600) if os.environ['LOCAL_RANK'] == '0' else sys.exit(75)"
+    script = "import os, signal, sys; signal.pause() if os.environ['LOCAL_RANK'] == '0' else sys.exit(75)"
     with node(tmp_path, script, nproc_per_node=2) as ours:
         assert ours.process.wait(PATIENCE) == 75, ours.agent_log()
         assert {"local_rank": 1, "exit_code": 75, "signal": None} in ours.posts("rank_ended")
