@@ -27,6 +27,7 @@ LOCK = ".lock"
 LOCK_SECONDS = 10.0  # what is done under it takes milliseconds
 LOCK_POLL_SECONDS = 0.02
 DRAFT = ".tmp-"
+WRITER = re.compile(r"\d+-t(\d+)-g(\d+)-s(\d+)-")
 NAME = re.compile(r"step-\d{8,}")
 KEEP = 2
 
@@ -73,7 +74,8 @@ def publish(folder: Path, write: Callable[[Path], Manifest], mark: Mark, keep: i
         OSError: If there is no room, or nothing can be written; what was begun is removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f"{DRAFT}{os.getpid()}-{secrets.token_hex(4)}"
+    whose = f"t{mark.term}-g{mark.generation}-s{mark.step}"
+    draft = folder / f"{DRAFT}{os.getpid()}-{whose}-{secrets.token_hex(4)}"
     _check_fence(folder, mark)
     try:
         draft.mkdir()
@@ -106,7 +108,7 @@ def raise_fence(folder: Path, term: int) -> None:
         name, mark = read_pointer(folder)
         if mark.term < term:
             _point(folder, name, Mark(term, 0, 0))
-        _remove_drafts(folder)
+        _remove_drafts(folder, lambda mark: mark.term <= term)
 
 
 def find_newest(folder: Path, refuse: Callable[[Manifest], str] = lambda manifest: "") -> Found:
@@ -226,11 +228,11 @@ def _step(path: Path) -> int:
 
 
 def _clean(folder: Path, mark: Mark, keep: int) -> None:
-    """Removes all but the last checkpoints up to ``mark``, and what other writers have left unfinished.
+    """Removes all but the last checkpoints up to ``mark``, and what earlier writers have left unfinished.
 
     A checkpoint of an earlier mark and a later step belongs to a training that was lost: it goes too.
     """
-    _remove_drafts(folder)
+    _remove_drafts(folder, lambda other: other <= mark)
     marks: dict[Path, Mark] = {}
     for path in folder.iterdir():
         if NAME.fullmatch(path.name):
@@ -241,7 +243,11 @@ def _clean(folder: Path, mark: Mark, keep: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _remove_drafts(folder: Path) -> None:
+def _remove_drafts(folder: Path, old: Callable[[Mark], bool]) -> None:
+    """Removes what nobody will finish; a writer that thaws leaves those alone that came after it."""
     for path in folder.iterdir():
-        if path.name.startswith(DRAFT):
+        if not path.name.startswith(DRAFT):
+            continue
+        whose = WRITER.match(path.name.removeprefix(DRAFT))
+        if whose is None or old(Mark(int(whose[1]), int(whose[2]), int(whose[3]))):
             shutil.rmtree(path, ignore_errors=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.checkpoint import Fenced, Manifest, find_newest, kept, publish, raise_fence, set_aside
-from elastic_launcher.checkpoint.files import MANIFEST, STATE
+from elastic_launcher.checkpoint.files import MANIFEST, STATE, seal
 from elastic_launcher.checkpoint.folder import LOCK, POINTER, name_of, read_pointer
 from tests.unit.checkpoint.checkpoints import JOB, manifest, names, save
 
@@ -161,6 +161,19 @@ def test_a_writer_that_is_overtaken_while_it_writes_changes_nothing(tmp_path: Pa
     found = find_newest(tmp_path)
     assert found.manifest is not None and found.manifest.step == 5
     assert names(tmp_path) == [POINTER, "step-00000005"]
+
+
+def test_a_writer_that_thaws_leaves_what_a_later_one_writes_alone(tmp_path: Path) -> None:
+    wanted = manifest(12, generation=4)
+
+    def write(draft: Path) -> Manifest:
+        (draft / STATE).write_text("the state after step 12")
+        save(tmp_path, 10, generation=3)  # it was evicted, and nobody has pointed past it yet
+        return replace(wanted, files=(seal(draft / STATE),))
+
+    path = publish(tmp_path, write, wanted.mark, 2)
+    assert find_newest(tmp_path).folder == path
+    assert names(tmp_path) == [POINTER, "step-00000010", "step-00000012"]
 
 
 def test_a_new_term_shuts_the_old_one_out(tmp_path: Path) -> None:
