@@ -32,6 +32,9 @@ _QUIET = 100
 """Looks without anything new after which a file is closed until it grows: most nodes of a long job are gone."""
 _HELD = 1000
 """Lines kept of each rank: what may have to be shown later."""
+_TRACEBACK = "Traceback (most recent call last):"
+_FAR = 200
+"""Lines before the end of a log in which that is looked for."""
 
 
 @dataclass(slots=True)
@@ -127,14 +130,19 @@ class LogFollower:
         self._logs.clear()
 
     def show_failure(self, node: int, local_rank: int, lines: int = 20) -> None:
-        """Shows the last lines of a rank that were not shown yet, and from now on all that it writes."""
+        """Shows the last lines of a rank that were not shown yet, and from now on all that it writes.
+
+        All of the last traceback is among them: some libraries write much at the end of Python.
+        """
         log = self._logs.get((node, local_rank))
         if log is None or log.shown:
             return
         while self._read((node, local_rank), log):
             pass
         log.shown = True
-        log.unseen = min(log.unseen, lines)
+        newest = [log.recent[-back] for back in range(1, min(log.unseen, _FAR) + 1)]
+        traceback = next((back for back, line in enumerate(newest, 1) if line.startswith(_TRACEBACK)), 0)
+        log.unseen = min(log.unseen, max(lines, traceback))
         self._show_unseen((node, local_rank), log)
 
     def last_lines(self, node: int, local_rank: int, lines: int = 20) -> list[str]:

@@ -100,6 +100,20 @@ def test_what_fails_before_it_has_a_rank_is_shown_with_its_node(ranks: Ranks) ->
     assert ranks.shown == [(None, "[node 2] no module named torch")]
 
 
+def test_a_failure_is_shown_from_its_traceback_on_whatever_was_written_after_it(ranks: Ranks) -> None:
+    ranks.write("2-0", mark(1, 1) + "".join(f"before {number}\n" for number in range(30)))
+    ranks.write("2-0", "Traceback (most recent call last):\n  f()\nValueError: boom\n")
+    ranks.write("2-0", "".join(f"leaked {number}\n" for number in range(40)))
+    ranks.follower.show_failure(2, 0)
+    assert [line for _, line in ranks.shown][:4] == [
+        "Traceback (most recent call last):",
+        "  f()",
+        "ValueError: boom",
+        "leaked 0",
+    ]
+    assert ranks.shown[-1] == (1, "leaked 39")
+
+
 def test_last_lines_hold_an_unfinished_one_too(ranks: Ranks) -> None:
     ranks.write("2-0", "a\nb\nc\nSegmentation")
     assert ranks.follower.last_lines(2, 0, lines=3) == ["b", "c", "Segmentation"]
