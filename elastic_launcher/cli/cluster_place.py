@@ -91,8 +91,9 @@ class ClusterPlace:
         standings = self._cluster.standings()
         return [spec.node for spec in self._found if spec.node in standings]
 
-    def take(self) -> None:
-        """They are the engine's since they were found."""
+    def take(self) -> Collection[int]:
+        """Returns them: they are the engine's since they were found."""
+        return [spec.node for spec in self._found]
 
     def end_leftovers(self) -> None:
         """Ends all nodes that the cluster has of this job."""

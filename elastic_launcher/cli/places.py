@@ -45,8 +45,8 @@ class Place(Protocol):
     def living(self) -> Collection[int]:
         """Returns which of these still live; it never waits."""
 
-    def take(self) -> None:
-        """Makes them the engine's own, and ends what is left of others."""
+    def take(self) -> Collection[int]:
+        """Makes them the engine's own, which tells when they end, and ends what is left of others; returns them."""
 
     def end_leftovers(self) -> None:
         """Ends all that an earlier launcher has left."""
@@ -89,9 +89,10 @@ class LocalPlace:
         """Returns which of these still live."""
         return [found.spec.node for found in self._found if not found.has_ended()]
 
-    def take(self) -> None:
-        """Makes them the engine's own."""
+    def take(self) -> Collection[int]:
+        """Makes them the engine's own; returns them."""
         self._local.adopt(self._found)
+        return [found.spec.node for found in self._found]
 
     def end_leftovers(self) -> None:
         """Kills all processes that know the work directory, but this one."""

@@ -27,8 +27,8 @@ class LeftNodes(Protocol):
     def living(self) -> Collection[int]:
         """Returns the numbers of those that still live; it never waits."""
 
-    def take(self) -> None:
-        """Makes them the engine's own, and ends what is left of others."""
+    def take(self) -> Collection[int]:
+        """Makes them the engine's own, which tells when they end, and ends what is left of others; returns them."""
 
 
 class Adoption:
@@ -87,9 +87,9 @@ class Adoption:
             return None  # nobody has the state yet, and what to begin with is not known
         return left if runs_on(left, self._config.nproc_per_node) else None
 
-    def take_nodes(self) -> None:
-        """Makes the nodes the engine's own."""
-        self._nodes.take()
+    def take_nodes(self) -> Collection[int]:
+        """Makes the nodes the engine's own; returns their numbers."""
+        return self._nodes.take()
 
     def saved(self) -> Saved | None:
         """Returns the last checkpoint, as far as the pointer tells, or the events where it is elsewhere."""

@@ -221,7 +221,7 @@ class Coordinator:
             self._state = self._again.origin.first_state(self._config, self._store.address)
             self._take_over(gathering)
             return False
-        await asyncio.to_thread(adoption.take_nodes)
+        self._driver.adopt(await asyncio.to_thread(adoption.take_nodes))
         now = self._monotonic()
         found = adopt(self._state.rules, left, now, self._config.heartbeat_timeout, adoption.saved())
         self._state, actions = fall_back(*found, now)

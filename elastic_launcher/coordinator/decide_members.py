@@ -147,6 +147,8 @@ def take_rank_end(state: State, observation: RankEnded) -> Decision:
 
 def take_node_exit(state: State, observation: NodeExited) -> Decision:
     """A node is gone, with all its processes."""
+    if observation.node not in state.nodes:
+        return state, ()  # one of before the job began anew, which took its time
     node = state.nodes[observation.node]
     known = dict(observation.ranks)
     code = observation.exit_code

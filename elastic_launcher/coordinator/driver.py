@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -47,6 +47,10 @@ class EngineDriver:
         self._nodes: set[int] = set()
         self._none = asyncio.Event()
         self.respawn = False
+
+    def adopt(self, nodes: Iterable[int]) -> None:
+        """Takes nodes for its own that an earlier launcher has started; the engine has them already."""
+        self._nodes |= {*nodes}
 
     def put(self, command: StartNode | KillNode) -> None:
         """Has a command done after those before it."""

@@ -48,6 +48,22 @@ def test_the_loss_of_a_peer_in_a_group_of_the_scripts_own_has_all_begin_anew(
     assert_same_model(tmp_path, train_plain(SAMPLES, BATCH, steps))
 
 
+def test_a_launcher_that_came_back_ends_the_nodes_that_it_took_over_before_all_begin_anew(tmp_path: Path) -> None:
+    script = options(tmp_path, epochs=EPOCHS, pace=0.01, lose="kill")
+    command = (*FLAGS, "--", SCRIPT.with_name("own_group.py"), script)
+    killed = {"ELASTIC_FAULT": "launcher=reduction@4:1"}
+    with launched(*command, cwd=tmp_path, environment=killed) as first:
+        first.process.wait(LONG)
+        with launched(*command, cwd=tmp_path) as job:
+            assert job.wait(LONG) == 0, job.stderr
+            assert_no_process(job.work_dir)
+    assert len(job.events.of("coordinator_adopted")) == 1 and "all nodes start anew from step" in warned(job)
+    left = {event["node"] for event in job.events.of("node_left")}
+    assert left >= {1, 2}, "nodes of before were not told to go"
+    steps = torch.load(tmp_path / "model.pt")["step"]
+    assert_same_model(tmp_path, train_plain(SAMPLES, BATCH, steps))
+
+
 def test_an_exception_that_says_nothing_of_a_peer_ends_the_job_also_beside_a_loss(tmp_path: Path) -> None:
     job = play(tmp_path, "mistake", 1)
     assert job.events.of("node_lost")[0]["node"] == 3

@@ -29,8 +29,8 @@ class OneNode:
     def living(self) -> list[int]:
         return [1]
 
-    def take(self) -> None:
-        pass
+    def take(self) -> list[int]:
+        return [1]
 
 
 def adoption(config: JobConfig, folder: Path) -> Adoption:
