@@ -87,7 +87,8 @@ def print_logs(wanted: JobName, rank: int | None, follow: bool) -> None:
             while follow and not saving.done():
                 await asyncio.wait([saving], timeout=POLL)
                 print_lines(lines.new(), rank)
-            await saving
+            for line in await saving:
+                typer.echo(f"elastic-launcher: {line}", err=True)
             return job.name
 
     with tempfile.TemporaryDirectory(prefix="elastic-logs-") as folder:

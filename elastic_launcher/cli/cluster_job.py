@@ -13,7 +13,8 @@ from typing import Any
 from elastic_launcher.cli.folders import JobName
 from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL, NODE_LABEL
 from elastic_launcher.engines.kubernetes.service import STOP, Record, read_record
-from elastic_launcher.kube.api import MERGE, Api
+from elastic_launcher.engines.kubernetes.template import node_container
+from elastic_launcher.kube.api import MERGE, Api, ApiError
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, changes
 from elastic_launcher.kube.login import log_in
 from elastic_launcher.options import ConfigError
@@ -65,23 +66,33 @@ class ClusterJob:
                         self.record = read_record(service)
                         yield self.record
 
-    async def save_logs(self, folder: Path, follow: bool) -> None:
+    async def save_logs(self, folder: Path, follow: bool) -> list[str]:
         """Writes what the ranks of all nodes that are there have written to files as in a work directory.
 
         Args:
             folder: Where; a file for each rank.
             follow: Whether to go on until the nodes end; those that come later are left to the next call.
+
+        Returns:
+            A line for each pod whose log can't be read, or not to its end.
         """
         pods = await self._pods(f"{JOB_LABEL}={self._id},{NODE_LABEL}")
-        async with asyncio.TaskGroup() as group:
-            for pod in pods:
-                if any(one.get("started") or "terminated" in one["state"] for one in _containers(pod)):
-                    group.create_task(self._save_log(folder, pod, follow))
+        begun = [one for one in pods if any(c.get("started") or "terminated" in c["state"] for c in _containers(one))]
+        found = await asyncio.gather(*(self._try_log(folder, pod, follow) for pod in begun))
+        return [line for line in found if line]
+
+    async def _try_log(self, folder: Path, pod: Mapping[str, Any], follow: bool) -> str:
+        """Writes one pod's log; returns why it can't be read, or not to its end."""
+        try:
+            await self._save_log(folder, pod, follow)
+        except ApiError as error:  # its machine is silent, or it has just been deleted: the others have theirs
+            return f"the log of pod {pod['metadata']['name']} can't be read: {error}"
+        return ""
 
     async def _save_log(self, folder: Path, pod: Mapping[str, Any], follow: bool) -> None:
         metadata = pod["metadata"]
         path = f"{self._base}/pods/{metadata['name']}/log"
-        node, container = metadata["labels"][NODE_LABEL], pod["spec"]["containers"][0]["name"]
+        node, container = metadata["labels"][NODE_LABEL], pod["spec"]["containers"][node_container(pod)]["name"]
         asked = {"container": container, "follow": str(follow).lower()}
         rest = b""
         async for chunk in self._api.stream(path, asked):

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from elastic_launcher.cli.cluster_escort import ClusterEscort
 from elastic_launcher.cli.code import code_of
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.escort import Escort
 from elastic_launcher.coordinator.where import Home, Where
-from elastic_launcher.engines import Engine, NodeSpec
+from elastic_launcher.engines import Engine, EngineAway, NodeSpec
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
+from elastic_launcher.engines.kubernetes.fleet import is_unsure
 from elastic_launcher.engines.kubernetes.plan import make_plan
 from elastic_launcher.engines.kubernetes.settle import PORTS, settle
 from elastic_launcher.events import EventError, read_events
@@ -25,6 +28,10 @@ from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Past, WorkDir, note_term
 
 EVERYWHERE = "0.0.0.0"
+PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""Seconds between tries to reach the cluster when the launcher starts: its API server may just be restarted."""
+BUSY = 429
+T = TypeVar("T")
 
 
 class ClusterPlace:
@@ -37,6 +44,7 @@ class ClusterPlace:
 
     Raises:
         ConfigError: If the launcher runs in no pod, or its role may not do what is needed.
+        EngineAway: If the cluster can't be reached.
     """
 
     def __init__(self, config: JobConfig, work_dir: WorkDir, directory: Path) -> None:
@@ -44,10 +52,7 @@ class ClusterPlace:
         login = log_in()
         reference = parse_reference(config.hints) if config.hints is not None else None
         hints = (reference.namespace or login.namespace, reference.name) if reference is not None else None
-        try:
-            settled = asyncio.run(settle(login, config.name, hints))
-        except ApiError as error:
-            raise ConfigError(f"--engine kubernetes: {error}") from error
+        settled = insist(lambda: asyncio.run(settle(login, config.name, hints)))
         self._settled = settled
         self._work_dir = work_dir
         self._cluster = KubernetesEngine(login, settled.namespace, make_plan(config, settled))
@@ -110,7 +115,23 @@ class ClusterPlace:
         self._cluster.close()
 
     def _ask_for_nodes(self) -> Sequence[NodeSpec]:
+        return insist(self._cluster.find)
+
+
+def insist(ask: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
+    """Returns what the cluster answers; where it is away or busy, it is asked again for half a minute.
+
+    Raises:
+        ConfigError: If it refuses.
+        EngineAway: If it does not answer in that time: another try of the step may find it.
+    """
+    pauses = iter(PAUSES)
+    while True:
         try:
-            return self._cluster.find()
-        except OSError as error:
-            raise ConfigError(f"--engine kubernetes: the nodes of this job can't be listed: {error}") from error
+            return ask()
+        except ApiError as error:
+            if not is_unsure(error) and error.status != BUSY:
+                raise ConfigError(f"--engine kubernetes: {error}") from error
+            if (pause := next(pauses, None)) is None:
+                raise EngineAway(f"--engine kubernetes: {error}; nothing was started, so try again later") from error
+            sleep(pause)

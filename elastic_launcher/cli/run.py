@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.engines import EngineAway
 from elastic_launcher.hints.reference import SCHEME, parse_reference
 from elastic_launcher.options import OPTIONS, ConfigError, Option
 
@@ -45,6 +46,9 @@ def run(**given: Any) -> None:
     except ConfigError as error:
         _say(str(error))
         code = ExitCode.BAD_USAGE
+    except EngineAway as error:
+        _say(str(error))
+        code = ExitCode.LAUNCHER_FAILED
     except Exception as error:  # noqa: BLE001 - whatever it is, the exit code says that it was not the script
         traceback.print_exc()
         _say(f"the launcher itself failed ({type(error).__name__}: {error})")

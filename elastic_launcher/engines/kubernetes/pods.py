@@ -106,8 +106,8 @@ _IMAGE = {
 _REFUSED_POD = re.compile(r'^Error creating: (pods "[^"]*" is forbidden: )?')
 """Names a pod that never was, another at each try."""
 _ORDINARY = {"", "ContainerCreating", "PodInitializing"}
-_TAKEN = {"Evicted", "Preempting", "Preempted", "Terminated", "NodeShutdown", "Shutdown", "NodeLost"}
-"""Reasons of failed pods that are the cluster's doing."""
+_TAKEN = {"Preempting", "Preempted", "Terminated", "NodeShutdown", "Shutdown", "NodeLost"}
+"""Reasons of failed pods that are the cluster's doing; one that was evicted for its own limits has no condition."""
 _DISRUPTIONS = {
     "PreemptionByScheduler": "preempted by a pod of higher priority",
     "PreemptionByKubeScheduler": "preempted by a pod of higher priority",
@@ -204,6 +204,8 @@ def _ended(pod: Document, ended: Document) -> Gone:
         code = _FIRST_SIGNAL - code
     leaving = _leaving(pod)
     taken = leaving is not None or status.get("reason") in _TAKEN
+    if not ended and (failed := _failed_init(pod)):
+        return Gone(None, failed, taken)
     if status.get("reason"):
         return Gone(code, f"{status['reason']}: {one_line(status.get('message', ''))}".removesuffix(": "), taken)
     if reason == "OOMKilled":
@@ -212,6 +214,16 @@ def _ended(pod: Document, ended: Document) -> Gone:
     if reason in ("Error", "Completed", ""):
         return Gone(code, leaving.why if leaving is not None else "", taken)
     return Gone(code, f"{reason}: {one_line(ended.get('message', ''))}".removesuffix(": "), taken)
+
+
+def _failed_init(pod: Document) -> str:
+    """Returns which container failed that had to end well before the node's own began; "" if none did."""
+    for status in pod["status"].get("initContainerStatuses") or ():
+        ended = (status.get("state") or {}).get("terminated") or {}
+        if ended.get("exitCode"):
+            why = one_line(ended.get("message", "")) or ended.get("reason", "")
+            return f"its init container {status['name']} failed with {ended['exitCode']}: {why}".removesuffix(": ")
+    return ""
 
 
 def _node_status(pod: Document) -> Document:

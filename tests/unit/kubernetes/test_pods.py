@@ -34,7 +34,13 @@ def pod(phase: str, *conditions: dict[str, Any], **more: Any) -> dict[str, Any]:
             "nodeName": more.pop("machine", ""),
             "containers": [{"name": "node", "resources": {"limits": {"memory": "4Gi"}}}],
         },
-        "status": {"phase": phase, "conditions": list(conditions), "containerStatuses": statuses, **more},
+        "status": {
+            "phase": phase,
+            "conditions": list(conditions),
+            "initContainerStatuses": more.pop("init", []),
+            "containerStatuses": statuses,
+            **more,
+        },
     }
 
 
@@ -178,6 +184,8 @@ def test_what_is_a_notice(of_job: Any, of_pod: Any, expected: Leaving) -> None:
 
 FAILED = condition("Failed", "True", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
 EVICTED = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 80Mi."
+GREEDY = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."
+KUBELETS = condition("DisruptionTarget", "True", "TerminationByKubelet", EVICTED)
 DISRUPTED = condition("DisruptionTarget", "True", "PreemptionByScheduler", "by default-scheduler")
 
 
@@ -204,8 +212,18 @@ DISRUPTED = condition("DisruptionTarget", "True", "PreemptionByScheduler", "by d
         ),
         (
             JOB,
-            pod("Failed", reason="Evicted", message=EVICTED, state=ended(137, "ContainerStatusUnknown")),
+            pod("Failed", KUBELETS, reason="Evicted", message=EVICTED, state=ended(137, "ContainerStatusUnknown")),
             Gone(None, f"Evicted: {EVICTED}", taken=True),
+        ),
+        (
+            JOB,
+            pod("Failed", reason="Evicted", message=GREEDY, state=ended(137, "ContainerStatusUnknown")),
+            Gone(None, f"Evicted: {GREEDY}"),
+        ),
+        (
+            JOB,
+            pod("Failed", init=[{"name": "data", "state": ended(3, "Error")}]),
+            Gone(None, "its init container data failed with 3: Error"),
         ),
         (
             JOB,
