@@ -151,7 +151,7 @@ def test_a_joiner_that_comes_up_meanwhile_is_admitted(tmp_path: Path) -> None:
     with stage.launcher() as first:
         resizes.formed(first, 1, 0)
         allow(hints, 2)
-        first.events.wait("node_started", lambda event: event["node"] == 2, LONG)
+        first.node_pid(2, LONG)  # the event comes before the node is there
         kill(first)
         log = stage.work_dir / "logs" / "2-0.log"
         until(log.exists, "the joiner's script has begun", LONG)
