@@ -13,7 +13,7 @@ from elastic_launcher.workdir import Layout
 
 LINES = 20  # of a log that are shown with the message
 _BYTES = 1 << 16  # of a log's end that are read for them
-_TRACEBACK = "Traceback (most recent call last):"
+TRACEBACK = "Traceback (most recent call last):"
 _TRACEBACK_LINES = 500  # in which one is looked for
 _MARK = "::elastic "  # begins a line that marks a generation, for programs
 
@@ -44,7 +44,7 @@ def last_lines(path: Path, lines: int = LINES) -> list[str]:
 def last_exception(path: Path) -> str:
     """Returns the line that names the last exception whose traceback is among a log's last lines; "" if none is."""
     found = last_lines(path, _TRACEBACK_LINES)
-    heads = [number for number, line in enumerate(found) if line.startswith(_TRACEBACK)]
+    heads = [number for number, line in enumerate(found) if line.startswith(TRACEBACK)]
     after = found[heads[-1] + 1 :] if heads else []
     return next((line.strip() for line in after if line.strip() and not line.startswith(" ")), "")
 

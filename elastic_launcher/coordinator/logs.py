@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from elastic_launcher.control.messages import FAREWELLS
+from elastic_launcher.coordinator.last_words import TRACEBACK
 from elastic_launcher.coordinator.shown import Shown
 
 MARKER = re.compile(r"::elastic generation=(?P<generation>\d+) rank=(?P<rank>\d+) world_size=\d+::")
@@ -32,9 +33,8 @@ _QUIET = 100
 """Looks without anything new after which a file is closed until it grows: most nodes of a long job are gone."""
 _HELD = 1000
 """Lines kept of each rank: what may have to be shown later."""
-_TRACEBACK = "Traceback (most recent call last):"
 _FAR = 200
-"""Lines before the end of a log in which that is looked for."""
+"""Lines before the end of a log in which a traceback is looked for."""
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class LogFollower:
             pass
         log.shown = True
         newest = [log.recent[-back] for back in range(1, min(log.unseen, _FAR) + 1)]
-        traceback = next((back for back, line in enumerate(newest, 1) if line.startswith(_TRACEBACK)), 0)
+        traceback = next((back for back, line in enumerate(newest, 1) if line.startswith(TRACEBACK)), 0)
         log.unseen = min(log.unseen, max(lines, traceback))
         self._show_unseen((node, local_rank), log)
 
