@@ -5,15 +5,12 @@ refused when it is another job's.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import json
 import os
 import re
 import secrets
 import shutil
-import socket
 import tempfile
 import time
 from dataclasses import dataclass
@@ -25,6 +22,7 @@ from elastic_launcher import __version__
 from elastic_launcher.checkpoint.changes import FLAG
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.events import EventError, read_last
+from elastic_launcher.lock import Lock, LockHeld
 from elastic_launcher.options import ConfigError
 
 DEFAULT_PARENT = "elastic-jobs"
@@ -34,6 +32,10 @@ LONGEST_TMPDIR = 60
 
 class WorkDirError(ConfigError):
     """A work directory that this job can't have; the message says why and what to do."""
+
+
+class WorkDirHeld(WorkDirError):
+    """A launcher that is alive has the work directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +185,12 @@ class WorkDir:
         before: What the last run was asked for; None for a new job.
     """
 
-    def __init__(self, layout: Layout, job_id: str, lock: int, past: Past, before: JobConfig | None) -> None:
+    def __init__(self, layout: Layout, job_id: str, lock: Lock, past: Past, before: JobConfig | None) -> None:
         self.before = before
         self.layout = layout
         self.job_id = job_id
         self.past = past
-        self._lock: int | None = lock
+        self._lock = lock
 
     @property
     def path(self) -> Path:
@@ -197,9 +199,7 @@ class WorkDir:
 
     def close(self) -> None:
         """Gives the folder up; its files stay."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.release()
 
     def __enter__(self) -> WorkDir:
         return self
@@ -218,7 +218,8 @@ def claim(config: JobConfig, directory: Path) -> WorkDir:
         directory: Where the user stands: relative paths start there.
 
     Raises:
-        WorkDirError: If the folder can't be written, or holds a job that is alive or another one.
+        WorkDirHeld: If it holds a job that is alive.
+        WorkDirError: If the folder can't be written, or holds another job.
         JobDone: If this job is done already.
     """
     job_id = f"{_safe(config.name)}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
@@ -227,7 +228,7 @@ def claim(config: JobConfig, directory: Path) -> WorkDir:
     try:
         for folder in (layout.path, layout.nodes, layout.logs):
             folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = Lock(layout.lock)
     except OSError as error:
         raise _unwritable(layout.path, error)
     try:
@@ -236,7 +237,6 @@ def claim(config: JobConfig, directory: Path) -> WorkDir:
         before = _read_json(layout.job)
         past = _past(layout, before)
         job_id = str(before["id"]) if before else job_id
-        owner = {"host": socket.gethostname(), "pid": os.getpid(), "started": process_start(os.getpid())}
         document = {
             "v": 1,
             "id": job_id,
@@ -245,18 +245,16 @@ def claim(config: JobConfig, directory: Path) -> WorkDir:
             "term": past.term,
             "first_node": past.first_node,
             "first_member": past.first_member,
-            **owner,
+            **lock.owner,
             "directory": str(directory),
             "config": config.to_dict(),
         }
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, json.dumps(owner).encode(), 0)
         write_json(layout.job, document)
     except OSError as error:
-        os.close(lock)
+        lock.release()
         raise _unwritable(layout.path, error)
     except (WorkDirError, JobDone):
-        os.close(lock)
+        lock.release()
         raise
     return WorkDir(layout, job_id, lock, past, JobConfig.from_dict(before["config"]) if before else None)
 
@@ -299,19 +297,6 @@ def write_json(path: Path, document: dict[str, Any], mode: int = 0o644) -> None:
         raise
 
 
-def process_start(pid: int) -> int | None:
-    """Returns when a process started, in clock ticks since boot: with the pid, that names it for good.
-
-    None if it has ended, also where nobody has taken its exit code yet.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    state, *fields = stat.rpartition(")")[2].split()
-    return None if state in "ZX" else int(fields[18])
-
-
 def _safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:20].strip("-.") or "job"
 
@@ -332,25 +317,15 @@ def _unwritable(path: Path, error: OSError) -> WorkDirError:
     return WorkDirError(f"the work directory {path} can't be written: {reason}; choose another with --work-dir DIR")
 
 
-def _take(layout: Layout, lock: int) -> None:
-    """Takes the folder's lock, which the system gives up with this process, however it ends."""
+def _take(layout: Layout, lock: Lock) -> None:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return
-    except OSError as error:
-        held = error.errno in (errno.EWOULDBLOCK, errno.EACCES)
-    owner = _read_json(layout.lock) or {}
-    pid, host = owner.get("pid"), owner.get("host")
-    if not held:  # a file system without locks: the owner's own word
-        here = host == socket.gethostname() and isinstance(pid, int)
-        held = here and process_start(int(pid or 0)) == owner.get("started")
-    if held:
-        launcher = f"process {pid} on {host}" if pid else "another launcher"
+        lock.take()
+    except LockHeld as held:
         job = (_read_json(layout.job) or {}).get("id")
-        raise WorkDirError(
-            f"the work directory {layout.path} belongs to a job that is alive ({f'{job}, ' if job else ''}{launcher}): "
+        raise WorkDirHeld(
+            f"the work directory {layout.path} belongs to a job that is alive ({f'{job}, ' if job else ''}{held}): "
             f"see `elastic-launcher status {layout.path}`, stop that job, or choose another folder with --work-dir DIR"
-        )
+        ) from held
 
 
 def _refuse_other_jobs(layout: Layout, config: JobConfig) -> None:

@@ -14,7 +14,8 @@ import typer
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.events import Event, EventError, read_last
-from elastic_launcher.workdir import Layout, process_start
+from elastic_launcher.lock import process_start
+from elastic_launcher.workdir import Layout
 
 SCHEME = "job/"
 JOB = "The job's work directory; or job/[NAMESPACE/]NAME, of a cluster."

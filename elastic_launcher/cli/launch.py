@@ -30,7 +30,7 @@ from elastic_launcher.hints.configmap import ConfigMapSource
 from elastic_launcher.hints.reference import parse_reference
 from elastic_launcher.report.state import JobState
 from elastic_launcher.report.words import plural
-from elastic_launcher.workdir import JobDone, WorkDir, claim
+from elastic_launcher.workdir import JobDone, WorkDir, WorkDirHeld, claim
 
 if TYPE_CHECKING:
     from elastic_launcher.cli.display import Display
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 LAST_LINES = "\nLast lines of "
 """What stands between the coordinator's message and the lines that it quotes."""
+CLAIM_SECONDS = 0.5
+"""Between tries to have a work directory that another launcher has: a look at a lock costs next to nothing."""
 
 
 class Showing:
@@ -103,7 +105,12 @@ def launch(config: JobConfig, directory: Path) -> int:
 
     began = time.monotonic()
     try:
-        claimed = claim(config, directory)
+        claimed = claim_in_time(config, directory)
+    except WorkDirHeld as held:
+        if config.engine == "local":
+            raise
+        say(f"{held}; it was not given up within {config.orphan_timeout:g} s (--orphan-timeout): try again later")
+        return ExitCode.STOPPED
     except JobDone as job:
         say(f"the job in {job.path} is done: {job.message}")
         say(f"timeline: {job.path / 'report.html'}; to train anew, leave --work-dir out or choose another folder")
@@ -151,6 +158,28 @@ def launch(config: JobConfig, directory: Path) -> int:
         say(_report(work_dir))
         say(message)
     return code
+
+
+def claim_in_time(config: JobConfig, directory: Path) -> WorkDir:
+    """Takes the job's work directory (see `claim`).
+
+    In a cluster it is waited for: a launcher's pod may be started anew while the process of the one before still ends.
+
+    Raises:
+        WorkDirHeld: If another launcher has it; in a cluster, for all of ``--orphan-timeout``.
+    """
+    until = time.monotonic() + config.orphan_timeout
+    told = False
+    while True:
+        try:
+            return claim(config, directory)
+        except WorkDirHeld as held:
+            if config.engine == "local" or time.monotonic() >= until:
+                raise
+            if not told:
+                say(f"{held}; that may be the launcher before this one, which ends: it is waited for")
+            told = True
+        time.sleep(CLAIM_SECONDS)
 
 
 def _metrics(port: int | None, state: Callable[[], JobState]) -> AbstractContextManager[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from elastic_launcher.cli import launch
 from elastic_launcher.cli.launch import Showing
 from elastic_launcher.cli.places import share_gpus
 from elastic_launcher.config import JobConfig
 from elastic_launcher.events import Event
+from elastic_launcher.workdir import WorkDirHeld, claim
 
 
 class Recorder:
@@ -30,6 +33,43 @@ class Recorder:
 
     def feed(self, event: Event) -> None:
         self.shown.append(event.kind)
+
+
+IN_CLUSTER = JobConfig(
+    script="train.py", engine="kubernetes", work_dir="job", checkpoint_dir="/work/checkpoints", orphan_timeout=0.2
+)
+
+
+def test_in_a_cluster_a_work_directory_is_waited_for_until_its_launcher_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+    earlier = claim(IN_CLUSTER, tmp_path)
+
+    def say(message: str) -> None:
+        told.append(message)
+        earlier.close()  # as the process before ends
+
+    monkeypatch.setattr(launch, "say", say)
+    with launch.claim_in_time(dataclasses.replace(IN_CLUSTER, orphan_timeout=60.0), tmp_path) as work_dir:
+        assert work_dir.past.term == 2
+    assert len(told) == 1 and told[0].endswith("that may be the launcher before this one, which ends: it is waited for")
+
+
+def test_in_a_cluster_a_work_directory_that_stays_held_is_worth_another_try_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with claim(IN_CLUSTER, tmp_path):
+        assert launch.launch(IN_CLUSTER, tmp_path) == 75
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2, "that it waits is said once"
+    assert said[1].endswith("it was not given up within 0.2 s (--orphan-timeout): try again later")
+
+
+def test_on_one_machine_a_work_directory_that_is_held_is_refused_at_once(tmp_path: Path) -> None:
+    config = dataclasses.replace(IN_CLUSTER, engine="local", orphan_timeout=60.0)
+    with claim(config, tmp_path), pytest.raises(WorkDirHeld, match="belongs to a job that is alive"):
+        launch.launch(config, tmp_path)
 
 
 def showing(folder: Path, recorder: Recorder) -> Showing:

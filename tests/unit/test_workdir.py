@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,9 +19,26 @@ import pytest
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.events import EventLog
-from elastic_launcher.workdir import JobDone, Layout, Past, WorkDirError, claim, process_start, read_job, write_json
+from elastic_launcher.lock import process_start
+from elastic_launcher.workdir import JobDone, Layout, Past, WorkDirError, WorkDirHeld, claim, read_job, write_json
 
 CONFIG = JobConfig(script="train.py", arguments=("--lr", "0.1"), global_batch_size=64, work_dir="job")
+
+
+@contextlib.contextmanager
+def owned(directory: Path) -> Iterator[subprocess.Popen[str]]:
+    """Gives a process that has the work directory ``job`` until it is killed."""
+    code = "import sys; from pathlib import Path; from elastic_launcher.config import JobConfig; " + (
+        "from elastic_launcher.workdir import claim; "
+        "work_dir = claim(JobConfig(script='train.py', work_dir='job'), Path(sys.argv[1])); "
+        "print('claimed', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None and owner.stdout.readline() == "claimed\n"
+        yield owner
+        owner.kill()
 
 
 def test_a_new_job_gets_a_folder_of_its_own(tmp_path: Path) -> None:
@@ -40,24 +58,14 @@ def test_job_json_says_what_was_asked_and_by_whom(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_a_job_that_is_alive_is_refused_and_its_owner_named(tmp_path: Path) -> None:
-    code = "import sys; from pathlib import Path; from elastic_launcher.config import JobConfig; " + (
-        "from elastic_launcher.workdir import claim; "
-        "work_dir = claim(JobConfig(script='train.py', work_dir='job'), Path(sys.argv[1])); "
-        "print('claimed', flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as owner:
-        assert owner.stdout is not None and owner.stdin is not None
-        assert owner.stdout.readline() == "claimed\n"
+    with owned(tmp_path) as owner:
         job = json.loads((tmp_path / "job" / "job.json").read_text())["id"]
-        with pytest.raises(WorkDirError) as refused:
+        with pytest.raises(WorkDirHeld) as refused:
             claim(CONFIG, tmp_path)
         assert f"belongs to a job that is alive ({job}, process {owner.pid} on {socket.gethostname()})" in str(
             refused.value
         )
         assert f"`elastic-launcher status {tmp_path / 'job'}`" in str(refused.value)
-        owner.kill()
     with pytest.raises(WorkDirError, match="belongs to another job"):
         claim(CONFIG, tmp_path)
 
