@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 
 from elastic_launcher.cli.cluster_status import ToldStatus
@@ -47,7 +48,7 @@ class ClusterEscort:
         self._settled = settled
         self._engine = engine
         self._status = ToldStatus(layout)
-        self._succession: Succession | None = None
+        self._succession = Succession(settled.pod)
         self._known: Mapping[int, Standing] = {}
         self._going: dict[str, str] = {}
 
@@ -55,9 +56,8 @@ class ClusterEscort:
         """Tells what happens, for ever."""
         async with Api(self._login) as api:
             seat = Seat(api, self._settled.namespace, self._settled.names, self._settled.record)
-            self._succession = Succession(api, self._settled.pod)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._succession.run(lambda verdict: _stop(job, verdict.why)))
+                group.create_task(self._succession.run(api, lambda verdict: self._end(job, verdict)))
                 group.create_task(self._keep(job, seat))
                 group.create_task(self._tell_status(seat))
                 group.create_task(self._look_after(job))
@@ -73,11 +73,15 @@ class ClusterEscort:
 
     async def signalled(self, job: Escorted) -> None:
         """SIGTERM has come."""
-        verdict = Verdict(Order.STOP, "SIGTERM") if self._succession is None else await self._succession.signalled()
+        verdict = await self._succession.signalled()
         if verdict.order is Order.HAND_OVER:
             job.leave(f"{verdict.why}: the job goes on, and another launcher takes it over", self._engine.leave)
         else:
-            _stop(job, verdict.why)  # a request, which may come any number of times: the job is saved all the same
+            self._end(job, verdict)  # it may come any number of times: the job is saved all the same
+
+    def _end(self, job: Escorted, verdict: Verdict) -> None:
+        """Has the job saved and ended while this launcher still may."""
+        _stop(job, verdict.why, self._succession.grace)
 
     async def _keep(self, job: Escorted, seat: Seat) -> None:
         try:
@@ -171,8 +175,9 @@ def _tell(job: Escorted, node: int, standing: Standing) -> None:
         case Running():
             job.observe(lambda now: NodeStands(now, node, ""))
         case Leaving():
-            job.observe(lambda now: NodeNoticed(now, node, standing.why))
+            within = math.inf if standing.seconds is None else standing.seconds
+            job.observe(lambda now: NodeNoticed(now, node, standing.why, within))
 
 
-def _stop(job: Escorted, why: str) -> None:
-    job.observe(lambda now: StopAsked(now, f"stopped: {why}"))
+def _stop(job: Escorted, why: str, within: float = math.inf) -> None:
+    job.observe(lambda now: StopAsked(now, f"stopped: {why}", within))

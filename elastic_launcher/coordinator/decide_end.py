@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal as signals
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import End, Fail, Save
 from elastic_launcher.coordinator.actions import Action, Emit, Finish, Order
 from elastic_launcher.coordinator.blame import PEER_SECONDS, excuse, tells_of_a_peer
+from elastic_launcher.coordinator.grace import time_to_save
 from elastic_launcher.coordinator.observations import Interrupted, SaveAsked, StopAsked
 from elastic_launcher.coordinator.roster import Exit, Member, Phase
 from elastic_launcher.coordinator.state import State, Stopping, Verdict, Weight
@@ -19,7 +21,6 @@ Decision = tuple[State, tuple[Action, ...]]
 
 COLLECT_SECONDS = 1.0  # what dies together is seen together: better evidence may be on its way
 UNCAUGHT = 1  # what Python exits with after an exception that nothing caught
-SAVE_SECONDS = 60.0  # that a job which is told to stop has for its last checkpoint
 AGENT_SECONDS = 15.0  # that agents take to end after their ranks, at most
 
 RESTART = -1  # stands for an exit code where a job ends its nodes to begin anew
@@ -108,10 +109,17 @@ def interrupt(state: State, observation: Interrupted) -> Decision:
 
 
 def stop_asked(state: State, observation: StopAsked) -> Decision:
-    """Ends the job because somebody wants it saved and ended; whoever asks for that again waits for the same."""
-    if state.stopping is not None or state.verdict is not None:
+    """Ends the job because somebody wants it saved and ended; whoever asks for that again waits for the same.
+
+    Nobody waits longer than the one who has the least time.
+    """
+    now, within = observation.now, observation.within
+    if state.verdict is not None:
         return state, ()
-    return stop(state, ExitCode.STOPPED, f"{observation.why} {when(state)}", observation.now)
+    if state.stopping is None or state.stopping.exit_code == RESTART:
+        return stop(state, ExitCode.STOPPED, f"{observation.why} {when(state)}", now, within)
+    until = min(state.stopping.until, now + time_to_save(within))
+    return replace(state, stopping=replace(state.stopping, until=until)), ()
 
 
 def save(state: State, observation: SaveAsked) -> Decision:
@@ -119,12 +127,22 @@ def save(state: State, observation: SaveAsked) -> Decision:
     return state, (Order(state.survivors(), Save()),) if state.generation and not state.over else ()
 
 
-def stop(state: State, exit_code: int, message: str, now: float) -> Decision:
-    """Ends the job although nothing is wrong, with a last checkpoint where it trains; at once if it is told twice."""
+def stop(state: State, exit_code: int, message: str, now: float, within: float = math.inf) -> Decision:
+    """Ends the job although nothing is wrong, with a last checkpoint where it trains; at once if it is told twice.
+
+    Args:
+        state: The state before.
+        exit_code: What the launcher exits with.
+        message: What it was stopped by.
+        now: Monotonic seconds.
+        within: Seconds after which the launcher is killed; infinite if it is not.
+    """
     nobody = not state.generation or (state.pause is not None and state.pause.released)
+    if state.stopping is not None and state.stopping.exit_code == RESTART:
+        state = replace(state, stopping=None, restart=None)  # it is being saved already, but not to begin anew
     if nobody or state.over or state.verdict is not None or state.stopping is not None:
         return finish(state, exit_code, message)
-    state = replace(state, stopping=Stopping(exit_code, message, now + SAVE_SECONDS))
+    state = replace(state, stopping=Stopping(exit_code, message, now + time_to_save(within)))
     told = emit(state, "warning", message=f"{message.partition(';')[0]}: {IS_SAVED}")
     return state, (told, Order(state.survivors(), Save(halt=True)))
 

@@ -28,7 +28,6 @@ from elastic_launcher.control.messages import (
 )
 from elastic_launcher.coordinator.actions import Action, Order
 from elastic_launcher.coordinator.decide_end import (
-    SAVE_SECONDS,
     Decision,
     appoint_saver,
     emit,
@@ -322,7 +321,7 @@ def _saved(state: State, member: Member, report: Saved, now: float) -> Decision:
 def _save_failed(state: State, member: Member, report: SaveFailed, now: float) -> Decision:
     after = "the training goes on, and the next checkpoint is tried when it is due"
     if state.halts and state.restart is None:
-        after = f"that is tried again for as long as the job waits for it, {SAVE_SECONDS:g} s in all"
+        after = f"that is tried again for as long as the job waits for it, {state.halts_by - now:.0f} s from now on"
     message = f"step {report.step} could not be saved: {report.message}; {after}"
     return state, (emit(state, "warning", message=message),)
 

@@ -157,14 +157,15 @@ def take_unstarted(state: State, observation: NodeNotStarted) -> Decision:
 def take_notice(state: State, observation: NodeNoticed) -> Decision:
     """A node was told to go: it leaves at the next boundary, and is replaced only under the rule for growth."""
     node = state.nodes[observation.node]
+    by = min(node.leave_by, observation.now + min(state.rules.grace_period, observation.within))
     if node.leave not in ("", "hint") or node.phase in (Phase.LEAVING, Phase.ENDING, Phase.GONE):
-        return state, ()
+        sooner = node.leave == "notice" and node.phase is Phase.ADMITTED  # who says so last may know better
+        return state.with_node(node.number, leave_by=by) if sooner else state, ()
     noticed: tuple[Action, ...] = (emit(state, "notice", node=node.number, source=observation.source),)
     if state.over or state.target is None:
         return state, noticed
     decision: Decision = (state, noticed)
     if node.phase is Phase.ADMITTED or state.forming(node):
-        by = min(node.leave_by, observation.now + state.rules.grace_period)
         decision = state.with_node(node.number, leave="notice", leave_by=by), noticed
     else:
         decision = then(decision, dismiss, node, "notice", observation.now)

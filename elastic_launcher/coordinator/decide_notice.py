@@ -1,7 +1,7 @@
 """Nodes that were told to go and can't wait for the next boundary: they leave within the step, the others do it again.
 
 Nobody failed: it is not counted as a break of that step, and nothing is started in their place but under the rule for
-growth. Where nobody stays, what the training had reached before this step is saved.
+growth. Where nobody stays, or the job stops in a hurry, what the training had reached before this step is saved.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def take_expired_notice(state: State, observation: NoticeExpires) -> Decision:
     nodes = [state.nodes[number] for number in observation.nodes]
     leaving = [node for node in nodes if node.leave_by < math.inf and node.phase is Phase.ADMITTED]
     leavers = tuple(number for node in leaving for number in node.members)
-    if not leavers:
+    if not leavers or (state.halts and not set(state.nodes_of(state.survivors())) - {*observation.nodes}):
         return then(decision, _save_now)
     decision = then(decision, check_minimum, leaving, observation.now)
     if not set(state.survivors()) - set(leavers):
@@ -44,7 +44,7 @@ def take_expired_notice(state: State, observation: NoticeExpires) -> Decision:
 
 
 def _save_now(state: State) -> Decision:
-    """Has a job that stops since all of its nodes must go save what it had reached before the present step."""
+    """Has a job that stops save what it had reached before the present step, whose end is too far."""
     if not state.halts or state.halting.at_once:
         return state, ()
     state = replace(state, halting=replace(state.halting, at_once=True))

@@ -1,12 +1,16 @@
-"""Whether a node that was told to go can wait for the boundary at which it would leave for nothing."""
+"""How long those may take that were told to go: a node until its next boundary, a whole job until it is saved."""
 
 from __future__ import annotations
+
+import math
 
 NOTICE_SECONDS = 15.0  # from a notice to the end, where nothing else is known: the shortest that clouds give
 NOTICE_GATHER_SECONDS = 0.2  # after a notice: nodes that are told to go together leave together
 RESERVE_SECONDS = 2.0  # of these, for leaving
 SAVE_SECONDS = 2.0  # for a last checkpoint, where it is not known that one takes longer
 FORM_SECONDS = 1.0  # that a group takes to stand: a boundary that comes sooner is missed
+STOP_SECONDS = 60.0  # that a job which is told to stop has for its last checkpoint, where nobody kills its launcher
+EXIT_SECONDS = 10.0  # of a launcher's own grace period, for ending its nodes (a machine takes 1 to 3 s) and itself
 RECLAIM_SECONDS = RESERVE_SECONDS + FORM_SECONDS  # at least, though its time be over: a boundary that is near serves
 
 
@@ -22,3 +26,12 @@ def too_far(usual: float, since: float, formed: bool, left: float) -> bool:
     to_end = max(usual - since, 0.0)
     missed = not formed and to_end < FORM_SECONDS
     return left <= RESERVE_SECONDS or to_end + (usual if missed else 0.0) > left - RESERVE_SECONDS
+
+
+def time_to_save(within: float) -> float:
+    """Returns for how many seconds a job that is told to stop may go on until it is saved.
+
+    Args:
+        within: Seconds after which its launcher is killed; infinite if it is not.
+    """
+    return STOP_SECONDS if within == math.inf else max(within - EXIT_SECONDS, within / 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from elastic_launcher.control.messages import Message
@@ -112,10 +113,17 @@ class NodeNotStarted(Observation):
 
 @dataclass(frozen=True, slots=True)
 class NodeNoticed(Observation):
-    """A node was told that it will go."""
+    """A node was told that it will go.
+
+    Attributes:
+        node: Its number.
+        source: Who said so.
+        within: Seconds after which it may be killed, where that is known; never more than ``--grace-period`` counts.
+    """
 
     node: int
     source: str
+    within: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +187,15 @@ class SaveAsked(Observation):
 
 @dataclass(frozen=True, slots=True)
 class StopAsked(Observation):
-    """The job is to be saved and to end; ``why`` says who wants that."""
+    """The job is to be saved and to end.
+
+    Attributes:
+        why: Who wants that.
+        within: Seconds after which the launcher is killed; infinite if it is not.
+    """
 
     why: str
+    within: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

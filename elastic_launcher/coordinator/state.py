@@ -327,6 +327,13 @@ class State:
         """Whether its training is to stand still, and to be saved there."""
         return self.stopping is not None or (self.pause is not None and not self.pause.released)
 
+    @property
+    def halts_by(self) -> float:
+        """When it has to stand still and be saved, at the latest; infinite where it may just as well train on."""
+        if self.stopping is not None:
+            return math.inf if self.restart is not None else self.stopping.until
+        return self.pause.until if self.pause is not None and not self.pause.released else math.inf
+
     def in_phase(self, *phases: Phase) -> list[Node]:
         """Returns the nodes in one of ``phases``, oldest first."""
         return [node for node in self.nodes.values() if node.phase in phases]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.grace import NOTICE_GATHER_SECONDS, SAVE_SECONDS, too_far
 from elastic_launcher.coordinator.observations import GroupHangs, MemberSlow, MemberStuck, NoticeExpires, Observation
@@ -86,6 +88,8 @@ def _due(state: State, now: float) -> dict[int, float]:
     told_by = now - NOTICE_GATHER_SECONDS + state.rules.grace_period
     admitted = state.in_phase(Phase.ADMITTED)
     due = {n.number: n.leave_by for n in admitted if n.leave == "hint" or n.leave_by <= told_by}
-    if state.halts and state.target is not None and len(state.staying()) > state.target.nodes:
-        due |= {n.number: min(n.leave_by, state.target.by) for n in admitted}  # some of those that all go
+    if state.halts:  # all go, some of them because others must
+        reclaimed = state.target is not None and len(state.staying()) > state.target.nodes
+        by = min(state.halts_by, state.target.by if state.target is not None and reclaimed else math.inf)
+        due |= {n.number: min(n.leave_by, by) for n in admitted}
     return due

@@ -90,6 +90,17 @@ def test_a_job_ends_when_it_is_told_to(stage: Stage, act: Act, why: str) -> None
     assert_saved_and_over(stage, why)
 
 
+@pytest.mark.thorough
+def test_a_step_that_ends_after_the_launchers_grace_is_dropped_and_what_was_before_it_is_saved(stage: Stage) -> None:
+    """A step takes 15 s, and ten of the twenty are for the save."""
+    grace = {"terminationGracePeriodSeconds": 20}
+    stage.launch("--nodes=1:1", script=SCRIPT, argument=options(stage.folder, pace=3.0), retries=0, launcher=grace)
+    stage.events.wait("progress", lambda event: event["step"] >= 2, LONG)
+    stage.delete("job", NAME)
+    assert_saved_and_over(stage, DELETED)
+    assert stage.events.of("job_finished")[0]["steps"] == stage.events.of("progress")[-1]["step"]
+
+
 def start_as_step(stage: Stage) -> None:
     """Starts the launcher as a controller of Workflows does, with that overlay's rights, and waits until it trains."""
     of_steps = [rule for role in objects(MANIFESTS / "overlays" / "argo", "Role") for rule in role["rules"]]

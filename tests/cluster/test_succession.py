@@ -19,8 +19,8 @@ from tests.cluster.workflow_kind import WORKFLOW, workflows_known
 @asynccontextmanager
 async def following(api: Api, pod: dict[str, Any]) -> AsyncIterator[tuple[Succession, asyncio.Queue[Verdict]]]:
     told: asyncio.Queue[Verdict] = asyncio.Queue()
-    succession = Succession(api, pod)
-    task = asyncio.create_task(succession.run(told.put_nowait))
+    succession = Succession(pod)
+    task = asyncio.create_task(succession.run(api, told.put_nowait))
     try:
         yield succession, told
     finally:

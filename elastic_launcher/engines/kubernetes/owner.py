@@ -42,6 +42,8 @@ class Unknown:
 
 UNKNOWN = Unknown()
 
+USUAL_GRACE = 30
+"""Seconds that a cluster gives a pod that asks for nothing else."""
 _FINISHED = ("Succeeded", "Failed", "Error")
 _JOB_ENDS = ("Failed", "Complete", "FailureTarget", "SuccessCriteriaMet")
 
@@ -67,6 +69,12 @@ def judge(pod: Document | Unknown | None, owner: Document | Unknown | None, sign
     assert owner is not None
     last = _last_of(owner)
     return Verdict(Order.STOP, f"{moved}, and {last}") if last else Verdict(Order.HAND_OVER, moved)
+
+
+def grace_of(pod: Document) -> float:
+    """Returns how many seconds the processes of a pod have from SIGTERM until they are killed."""
+    asked = pod["metadata"].get("deletionGracePeriodSeconds")
+    return float(pod["spec"].get("terminationGracePeriodSeconds", USUAL_GRACE) if asked is None else asked)
 
 
 def _ending(owner: Document | Unknown | None) -> str:

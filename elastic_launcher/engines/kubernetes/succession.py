@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from elastic_launcher.engines.kubernetes.identity import Owner, owner_of
-from elastic_launcher.engines.kubernetes.owner import UNKNOWN, Order, Unknown, Verdict, judge
+from elastic_launcher.engines.kubernetes.owner import UNKNOWN, Order, Unknown, Verdict, grace_of, judge
 from elastic_launcher.kube.api import Api
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
 
@@ -22,12 +22,14 @@ class Succession:
     """What becomes of the launcher.
 
     Args:
-        api: The cluster, open for as long as this is used.
         pod: The launcher's own pod, as it was read at the start.
+
+    Attributes:
+        grace: Seconds that it has from SIGTERM until it is killed.
     """
 
-    def __init__(self, api: Api, pod: Mapping[str, Any]) -> None:
-        self._api = api
+    def __init__(self, pod: Mapping[str, Any]) -> None:
+        self.grace = grace_of(pod)
         self._namespace = pod["metadata"]["namespace"]
         self._owner_is = owner_of(pod)
         self._pod_is = Owner("v1", "Pod", pod["metadata"]["name"], pod["metadata"]["uid"])
@@ -35,10 +37,11 @@ class Succession:
         self._owner: Mapping[str, Any] | Unknown | None = UNKNOWN
         self._changed = asyncio.Condition()
 
-    async def run(self, tell: Callable[[Verdict], None]) -> None:
+    async def run(self, api: Api, tell: Callable[[Verdict], None]) -> None:
         """Follows both until it is cancelled.
 
         Args:
+            api: The cluster.
             tell: Is given the verdict when the owner is ending, with each change that it sees then.
         """
 
@@ -50,13 +53,14 @@ class Succession:
 
         def take_pod(found: Mapping[str, Any] | Unknown | None) -> None:
             self._pod = found
+            self.grace = grace_of(found) if isinstance(found, Mapping) else self.grace
             if self._owner_is == self._pod_is:
                 self._owner = found
 
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._follow(self._pod_is, take_pod))
+            group.create_task(self._follow(api, self._pod_is, take_pod))
             if self._owner_is != self._pod_is and _plural(self._owner_is):
-                group.create_task(self._follow(self._owner_is, take_owner))
+                group.create_task(self._follow(api, self._owner_is, take_owner))
 
     async def signalled(self) -> Verdict:
         """Returns what a signal that has just come means."""
@@ -72,10 +76,10 @@ class Succession:
     def _ends(self) -> bool:
         return judge(self._pod, self._owner, signalled=False).order is Order.STOP
 
-    async def _follow(self, one: Owner, take: Callable[[Mapping[str, Any] | Unknown | None], None]) -> None:
+    async def _follow(self, api: Api, one: Owner, take: Callable[[Mapping[str, Any] | Unknown | None], None]) -> None:
         root = "/api/v1" if one.api_version == "v1" else f"/apis/{one.api_version}"
         collection = Collection(f"{root}/namespaces/{self._namespace}/{_plural(one)}", name=one.name)
-        async with contextlib.aclosing(changes(self._api, collection)) as found:
+        async with contextlib.aclosing(changes(api, collection)) as found:
             async for change in found:
                 take(_seen(change, one))
                 async with self._changed:

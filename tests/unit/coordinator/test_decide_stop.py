@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 
 import pytest
@@ -52,6 +53,37 @@ def test_a_job_that_is_asked_to_stop_again_waits_for_the_same_checkpoint() -> No
     job.report(1, Halted(11))
     assert job.finish is not None and job.finish.exit_code == 75
     assert job.finish.message == "stopped by `elastic-launcher stop` after step 10; nothing was saved"
+
+
+@pytest.mark.parametrize(("grace", "saves"), [(600.0, 590.0), (30.0, 20.0), (12.0, 6.0), (2.0, 1.0)])
+def test_a_job_whose_launcher_will_be_killed_ends_well_before_that(grace: float, saves: float) -> None:
+    job = training(2)
+    job.feed(StopAsked(job.now, "SIGTERM", grace))
+    job.tick(saves - 0.1)
+    assert job.finish is None
+    job.tick(0.2)
+    assert job.finish is not None and job.finish.exit_code == 75
+    assert job.finish.message == "SIGTERM after step 10; nothing was saved"
+
+
+@pytest.mark.parametrize(("first", "second"), [(math.inf, 30.0), (30.0, math.inf), (30.0, 600.0)])
+def test_of_several_who_stop_a_job_the_one_with_the_least_time_counts(first: float, second: float) -> None:
+    job = training(2)
+    job.feed(StopAsked(job.now, "the first", first))
+    job.feed(StopAsked(job.now, "the second", second))
+    assert job.told(Save) == [1, 2]
+    job.tick(19.9)
+    assert job.finish is None
+    job.tick(0.2)
+    assert job.finish is not None and job.finish.message.startswith("the first")
+
+
+def test_a_save_that_fails_is_tried_again_for_as_long_as_there_is_time() -> None:
+    job = training(2)
+    job.feed(StopAsked(job.now, "SIGTERM", 30.0))
+    job.tick(5.0)
+    job.report(1, SaveFailed(11, "No space left on device"))
+    assert job.events("warning")[-1]["message"].endswith("as long as the job waits for it, 15 s from now on")
 
 
 def test_a_signal_does_not_wait_for_the_checkpoint_of_a_job_that_was_asked_to_stop() -> None:

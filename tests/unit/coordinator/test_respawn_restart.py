@@ -12,7 +12,7 @@ from elastic_launcher.coordinator.actions import Action, StartAnew, StartNode
 from elastic_launcher.coordinator.again import used_up
 from elastic_launcher.coordinator.decide_end import COLLECT_SECONDS
 from elastic_launcher.coordinator.fallen import MOST_FALLS
-from elastic_launcher.coordinator.observations import Observation
+from elastic_launcher.coordinator.observations import Interrupted, Observation, StopAsked
 from elastic_launcher.coordinator.respawn.anew import state_after
 from elastic_launcher.coordinator.respawn.restart import decide_restarts
 from elastic_launcher.coordinator.state import Rules, State
@@ -103,6 +103,18 @@ def cannot_save(job: Anew, step: int = 12) -> None:
         job.report(member, Halted(step, saved=False))
     job.report(first, SaveFailed(step, "No space left on device"))
     job.report(first, Halted(step, saved=False))
+
+
+@pytest.mark.parametrize(("number", "code"), [(0, 75), (signal.SIGINT, 130)])
+def test_a_job_that_is_stopped_while_it_is_saved_to_begin_anew_ends_when_it_is_saved(number: int, code: int) -> None:
+    job = trains(1)
+    job.target(2)
+    job.feed(Interrupted(job.now, number) if number else StopAsked(job.now, "stopped by `elastic-launcher stop`"))
+    assert job.finish is None
+    halt(job, 12, 0.0)
+    assert [one for one in job.actions if isinstance(one, StartAnew)] == []
+    assert job.finish is not None and job.finish.exit_code == code
+    assert "step 12 is saved" in job.finish.message
 
 
 def put_off(nodes: int = 1, wanted: int = 2) -> Anew:

@@ -12,6 +12,7 @@ import pytest
 
 from elastic_launcher.cli import cluster_escort
 from elastic_launcher.cli.cluster_escort import PENDING_SECONDS, ClusterEscort, PendingLine
+from elastic_launcher.coordinator.observations import StopAsked
 from elastic_launcher.engines.kubernetes.pods import Cause, Running, Standing, Waiting
 from elastic_launcher.engines.kubernetes.seat import Abolished
 from elastic_launcher.workdir import Layout
@@ -65,6 +66,18 @@ class Job:
         self.left.append(why)
 
 
+def test_a_signal_says_how_long_its_pod_has_until_it_is_killed(tmp_path: Path) -> None:
+    metadata = {"name": "train-1", "namespace": "ml", "uid": "1"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"terminationGracePeriodSeconds": 45}}
+    settled: Any = SimpleNamespace(namespace="ml", names=None, record=None, pod=pod)
+    seen: list[Any] = []
+    job: Any = SimpleNamespace(observe=lambda make: seen.append(make(7.0)))
+    nobody: Any = None
+    asyncio.run(ClusterEscort(nobody, settled, nobody, Layout(tmp_path)).signalled(job))
+    why = "stopped: SIGTERM, and it can't be read whether the step is stopped or moved"
+    assert seen == [StopAsked(7.0, why, 45.0)]
+
+
 class Lost:
     """A seat whose Service is gone, and whoever else asks the cluster, for ever."""
 
@@ -77,7 +90,7 @@ class Lost:
     async def __aexit__(self, *error: object) -> None:
         pass
 
-    async def run(self, tell: Callable[[Any], None]) -> None:
+    async def run(self, api: Any, tell: Callable[[Any], None]) -> None:
         await asyncio.Event().wait()
 
     async def tell(self, status: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_launcher.engines.kubernetes.owner import UNKNOWN, Order, Verdict, judge
+from elastic_launcher.engines.kubernetes.owner import UNKNOWN, Order, Verdict, grace_of, judge
 
 DELETED = {"deletionTimestamp": "2026-11-21T18:00:30Z"}
 POD: dict[str, Any] = {"kind": "Pod", "metadata": {"name": "step-1"}, "status": {"phase": "Running"}}
@@ -94,3 +94,16 @@ def test_a_pod_that_is_moved_hands_over(owner: Any, pod: Any, why: str) -> None:
 )
 def test_whoever_has_no_successor_or_cannot_tell_stops(pod: Any, owner: Any, why: str) -> None:
     assert judge(pod, owner, signalled=True) == Verdict(Order.STOP, why)
+
+
+@pytest.mark.parametrize(
+    ("spec", "deleted", "grace"),
+    [
+        ({}, {}, 30.0),
+        ({"terminationGracePeriodSeconds": 90}, {}, 90.0),
+        ({"terminationGracePeriodSeconds": 90}, {"deletionGracePeriodSeconds": 5}, 5.0),
+        ({"terminationGracePeriodSeconds": 90}, {"deletionGracePeriodSeconds": 0}, 0.0),
+    ],
+)
+def test_how_long_a_pod_has_after_a_signal(spec: Any, deleted: Any, grace: float) -> None:
+    assert grace_of({"metadata": {"name": "step-1", **deleted}, "spec": spec}) == grace
