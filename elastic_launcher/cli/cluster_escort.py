@@ -49,7 +49,7 @@ class ClusterEscort:
         self._engine = engine
         self._status = ToldStatus(layout)
         self._succession = Succession(settled.pod)
-        self._known: Mapping[int, Standing] = {}
+        self._known: dict[int, Standing] = {}
         self._going: dict[str, str] = {}
 
     async def run(self, job: Escorted) -> None:
@@ -110,8 +110,8 @@ class ClusterEscort:
             standings = {node: self._forewarned(standing) for node, standing in found.items()}
             for node, standing in standings.items():
                 if node in job.state.nodes and standing != self._known.get(node):
+                    self._known[node] = standing
                     _tell(job, node, standing)
-            self._known = standings
             line = pending.take(standings, job.state.generation > 0)
             if line:
                 job.note("warning", message=line)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from elastic_launcher.checkpoint.folder import read_pointer
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Saved
-from elastic_launcher.coordinator.adopt import Leftovers, Numbers, expected, runs_on
+from elastic_launcher.coordinator.actions import Action
+from elastic_launcher.coordinator.adopt import Leftovers, Numbers, adopt, expected, runs_on
 from elastic_launcher.coordinator.gather import Gathering
 from elastic_launcher.coordinator.goodput import Goodput
 from elastic_launcher.coordinator.last_words import read_exit
 from elastic_launcher.coordinator.origin import Origin, noted_origin
 from elastic_launcher.coordinator.record import goodput_of, read_record
+from elastic_launcher.coordinator.respawn.anew import fall_back
 from elastic_launcher.coordinator.roster import Exit
+from elastic_launcher.coordinator.state import Rules, State
 from elastic_launcher.events import Event
 from elastic_launcher.workdir import Layout, Past
 
@@ -29,6 +33,27 @@ class LeftNodes(Protocol):
 
     def take(self) -> Collection[int]:
         """Makes them the engine's own, which tells when they end, and ends what is left of others; returns them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A job that was taken over.
+
+    Attributes:
+        state: Where it stands.
+        actions: What is to be done at once.
+        heard: Members that live, as far as is known.
+        goodput: How its time was spent so far.
+        told: What the events tell of its nodes already.
+        taken_seconds_ago: When a hint or a notice took a node last; None if none did.
+    """
+
+    state: State
+    actions: tuple[Action, ...]
+    heard: frozenset[int]
+    goodput: Goodput
+    told: frozenset[tuple[str, int]]
+    taken_seconds_ago: float | None
 
 
 class Adoption:
@@ -91,7 +116,26 @@ class Adoption:
         """Makes the nodes the engine's own; returns their numbers."""
         return self._nodes.take()
 
-    def saved(self) -> Saved | None:
+    def take_over(self, left: Leftovers, rules: Rules, now: float) -> Adopted:
+        """Returns the job as it goes on, or begins anew where nobody is left who holds its state.
+
+        Args:
+            left: What was gathered.
+            rules: What stays the same over the whole job.
+            now: Monotonic seconds.
+        """
+        found = adopt(rules, left, now, self._config.heartbeat_timeout, self._saved())
+        state, actions = fall_back(*found, now)
+        return Adopted(
+            state,
+            actions,
+            heard=frozenset({*left.introductions, *state.survivors()}),
+            goodput=goodput_of(self._run, now, time.time()),
+            told=self.record.told,
+            taken_seconds_ago=self._taken_seconds_ago(),
+        )
+
+    def _saved(self) -> Saved | None:
         """Returns the last checkpoint, as far as the pointer tells, or the events where it is elsewhere."""
         if self._config.checkpoint_dir is not None:
             told = [event for event in self._run if event.kind == "checkpoint_saved"]
@@ -100,12 +144,7 @@ class Adoption:
         path: Path = self._layout.checkpoints / name
         return Saved(int(name.removeprefix("step-")), str(path), 0, 0.0, 0.0) if name and path.is_dir() else None
 
-    def goodput(self, now: float) -> Goodput:
-        """Returns how the job's time was spent so far."""
-        return goodput_of(self._run, now, time.time())
-
-    def taken_seconds_ago(self) -> float | None:
-        """Returns when a hint or a notice took a node last; None if none did."""
+    def _taken_seconds_ago(self) -> float | None:
         return None if self.record.taken_at is None else max(0.0, time.time() - self.record.taken_at)
 
     def _leftovers(self, gathering: Gathering) -> Leftovers:

@@ -7,7 +7,7 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,9 @@ from elastic_launcher.coordinator.actions import (
     StartAnew,
     StartNode,
 )
-from elastic_launcher.coordinator.adopt import adopt
 from elastic_launcher.coordinator.adoption import Adoption
 from elastic_launcher.coordinator.again import Again, CannotBeginAgain
+from elastic_launcher.coordinator.background import Background
 from elastic_launcher.coordinator.desk import JobDesk
 from elastic_launcher.coordinator.driver import EngineDriver
 from elastic_launcher.coordinator.escort import Escort
@@ -38,6 +38,7 @@ from elastic_launcher.coordinator.gather import Gathering
 from elastic_launcher.coordinator.goodput import Goodput
 from elastic_launcher.coordinator.interrupts import taken
 from elastic_launcher.coordinator.last_words import last_message
+from elastic_launcher.coordinator.new_start import NewStart
 from elastic_launcher.coordinator.node_files import NodeFiles
 from elastic_launcher.coordinator.observations import (
     BegunAgain,
@@ -50,7 +51,7 @@ from elastic_launcher.coordinator.observations import (
 from elastic_launcher.coordinator.origin import Origin
 from elastic_launcher.coordinator.quota import Clocks, Quota
 from elastic_launcher.coordinator.refusals import Refusals
-from elastic_launcher.coordinator.respawn.anew import decide_in_process, fall_back, state_after
+from elastic_launcher.coordinator.respawn.anew import decide_in_process
 from elastic_launcher.coordinator.respawn.board import Board
 from elastic_launcher.coordinator.respawn.lives import NodeLives
 from elastic_launcher.coordinator.respawn.restart import decide_restarts
@@ -141,8 +142,7 @@ class Coordinator:
         self._watch = Watch(config.heartbeat_timeout, config.progress_timeout, monotonic())
         self._decide = decide_rounds if config.resize == "respawn" else decide_in_process
         self._driver.respawn = config.resize == "respawn"
-        self._anew = asyncio.Event()
-        self._held: list[Observation] = []
+        self._new_start = NewStart(self._driver, self._store, self._again)
         self._lives = NodeLives(self._observe, monotonic)
         self._desk = JobDesk(
             config, self._layout, self, self._observe, self._lives, self._store.address, self._term, monotonic
@@ -196,63 +196,42 @@ class Coordinator:
         url = await self._server.start()
         control = {"v": 1, "url": url, "store": self._store.address, "key": self._key.hex(), "term": self._term}
         write_json(self._layout.control, control, mode=0o600)
-        if self._gathering is None or not await self._adopt(self._gathering):
-            self._emit("job_started", 0, **account_of_job(self._config, self._layout, self._again.origin))
-        background = {asyncio.ensure_future(one) for one in self._background()}
-        try:
-            waiting: set[asyncio.Future[Any]] = {self._end, *background}
-            while not self._end.done():
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for one in done - {self._end}:
-                    one.result()  # raises what went wrong there
-            return self._end.result()
-        finally:
-            for one in background:
-                one.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
+        background = Background()
+        background.add(self._begin(background))
+        if self._escort is not None:
+            background.add(self._escort.run(self))
+        return await background.until(self._end)
 
-    async def _adopt(self, gathering: Gathering) -> bool:
+    async def _begin(self, background: Background) -> None:
+        """Takes over what runs, or begins; from then on this answers, also what was said so far."""
+        adoption, gathering = self._adoption, self._gathering
+        if adoption is None or gathering is None or not await self._adopt(adoption, gathering):
+            self._emit("job_started", 0, **account_of_job(self._config, self._layout, self._again.origin))
+        if gathering is not None:
+            self._gathering, self._server.desk = None, self._desk
+            gathering.hand_over(self._desk)
+        background.add(self._tick(), self._driver.run(), self._serve_store(), self._limit())
+        background.add(self._quota.watch(), self._quota.run())
+        background.add(self._again.run(), self._new_start.run(lambda: self._state, self._begin_anew))
+
+    async def _adopt(self, adoption: Adoption, gathering: Gathering) -> bool:
         """Goes on with what an earlier launcher has left running; returns whether there was something."""
-        adoption = self._adoption
-        assert adoption is not None
         left, _ = await asyncio.gather(adoption.gather(gathering), self._store.serve())
         if left is None:
-            self._again.origin = await asyncio.to_thread(adoption.resume)
+            self._again.origin = await self._driver.call(adoption.resume)
             self._state = self._again.origin.first_state(self._config, self._store.address)
-            self._take_over(gathering)
             return False
-        self._driver.adopt(await asyncio.to_thread(adoption.take_nodes))
-        now = self._monotonic()
-        found = adopt(self._state.rules, left, now, self._config.heartbeat_timeout, adoption.saved())
-        self._state, actions = fall_back(*found, now)
-        self._goodput, self._told = adoption.goodput(now), adoption.record.told
-        for member in {*left.introductions, *self._state.survivors()}:
-            self._watch.hear(member, now)
-        self.note("coordinator_adopted", **account_of_adoption(self._state, self._term))
+        self._driver.adopt(await self._driver.call(adoption.take_nodes))
+        found = adoption.take_over(left, self._state.rules, self._monotonic())
+        self._state, self._goodput, self._told = found.state, found.goodput, found.told
+        for member in found.heard:
+            self._watch.hear(member, self._monotonic())
+        self._emit("coordinator_adopted", self._state.generation_number, **account_of_adoption(self._state, self._term))
         if self._state.target is not None:
-            self._quota.go_on(self._state.target.nodes, adoption.taken_seconds_ago())
-        for action in actions:
+            self._quota.go_on(self._state.target.nodes, found.taken_seconds_ago)
+        for action in found.actions:
             self._do(action)
-        self._take_over(gathering)
         return True
-
-    def _take_over(self, gathering: Gathering) -> None:
-        """From here on this answers, also what was said so far."""
-        self._gathering, self._server.desk = None, self._desk
-        gathering.hand_over(self._desk)
-
-    def _background(self) -> list[Coroutine[Any, Any, None]]:
-        return [
-            self._tick(),
-            self._driver.run(),
-            self._quota.watch(),
-            self._quota.run(),
-            self._serve_store(),
-            self._limit(),
-            self._again.run(),
-            self._start_anew(),
-            *([self._escort.run(self)] if self._escort is not None else []),
-        ]
 
     async def _tick(self) -> None:
         while True:
@@ -274,24 +253,17 @@ class Coordinator:
         await self._store.serve()
         await self._board.run()
 
-    async def _start_anew(self) -> None:
-        """Ends all nodes whenever that is asked for, and begins anew from the newest checkpoint."""
-        while True:
-            await self._anew.wait()
-            await self._driver.end_all()
-            self._store.forget_all()
-            first, refused = await self._again.look(self._state)
-            self._state = state_after(self._state, first)
-            self._decide = decide_restarts if self._config.resize == "respawn" else decide_in_process
-            self._driver.respawn = False
-            self._watch = Watch(self._config.heartbeat_timeout, self._config.progress_timeout, self._monotonic())
-            self._goodput = self._goodput.begun_anew(self._monotonic())
-            self._anew.clear()
-            for message in refused:
-                self._warn(message)
-            held, self._held = self._held, []
-            for observation in held:
-                self._observe(observation)
+    def _begin_anew(self, first: State, refused: Sequence[str]) -> None:
+        """Takes what the job goes on from, all of whose nodes were ended for it."""
+        self._state = first
+        self._decide = decide_restarts if self._config.resize == "respawn" else decide_in_process
+        self._driver.respawn = False
+        self._watch = Watch(self._config.heartbeat_timeout, self._config.progress_timeout, self._monotonic())
+        self._goodput = self._goodput.begun_anew(self._monotonic())
+        for message in refused:
+            self._warn(message)
+        for observation in self._new_start.release():
+            self._observe(observation)
 
     async def _stop(self) -> None:
         """Ends all nodes, then answers nobody any more."""
@@ -321,8 +293,7 @@ class Coordinator:
 
     def _observe(self, observation: Observation) -> None:
         """Decides about an observation, after those before it, and does what is decided."""
-        if self._anew.is_set() and isinstance(observation, (TargetChanged, Interrupted, StopAsked)):
-            self._held.append(observation)  # for what comes after
+        if self._new_start.holds(observation):
             return
         self._observations.append(observation)
         if self._deciding:
@@ -357,9 +328,8 @@ class Coordinator:
             case KillNode():
                 self._driver.put(action)
             case StartAnew():
-                self._anew.set()
-                if self._state.target is not None:
-                    self._held = [TargetChanged(self._monotonic(), self._state.target)]
+                target = self._state.target
+                self._new_start.ask(None if target is None else TargetChanged(self._monotonic(), target))
             case OpenRound():
                 self._board.open(action.number, action.nodes)
             case CloseRound():
@@ -400,11 +370,9 @@ class Coordinator:
             self.observe(lambda now: Interrupted(now, number))
 
     def observe(self, make: Callable[[float], Observation]) -> None:
-        """Takes what happened outside, once it is known where the job stands."""
-        if self._gathering is not None:
-            self._gathering.hold(lambda desk: self._observe(make(self._monotonic())))
-        else:
-            self._observe(make(self._monotonic()))
+        """Takes what happened outside, once it is known where the job stands; what is urgent is so from now on."""
+        observation = make(self._monotonic())
+        self._once_known(lambda: self._observe(observation))
 
     def leave(self, why: str, close: Callable[[], None]) -> None:
         """Ends this launcher, and none of the nodes: another coordinator goes on with them."""
@@ -413,8 +381,15 @@ class Coordinator:
             self._end.set_result(Finish(ExitCode.STOPPED, why))
 
     def note(self, kind: str, **fields: Any) -> None:
-        """Writes an event of what happens outside."""
-        self._emit(kind, self._state.generation_number, **fields)
+        """Writes an event of what happens outside, once it is known where the job stands."""
+        self._once_known(lambda: self._emit(kind, self._state.generation_number, **fields))
+
+    def _once_known(self, do: Callable[[], None]) -> None:
+        """Does something now, or as soon as it is known where the job stands."""
+        if self._gathering is None:
+            do()
+        else:
+            self._gathering.hold(lambda desk: do())
 
     def _warn(self, message: str) -> None:
         self.note("warning", message=message)

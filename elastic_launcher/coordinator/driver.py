@@ -69,8 +69,8 @@ class EngineDriver:
                 case StartNode():
                     await self._start(command)
                 case KillNode():
-                    await self._call(self._engine.kill, command.node)
-            for gone in await self._call(self._engine.poll):
+                    await self.call(self._engine.kill, command.node)
+            for gone in await self.call(self._engine.poll):
                 self._nodes.discard(gone.node)
                 self._observe(self._exited(gone))
             if not self._nodes and self._commands.empty():
@@ -90,17 +90,18 @@ class EngineDriver:
 
     async def close(self, leave: Callable[[], None] | None = None) -> None:
         """Ends all nodes, or lets go of them by ``leave``, after what the engine does at the moment."""
-        await self._call(leave or self._engine.close)
+        await self.call(leave or self._engine.close)
         self._thread.shutdown(wait=False)
 
     async def _start(self, command: StartNode) -> None:
         spec = NodeSpec(command.node, command.first_member, command.nproc_per_node, self.respawn)
         try:
-            await self._call(self._engine.start, spec)
+            await self.call(self._engine.start, spec)
         except OSError as error:
             self._nodes.discard(command.node)
             away = isinstance(error, EngineAway)
             self._observe(NodeNotStarted(self._monotonic(), command.node, str(error), away))
 
-    async def _call(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
+    async def call(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
+        """Returns what a call returns that has to do with nodes, and is not made while another one is."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)

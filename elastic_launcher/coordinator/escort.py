@@ -28,14 +28,14 @@ class Escorted(Protocol):
         """
 
     def note(self, kind: str, **fields: Any) -> None:
-        """Writes an event."""
+        """Writes an event; kept likewise."""
 
 
 class Escort(Protocol):
     """Follows the launcher's surroundings."""
 
     async def run(self, job: Escorted) -> None:
-        """Tells what happens there, for ever."""
+        """Tells what happens there, for ever: also before it is known where the job stands."""
 
     async def signalled(self, job: Escorted) -> None:
         """SIGTERM has come: has the job stopped, or only this launcher leave it."""

@@ -1,0 +1,35 @@
+"""What runs beside each other until an end is known: one owner, which hears at once of whatever goes wrong there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+End = TypeVar("End")
+
+
+class Background:
+    """Coroutines that belong to whoever waits in ``until``; more may be added while they run."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Future[None]] = set()
+
+    def add(self, *coroutines: Coroutine[Any, Any, None]) -> None:
+        """Has these run too; of several that are added, the first begins first."""
+        self._tasks |= {asyncio.ensure_future(one) for one in coroutines}
+
+    async def until(self, end: asyncio.Future[End]) -> End:
+        """Returns what comes of ``end``, raises what goes wrong before that, and ends all that still runs."""
+        try:
+            while not end.done():
+                waiting: set[asyncio.Future[Any]] = {end, *self._tasks}
+                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for one in self._tasks & done:
+                    self._tasks.discard(one)
+                    one.result()
+            return end.result()
+        finally:
+            for one in self._tasks:
+                one.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
