@@ -1,7 +1,8 @@
 """What the coordinator does next: one pure function of what it knows and what it is told.
 
-The laws, which hold over any order of observations: a job below its minimum ends; one formation is under way at a time;
-a formation never both takes members in and lets some go; numbers of nodes, members, formations are never used again.
+The laws, which hold over any order of observations: a job that may not have its minimum ends; one formation is under
+way at a time, and it never both takes members in and lets some go; numbers of nodes, members, formations are never used
+again.
 """
 
 from __future__ import annotations

@@ -10,8 +10,10 @@ from elastic_launcher.config import ExitCode
 from elastic_launcher.coordinator.actions import KillNode, StartNode
 from elastic_launcher.coordinator.decide_nodes import AWAY_SECONDS
 from elastic_launcher.coordinator.observations import NodeExited, NodeNoticed, NodeNotStarted, NodeStands
+from elastic_launcher.coordinator.respawn.anew import state_after
 from elastic_launcher.coordinator.roster import Phase
-from tests.unit.coordinator.driver import Job
+from elastic_launcher.coordinator.state import Restart, State
+from tests.unit.coordinator.driver import Job, lose, redo, training
 
 WHY = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu"
 
@@ -119,6 +121,33 @@ def test_places_that_are_too_few_are_given_back_and_asked_for_again_at_another_t
         pauses.append(job.now - given_back)
         assert job.finish is None
     assert pauses[0] != pauses[1]
+
+
+def test_a_job_that_begins_anew_gives_back_what_is_too_little_as_at_its_start() -> None:
+    job = training(3, minimum=3, min_wait=60.0)
+    first = State(replace(job.state.rules, first_node=4, first_member=4))
+    job.state = state_after(replace(job.state, restart=Restart("failure", job.now)), first)
+    job.target(3)
+    job.warm(4)
+    pend(job, 5)
+    pend(job, 6)
+    job.tick(61)
+    assert job.killed == [4, 5, 6] and job.finish is None
+
+
+def test_a_job_that_trains_keeps_its_places_below_its_minimum() -> None:
+    job = training(2, minimum=2, min_wait=60.0)
+    lose(job, 2)
+    redo(job, 1, 10)
+    job.node_exited(2, -9)
+    pend(job, 3)
+    job.look()
+    job.tick(10_000)
+    assert job.look() == [] and job.state.group == (1,)
+    pend(job, 3, "")
+    job.warm(3)
+    job.complete(20)
+    assert job.state.group == (1, 3)
 
 
 def test_a_job_that_holds_nothing_gives_nothing_back() -> None:
