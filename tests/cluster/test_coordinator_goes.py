@@ -6,13 +6,14 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from elastic_launcher.checkpoint import find_newest
+from tests.cluster.ends import finish
 from tests.cluster.stage import LONG, Stage, staged
 from tests.local.ledgers import SCRIPT, read_ledgers
 from tests.local.resizes import formed
@@ -29,6 +30,13 @@ import os, pathlib, signal
 for process in pathlib.Path("/proc").glob("[0-9]*"):
     if b"--engine=kubernetes" in (process / "cmdline").read_bytes().split(b"\\0"):
         os.kill(int(process.name), signal.SIGKILL)
+"""
+RANKS = """
+import os, pathlib, signal
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    argv = (process / "cmdline").read_bytes().split(b"\\0")
+    if b"-u" in argv and b"--no-python" not in argv:
+        os.kill(int(process.name), signal.{signal})
 """
 pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]
 
@@ -54,6 +62,18 @@ def kill(stage: Stage, pod: str) -> None:
 def strike(stage: Stage, pod: str) -> None:
     """Kills what runs in a pod, which gets no word of it beforehand; its processes have to be shared."""
     stage.kubectl("exec", pod, f"--namespace={stage.space}", "--", f"{sys.prefix}/bin/python", "-c", STRIKE)
+
+
+def send_ranks(stage: Stage, node: int, name: str) -> Callable[[], None]:
+    """Sends a signal to the ranks of a node, and not to its agent; returns what has them go on."""
+    pod = stage.nodes()[node]["metadata"]["name"]
+
+    def send(name: str) -> None:
+        code = RANKS.format(signal=name)
+        stage.kubectl("exec", pod, f"--namespace={stage.space}", "--", f"{sys.prefix}/bin/python", "-c", code)
+
+    send(name)
+    return lambda: send("SIGCONT")
 
 
 def adopted(stage: Stage, term: int) -> dict[str, Any]:
@@ -107,6 +127,29 @@ def test_a_job_survives_two_launchers_and_its_report_tells_of_every_generation(s
     report = (stage.work_dir / "report.md").read_text()
     told = re.findall(r"^\| (\d+) \| [^|]+ \| [^|]+ \| (\d+) \|", report, re.MULTILINE)
     assert told == [("1", "2"), ("2", "3"), ("3", "2")]
+
+
+@pytest.mark.thorough
+def test_a_launcher_that_is_moved_while_it_still_waits_for_a_rank_leaves_the_job_to_the_next(stage: Stage) -> None:
+    limits = ("--heartbeat-timeout=90", "--orphan-timeout=180")
+    stage.launch("--nodes=2:2", *limits, script=SCRIPT, argument=options(stage.folder, pace=PACE))
+    formed(stage, 2, 0)
+    before, pids = stage.uids(), processes(stage)
+    wake = send_ranks(stage, 2, "SIGSTOP")
+    evict(stage, stage.launchers()[-1]["metadata"]["name"])
+    control = stage.work_dir / "control.json"
+    until(lambda: json.loads(control.read_text())["term"] == 2, "a launcher comes back", LONG)
+    came_back = control.stat().st_mtime
+    until(lambda: stage.status()["told"] > came_back, "it follows the cluster", LONG)
+    evict(stage, stage.launchers()[-1]["metadata"]["name"])
+    until(lambda: json.loads(control.read_text())["term"] == 3, "another one comes", LONG)
+    wake()
+    found = adopted(stage, 3)
+    assert [event["term"] for event in stage.events.of("coordinator_adopted")] == [3]
+    assert {one["member"]: {one["pid"]} for one in found["members"]} == pids
+    assert stage.uids() == before
+    finish(stage)
+    assert not stage.events.of("node_lost")
 
 
 @pytest.mark.thorough
