@@ -51,6 +51,7 @@ class ClusterEscort:
         self._succession = Succession(settled.pod)
         self._known: dict[int, Standing] = {}
         self._going: dict[str, str] = {}
+        self._ends = False  # the job may not know it yet, while it is taken over
 
     async def run(self, job: Escorted) -> None:
         """Tells what happens, for ever."""
@@ -81,6 +82,7 @@ class ClusterEscort:
 
     def _end(self, job: Escorted, verdict: Verdict) -> None:
         """Has the job saved and ended while this launcher still may."""
+        self._ends = True
         _stop(job, verdict.why, self._succession.grace)
 
     async def _keep(self, job: Escorted, seat: Seat) -> None:
@@ -91,7 +93,7 @@ class ClusterEscort:
                         _stop(job, f"annotation {STOP} of Service {self._settled.names.service} says {record.stop!r}")
         except Abolished as abolished:
             await asyncio.sleep(OWNER_SECONDS)
-            if job.state.stopping is None and not job.state.finished:
+            if job.state.stopping is None and not job.state.finished and not self._ends:
                 job.leave(f"{abolished}: this launcher leaves the job as it is", self._engine.leave)
         except Deposed as deposed:
             job.leave(f"{deposed}: this launcher leaves the job as it is", self._engine.leave)

@@ -13,6 +13,7 @@ import pytest
 from elastic_launcher.cli import cluster_escort
 from elastic_launcher.cli.cluster_escort import PENDING_SECONDS, ClusterEscort, PendingLine
 from elastic_launcher.coordinator.observations import StopAsked
+from elastic_launcher.engines.kubernetes.owner import Order, Verdict
 from elastic_launcher.engines.kubernetes.pods import Cause, Running, Standing, Waiting
 from elastic_launcher.engines.kubernetes.seat import Abolished
 from elastic_launcher.workdir import Layout
@@ -65,6 +66,9 @@ class Job:
     def leave(self, why: str, close: Callable[[], None]) -> None:
         self.left.append(why)
 
+    def observe(self, make: Callable[[float], Any]) -> None:
+        """Keeps it for later: it is not known yet where the job stands."""
+
 
 def test_a_signal_says_how_long_its_pod_has_until_it_is_killed(tmp_path: Path) -> None:
     metadata = {"name": "train-1", "namespace": "ml", "uid": "1"}
@@ -101,15 +105,24 @@ class Lost:
         yield
 
 
-@pytest.mark.parametrize("stops", [True, False])
+class Ends(Lost):
+    """An owner that ends."""
+
+    grace = 30.0
+
+    async def run(self, api: Any, tell: Callable[[Any], None]) -> None:
+        tell(Verdict(Order.STOP, "Job train is being deleted"))
+
+
+@pytest.mark.parametrize(("stops", "succession"), [(True, Lost), (False, Ends), (False, Lost)])
 def test_a_job_whose_service_is_gone_is_left_unless_it_is_being_stopped(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stops: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stops: bool, succession: type[Lost]
 ) -> None:
     async def lacks_all(api: Any, asked: list[Any]) -> list[Any]:
         return asked
 
-    for name in ("Api", "Seat", "Succession"):
-        monkeypatch.setattr(cluster_escort, name, Lost)
+    for name, stand_in in (("Api", Lost), ("Seat", Lost), ("Succession", succession)):
+        monkeypatch.setattr(cluster_escort, name, stand_in)
     monkeypatch.setattr(cluster_escort, "lacks", lacks_all)
     monkeypatch.setattr(cluster_escort, "OWNER_SECONDS", 0.0)
     settled: Any = SimpleNamespace(namespace="ml", names=None, record=None, pod={})
@@ -124,4 +137,6 @@ def test_a_job_whose_service_is_gone_is_left_unless_it_is_being_stopped(
         await asyncio.gather(escort, return_exceptions=True)
 
     asyncio.run(steps())
-    assert job.left == ([] if stops else ["Service train-1 was deleted: this launcher leaves the job as it is"])
+    assert job.left == (
+        [] if stops or succession is Ends else ["Service train-1 was deleted: this launcher leaves the job as it is"]
+    )
