@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from elastic_launcher.cli.cluster_escort import ClusterEscort
 from elastic_launcher.cli.code import code_of
@@ -17,21 +15,16 @@ from elastic_launcher.coordinator.escort import Escort
 from elastic_launcher.coordinator.where import Home, Where
 from elastic_launcher.engines import Engine, EngineAway, NodeSpec
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
-from elastic_launcher.engines.kubernetes.fleet import is_unsure
 from elastic_launcher.engines.kubernetes.plan import make_plan
 from elastic_launcher.engines.kubernetes.settle import PORTS, settle
 from elastic_launcher.events import EventError, read_events
 from elastic_launcher.hints.reference import parse_reference
-from elastic_launcher.kube.api import ApiError
+from elastic_launcher.kube.api import LONG_PAUSES, ApiError, insist
 from elastic_launcher.kube.login import log_in
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Past, WorkDir, note_term
 
 EVERYWHERE = "0.0.0.0"
-PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Seconds between tries to reach the cluster when the launcher starts: its API server may just be restarted."""
-BUSY = 429
-T = TypeVar("T")
 
 
 class ClusterPlace:
@@ -52,7 +45,8 @@ class ClusterPlace:
         login = log_in()
         reference = parse_reference(config.hints) if config.hints is not None else None
         hints = (reference.namespace or login.namespace, reference.name) if reference is not None else None
-        settled = insist(lambda: asyncio.run(settle(login, config.name, hints)))
+        with refusals():
+            settled = asyncio.run(insist(lambda: settle(login, config.name, hints), LONG_PAUSES))
         self._settled = settled
         self._work_dir = work_dir
         self._cluster = KubernetesEngine(login, settled.namespace, make_plan(config, settled))
@@ -88,7 +82,8 @@ class ClusterPlace:
     def find(self) -> Sequence[NodeSpec]:
         """Returns the nodes that the cluster has of this job, and follows them from now on."""
         self._found = self._ask_for_nodes()
-        self._cluster.adopt(self._found)
+        with refusals():
+            self._cluster.adopt(self._found)
         return self._found
 
     def living(self) -> Collection[int]:
@@ -115,23 +110,21 @@ class ClusterPlace:
         self._cluster.close()
 
     def _ask_for_nodes(self) -> Sequence[NodeSpec]:
-        return insist(self._cluster.find)
+        with refusals():
+            return self._cluster.find()
 
 
-def insist(ask: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
-    """Returns what the cluster answers; where it is away or busy, it is asked again for half a minute.
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """Tells what the cluster has answered as what it means for the launcher.
 
     Raises:
         ConfigError: If it refuses.
-        EngineAway: If it does not answer in that time: another try of the step may find it.
+        EngineAway: If it does not answer: another try of the step may find it.
     """
-    pauses = iter(PAUSES)
-    while True:
-        try:
-            return ask()
-        except ApiError as error:
-            if not is_unsure(error) and error.status != BUSY:
-                raise ConfigError(f"--engine kubernetes: {error}") from error
-            if (pause := next(pauses, None)) is None:
-                raise EngineAway(f"--engine kubernetes: {error}; nothing was started, so try again later") from error
-            sleep(pause)
+    try:
+        yield
+    except ApiError as error:
+        if not error.away:
+            raise ConfigError(f"--engine kubernetes: {error}") from error
+        raise EngineAway(f"--engine kubernetes: {error}; nothing was started, so try again later") from error

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from elastic_launcher.engines import EngineAway, NodeExit, NodeSpec
-from elastic_launcher.engines.kubernetes.fleet import Fleet, is_unsure
+from elastic_launcher.engines.kubernetes.fleet import Fleet
 from elastic_launcher.engines.kubernetes.job import JobPlan
 from elastic_launcher.engines.kubernetes.pods import Standing
 from elastic_launcher.kube.api import Api, ApiError
@@ -63,7 +63,7 @@ class KubernetesEngine:
         try:
             self._call(self._fleet.start(spec))
         except ApiError as error:
-            if is_unsure(error):
+            if error.away:
                 raise EngineAway(str(error)) from error
             raise
         except ConfigError as error:

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from elastic_launcher.engines import NodeExit, NodeSpec
 from elastic_launcher.engines.kubernetes.identity import NODE_LABEL
 from elastic_launcher.engines.kubernetes.job import JobPlan, node_job, spec_of
 from elastic_launcher.engines.kubernetes.pods import Cause, Gone, Standing, Waiting
 from elastic_launcher.engines.kubernetes.track import Track
-from elastic_launcher.kube.api import Api, ApiError
+from elastic_launcher.kube.api import LONG_PAUSES, Api, ApiError, insist
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
 from elastic_launcher.kube.follow import FORBIDDEN
 
-TRIES = 6
-FIRST_PAUSE = 0.2
-"""Doubled between tries: a request is given up after some 6 s, well within the time that a node may take to start."""
 KILL_SECONDS = 1
 """The least grace by which the machine itself ends a pod; 0 would only have the API forget it."""
 FORCE_AFTER = 10.0
@@ -31,11 +27,7 @@ SILENT_SECONDS = 120.0
 EXPLAIN_SECONDS = 5.0
 """Between looks at the events of nodes that wait; most are running by then."""
 EXPLAINED_BY_EVENTS = (Cause.STARTING, Cause.QUOTA, Cause.REFUSED)
-NOT_FOUND, CONFLICT, SERVER_FAILED = 404, 409, 500
-NOT_YET = (403, 429)
-"""Answers of an API server that is busy, or has just started and does not know its roles and quotas yet."""
-
-Answer = TypeVar("Answer")
+NOT_FOUND, CONFLICT = 404, 409
 
 
 class Fleet:
@@ -108,16 +100,16 @@ class Fleet:
             except ApiError as error:
                 if error.status == CONFLICT and made_before:  # by the try before, whose answer was lost
                     return {}
-                made_before |= is_unsure(error)
+                made_before |= error.unsure
                 raise
 
         self._tracks[spec.node] = Track(spec)
         self._making[spec.node] = False
         try:
-            await self._insist(make)
+            await insist(make)
         except ApiError as error:
             self._tracks.pop(spec.node, None)
-            if is_unsure(error):
+            if error.unsure:
                 self._perhaps_made.add(spec.node)  # it is deleted when it shows up
             raise
         finally:
@@ -209,7 +201,7 @@ class Fleet:
     async def _look_for(self, node: int) -> None:
         """Asks for a Job that a list did not have: it may have been made while the list was."""
         try:
-            job = await self._insist(lambda: self._api.request("GET", f"{self._jobs}/{self._plan.names.node(node)}"))
+            job = await insist(lambda: self._api.request("GET", f"{self._jobs}/{self._plan.names.node(node)}"))
         except ApiError as error:
             if error.status != NOT_FOUND:
                 raise
@@ -221,7 +213,7 @@ class Fleet:
         """Asks for the pod of a node that is gone if it has none."""
         query = {"labelSelector": f"{self._plan.names.selector},{NODE_LABEL}={node}"}
         try:
-            pods = (await self._insist(lambda: self._api.request("GET", self._pods, query=query)))["items"]
+            pods = (await insist(lambda: self._api.request("GET", self._pods, query=query)))["items"]
         finally:
             self._looked_for.discard(node)
         if node in self._tracks:
@@ -246,8 +238,8 @@ class Fleet:
     async def _read(self) -> dict[int, Track]:
         """Returns all that the cluster has of this job."""
         query = {"labelSelector": self._plan.names.selector}
-        jobs = (await self._insist(lambda: self._api.request("GET", self._jobs, query=query)))["items"]
-        pods = (await self._insist(lambda: self._api.request("GET", self._pods, query=query)))["items"]
+        jobs = (await insist(lambda: self._api.request("GET", self._jobs, query=query), LONG_PAUSES))["items"]
+        pods = (await insist(lambda: self._api.request("GET", self._pods, query=query), LONG_PAUSES))["items"]
         found = {_node(job): Track(spec_of(job)).show_job(job) for job in jobs}
         for pod in pods:
             if _node(pod) in found:
@@ -302,22 +294,10 @@ class Fleet:
 
     async def _delete(self, path: str, options: dict[str, Any]) -> None:
         try:
-            await self._insist(lambda: self._api.request("DELETE", path, options))
+            await insist(lambda: self._api.request("DELETE", path, options))
         except ApiError as error:
             if error.status not in (NOT_FOUND, CONFLICT):
                 raise
-
-    async def _insist(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Returns a request's answer, tried again where the server was away, busy, or new."""
-        for attempt in range(1, TRIES):
-            try:
-                return await call()
-            except ApiError as error:
-                if error.status not in NOT_YET and not is_unsure(error):
-                    raise
-                pause = FIRST_PAUSE * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
-                await asyncio.sleep(max(pause, error.retry_after))
-        return await call()
 
     def _run_errand(self, errand: Coroutine[Any, Any, None]) -> None:
         """Does something that nobody waits for; what the cluster refuses of it, it does itself by and by."""
@@ -327,11 +307,6 @@ class Fleet:
                 await errand
 
         self._group.create_task(do())
-
-
-def is_unsure(error: ApiError) -> bool:
-    """Whether what was asked for may have been done all the same."""
-    return error.status == 0 or error.status >= SERVER_FAILED
 
 
 def _time_of(event: Mapping[str, Any]) -> str:
