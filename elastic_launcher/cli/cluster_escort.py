@@ -44,7 +44,8 @@ class ClusterEscort:
 
     def __init__(self, login: Login, settled: Settled, engine: KubernetesEngine, layout: Layout) -> None:
         self._login = login
-        self._settled = settled
+        self._site = settled.site
+        self._record = settled.record
         self._engine = engine
         self._status = ToldStatus(layout)
         self._succession: Succession | None = None
@@ -54,8 +55,8 @@ class ClusterEscort:
     async def run(self, job: Escorted) -> None:
         """Tells what happens, for ever."""
         async with Api(self._login) as api:
-            seat = Seat(api, self._settled.namespace, self._settled.names, self._settled.record)
-            self._succession = Succession(api, self._settled.pod)
+            seat = Seat(api, self._site.namespace, self._site.names, self._record)
+            self._succession = Succession(api, self._site.pod)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._succession.run(lambda verdict: _stop(job, verdict.why)))
                 group.create_task(self._keep(job, seat))
@@ -66,7 +67,7 @@ class ClusterEscort:
     async def tell_last(self) -> None:
         """Writes how the job stands when its launcher ends."""
         async with Api(self._login) as api:
-            seat = Seat(api, self._settled.namespace, self._settled.names, self._settled.record)
+            seat = Seat(api, self._site.namespace, self._site.names, self._record)
             with contextlib.suppress(ApiError, Deposed, TimeoutError):
                 async with asyncio.timeout(LAST_SECONDS):
                     await seat.tell(self._status.now())
@@ -84,7 +85,7 @@ class ClusterEscort:
             async with contextlib.aclosing(seat.follow()) as records:
                 async for record in records:
                     if record.stop:
-                        _stop(job, f"annotation {STOP} of Service {self._settled.names.service} says {record.stop!r}")
+                        _stop(job, f"annotation {STOP} of Service {self._site.names.service} says {record.stop!r}")
         except Abolished as abolished:
             await asyncio.sleep(OWNER_SECONDS)
             if job.state.stopping is None and not job.state.finished:

@@ -15,12 +15,14 @@ from elastic_launcher.coordinator.escort import Escort
 from elastic_launcher.coordinator.where import Home, Where
 from elastic_launcher.engines import Engine, EngineAway, NodeSpec
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
-from elastic_launcher.engines.kubernetes.plan import make_plan
-from elastic_launcher.engines.kubernetes.settle import PORTS, settle
+from elastic_launcher.engines.kubernetes.plan import given_template, make_plan
+from elastic_launcher.engines.kubernetes.settle import PORTS, Settled, look_around, settle
+from elastic_launcher.engines.kubernetes.template import Document
+from elastic_launcher.engines.kubernetes.trial import try_out
 from elastic_launcher.events import EventError, read_events
 from elastic_launcher.hints.reference import parse_reference
-from elastic_launcher.kube.api import LONG_PAUSES, ApiError, insist
-from elastic_launcher.kube.login import log_in
+from elastic_launcher.kube.api import LONG_PAUSES, Api, ApiError, insist
+from elastic_launcher.kube.login import Login, log_in
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Past, WorkDir, note_term
 
@@ -42,24 +44,25 @@ class ClusterPlace:
 
     def __init__(self, config: JobConfig, work_dir: WorkDir, directory: Path) -> None:
         code = code_of(config.script, directory)
+        template = given_template(config)
         login = log_in()
-        reference = parse_reference(config.hints) if config.hints is not None else None
-        hints = (reference.namespace or login.namespace, reference.name) if reference is not None else None
         with refusals():
-            settled = asyncio.run(insist(lambda: settle(login, config.name, hints), LONG_PAUSES))
+            settled = asyncio.run(insist(lambda: _settle(login, config, template), LONG_PAUSES))
+        site, record = settled.site, settled.record
+        plan = make_plan(config, template, site, record.address, None if settled.in_secret else settled.key)
         self._settled = settled
         self._work_dir = work_dir
-        self._cluster = KubernetesEngine(login, settled.namespace, make_plan(config, settled))
+        self._cluster = KubernetesEngine(login, site.namespace, plan)
         self._found: Sequence[NodeSpec] = ()
         self.engine: Engine = self._cluster
         self._escort = ClusterEscort(login, settled, self._cluster, work_dir.layout)
         self.escort: Escort | None = self._escort
-        where = Where(EVERYWHERE, settled.record.address, PORTS["control"], PORTS["store"])
+        where = Where(EVERYWHERE, record.address, PORTS["control"], PORTS["store"])
         self.home = Home(where, bytes.fromhex(settled.key), code)
         self.remarks: Sequence[str] = [
-            f"job {settled.names.job_id} in namespace {settled.namespace}, owned by {settled.owner.kind} "
-            f"{settled.owner.name}; its coordinator is at Service {settled.names.service} ({settled.record.address})",
-            *([settled.lacking] if settled.lacking else []),
+            f"job {site.names.job_id} in namespace {site.namespace}, owned by {site.owner.kind} {site.owner.name}; "
+            f"its coordinator is at Service {site.names.service} ({record.address})",
+            *([site.lacking] if site.lacking else []),
         ]
 
     def past(self, past: Past) -> Past:
@@ -112,6 +115,17 @@ class ClusterPlace:
     def _ask_for_nodes(self) -> Sequence[NodeSpec]:
         with refusals():
             return self._cluster.find()
+
+
+async def _settle(login: Login, config: JobConfig, template: Document) -> Settled:
+    """Takes the job's seat, once it is known that its nodes can be."""
+    reference = parse_reference(config.hints) if config.hints is not None else None
+    hints = (reference.namespace or login.namespace, reference.name) if reference is not None else None
+    source = "--engine kubernetes" if config.pod_template is None else f"--pod-template {config.pod_template}"
+    async with Api(login) as api:
+        site = await look_around(api, config.name, hints)
+        await try_out(api, site.namespace, make_plan(config, template, site), source)
+        return await settle(api, site)
 
 
 @contextlib.contextmanager

@@ -205,8 +205,3 @@ def test_what_is_ours_is_refused_with_its_place(given: dict[str, Any], said: str
 def test_without_any_image_the_container_is_named_that_needs_one() -> None:
     with pytest.raises(ConfigError, match="name one in container 'node'"):
         node_job(plan(template(), replace(SHAPE, image="")), SPEC)
-
-
-def test_a_resource_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'gpu' is no name of a GPU"):
-        node_job(plan(template(), replace(SHAPE, resource="gpu")), SPEC)
