@@ -24,7 +24,7 @@ from elastic_launcher.hints.reference import parse_reference
 from elastic_launcher.kube.api import LONG_PAUSES, Api, ApiError, insist
 from elastic_launcher.kube.login import Login, log_in
 from elastic_launcher.options import ConfigError
-from elastic_launcher.workdir import Past, WorkDir, note_term
+from elastic_launcher.workdir import Past, WorkDir, note_past
 
 EVERYWHERE = "0.0.0.0"
 
@@ -67,25 +67,24 @@ class ClusterPlace:
 
     def past(self, past: Past) -> Past:
         """Returns a past after all that the cluster and the events know of: the work directory may be a new one."""
-        found = self._ask_for_nodes()
-        used = [(spec.node, spec.first_member + spec.nproc_per_node - 1) for spec in found]
+        record = self._settled.record
+        with refusals():
+            nodes = self._cluster.used()
+        used = [(spec.node + 1, spec.first_member + spec.nproc_per_node) for spec in nodes]
         with contextlib.suppress(OSError, EventError):
             events = read_events(self._work_dir.layout.events)
-            used += [(event["node"], max(event["members"])) for event in events if event.kind == "node_started"]
-        term = max(past.term, self._settled.record.term)
-        if term != past.term:
-            note_term(self._work_dir.layout, term)
-        return replace(
-            past,
-            term=term,
-            first_node=max([past.first_node, *(node + 1 for node, _ in used)]),
-            first_member=max([past.first_member, *(member + 1 for _, member in used)]),
-        )
+            used += [(event["node"] + 1, max(event["members"]) + 1) for event in events if event.kind == "node_started"]
+        numbers = [(past.first_node, past.first_member), record.numbers, *used]
+        first_node, first_member = (max(one) for one in zip(*numbers, strict=True))
+        after = replace(past, term=max(past.term, record.term), first_node=first_node, first_member=first_member)
+        if after != past:
+            note_past(self._work_dir.layout, after)
+        return after
 
     def find(self) -> Sequence[NodeSpec]:
         """Returns the nodes that the cluster has of this job, and follows them from now on."""
-        self._found = self._ask_for_nodes()
         with refusals():
+            self._found = self._cluster.find()
             self._cluster.adopt(self._found)
         return self._found
 
@@ -111,10 +110,6 @@ class ClusterPlace:
     def kill_all(self, nodes: Collection[int]) -> None:
         """Ends all nodes, and leaves the cluster."""
         self._cluster.close()
-
-    def _ask_for_nodes(self) -> Sequence[NodeSpec]:
-        with refusals():
-            return self._cluster.find()
 
 
 async def _settle(login: Login, config: JobConfig, template: Document) -> Settled:

@@ -45,6 +45,14 @@ class KubernetesEngine:
         """
         return self._call(self._fleet.find())
 
+    def used(self) -> list[NodeSpec]:
+        """Returns all nodes of this job whose numbers the cluster still knows.
+
+        Raises:
+            OSError: If the cluster can't be asked.
+        """
+        return self._call(self._fleet.used())
+
     def adopt(self, found: Sequence[NodeSpec]) -> None:
         """Takes nodes for its own that an earlier launcher has started, and ends what is left of others.
 
