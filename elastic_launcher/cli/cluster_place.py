@@ -16,6 +16,7 @@ from elastic_launcher.coordinator.where import Home, Where
 from elastic_launcher.engines import Engine, EngineAway, NodeSpec
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
 from elastic_launcher.engines.kubernetes.plan import given_template, make_plan
+from elastic_launcher.engines.kubernetes.rights import told
 from elastic_launcher.engines.kubernetes.settle import PORTS, Settled, look_around, settle
 from elastic_launcher.engines.kubernetes.template import Document
 from elastic_launcher.engines.kubernetes.trial import try_out
@@ -62,7 +63,7 @@ class ClusterPlace:
         self.remarks: Sequence[str] = [
             f"job {site.names.job_id} in namespace {site.namespace}, owned by {site.owner.kind} {site.owner.name}; "
             f"its coordinator is at Service {site.names.service} ({record.address})",
-            *([site.lacking] if site.lacking else []),
+            *([told(site.account, site.lacking)] if site.lacking else []),
         ]
 
     def past(self, past: Past) -> Past:

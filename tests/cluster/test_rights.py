@@ -15,7 +15,7 @@ from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
 from elastic_launcher.engines.kubernetes.identity import Names, job_id
 from elastic_launcher.engines.kubernetes.pods import Waiting
 from elastic_launcher.engines.kubernetes.reviews import lacks
-from elastic_launcher.engines.kubernetes.rights import needs_of
+from elastic_launcher.engines.kubernetes.rights import needs_of, told
 from elastic_launcher.engines.kubernetes.seat import Seat
 from elastic_launcher.engines.kubernetes.settle import POD_VARIABLE, Settled, look_around, settle
 from elastic_launcher.kube.api import Api
@@ -112,7 +112,7 @@ def test_a_launcher_that_may_make_no_secret_begins_and_says_where_its_key_is(mon
             await make_step(admin, name)
             settled = await come(api, name)
             assert not settled.in_secret
-            lacking = settled.site.lacking
+            lacking = told(settled.site.account, settled.site.lacking)
             assert "may not create secrets" in lacking and "a value in the nodes' pods" in lacking
 
     asyncio.run(steps())

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from elastic_launcher.engines.kubernetes.identity import Names, Owner, job_id_of, owner_of
 from elastic_launcher.engines.kubernetes.key import find_key
 from elastic_launcher.engines.kubernetes.reviews import lacks
-from elastic_launcher.engines.kubernetes.rights import needs_of, told
+from elastic_launcher.engines.kubernetes.rights import Asked, Lack, needs_of, told
 from elastic_launcher.engines.kubernetes.seat import Seat
 from elastic_launcher.engines.kubernetes.service import Record
 from elastic_launcher.engines.kubernetes.template import node_container
@@ -35,14 +35,21 @@ class Site:
         pod: Its own pod.
         owner: What everything that it makes belongs to.
         names: What the job's objects are called.
-        lacking: Which rights it goes on without, and what that costs; empty where it has all.
+        needs: Which rights it needs.
+        lacking: Which of them it goes on without.
     """
 
     namespace: str
     pod: Mapping[str, Any]
     owner: Owner
     names: Names
-    lacking: str
+    needs: Sequence[Asked]
+    lacking: Sequence[Lack]
+
+    @property
+    def account(self) -> str:
+        """The launcher's service account."""
+        return _account(self.pod)
 
     @property
     def image(self) -> str:
@@ -81,8 +88,9 @@ async def look_around(api: Api, name: str, hints: tuple[str, str] | None = None)
     """
     namespace = api.login.namespace
     pod = await _own_pod(api, namespace)
-    lacking = await _check_rights(api, pod, hints)
-    return Site(namespace, pod, owner_of(pod), Names(job_id_of(pod, name)), lacking)
+    needs = needs_of(pod, hints)
+    lacking = await _check_rights(api, pod, needs)
+    return Site(namespace, pod, owner_of(pod), Names(job_id_of(pod, name)), needs, lacking)
 
 
 async def settle(api: Api, site: Site) -> Settled:
@@ -107,7 +115,8 @@ async def _own_pod(api: Api, namespace: str) -> Mapping[str, Any]:
         return await api.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
     except ApiError as error:
         if error.status in FORBIDDEN:  # whatever the pod is: this names all that is missing
-            await _check_rights(api, {"metadata": {"name": name, "namespace": namespace, "uid": ""}, "spec": {}}, None)
+            pod = {"metadata": {"name": name, "namespace": namespace, "uid": ""}, "spec": {}}
+            await _check_rights(api, pod, needs_of(pod))
         if error.status != NOT_FOUND:
             raise
         raise ConfigError(
@@ -116,14 +125,17 @@ async def _own_pod(api: Api, namespace: str) -> Mapping[str, Any]:
         ) from error
 
 
-async def _check_rights(api: Api, pod: Mapping[str, Any], hints: tuple[str, str] | None) -> str:
+async def _check_rights(api: Api, pod: Mapping[str, Any], needs: Sequence[Asked]) -> Sequence[Lack]:
     """Returns which rights the launcher goes on without.
 
     Raises:
         ConfigError: If it lacks one that it can't do without.
     """
-    account = pod["spec"].get("serviceAccountName", "of the launcher")
-    missing = await lacks(api, needs_of(pod, hints))
+    missing = await lacks(api, needs)
     if fatal := [one for one in missing if one.fatal]:
-        raise ConfigError(f"--engine kubernetes: {told(account, fatal)}")
-    return told(account, missing)
+        raise ConfigError(f"--engine kubernetes: {told(_account(pod), fatal)}")
+    return missing
+
+
+def _account(pod: Mapping[str, Any]) -> str:
+    return str(pod["spec"].get("serviceAccountName", "of the launcher"))

@@ -99,7 +99,7 @@ def test_a_job_whose_service_is_gone_is_left_unless_it_is_being_stopped(
         monkeypatch.setattr(cluster_escort, name, Lost)
     monkeypatch.setattr(cluster_escort, "lacks", lacks_all)
     monkeypatch.setattr(cluster_escort, "OWNER_SECONDS", 0.0)
-    settled: Any = SimpleNamespace(site=SimpleNamespace(namespace="ml", names=None, pod={}), record=None)
+    settled: Any = SimpleNamespace(site=SimpleNamespace(namespace="ml", names=None, pod={}, lacking=[]), record=None)
     engine: Any = SimpleNamespace(standings=dict, leave=lambda: None)
     login: Any = None
     job: Any = Job(stops)

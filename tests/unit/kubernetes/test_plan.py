@@ -25,7 +25,7 @@ POD: dict[str, Any] = {
 KEY = "ab" * 32
 
 
-SITE = Site("ml", POD, owner_of(POD), Names(job_id_of(POD, "digits")), "")
+SITE = Site("ml", POD, owner_of(POD), Names(job_id_of(POD, "digits")), [], [])
 
 
 def plan(config: JobConfig, in_secret: bool = True) -> JobPlan:
