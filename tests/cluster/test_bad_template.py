@@ -65,4 +65,9 @@ def test_a_launcher_with_such_a_template_ends_with_2_and_has_made_nothing(tmp_pa
             stage.log()
         )
         assert 'unknown field "spec.nodeSelectors"' in stage.log()
-        assert [stage.get(kind, "-l", JOB_LABEL) for kind in ("services", "secrets", "jobs", "pods")] == [[], [], [], []]
+        assert [stage.get(kind, "-l", JOB_LABEL) for kind in ("services", "secrets", "jobs", "pods")] == [
+            [],
+            [],
+            [],
+            [],
+        ]

@@ -97,10 +97,11 @@ async def settle(api: Api, site: Site) -> Settled:
     """Takes the seat of a job.
 
     Raises:
-        ConfigError: If nodes can't reach it.
+        ConfigError: If nodes can't reach it, or know a key that it may not read.
         ApiError: If the cluster refuses something, or can't be reached.
     """
-    key, in_secret = await find_key(api, site.namespace, site.names, site.owner)
+    may = not any(one.asked.need.resource == "secrets" for one in site.lacking)
+    key, in_secret = await find_key(api, site.namespace, site.names, site.owner, may)
     record = await Seat(api, site.namespace, site.names).take(site.owner, PORTS, site.pod["metadata"]["name"])
     if ":" in record.address:
         raise ConfigError(
