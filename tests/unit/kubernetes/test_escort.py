@@ -14,6 +14,8 @@ from elastic_launcher.cli import cluster_escort
 from elastic_launcher.cli.cluster_escort import PENDING_SECONDS, ClusterEscort, PendingLine
 from elastic_launcher.engines.kubernetes.pods import Cause, Running, Standing, Waiting
 from elastic_launcher.engines.kubernetes.seat import Abolished
+from elastic_launcher.kube.api import ApiError
+from elastic_launcher.kube.collection import Snapshot
 from elastic_launcher.workdir import Layout
 
 RUNS = Running(("10.0.0.1",), "node-1")
@@ -112,3 +114,65 @@ def test_a_job_whose_service_is_gone_is_left_unless_it_is_being_stopped(
 
     asyncio.run(steps())
     assert job.left == ([] if stops else ["Service train-1 was deleted: this launcher leaves the job as it is"])
+
+
+class Watching(Job):
+    """A coordinator of one node, that is told what happens to it."""
+
+    def __init__(self) -> None:
+        super().__init__(stops=False)
+        self.noticed = asyncio.Event()
+
+    @property
+    def state(self) -> SimpleNamespace:
+        return SimpleNamespace(nodes={1: None}, generation=1)
+
+    def observe(self, make: Callable[[float], Any]) -> None:
+        if "Karpenter" in getattr(make(0.0), "source", ""):
+            self.noticed.set()
+
+
+class Kept(Lost):
+    """A seat that nothing happens to."""
+
+    async def tell(self, status: dict[str, Any]) -> None:
+        pass
+
+    async def follow(self) -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield
+
+
+def test_machines_are_followed_as_soon_as_that_is_granted_whatever_was_answered_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers: list[Any] = [ApiError(0, "Unreachable", "connection reset"), ["nodes"], []]
+
+    async def lacks(api: Any, asked: list[Any]) -> list[Any]:
+        answer = answers.pop(0)
+        if isinstance(answer, ApiError):
+            raise answer
+        return list(answer)
+
+    async def changes(api: Any, collection: Any) -> AsyncIterator[Any]:
+        yield Snapshot([{"metadata": {"name": "node-1"}, "spec": {"taints": [{"key": "karpenter.sh/disrupted"}]}}])
+        await asyncio.Event().wait()
+
+    for name in ("Api", "Seat", "Succession"):
+        monkeypatch.setattr(cluster_escort, name, Kept)
+    monkeypatch.setattr(cluster_escort, "lacks", lacks)
+    monkeypatch.setattr(cluster_escort, "changes", changes)
+    monkeypatch.setattr(cluster_escort, "ASK_AGAIN_SECONDS", 0.01)
+    settled: Any = SimpleNamespace(site=SimpleNamespace(namespace="ml", names=None, pod={}, lacking=[]), record=None)
+    engine: Any = SimpleNamespace(standings=lambda: {1: RUNS}, leave=lambda: None)
+    login: Any = None
+    job: Any = Watching()
+
+    async def steps() -> None:
+        escort = asyncio.create_task(ClusterEscort(login, settled, engine, Layout(tmp_path)).run(job))
+        await asyncio.wait_for(job.noticed.wait(), 30.0)
+        escort.cancel()
+        await asyncio.gather(escort, return_exceptions=True)
+
+    asyncio.run(steps())
+    assert answers == []

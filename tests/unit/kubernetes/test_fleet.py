@@ -157,6 +157,36 @@ def test_after_a_machine_has_refused_a_pod_the_next_waits_and_then_keeps_off_it(
     asyncio.run(steps())
 
 
+class Unread(Refusing):
+    """An API that answers so when it is asked for events, before it tells them."""
+
+    def __init__(self, *answers: ApiError) -> None:
+        super().__init__()
+        self.told = list(answers)
+
+    async def request(self, method: str, path: str, body: Any = None, *more: Any, **query: Any) -> dict[str, Any]:
+        if not path.endswith("/events"):
+            return await super().request(method, path, body, *more, **query)
+        if self.told:
+            raise self.told.pop(0)
+        return {"items": []}
+
+
+@pytest.mark.parametrize("status", [0, 403, 429, 500])
+def test_events_that_could_not_be_read_are_asked_for_again(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("EXPLAIN_SECONDS", "EXPLAIN_AGAIN_SECONDS"):
+        monkeypatch.setattr(f"elastic_launcher.engines.kubernetes.fleet.{name}", 0.01)
+
+    async def steps() -> None:
+        api = Unread(*[ApiError(status, "", "not now")] * 3)
+        async with following(api) as fleet:
+            await fleet.start(NodeSpec(1, 1, 1))
+            while api.told:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(steps())
+
+
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elastic_launcher.engines.kubernetes.fleet.ASK_AGAIN_SECONDS", 0.01)
