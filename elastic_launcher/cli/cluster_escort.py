@@ -15,7 +15,7 @@ from elastic_launcher.engines.kubernetes.owner import Order, Verdict
 from elastic_launcher.engines.kubernetes.pending import pending_line
 from elastic_launcher.engines.kubernetes.pods import Leaving, Running, Standing, Waiting
 from elastic_launcher.engines.kubernetes.reviews import lacks
-from elastic_launcher.engines.kubernetes.rights import MACHINES_OF_ALL
+from elastic_launcher.engines.kubernetes.rights import MACHINES_OF_ALL, Told
 from elastic_launcher.engines.kubernetes.seat import Abolished, Deposed, Seat
 from elastic_launcher.engines.kubernetes.service import STOP
 from elastic_launcher.engines.kubernetes.settle import Settled
@@ -29,6 +29,8 @@ from elastic_launcher.workdir import Layout
 LOOK_SECONDS = 0.25  # between looks at how nodes stand: the engine follows them itself
 PENDING_SECONDS = 5.0  # that the reasons must have been the same before they are told: most nodes start within
 OWNER_SECONDS = 2.0  # after the Service has gone: what it belonged to may have gone, which has the job saved and ended
+REVIEW_SECONDS = 20.0  # between looks at what rights there are
+ASK_AGAIN_SECONDS = 60.0  # between questions for a right that most launchers never get
 STATUS_SECONDS = 5.0  # between writes of the status
 LAST_SECONDS = 5.0  # for the last one
 
@@ -45,10 +47,11 @@ class ClusterEscort:
 
     def __init__(self, login: Login, settled: Settled, engine: KubernetesEngine, layout: Layout) -> None:
         self._login = login
-        self._settled = settled
+        self._site = settled.site
+        self._record = settled.record
         self._engine = engine
         self._status = ToldStatus(layout)
-        self._succession = Succession(settled.pod)
+        self._succession = Succession(settled.site.pod)
         self._known: dict[int, Standing] = {}
         self._going: dict[str, str] = {}
         self._ends = False  # the job may not know it yet, while it is taken over
@@ -56,18 +59,19 @@ class ClusterEscort:
     async def run(self, job: Escorted) -> None:
         """Tells what happens, for ever."""
         async with Api(self._login) as api:
-            seat = Seat(api, self._settled.namespace, self._settled.names, self._settled.record)
+            seat = Seat(api, self._site.namespace, self._site.names, self._record)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._succession.run(api, lambda verdict: self._end(job, verdict)))
                 group.create_task(self._keep(job, seat))
                 group.create_task(self._tell_status(seat))
                 group.create_task(self._look_after(job))
                 group.create_task(self._watch_machines(api))
+                group.create_task(self._review_rights(job, api))
 
     async def tell_last(self) -> None:
         """Writes how the job stands when its launcher ends."""
         async with Api(self._login) as api:
-            seat = Seat(api, self._settled.namespace, self._settled.names, self._settled.record)
+            seat = Seat(api, self._site.namespace, self._site.names, self._record)
             with contextlib.suppress(ApiError, Deposed, TimeoutError):
                 async with asyncio.timeout(LAST_SECONDS):
                     await seat.tell(self._status.now())
@@ -90,7 +94,7 @@ class ClusterEscort:
             async with contextlib.aclosing(seat.follow()) as records:
                 async for record in records:
                     if record.stop:
-                        _stop(job, f"annotation {STOP} of Service {self._settled.names.service} says {record.stop!r}")
+                        _stop(job, f"annotation {STOP} of Service {self._site.names.service} says {record.stop!r}")
         except Abolished as abolished:
             await asyncio.sleep(OWNER_SECONDS)
             if job.state.stopping is None and not job.state.finished and not self._ends:
@@ -119,13 +123,20 @@ class ClusterEscort:
                 job.note("warning", message=line)
             await asyncio.sleep(LOOK_SECONDS)
 
+    async def _review_rights(self, job: Escorted, api: Api) -> None:
+        """Says which rights are taken away while the job runs, and which are back; whoever uses them tries again."""
+        known = Told(self._site.lacking)
+        while True:
+            await asyncio.sleep(REVIEW_SECONDS)
+            with contextlib.suppress(ApiError):
+                known, said = known.look(self._site.account, await lacks(api, self._site.needs))
+                for message in said:
+                    job.note("warning", message=message)
+
     async def _watch_machines(self, api: Api) -> None:
-        """Follows the machines' taints, where that is granted."""
-        try:
-            if await lacks(api, [MACHINES_OF_ALL]):
-                return
-        except ApiError:
-            return
+        """Follows the machines' taints, as soon as that is granted."""
+        while not await _may_watch_machines(api):
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
         async with contextlib.aclosing(changes(api, Collection("/api/v1/nodes"))) as found:
             async for change in found:
                 match change:
@@ -168,6 +179,13 @@ class PendingLine:
             return ""
         self._told = line
         return line
+
+
+async def _may_watch_machines(api: Api) -> bool:
+    try:
+        return not await lacks(api, [MACHINES_OF_ALL])
+    except ApiError:
+        return False
 
 
 def _tell(job: Escorted, node: int, standing: Standing) -> None:

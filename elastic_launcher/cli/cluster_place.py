@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from elastic_launcher.cli.cluster_escort import ClusterEscort
 from elastic_launcher.cli.code import code_of
@@ -17,21 +15,19 @@ from elastic_launcher.coordinator.escort import Escort
 from elastic_launcher.coordinator.where import Home, Where
 from elastic_launcher.engines import Engine, EngineAway, NodeSpec
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
-from elastic_launcher.engines.kubernetes.fleet import is_unsure
-from elastic_launcher.engines.kubernetes.plan import make_plan
-from elastic_launcher.engines.kubernetes.settle import PORTS, settle
+from elastic_launcher.engines.kubernetes.plan import given_template, make_plan
+from elastic_launcher.engines.kubernetes.rights import told
+from elastic_launcher.engines.kubernetes.settle import PORTS, Settled, look_around, settle
+from elastic_launcher.engines.kubernetes.template import Document
+from elastic_launcher.engines.kubernetes.trial import try_out
 from elastic_launcher.events import EventError, read_events
 from elastic_launcher.hints.reference import parse_reference
-from elastic_launcher.kube.api import ApiError
-from elastic_launcher.kube.login import log_in
+from elastic_launcher.kube.api import LONG_PAUSES, Api, ApiError, insist
+from elastic_launcher.kube.login import Login, log_in
 from elastic_launcher.options import ConfigError
-from elastic_launcher.workdir import Past, WorkDir, note_term
+from elastic_launcher.workdir import Past, WorkDir, note_past
 
 EVERYWHERE = "0.0.0.0"
-PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Seconds between tries to reach the cluster when the launcher starts: its API server may just be restarted."""
-BUSY = 429
-T = TypeVar("T")
 
 
 class ClusterPlace:
@@ -49,46 +45,48 @@ class ClusterPlace:
 
     def __init__(self, config: JobConfig, work_dir: WorkDir, directory: Path) -> None:
         code = code_of(config.script, directory)
+        template = given_template(config)
         login = log_in()
-        reference = parse_reference(config.hints) if config.hints is not None else None
-        hints = (reference.namespace or login.namespace, reference.name) if reference is not None else None
-        settled = insist(lambda: asyncio.run(settle(login, config.name, hints)))
+        with refusals():
+            settled = asyncio.run(insist(lambda: _settle(login, config, template), LONG_PAUSES))
+        site, record = settled.site, settled.record
+        plan = make_plan(config, template, site, record.address, None if settled.in_secret else settled.key)
         self._settled = settled
         self._work_dir = work_dir
-        self._cluster = KubernetesEngine(login, settled.namespace, make_plan(config, settled))
+        self._cluster = KubernetesEngine(login, site.namespace, plan)
         self._found: Sequence[NodeSpec] = ()
         self.engine: Engine = self._cluster
         self._escort = ClusterEscort(login, settled, self._cluster, work_dir.layout)
         self.escort: Escort | None = self._escort
-        where = Where(EVERYWHERE, settled.record.address, PORTS["control"], PORTS["store"])
+        where = Where(EVERYWHERE, record.address, PORTS["control"], PORTS["store"])
         self.home = Home(where, bytes.fromhex(settled.key), code)
         self.remarks: Sequence[str] = [
-            f"job {settled.names.job_id} in namespace {settled.namespace}, owned by {settled.owner.kind} "
-            f"{settled.owner.name}; its coordinator is at Service {settled.names.service} ({settled.record.address})",
-            *([settled.lacking] if settled.lacking else []),
+            f"job {site.names.job_id} in namespace {site.namespace}, owned by {site.owner.kind} {site.owner.name}; "
+            f"its coordinator is at Service {site.names.service} ({record.address})",
+            *([told(site.account, site.lacking)] if site.lacking else []),
         ]
 
     def past(self, past: Past) -> Past:
         """Returns a past after all that the cluster and the events know of: the work directory may be a new one."""
-        found = self._ask_for_nodes()
-        used = [(spec.node, spec.first_member + spec.nproc_per_node - 1) for spec in found]
+        record = self._settled.record
+        with refusals():
+            nodes = self._cluster.used()
+        used = [(spec.node + 1, spec.first_member + spec.nproc_per_node) for spec in nodes]
         with contextlib.suppress(OSError, EventError):
             events = read_events(self._work_dir.layout.events)
-            used += [(event["node"], max(event["members"])) for event in events if event.kind == "node_started"]
-        term = max(past.term, self._settled.record.term)
-        if term != past.term:
-            note_term(self._work_dir.layout, term)
-        return replace(
-            past,
-            term=term,
-            first_node=max([past.first_node, *(node + 1 for node, _ in used)]),
-            first_member=max([past.first_member, *(member + 1 for _, member in used)]),
-        )
+            used += [(event["node"] + 1, max(event["members"]) + 1) for event in events if event.kind == "node_started"]
+        numbers = [(past.first_node, past.first_member), record.numbers, *used]
+        first_node, first_member = (max(one) for one in zip(*numbers, strict=True))
+        after = replace(past, term=max(past.term, record.term), first_node=first_node, first_member=first_member)
+        if after != past:
+            note_past(self._work_dir.layout, after)
+        return after
 
     def find(self) -> Sequence[NodeSpec]:
         """Returns the nodes that the cluster has of this job, and follows them from now on."""
-        self._found = self._ask_for_nodes()
-        self._cluster.adopt(self._found)
+        with refusals():
+            self._found = self._cluster.find()
+            self._cluster.adopt(self._found)
         return self._found
 
     def living(self) -> Collection[int]:
@@ -114,24 +112,29 @@ class ClusterPlace:
         """Ends all nodes, and leaves the cluster."""
         self._cluster.close()
 
-    def _ask_for_nodes(self) -> Sequence[NodeSpec]:
-        return insist(self._cluster.find)
+
+async def _settle(login: Login, config: JobConfig, template: Document) -> Settled:
+    """Takes the job's seat, once it is known that its nodes can be."""
+    reference = parse_reference(config.hints) if config.hints is not None else None
+    hints = (reference.namespace or login.namespace, reference.name) if reference is not None else None
+    source = "--engine kubernetes" if config.pod_template is None else f"--pod-template {config.pod_template}"
+    async with Api(login) as api:
+        site = await look_around(api, config.name, hints)
+        await try_out(api, site.namespace, make_plan(config, template, site), source)
+        return await settle(api, site)
 
 
-def insist(ask: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
-    """Returns what the cluster answers; where it is away or busy, it is asked again for half a minute.
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """Tells what the cluster has answered as what it means for the launcher.
 
     Raises:
         ConfigError: If it refuses.
-        EngineAway: If it does not answer in that time: another try of the step may find it.
+        EngineAway: If it does not answer: another try of the step may find it.
     """
-    pauses = iter(PAUSES)
-    while True:
-        try:
-            return ask()
-        except ApiError as error:
-            if not is_unsure(error) and error.status != BUSY:
-                raise ConfigError(f"--engine kubernetes: {error}") from error
-            if (pause := next(pauses, None)) is None:
-                raise EngineAway(f"--engine kubernetes: {error}; nothing was started, so try again later") from error
-            sleep(pause)
+    try:
+        yield
+    except ApiError as error:
+        if not error.away:
+            raise ConfigError(f"--engine kubernetes: {error}") from error
+        raise EngineAway(f"--engine kubernetes: {error}; nothing was started, so try again later") from error

@@ -8,6 +8,7 @@ from typing import Any
 
 from elastic_launcher.cli.folders import read_document
 from elastic_launcher.cli.status import document
+from elastic_launcher.engines.kubernetes.service import NUMBERS
 from elastic_launcher.events import EventFollower
 from elastic_launcher.report.state import JobState, advance
 from elastic_launcher.workdir import Layout
@@ -26,13 +27,28 @@ class ToldStatus:
         self._state = JobState()
 
     def now(self) -> dict[str, Any]:
-        """Returns what `status --json` says, with the fields of Kubeflow's proposal 2779 and when it was told."""
+        """Returns what `status --json` says, with the fields of Kubeflow's proposal 2779, its numbers, and the time."""
         for event in self._follower.poll():
             self._state = advance(self._state, event)
         job, control = read_document(self._layout.job), read_document(self._layout.control)
         now = time.time()
         found = document(self._state, job, control, alive=True, now=now)
-        return {**found, **progress_fields(found), "told": round(now, 3)}
+        numbers = numbers_after(self._state, job)
+        return {**found, **progress_fields(found), NUMBERS: numbers, "told": round(now, 3)}
+
+
+def numbers_after(state: JobState, job: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the numbers from which on none was used: a launcher may come back without this one's work directory.
+
+    Args:
+        state: What the events tell.
+        job: What ``job.json`` holds.
+    """
+    members = [member for node in state.nodes.values() for member in node.members]
+    return {
+        "node": max([job.get("first_node", 1), *(node + 1 for node in state.nodes)]),
+        "member": max([job.get("first_member", 1), *(member + 1 for member in members)]),
+    }
 
 
 def progress_fields(found: Mapping[str, Any]) -> dict[str, Any]:

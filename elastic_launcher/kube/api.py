@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -20,6 +21,13 @@ WATCH_SECONDS = 30
 """A watch is begun anew after so long: what a connection that died in silence would hide is seen by then."""
 QUIET_SECONDS = WATCH_SECONDS + 5.0
 MERGE = "application/merge-patch+json"
+PAUSES = (0.2, 0.4, 0.8, 1.6, 3.2)
+"""Seconds between tries, at most: a request is given up after some 6 s."""
+LONG_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""The same for a launcher that starts: its API server may just be restarted."""
+NOT_YET, BUSY, SERVER_FAILED = 403, 429, 500
+
+Answer = TypeVar("Answer")
 
 
 class ApiError(OSError):
@@ -36,6 +44,16 @@ class ApiError(OSError):
         self.status = status
         self.reason = reason
         self.retry_after = retry_after
+
+    @property
+    def unsure(self) -> bool:
+        """Whether what was asked for may have been done all the same."""
+        return self.status == 0 or self.status >= SERVER_FAILED
+
+    @property
+    def away(self) -> bool:
+        """Whether the server says nothing about what was asked for: it can't be reached, fails, or is busy."""
+        return self.unsure or self.status == BUSY
 
 
 class Api:
@@ -144,6 +162,26 @@ class Api:
             cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
             why = str(cause) or type(cause).__name__
             raise ApiError(0, "Unreachable", f"the API server {self.login.server} can't be reached: {why}") from error
+
+
+async def insist(call: Callable[[], Awaitable[Answer]], pauses: Sequence[float] = PAUSES) -> Answer:
+    """Returns what the server answers; it is asked again where it is away, or new and knows no roles yet.
+
+    Args:
+        call: Asks, once.
+        pauses: Seconds between tries, at most.
+
+    Raises:
+        ApiError: If it refuses, or the tries are over.
+    """
+    for pause in pauses:
+        try:
+            return await call()
+        except ApiError as error:
+            if not error.away and error.status != NOT_YET:
+                raise
+            await asyncio.sleep(max(pause * random.uniform(0.5, 1.0), error.retry_after))
+    return await call()
 
 
 async def _document(answer: aiohttp.ClientResponse) -> dict[str, Any]:

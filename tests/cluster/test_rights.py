@@ -15,9 +15,9 @@ from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
 from elastic_launcher.engines.kubernetes.identity import Names, job_id
 from elastic_launcher.engines.kubernetes.pods import Waiting
 from elastic_launcher.engines.kubernetes.reviews import lacks
-from elastic_launcher.engines.kubernetes.rights import needs_of
+from elastic_launcher.engines.kubernetes.rights import needs_of, told
 from elastic_launcher.engines.kubernetes.seat import Seat
-from elastic_launcher.engines.kubernetes.settle import POD_VARIABLE, settle
+from elastic_launcher.engines.kubernetes.settle import POD_VARIABLE, Settled, look_around, settle
 from elastic_launcher.kube.api import Api
 from elastic_launcher.options import ConfigError
 from tests.cluster.spaces import LAUNCHER, PATIENCE, make_owner, space
@@ -73,6 +73,12 @@ async def make_step(admin: Api, space: str) -> dict[str, Any]:
     return await admin.request("POST", f"/api/v1/namespaces/{space}/pods", pod)
 
 
+async def come(api: Api, space: str) -> Settled:
+    """Takes the seat of the job that the pod `step` of a namespace stands for."""
+    async with Api(replace(api.login, namespace=space)) as there:
+        return await settle(there, await look_around(there, "digits"))
+
+
 def test_a_launcher_with_the_rights_of_the_overlay_lacks_none() -> None:
     async def steps() -> None:
         async with as_launcher() as (admin, api, name):
@@ -93,7 +99,7 @@ def test_a_launcher_without_a_verb_does_not_begin_and_names_it_with_what_grants_
         async with as_launcher(without=(resource, verb)) as (admin, api, name):
             await make_step(admin, name)
             with pytest.raises(ConfigError, match=rf"may not {verb} {resource}.*manifests/overlays/plain grants that$"):
-                await settle(replace(api.login, namespace=name), "digits")
+                await come(api, name)
 
     asyncio.run(steps())
 
@@ -104,9 +110,10 @@ def test_a_launcher_that_may_make_no_secret_begins_and_says_where_its_key_is(mon
     async def steps() -> None:
         async with as_launcher(without=("secrets", "create")) as (admin, api, name):
             await make_step(admin, name)
-            settled = await settle(replace(api.login, namespace=name), "digits")
+            settled = await come(api, name)
             assert not settled.in_secret
-            assert "may not create secrets" in settled.lacking and "a value in the nodes' pods" in settled.lacking
+            lacking = told(settled.site.account, settled.site.lacking)
+            assert "may not create secrets" in lacking and "a value in the nodes' pods" in lacking
 
     asyncio.run(steps())
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from elastic_launcher.engines import EngineAway, NodeExit, NodeSpec
-from elastic_launcher.engines.kubernetes.fleet import Fleet, is_unsure
+from elastic_launcher.engines.kubernetes.fleet import Fleet
 from elastic_launcher.engines.kubernetes.job import JobPlan
 from elastic_launcher.engines.kubernetes.pods import Standing
 from elastic_launcher.kube.api import Api, ApiError
@@ -45,6 +45,14 @@ class KubernetesEngine:
         """
         return self._call(self._fleet.find())
 
+    def used(self) -> list[NodeSpec]:
+        """Returns all nodes of this job whose numbers the cluster still knows.
+
+        Raises:
+            OSError: If the cluster can't be asked.
+        """
+        return self._call(self._fleet.used())
+
     def adopt(self, found: Sequence[NodeSpec]) -> None:
         """Takes nodes for its own that an earlier launcher has started, and ends what is left of others.
 
@@ -63,7 +71,7 @@ class KubernetesEngine:
         try:
             self._call(self._fleet.start(spec))
         except ApiError as error:
-            if is_unsure(error):
+            if error.away:
                 raise EngineAway(str(error)) from error
             raise
         except ConfigError as error:

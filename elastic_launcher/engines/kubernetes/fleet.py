@@ -4,38 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from elastic_launcher.engines import NodeExit, NodeSpec
 from elastic_launcher.engines.kubernetes.identity import NODE_LABEL
-from elastic_launcher.engines.kubernetes.job import JobPlan, node_job, spec_of
-from elastic_launcher.engines.kubernetes.pods import Cause, Gone, Standing, Waiting
+from elastic_launcher.engines.kubernetes.job import JobPlan, node_job, node_of, spec_of
+from elastic_launcher.engines.kubernetes.pods import Cause, Gone, Standing, Waiting, refused, turned_away
 from elastic_launcher.engines.kubernetes.track import Track
-from elastic_launcher.kube.api import Api, ApiError
+from elastic_launcher.kube.api import LONG_PAUSES, Api, ApiError, insist
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
-from elastic_launcher.kube.follow import FORBIDDEN
+from elastic_launcher.options import ConfigError
 
-TRIES = 6
-FIRST_PAUSE = 0.2
-"""Doubled between tries: a request is given up after some 6 s, well within the time that a node may take to start."""
 KILL_SECONDS = 1
 """The least grace by which the machine itself ends a pod; 0 would only have the API forget it."""
 FORCE_AFTER = 10.0
 """Seconds after which a machine that does not end a pod counts as lost, and the API forgets the pod."""
-SILENT_SECONDS = 120.0
+KEEP_OFF_SECONDS = 120.0
 """For how long new nodes keep off such a machine: the cluster itself takes 50 s or so to see that it is silent."""
+LONGEST_REST = 60.0
+"""Seconds until a Job is made after machines have refused pods, one after another."""
+ASK_AGAIN_SECONDS = 5.0
+"""Between tries to make a Job that was forbidden: one request, however many nodes wait."""
 EXPLAIN_SECONDS = 5.0
 """Between looks at the events of nodes that wait; most are running by then."""
+EXPLAIN_AGAIN_SECONDS = 60.0
+"""The same after they could not be read: the right to may come, or be back."""
 EXPLAINED_BY_EVENTS = (Cause.STARTING, Cause.QUOTA, Cause.REFUSED)
-NOT_FOUND, CONFLICT, SERVER_FAILED = 404, 409, 500
-NOT_YET = (403, 429)
-"""Answers of an API server that is busy, or has just started and does not know its roles and quotas yet."""
-
-Answer = TypeVar("Answer")
+FORBIDDEN, NOT_FOUND, CONFLICT = 403, 404, 409
 
 
 class Fleet:
@@ -59,7 +57,9 @@ class Fleet:
         self._perhaps_made: set[int] = set()
         self._looked_for: set[int] = set()
         self._ending: set[int] = set()
-        self._silent: dict[str, float] = {}
+        self._kept_off: dict[str, float] = {}
+        self._refusals = 0
+        self._rest = (0.0, "")
         self._changed = asyncio.Condition()
 
     async def run(self) -> None:
@@ -68,6 +68,7 @@ class Fleet:
             self._group.create_task(self._follow(self._jobs, self._take_jobs))
             self._group.create_task(self._follow(self._pods, self._take_pods))
             self._group.create_task(self._explain())
+            self._group.create_task(self._ask_again())
 
     def standings(self) -> dict[int, Standing]:
         """Returns how each node stands that is not gone."""
@@ -83,6 +84,10 @@ class Fleet:
         found = await self._read()
         return [found[node].spec for node in sorted(found) if not isinstance(found[node].standing, Gone)]
 
+    async def used(self) -> list[NodeSpec]:
+        """Returns all nodes whose Jobs or pods are still there, those that are gone or ending too."""
+        return [spec_of(one) for path in (self._jobs, self._pods) for one in (await self._list(path)).values()]
+
     async def adopt(self, specs: Sequence[NodeSpec]) -> None:
         """Takes nodes for its own that an earlier launcher has started, and deletes the Jobs of all others."""
         found = await self._read()
@@ -92,38 +97,18 @@ class Fleet:
         await self._settle()
 
     async def start(self, spec: NodeSpec) -> None:
-        """Makes a node's Job.
+        """Makes a node's Job; where that is forbidden for now, such as by a quota, the node waits until it is not.
 
         Raises:
-            ApiError: If it is refused, or the cluster can't be reached.
+            ApiError: If it is refused for good, or the cluster can't be reached.
             ConfigError: If the template can't be a node's pod.
         """
-        job = node_job(self._plan, spec, self._silent_machines())
-        made_before = False
-
-        async def make() -> dict[str, Any]:
-            nonlocal made_before
-            try:
-                return await self._api.request("POST", self._jobs, job, {"fieldValidation": "Strict"})
-            except ApiError as error:
-                if error.status == CONFLICT and made_before:  # by the try before, whose answer was lost
-                    return {}
-                made_before |= is_unsure(error)
-                raise
-
         self._tracks[spec.node] = Track(spec)
-        self._making[spec.node] = False
         try:
-            await self._insist(make)
-        except ApiError as error:
+            await self._ask_for(spec)
+        except (ApiError, ConfigError):
             self._tracks.pop(spec.node, None)
-            if is_unsure(error):
-                self._perhaps_made.add(spec.node)  # it is deleted when it shows up
             raise
-        finally:
-            missed = self._making.pop(spec.node)
-        if missed:
-            self._run_errand(self._look_for(spec.node))
 
     def notice(self, node: int) -> None:
         """Has a node's pod deleted, with all its grace."""
@@ -155,49 +140,55 @@ class Fleet:
                 await self._settle()
 
     async def _explain(self) -> None:
-        """Looks for the events of nodes that wait; ends where they may not be read, as in a stock KFP step."""
+        """Looks for the events of nodes that wait; seldom where they may not be read, as in a stock KFP step."""
+        pause = EXPLAIN_SECONDS
         while True:
-            await asyncio.sleep(EXPLAIN_SECONDS)
+            await asyncio.sleep(pause)
+            pause = EXPLAIN_SECONDS
             for node, track in list(self._tracks.items()):
                 now = track.standing
-                if not isinstance(now, Waiting) or now.cause not in EXPLAINED_BY_EVENTS:
+                if track.held is not None or not isinstance(now, Waiting) or now.cause not in EXPLAINED_BY_EVENTS:
                     continue
                 name = track.pod["metadata"]["name"] if track.pod is not None else self._plan.names.node(node)
                 query = {"fieldSelector": f"involvedObject.name={name}"}
                 try:
                     found = (await self._api.request("GET", self._events, query=query))["items"]
                 except ApiError as error:
-                    if error.status in FORBIDDEN:
-                        return
+                    if error.status == FORBIDDEN:
+                        pause = EXPLAIN_AGAIN_SECONDS
+                        break
                     continue
                 if node in self._tracks:
                     self._tracks[node] = self._tracks[node].show_events(sorted(found, key=_time_of))
 
     def _take_jobs(self, change: Snapshot | Change) -> None:
         if isinstance(change, Snapshot):
-            there = {_node(job): job for job in change.objects}
+            there = self._by_node(change.objects)
             for node, job in there.items():
                 self._show_job(node, job)
             for node, track in self._tracks.items():
-                if node in there or track.gone is not None:
+                if node in there or track.gone is not None or track.held is not None:
                     continue
                 if node in self._making:
                     self._making[node] = True
                 else:
                     self._run_errand(self._look_for(node))
         else:
-            self._show_job(_node(change.object), None if change.deleted else change.object)
+            for node, job in self._by_node([change.object]).items():
+                self._show_job(node, None if change.deleted else job)
 
     def _take_pods(self, change: Snapshot | Change) -> None:
         if isinstance(change, Snapshot):
-            there = {_node(pod): pod for pod in change.objects}
+            there = self._by_node(change.objects)
             for node, track in self._tracks.items():
                 if node in there:
                     self._tracks[node] = track.show_pod(there[node])
                 elif track.pod is not None:
                     self._tracks[node] = track.miss_pod()
-        elif (node := _node(change.object)) in self._tracks:
-            self._tracks[node] = self._tracks[node].show_pod(change.object, change.deleted)
+        else:
+            for node, pod in self._by_node([change.object]).items():
+                if node in self._tracks:
+                    self._tracks[node] = self._tracks[node].show_pod(pod, change.deleted)
 
     def _show_job(self, node: int, job: Mapping[str, Any] | None) -> None:
         if node in self._tracks:
@@ -209,7 +200,7 @@ class Fleet:
     async def _look_for(self, node: int) -> None:
         """Asks for a Job that a list did not have: it may have been made while the list was."""
         try:
-            job = await self._insist(lambda: self._api.request("GET", f"{self._jobs}/{self._plan.names.node(node)}"))
+            job = await insist(lambda: self._api.request("GET", f"{self._jobs}/{self._plan.names.node(node)}"))
         except ApiError as error:
             if error.status != NOT_FOUND:
                 raise
@@ -221,7 +212,7 @@ class Fleet:
         """Asks for the pod of a node that is gone if it has none."""
         query = {"labelSelector": f"{self._plan.names.selector},{NODE_LABEL}={node}"}
         try:
-            pods = (await self._insist(lambda: self._api.request("GET", self._pods, query=query)))["items"]
+            pods = (await insist(lambda: self._api.request("GET", self._pods, query=query)))["items"]
         finally:
             self._looked_for.discard(node)
         if node in self._tracks:
@@ -236,6 +227,9 @@ class Fleet:
                 self._looked_for.add(node)
                 self._run_errand(self._look_for_pod(node))
             elif track.gone is not None:
+                if track.pod is not None and turned_away(track.pod):
+                    self._keep_off(track)
+                    self._rest_after(track.gone.why)
                 del self._tracks[node]
                 self._exits.append(NodeExit(node, track.gone.exit_code, track.gone.why, track.gone.taken))
                 if track.job is not None:
@@ -244,24 +238,86 @@ class Fleet:
             self._changed.notify_all()
 
     async def _read(self) -> dict[int, Track]:
-        """Returns all that the cluster has of this job."""
+        """Returns all nodes that the cluster has of this job."""
+        pods = await self._list(self._pods)
+        found = {node: Track(spec_of(job)).show_job(job) for node, job in (await self._list(self._jobs)).items()}
+        return {node: track.show_pod(pods[node]) if node in pods else track for node, track in found.items()}
+
+    async def _list(self, path: str) -> dict[int, Mapping[str, Any]]:
         query = {"labelSelector": self._plan.names.selector}
-        jobs = (await self._insist(lambda: self._api.request("GET", self._jobs, query=query)))["items"]
-        pods = (await self._insist(lambda: self._api.request("GET", self._pods, query=query)))["items"]
-        found = {_node(job): Track(spec_of(job)).show_job(job) for job in jobs}
-        for pod in pods:
-            if _node(pod) in found:
-                found[_node(pod)] = found[_node(pod)].show_pod(pod)
-        return found
+        found = await insist(lambda: self._api.request("GET", path, query=query), LONG_PAUSES)
+        return self._by_node(found["items"])
+
+    def _by_node(self, found: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+        nodes = ((node_of(self._plan.names, one), one) for one in found)
+        return {node: one for node, one in nodes if node is not None}
 
     # what the cluster is asked for
 
+    async def _ask_for(self, spec: NodeSpec) -> None:
+        """Has a node's Job made, unless that is forbidden for now, or a machine has just refused the pod of another."""
+        until, why = self._rest
+        if time.monotonic() < until:
+            self._tracks[spec.node] = self._tracks[spec.node].hold(
+                Waiting(Cause.ROOM, f"a machine refused the last one: {why}")
+            )
+            return
+        job = node_job(self._plan, spec, self._avoided())
+
+        async def make() -> Waiting | None:
+            try:
+                await self._api.request("POST", self._jobs, job, {"fieldValidation": "Strict"})
+            except ApiError as error:
+                if error.status == FORBIDDEN:
+                    return refused(str(error))
+                if error.status == CONFLICT and spec.node in self._perhaps_made:
+                    return None  # by a try before, whose answer was lost
+                if error.unsure:
+                    self._perhaps_made.add(spec.node)  # it is deleted when it shows up and nobody wants it
+                raise
+            return None
+
+        self._making[spec.node] = False
+        try:
+            held = await insist(make)
+        finally:
+            missed = self._making.pop(spec.node)
+        if spec.node in self._tracks:
+            self._tracks[spec.node] = self._tracks[spec.node].hold(held)
+        if held is not None:
+            return
+        self._perhaps_made.discard(spec.node)
+        if spec.node not in self._tracks:
+            self._run_errand(self._delete_job(spec.node))  # it was ended meanwhile
+        elif missed:
+            self._run_errand(self._look_for(spec.node))
+
+    async def _ask_again(self) -> None:
+        """Asks for the Job that has waited longest; once that is made, for the next."""
+        while True:
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
+            for node, track in list(self._tracks.items()):
+                if track.held is None or track.gone is not None:
+                    continue
+                try:
+                    await self._ask_for(track.spec)
+                except ApiError as error:
+                    if not error.away and node in self._tracks:
+                        self._tracks[node] = track.give_up(f"its Job could not be made: {error}")
+                        await self._settle()
+                if node in self._tracks and self._tracks[node].held is not None:
+                    break
+
     async def _end(self, node: int) -> None:
         """Ends a node, however long the cluster can't be reached."""
+        track = self._tracks.get(node)
+        if track is not None and track.held is not None:
+            self._tracks[node] = track.give_up("its Job was not made yet", taken=True)
+            await self._settle()
         asked = False
         while node in self._tracks:
             if asked:
-                self._note_silence(self._tracks.get(node))
+                self._keep_off(self._tracks.get(node))
             with contextlib.suppress(ApiError):  # before its Job, with which it goes: a grace that has begun stays
                 asked = await self._delete_pod(self._tracks.get(node), 0 if asked else KILL_SECONDS)
             with contextlib.suppress(ApiError):
@@ -270,14 +326,20 @@ class Fleet:
                 await self._wait(FORCE_AFTER, partial(self._came_on, node, asked))
         self._ending.discard(node)
 
-    def _note_silence(self, track: Track | None) -> None:
-        """Takes it that a machine did not end a pod that it was asked to."""
+    def _keep_off(self, track: Track | None) -> None:
+        """Has new nodes keep off the machine of one that it did not end, or did not take."""
         machine = track.pod["spec"].get("nodeName") if track is not None and track.pod is not None else None
         if machine:
-            self._silent[machine] = time.monotonic()
+            self._kept_off[machine] = time.monotonic()
 
-    def _silent_machines(self) -> list[str]:
-        return [machine for machine, since in self._silent.items() if time.monotonic() - since < SILENT_SECONDS]
+    def _rest_after(self, why: str) -> None:
+        """Has new Jobs made the later, the more machines have refused pods one after another."""
+        now, (until, _) = time.monotonic(), self._rest
+        self._refusals = self._refusals + 1 if now < until + LONGEST_REST else 1
+        self._rest = (now + min(LONGEST_REST, 2.0**self._refusals), why)
+
+    def _avoided(self) -> list[str]:
+        return [machine for machine, since in self._kept_off.items() if time.monotonic() - since < KEEP_OFF_SECONDS]
 
     def _came_on(self, node: int, asked: bool) -> bool:
         """Whether a node is gone, or has a pod by now that nobody has ended yet."""
@@ -302,22 +364,10 @@ class Fleet:
 
     async def _delete(self, path: str, options: dict[str, Any]) -> None:
         try:
-            await self._insist(lambda: self._api.request("DELETE", path, options))
+            await insist(lambda: self._api.request("DELETE", path, options))
         except ApiError as error:
             if error.status not in (NOT_FOUND, CONFLICT):
                 raise
-
-    async def _insist(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Returns a request's answer, tried again where the server was away, busy, or new."""
-        for attempt in range(1, TRIES):
-            try:
-                return await call()
-            except ApiError as error:
-                if error.status not in NOT_YET and not is_unsure(error):
-                    raise
-                pause = FIRST_PAUSE * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
-                await asyncio.sleep(max(pause, error.retry_after))
-        return await call()
 
     def _run_errand(self, errand: Coroutine[Any, Any, None]) -> None:
         """Does something that nobody waits for; what the cluster refuses of it, it does itself by and by."""
@@ -329,14 +379,5 @@ class Fleet:
         self._group.create_task(do())
 
 
-def is_unsure(error: ApiError) -> bool:
-    """Whether what was asked for may have been done all the same."""
-    return error.status == 0 or error.status >= SERVER_FAILED
-
-
 def _time_of(event: Mapping[str, Any]) -> str:
     return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
-
-
-def _node(found: Mapping[str, Any]) -> int:
-    return int(found["metadata"]["labels"][NODE_LABEL])

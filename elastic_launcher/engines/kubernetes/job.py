@@ -1,6 +1,7 @@
 """What is a node to the cluster? One Job of one pod, which nobody but the coordinator makes again.
 
-The law: what a Job was made of can be read back from it, so that a coordinator that comes back knows its nodes.
+The law: what a Job was made of can be read back from it, and from its pod, so that a coordinator that comes back knows
+its nodes.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def node_job(plan: JobPlan, spec: NodeSpec, avoided: Sequence[str] = ()) -> Docu
         "ELASTIC_SLOT": "0",
         "ELASTIC_RESIZE": resize,
     }
+    notes = {FIRST_MEMBER: str(spec.first_member), NPROC_PER_NODE: str(spec.nproc_per_node), RESIZE: resize}
     pod = node_pod(plan.template, plan.shape, ours, environment)
+    pod["metadata"]["annotations"] |= notes  # a pod may outlive its Job, and its numbers are used all the same
     if avoided:
         _keep_off(pod["spec"], avoided)
     job: Document = {
@@ -73,11 +76,7 @@ def node_job(plan: JobPlan, spec: NodeSpec, avoided: Sequence[str] = ()) -> Docu
             "name": plan.names.node(spec.node),
             # a queue is named by a label of the Job: Kueue and KAI look there
             "labels": (plan.template["metadata"].get("labels") or {}) | ours,
-            "annotations": {
-                FIRST_MEMBER: str(spec.first_member),
-                NPROC_PER_NODE: str(spec.nproc_per_node),
-                RESIZE: resize,
-            },
+            "annotations": notes,
             "ownerReferences": [plan.owner.reference()],
         },
         "spec": {
@@ -104,12 +103,21 @@ def _keep_off(spec: Document, machines: Sequence[str]) -> None:
     of_nodes[_PREFERRED] = [*(of_nodes.get(_PREFERRED) or ()), ours]
 
 
-def spec_of(job: Mapping[str, Any]) -> NodeSpec:
-    """Returns what a node's Job was made for."""
-    notes = job["metadata"]["annotations"]
+def spec_of(found: Mapping[str, Any]) -> NodeSpec:
+    """Returns what a node's Job, or its pod, was made for."""
+    notes = found["metadata"]["annotations"]
     return NodeSpec(
-        int(job["metadata"]["labels"][NODE_LABEL]),
+        int(found["metadata"]["labels"][NODE_LABEL]),
         int(notes[FIRST_MEMBER]),
         int(notes[NPROC_PER_NODE]),
         notes[RESIZE] == _RESIZES[True],
     )
+
+
+def node_of(names: Names, found: Mapping[str, Any]) -> int | None:
+    """Returns which node a Job, or a pod, is; None for what bears a node's label only, as somebody's copy does."""
+    metadata = found["metadata"]
+    controllers = (one["name"] for one in metadata.get("ownerReferences") or () if one.get("controller"))
+    number = (metadata.get("labels") or {}).get(NODE_LABEL, "")
+    ours = number.isdecimal() and names.node(int(number)) in (metadata["name"], *controllers)
+    return int(number) if ours else None

@@ -14,38 +14,50 @@ from typing import Any
 from elastic_launcher.engines.kubernetes.identity import JOB_LABEL, Names, Owner
 from elastic_launcher.engines.kubernetes.pod import KEY_NAME, KEY_VARIABLE
 from elastic_launcher.kube.api import Api, ApiError
-from elastic_launcher.kube.follow import FORBIDDEN
+from elastic_launcher.options import ConfigError
 
 KEY_BYTES = 32
 NOT_FOUND, CONFLICT = 404, 409
 
 
-async def find_key(api: Api, namespace: str, names: Names, owner: Owner) -> tuple[str, bool]:
+async def find_key(api: Api, namespace: str, names: Names, owner: Owner, may: bool) -> tuple[str, bool]:
     """Returns the job's key in hexadecimal digits, made if there is none, and whether it is in its Secret.
 
+    Args:
+        api: The cluster.
+        namespace: Where the job is.
+        names: What its objects are called.
+        owner: What a Secret would belong to.
+        may: Whether the launcher has the rights to keep it in a Secret.
+
     Raises:
+        ConfigError: If nodes know a key that the launcher may not read.
         ApiError: If the cluster can't be asked.
     """
-    path = f"/api/v1/namespaces/{namespace}/secrets"
-    try:
-        return key_of(await _find_or_make(api, path, names, owner)), True
-    except ApiError as error:
-        if error.status not in FORBIDDEN:
-            raise
     query = {"labelSelector": names.selector}
-    jobs = await api.request("GET", f"/apis/batch/v1/namespaces/{namespace}/jobs", query=query)
-    known = (key for job in jobs["items"] if (key := key_in(job)))
-    return next(known, secrets.token_hex(KEY_BYTES)), False
+    jobs = (await api.request("GET", f"/apis/batch/v1/namespaces/{namespace}/jobs", query=query))["items"]
+    in_jobs = next((key for job in jobs if (key := key_in(job))), "")  # what is running knows no other
+    key = in_jobs or secrets.token_hex(KEY_BYTES)
+    if may:
+        path = f"/api/v1/namespaces/{namespace}/secrets"
+        found = key_of(await _find_or_make(api, path, names, owner, key))
+        return (in_jobs, False) if in_jobs not in ("", found) else (found, True)
+    if not in_jobs and any(mounts_key(names, job) for job in jobs):
+        raise ConfigError(
+            f"--engine kubernetes: nodes of this job run, their key is in Secret {names.secret}, and the launcher may "
+            "not read it: grant it `get` and `create` on secrets, or delete the nodes' Jobs"
+        )
+    return key, False
 
 
-async def _find_or_make(api: Api, path: str, names: Names, owner: Owner) -> Mapping[str, Any]:
+async def _find_or_make(api: Api, path: str, names: Names, owner: Owner, key: str) -> Mapping[str, Any]:
     try:
         return await api.request("GET", f"{path}/{names.secret}")
     except ApiError as error:
         if error.status != NOT_FOUND:
             raise
     try:
-        return await api.request("POST", path, new_secret(names, owner, secrets.token_hex(KEY_BYTES)))
+        return await api.request("POST", path, new_secret(names, owner, key))
     except ApiError as error:
         if error.status != CONFLICT:
             raise
@@ -77,3 +89,9 @@ def key_in(job: Mapping[str, Any]) -> str:
     containers = job["spec"]["template"]["spec"]["containers"]
     variables = (one for container in containers for one in container.get("env") or ())
     return next((one["value"] for one in variables if one["name"] == KEY_VARIABLE), "")
+
+
+def mounts_key(names: Names, job: Mapping[str, Any]) -> bool:
+    """Returns whether a node's Job takes the key from its Secret."""
+    volumes = job["spec"]["template"]["spec"].get("volumes") or ()
+    return any((one.get("secret") or {}).get("secretName") == names.secret for one in volumes)

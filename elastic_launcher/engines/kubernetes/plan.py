@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,55 +12,80 @@ from pathlib import Path
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines.kubernetes.job import JobPlan
 from elastic_launcher.engines.kubernetes.pod import Shape
-from elastic_launcher.engines.kubernetes.settle import PORTS, Settled
+from elastic_launcher.engines.kubernetes.settle import PORTS, Site
 from elastic_launcher.engines.kubernetes.template import Document, node_container, read_template
 from elastic_launcher.engines.local import FAULT
 from elastic_launcher.options import ConfigError
 
 NO_GPUS = "none"
+_RESOURCE = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?")
 LEAST_GRACE = 30
 """Seconds, the cluster's own default: saving and leaving take as long as they take."""
 
 
-def make_plan(config: JobConfig, settled: Settled, environment: Mapping[str, str] = os.environ) -> JobPlan:
+def given_template(config: JobConfig) -> Document:
+    """Returns the pod template that a job was given; one that says nothing where it was given none.
+
+    Raises:
+        ConfigError: If it can't be read, or is none.
+    """
+    if config.pod_template is None:
+        return {"metadata": {}, "spec": {}}
+    try:
+        return read_template(Path(config.pod_template).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--pod-template {config.pod_template} can't be read: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"--pod-template {config.pod_template}: {error}") from error
+
+
+def make_plan(
+    config: JobConfig,
+    template: Document,
+    site: Site,
+    address: str = "",
+    key: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> JobPlan:
     """Returns what a job's nodes are made from.
 
     Args:
         config: The job.
-        settled: What the launcher has in the cluster.
-        environment: Its own variables.
+        template: Its pod template.
+        site: What the launcher has found in the cluster.
+        address: Of the coordinator's Service; empty where there is none yet.
+        key: The job's key; None where nodes find it in its Secret.
+        environment: The launcher's own variables.
 
     Raises:
-        ConfigError: If the pod template can't be read.
+        ConfigError: If GPUs are called what they can't be.
     """
-    template: Document = {"metadata": {}, "spec": {}}
-    if config.pod_template is not None:
-        try:
-            template = read_template(Path(config.pod_template).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--pod-template {config.pod_template} can't be read: {error}") from error
-    default = config.node_image or settled.image
+    if config.gpu_resource != NO_GPUS and not _RESOURCE.fullmatch(config.gpu_resource):
+        raise ConfigError(
+            f"--gpu-resource is {config.gpu_resource!r}; it must be DOMAIN/NAME, for example nvidia.com/gpu, or none"
+        )
+    default = config.node_image or site.image
     image = _image_of(template) or default
     # another image has its Python elsewhere
-    python = sys.executable if image == settled.image else "python3"
+    python = sys.executable if image == site.image else "python3"
     shape = Shape(
         image=default,
         command=[python, "-P", "-m", "elastic_launcher.agent"],
         environment={
             "PYTHONUNBUFFERED": "1",
-            "ELASTIC_CONTROL": f"http://{settled.record.address}:{PORTS['control']}",
+            "ELASTIC_CONTROL": f"http://{address}:{PORTS['control']}",
             "ELASTIC_ORPHAN_TIMEOUT": f"{config.orphan_timeout:g}",
             **config.environment(),
             **({FAULT: environment[FAULT]} if FAULT in environment else {}),
         },
-        key=None if settled.in_secret else settled.key,
-        key_secret=settled.names.secret,
+        key=key,
+        key_secret=site.names.secret,
         gpus=0 if config.gpu_resource == NO_GPUS else config.nproc_per_node,
         resource=config.gpu_resource,
         grace_seconds=max(LEAST_GRACE, math.ceil(config.grace_period)),
         run_as_user=os.getuid() or None,
     )
-    return JobPlan(settled.names, settled.owner, template, shape)
+    return JobPlan(site.names, site.owner, template, shape)
 
 
 def _image_of(template: Document) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import posixpath
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +34,6 @@ _WRITABLE = {
     "LOGNAME": "elastic",
 }
 _NO_SIDECAR = "sidecar.istio.io/inject"
-_RESOURCE = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +146,6 @@ def _variables(given: Sequence[Document], shape: Shape, environment: Mapping[str
 
 
 def _with_gpus(resources: Document, resource: str, gpus: int) -> Document:
-    if not _RESOURCE.fullmatch(resource):
-        raise ConfigError(f"{resource!r} is no name of a GPU; it must be DOMAIN/NAME, for example nvidia.com/gpu")
     for kind in ("limits", "requests"):
         given = (resources.get(kind) or {}).get(resource)
         if given is not None and str(given) != str(gpus):

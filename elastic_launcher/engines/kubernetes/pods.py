@@ -103,11 +103,28 @@ _IMAGE = {
     "RegistryUnavailable",
     "SignatureValidationFailed",
 }
-_REFUSED_POD = re.compile(r'^Error creating: (pods "[^"]*" is forbidden: )?')
-"""Names a pod that never was, another at each try."""
+_REFUSED = re.compile(r'^(Error creating: )?([a-z.]+ "[^"]*" is forbidden: )?')
+"""Names a Job or a pod that never was, pods another at each try."""
 _ORDINARY = {"", "ContainerCreating", "PodInitializing"}
 _TAKEN = {"Preempting", "Preempted", "Terminated", "NodeShutdown", "Shutdown", "NodeLost"}
 """Reasons of failed pods that are the cluster's doing; one that was evicted for its own limits has no condition."""
+_TURNED_AWAY = {
+    "Evicted",  # its machine is short of something
+    "InvalidNodeInfo",
+    "NodeAffinity",
+    "NodeName",
+    "NodePorts",
+    "NodeShutdown",
+    "TaintToleration",
+    "TopologyAffinityError",
+    "UnexpectedAdmissionError",
+    "UnexpectedPredicateFailureType",
+    "UnknownReason",
+    "VolumeAttachmentLimitExceeded",
+}
+"""Why kubelets refuse pods that were scheduled to them, as 1.35 has it; what else they say is about the pod itself."""
+_NO_ROOM = "OutOf"
+"""What such a reason starts with where the resource that the machine is out of follows."""
 _DISRUPTIONS = {
     "PreemptionByScheduler": "preempted by a pod of higher priority",
     "PreemptionByKubeScheduler": "preempted by a pod of higher priority",
@@ -160,8 +177,13 @@ def _without_pod(job: Document | None, events: Sequence[Document]) -> Standing:
     refusal = _last(events, {"FailedCreate"})
     if refusal is None:
         return Waiting(Cause.STARTING, "its Job has no pod yet; if that lasts, `kubectl describe job` says why")
-    message = one_line(_REFUSED_POD.sub("", refusal.get("message", "")))
-    return Waiting(Cause.QUOTA if "exceeded quota" in message else Cause.REFUSED, message)
+    return refused(refusal.get("message", ""))
+
+
+def refused(message: str) -> Waiting:
+    """Returns what a node waits for whose Job, or pod, the API server refuses for now."""
+    why = one_line(_REFUSED.sub("", message))
+    return Waiting(Cause.QUOTA if "exceeded quota" in why else Cause.REFUSED, why)
 
 
 def _waiting(pod: Document, state: Document, events: Sequence[Document]) -> Waiting:
@@ -203,7 +225,7 @@ def _ended(pod: Document, ended: Document) -> Gone:
     elif _FIRST_SIGNAL < code <= _FIRST_SIGNAL + _LAST_SIGNAL:
         code = _FIRST_SIGNAL - code
     leaving = _leaving(pod)
-    taken = leaving is not None or status.get("reason") in _TAKEN
+    taken = leaving is not None or status.get("reason") in _TAKEN or turned_away(pod)
     if not ended and (failed := _failed_init(pod)):
         return Gone(None, failed, taken)
     if status.get("reason"):
@@ -214,6 +236,14 @@ def _ended(pod: Document, ended: Document) -> Gone:
     if reason in ("Error", "Completed", ""):
         return Gone(code, leaving.why if leaving is not None else "", taken)
     return Gone(code, f"{reason}: {one_line(ended.get('message', ''))}".removesuffix(": "), taken)
+
+
+def turned_away(pod: Document) -> bool:
+    """Whether a pod's machine has refused it before any of its containers began, for a reason of its own."""
+    status = pod["status"]
+    begun = status.get("containerStatuses") or status.get("initContainerStatuses")
+    reason = status.get("reason", "")
+    return status.get("phase") == "Failed" and not begun and (reason in _TURNED_AWAY or reason.startswith(_NO_ROOM))
 
 
 def _failed_init(pod: Document) -> str:

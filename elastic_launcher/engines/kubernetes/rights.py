@@ -5,7 +5,7 @@ The law: the Roles of ``manifests/`` hold what stands here, verb for verb.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,15 +109,21 @@ class Lack:
         """Whether the job can't run without them."""
         return not self.asked.need.without
 
-    def __str__(self) -> str:
+    @property
+    def what(self) -> str:
+        """Which verbs on what, where."""
         need, asked = self.asked.need, self.asked
-        what = f"{need.resource}.{need.group}" if need.group else need.resource
+        resource = f"{need.resource}.{need.group}" if need.group else need.resource
         named = f" {asked.name}" if asked.name else ""
         where = f"in namespace {asked.namespace}" if asked.namespace else "of the cluster"
+        return f"{', '.join(self.verbs)} {resource}{named} {where}"
+
+    def __str__(self) -> str:
+        need = self.asked.need
         lost = f"; without, {need.without}" if need.without else ""
         return (
-            f"it may not {', '.join(self.verbs)} {what}{named} {where}, needed to {need.purpose}{lost}: "
-            f"manifests/overlays/{asked.overlay} grants that"
+            f"it may not {self.what}, needed to {need.purpose}{lost}: "
+            f"manifests/overlays/{self.asked.overlay} grants that"
         )
 
 
@@ -156,3 +162,34 @@ def told(account: str, lacks: Iterable[Lack]) -> str:
         lacks: What it lacks.
     """
     return "; ".join([f"service account {account}: {one}" for one in lacks])
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a user knows of the rights that a launcher lacks, while it runs.
+
+    Attributes:
+        lacking: What was told to be missing.
+        seen: What was missing at the last look.
+    """
+
+    lacking: Sequence[Lack]
+    seen: Sequence[Lack] = ()
+
+    def look(self, account: str, found: Sequence[Lack]) -> tuple[Told, list[str]]:
+        """Takes what is missing now; returns what is known then, and what is to be said.
+
+        An API server that has just started grants nothing: only what is missing at two looks was taken away.
+        """
+        lasting = _less(found, _less(found, self.seen))
+        lost, back = _less(lasting, self.lacking), _less(self.lacking, found)
+        said = [f"{told(account, lost)}; it was granted before, and is tried again"] if lost else []
+        said += [f"service account {account}: it may {one.what} again" for one in back]
+        return Told([*_less(self.lacking, back), *lost], found), said
+
+
+def _less(some: Iterable[Lack], others: Iterable[Lack]) -> list[Lack]:
+    """Returns what some lack and others don't."""
+    known = {(one.asked, verb) for one in others for verb in one.verbs}
+    left = (Lack(one.asked, tuple(verb for verb in one.verbs if (one.asked, verb) not in known)) for one in some)
+    return [one for one in left if one.verbs]

@@ -14,6 +14,8 @@ from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_
 
 TERM = PREFIX + "term"
 STATUS = PREFIX + "status"
+NUMBERS = "numbers"
+"""Of the status: ``node`` and ``member`` that were not used yet, nor any above."""
 STOP = PREFIX + "stop"
 """Why the job is to stop; who sets it is whoever may edit the Service."""
 
@@ -37,6 +39,14 @@ class Record:
     address: str
     status: Mapping[str, Any]
     stop: str
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """The first node and the first member that were not used, as far as the status tells; 1 where it does not."""
+        match self.status.get(NUMBERS):
+            case {"node": int(node), "member": int(member)}:
+                return node, member
+        return 1, 1
 
 
 def new_service(names: Names, owner: Owner, ports: Mapping[str, int]) -> Document:

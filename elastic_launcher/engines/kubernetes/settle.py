@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from elastic_launcher.engines.kubernetes.identity import Names, Owner, job_id_of, owner_of
 from elastic_launcher.engines.kubernetes.key import find_key
 from elastic_launcher.engines.kubernetes.reviews import lacks
-from elastic_launcher.engines.kubernetes.rights import needs_of, told
+from elastic_launcher.engines.kubernetes.rights import Asked, Lack, needs_of, told
 from elastic_launcher.engines.kubernetes.seat import Seat
 from elastic_launcher.engines.kubernetes.service import Record
 from elastic_launcher.engines.kubernetes.template import node_container
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.follow import FORBIDDEN
-from elastic_launcher.kube.login import Login
 from elastic_launcher.options import ConfigError
 
 PORTS = {"control": 18500, "store": 18501}
@@ -28,28 +27,29 @@ NOT_FOUND = 404
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """What a launcher has in a cluster.
+class Site:
+    """What a launcher finds in a cluster before it makes anything.
 
     Attributes:
-        namespace: Where all of it is.
+        namespace: Where all of the job is.
         pod: Its own pod.
         owner: What everything that it makes belongs to.
         names: What the job's objects are called.
-        key: The job's key, in hexadecimal digits.
-        in_secret: Whether nodes find that in its Secret.
-        record: What the job's Service said when the seat was taken.
-        lacking: Which rights it goes on without, and what that costs; empty where it has all.
+        needs: Which rights it needs.
+        lacking: Which of them it goes on without.
     """
 
     namespace: str
     pod: Mapping[str, Any]
     owner: Owner
     names: Names
-    key: str
-    in_secret: bool
-    record: Record
-    lacking: str
+    needs: Sequence[Asked]
+    lacking: Sequence[Lack]
+
+    @property
+    def account(self) -> str:
+        """The launcher's service account."""
+        return _account(self.pod)
 
     @property
     def image(self) -> str:
@@ -57,27 +57,57 @@ class Settled:
         return str(self.pod["spec"]["containers"][node_container(self.pod)]["image"])
 
 
-async def settle(login: Login, name: str, hints: tuple[str, str] | None = None) -> Settled:
-    """Takes the seat of the job that this process's pod stands for.
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a launcher has in a cluster once it governs the job.
+
+    Attributes:
+        site: What it has found.
+        key: The job's key, in hexadecimal digits.
+        in_secret: Whether nodes find that in its Secret.
+        record: What the job's Service said when the seat was taken.
+    """
+
+    site: Site
+    key: str
+    in_secret: bool
+    record: Record
+
+
+async def look_around(api: Api, name: str, hints: tuple[str, str] | None = None) -> Site:
+    """Finds the pod that this process runs in, and by that its job; asks whether it may run that.
 
     Args:
-        login: The cluster.
+        api: The cluster.
         name: What people call the job.
         hints: Namespace and name of the ConfigMap with hints, where they are in one.
 
     Raises:
-        ConfigError: If this is no pod of the cluster, one that nodes can't reach, or one that may not run a job.
+        ConfigError: If this is no pod of the cluster, or one that may not run a job.
         ApiError: If the cluster refuses something, or can't be reached.
     """
-    async with Api(login) as api:
-        pod = await _own_pod(api, login.namespace)
-        lacking = await _check_rights(api, pod, hints)
-        names, owner = Names(job_id_of(pod, name)), owner_of(pod)
-        key, in_secret = await find_key(api, login.namespace, names, owner)
-        record = await Seat(api, login.namespace, names).take(owner, PORTS, pod["metadata"]["name"])
+    namespace = api.login.namespace
+    pod = await _own_pod(api, namespace)
+    needs = needs_of(pod, hints)
+    lacking = await _check_rights(api, pod, needs)
+    return Site(namespace, pod, owner_of(pod), Names(job_id_of(pod, name)), needs, lacking)
+
+
+async def settle(api: Api, site: Site) -> Settled:
+    """Takes the seat of a job.
+
+    Raises:
+        ConfigError: If nodes can't reach it, or know a key that it may not read.
+        ApiError: If the cluster refuses something, or can't be reached.
+    """
+    may = not any(one.asked.need.resource == "secrets" for one in site.lacking)
+    key, in_secret = await find_key(api, site.namespace, site.names, site.owner, may)
+    record = await Seat(api, site.namespace, site.names).take(site.owner, PORTS, site.pod["metadata"]["name"])
     if ":" in record.address:
-        raise ConfigError(f"Service {names.service} has the address {record.address}; only IPv4 clusters are supported")
-    return Settled(login.namespace, pod, owner, names, key, in_secret, record, lacking)
+        raise ConfigError(
+            f"Service {site.names.service} has the address {record.address}; only IPv4 clusters are supported"
+        )
+    return Settled(site, key, in_secret, record)
 
 
 async def _own_pod(api: Api, namespace: str) -> Mapping[str, Any]:
@@ -86,7 +116,8 @@ async def _own_pod(api: Api, namespace: str) -> Mapping[str, Any]:
         return await api.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
     except ApiError as error:
         if error.status in FORBIDDEN:  # whatever the pod is: this names all that is missing
-            await _check_rights(api, {"metadata": {"name": name, "namespace": namespace, "uid": ""}, "spec": {}}, None)
+            pod = {"metadata": {"name": name, "namespace": namespace, "uid": ""}, "spec": {}}
+            await _check_rights(api, pod, needs_of(pod))
         if error.status != NOT_FOUND:
             raise
         raise ConfigError(
@@ -95,14 +126,17 @@ async def _own_pod(api: Api, namespace: str) -> Mapping[str, Any]:
         ) from error
 
 
-async def _check_rights(api: Api, pod: Mapping[str, Any], hints: tuple[str, str] | None) -> str:
+async def _check_rights(api: Api, pod: Mapping[str, Any], needs: Sequence[Asked]) -> Sequence[Lack]:
     """Returns which rights the launcher goes on without.
 
     Raises:
         ConfigError: If it lacks one that it can't do without.
     """
-    account = pod["spec"].get("serviceAccountName", "of the launcher")
-    missing = await lacks(api, needs_of(pod, hints))
+    missing = await lacks(api, needs)
     if fatal := [one for one in missing if one.fatal]:
-        raise ConfigError(f"--engine kubernetes: {told(account, fatal)}")
-    return told(account, missing)
+        raise ConfigError(f"--engine kubernetes: {told(_account(pod), fatal)}")
+    return missing
+
+
+def _account(pod: Mapping[str, Any]) -> str:
+    return str(pod["spec"].get("serviceAccountName", "of the launcher"))

@@ -6,6 +6,7 @@ The law: what is returned is what the user wrote, whole; what can't be a node's 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,35 @@ DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 _KINDS = ("", "Pod", "PodTemplate")
 
 Document = dict[str, Any]
+
+_EACH = ""
+"""Stands for every key of an object."""
+_NEEDED = ("name", "mountPath")
+"""What can't be left out where a form has it."""
+_NAMED = {"name": str}
+_CONTAINER = _NAMED | {
+    "image": str,
+    "command": [str],
+    "args": [str],
+    "env": [_NAMED | {"value": str}],
+    "resources": {"limits": {}, "requests": {}},
+    "volumeMounts": [_NAMED | {"mountPath": str}],
+    "securityContext": {"capabilities": {"add": [str], "drop": [str]}},
+}
+_FORM = {
+    "metadata": {"labels": {_EACH: str}, "annotations": {_EACH: str}},
+    "spec": {
+        "containers": [_CONTAINER],
+        "initContainers": [_CONTAINER],
+        "volumes": [_NAMED],
+        "nodeSelector": {_EACH: str},
+        "securityContext": {},
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{}]}},
+        "serviceAccountName": str,
+    },
+}
+"""What is read of a template, and what people get wrong by a missing quote; all else is the API server's to judge."""
+_WORDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +128,7 @@ def read_template(text: str) -> Document:
 
     try:
         documents = [one for one in yaml.safe_load_all(text) if one is not None]
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # the latter for a date that there never was
         raise ConfigError(f"the pod template is not YAML: {' '.join(str(error).split())}") from error
     if len(documents) != 1:
         raise ConfigError(f"the pod template has {len(documents)} documents; it must have one, with metadata and spec")
@@ -111,6 +141,7 @@ def check_template(document: Any) -> Document:
     Raises:
         ConfigError: If it is no pod template, or nothing that a node's pod could be made of.
     """
+    _check_json(document, "")
     found = _object(document, "the top")
     if found.get("kind", "") not in _KINDS:
         raise ConfigError(
@@ -119,20 +150,14 @@ def check_template(document: Any) -> Document:
         )
     if found.get("kind") == "PodTemplate":
         found = _object(found.get("template"), "template")
-    metadata = _object(found.get("metadata") or {}, "metadata")
-    spec = _object(found.get("spec"), "spec")
-    for key in ("labels", "annotations"):
-        _texts(metadata.get(key) or {}, f"metadata.{key}")
-    policy = spec.get("restartPolicy", "Never")
+    template = {"metadata": found.get("metadata") or {}, "spec": _object(found.get("spec"), "spec")}
+    for key, form in _FORM.items():
+        _check(template[key], form, key)
+    policy = template["spec"].get("restartPolicy") or "Never"
     if policy != "Never":
         raise ConfigError(
             f"spec.restartPolicy of the pod template is {policy!r}; leave it out: nodes are replaced, never restarted"
         )
-    for key in ("containers", "initContainers", "volumes"):
-        for index, one in enumerate(_objects(spec, key)):
-            if not isinstance(one.get("name"), str) or not one["name"]:
-                raise ConfigError(f"spec.{key}[{index}] of the pod template has no name; give it one")
-    template = {"metadata": dict(metadata), "spec": dict(spec)}
     node_container(template)
     return copy.deepcopy(template)
 
@@ -157,21 +182,49 @@ def _given(fields: Mapping[str, Any]) -> Document:
     return {key: value for key, value in fields.items() if value}
 
 
-def _object(found: Any, path: str) -> Mapping[str, Any]:
-    if not isinstance(found, Mapping):
-        what = "missing" if found is None else f"{found!r}"
-        raise ConfigError(f"{path} of the pod template is {what}; it must be an object")
-    return found
+def _object(found: Any, path: str) -> Document:
+    if found is None:
+        raise ConfigError(f"{path} of the pod template is missing; it must be an object")
+    _check(found, {}, path)
+    return dict(found)
 
 
-def _objects(spec: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    found = spec.get(key) or []
-    if not isinstance(found, list):
-        raise ConfigError(f"spec.{key} of the pod template is {found!r}; it must be a list")
-    return [_object(one, f"spec.{key}[{index}]") for index, one in enumerate(found)]
+def _check(found: Any, form: Any, path: str) -> None:
+    """Refuses what is not of a form; keys of it that are left out, or null, are as good as none."""
+    kind: type = str if form is str else type(form)
+    fits = isinstance(found, kind)
+    if not fits:
+        quotes = ": put it in quotes" if kind is str and isinstance(found, int | float) else ""
+        raise ConfigError(f"{path} of the pod template is {_shown(found)}; it must be {_WORDS[kind]}{quotes}")
+    if isinstance(form, list):
+        for index, one in enumerate(found):
+            _check(one, form[0], f"{path}[{index}]")
+    if isinstance(form, dict):
+        for key in _NEEDED:
+            if key in form and not found.get(key):
+                raise ConfigError(f"{path} of the pod template has no {key}; give it one")
+        for key, value in found.items():
+            if _EACH in form:
+                _check(value, form[_EACH], f"{path}[{key!r}]")
+            elif key in form and value is not None:
+                _check(value, form[key], f"{path}.{key}")
 
 
-def _texts(found: Any, path: str) -> None:
-    for key, value in _object(found, path).items():
-        if not isinstance(value, str):
-            raise ConfigError(f"{path}[{key!r}] of the pod template is {value!r}; it must be a text: put it in quotes")
+def _check_json(found: Any, path: str, above: Sequence[Any] = ()) -> None:
+    """Refuses what YAML can say and the API can't be told: dates, keys that are no texts, what holds itself."""
+    if any(found is one for one in above):
+        raise ConfigError(f"{path} of the pod template holds itself; write it out")
+    if isinstance(found, dict):
+        for key, value in found.items():
+            if not isinstance(key, str):
+                raise ConfigError(f"{path or 'the top'} of the pod template has the key {key!r}; put it in quotes")
+            _check_json(value, f"{path}.{key}".removeprefix("."), (*above, found))
+    elif isinstance(found, list):
+        for index, one in enumerate(found):
+            _check_json(one, f"{path}[{index}]", (*above, found))
+    elif not isinstance(found, str | int | float | None) or (isinstance(found, float) and not math.isfinite(found)):
+        raise ConfigError(f"{path or 'the top'} of the pod template is {found!r}; put it in quotes")
+
+
+def _shown(found: Any) -> str:
+    return "null" if found is None else repr(found)

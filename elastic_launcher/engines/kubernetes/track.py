@@ -27,6 +27,7 @@ class Track:
         events: About both, the oldest first.
         shown: Whether its Job was shown at all.
         gone: How it ended, once it has.
+        held: What its Job waits for, which is not made yet.
     """
 
     spec: NodeSpec
@@ -35,19 +36,22 @@ class Track:
     events: Sequence[Document] = ()
     shown: bool = False
     gone: Gone | None = None
+    held: Waiting | None = None
 
     @property
     def standing(self) -> Standing:
         """How it stands."""
         if self.gone is not None:
             return self.gone
+        if self.held is not None:
+            return self.held
         if not self.shown and self.pod is None:
             return Waiting(Cause.STARTING, "its Job is being made")
         return standing(self.job, self.pod, self.events)
 
     def show_job(self, job: Document | None) -> Track:
         """The Job was shown, or, with None, that it is not there any more."""
-        return replace(self, job=job, shown=True)._latch()
+        return replace(self, job=job, shown=True, held=None)._latch()
 
     def show_pod(self, pod: Document, deleted: bool = False) -> Track:
         """The pod was shown; deleted pods are shown as they were last."""
@@ -55,6 +59,14 @@ class Track:
             return self
         after = replace(self, pod=pod)._latch()
         return after if not deleted or after.gone is not None else replace(after, gone=_deleted(after))
+
+    def hold(self, held: Waiting | None) -> Track:
+        """Its Job can't be made for now; or, with None, it is."""
+        return replace(self, held=held)
+
+    def give_up(self, why: str, taken: bool = False) -> Track:
+        """Its Job was never made, and will not be."""
+        return replace(self, gone=Gone(None, why, taken))
 
     def show_events(self, events: Sequence[Document]) -> Track:
         """What happened to both so far, the oldest first."""

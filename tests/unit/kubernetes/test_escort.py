@@ -16,6 +16,8 @@ from elastic_launcher.coordinator.observations import StopAsked
 from elastic_launcher.engines.kubernetes.owner import Order, Verdict
 from elastic_launcher.engines.kubernetes.pods import Cause, Running, Standing, Waiting
 from elastic_launcher.engines.kubernetes.seat import Abolished
+from elastic_launcher.kube.api import ApiError
+from elastic_launcher.kube.collection import Snapshot
 from elastic_launcher.workdir import Layout
 
 RUNS = Running(("10.0.0.1",), "node-1")
@@ -73,7 +75,7 @@ class Job:
 def test_a_signal_says_how_long_its_pod_has_until_it_is_killed(tmp_path: Path) -> None:
     metadata = {"name": "train-1", "namespace": "ml", "uid": "1"}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"terminationGracePeriodSeconds": 45}}
-    settled: Any = SimpleNamespace(namespace="ml", names=None, record=None, pod=pod)
+    settled: Any = SimpleNamespace(site=SimpleNamespace(namespace="ml", names=None, pod=pod, lacking=[]), record=None)
     seen: list[Any] = []
     job: Any = SimpleNamespace(observe=lambda make: seen.append(make(7.0)))
     nobody: Any = None
@@ -125,7 +127,7 @@ def test_a_job_whose_service_is_gone_is_left_unless_it_is_being_stopped(
         monkeypatch.setattr(cluster_escort, name, stand_in)
     monkeypatch.setattr(cluster_escort, "lacks", lacks_all)
     monkeypatch.setattr(cluster_escort, "OWNER_SECONDS", 0.0)
-    settled: Any = SimpleNamespace(namespace="ml", names=None, record=None, pod={})
+    settled: Any = SimpleNamespace(site=SimpleNamespace(namespace="ml", names=None, pod={}, lacking=[]), record=None)
     engine: Any = SimpleNamespace(standings=dict, leave=lambda: None)
     login: Any = None
     job: Any = Job(stops)
@@ -140,3 +142,65 @@ def test_a_job_whose_service_is_gone_is_left_unless_it_is_being_stopped(
     assert job.left == (
         [] if stops or succession is Ends else ["Service train-1 was deleted: this launcher leaves the job as it is"]
     )
+
+
+class Watching(Job):
+    """A coordinator of one node, that is told what happens to it."""
+
+    def __init__(self) -> None:
+        super().__init__(stops=False)
+        self.noticed = asyncio.Event()
+
+    @property
+    def state(self) -> SimpleNamespace:
+        return SimpleNamespace(nodes={1: None}, generation=1)
+
+    def observe(self, make: Callable[[float], Any]) -> None:
+        if "Karpenter" in getattr(make(0.0), "source", ""):
+            self.noticed.set()
+
+
+class Kept(Lost):
+    """A seat that nothing happens to."""
+
+    async def tell(self, status: dict[str, Any]) -> None:
+        pass
+
+    async def follow(self) -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield
+
+
+def test_machines_are_followed_as_soon_as_that_is_granted_whatever_was_answered_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers: list[Any] = [ApiError(0, "Unreachable", "connection reset"), ["nodes"], []]
+
+    async def lacks(api: Any, asked: list[Any]) -> list[Any]:
+        answer = answers.pop(0)
+        if isinstance(answer, ApiError):
+            raise answer
+        return list(answer)
+
+    async def changes(api: Any, collection: Any) -> AsyncIterator[Any]:
+        yield Snapshot([{"metadata": {"name": "node-1"}, "spec": {"taints": [{"key": "karpenter.sh/disrupted"}]}}])
+        await asyncio.Event().wait()
+
+    for name in ("Api", "Seat", "Succession"):
+        monkeypatch.setattr(cluster_escort, name, Kept)
+    monkeypatch.setattr(cluster_escort, "lacks", lacks)
+    monkeypatch.setattr(cluster_escort, "changes", changes)
+    monkeypatch.setattr(cluster_escort, "ASK_AGAIN_SECONDS", 0.01)
+    settled: Any = SimpleNamespace(site=SimpleNamespace(namespace="ml", names=None, pod={}, lacking=[]), record=None)
+    engine: Any = SimpleNamespace(standings=lambda: {1: RUNS}, leave=lambda: None)
+    login: Any = None
+    job: Any = Watching()
+
+    async def steps() -> None:
+        escort = asyncio.create_task(ClusterEscort(login, settled, engine, Layout(tmp_path)).run(job))
+        await asyncio.wait_for(job.noticed.wait(), 30.0)
+        escort.cancel()
+        await asyncio.gather(escort, return_exceptions=True)
+
+    asyncio.run(steps())
+    assert answers == []

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, cast
+
+import pytest
 
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.fleet import Fleet
+from elastic_launcher.engines.kubernetes.pods import Cause, Running, Waiting
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.follow import GONE
 from tests.unit.kubernetes.templates import SHAPE, plan, template
@@ -52,40 +55,231 @@ class Crossing:
         yield {}
 
 
-class Starting:
-    """An API server that does not know its roles yet, so often."""
+QUOTA = 'jobs.batch "digits-x-1" is forbidden: exceeded quota: jobs, used: count/jobs.batch=2, limited: 2'
+AWAY = ApiError(0, "Unreachable", "connection reset")
+
+
+class Refusing:
+    """An API that answers requests for Jobs in this way, one after another, and takes them from then on.
+
+    Attributes:
+        made: The Jobs that it has.
+        deleted: Those that were to be deleted.
+    """
+
+    def __init__(self, *answers: ApiError) -> None:
+        self.answers = list(answers)
+        self.made: list[str] = []
+        self.deleted: list[str] = []
+
+    async def request(self, method: str, path: str, body: Any = None, *more: Any, **query: Any) -> dict[str, Any]:
+        if method == "POST":
+            name = body["metadata"]["name"]
+            if self.answers:
+                error = self.answers.pop(0)
+                self.made += [name] if error.unsure else []
+                raise error
+            if name in self.made:
+                raise ApiError(409, "AlreadyExists", f"{name} already exists")
+            self.made.append(name)
+        if method == "DELETE":
+            self.deleted.append(path.rpartition("/")[2])
+        return {"metadata": {"resourceVersion": "1"}, "items": []}
+
+    async def watch(self, *args: Any) -> AsyncGenerator[dict[str, Any], None]:
+        await asyncio.Event().wait()
+        yield {}
+
+
+@contextlib.asynccontextmanager
+async def following(api: Any) -> AsyncIterator[Fleet]:
+    fleet = Fleet(cast(Api, api), "ml", plan(template(), SHAPE))
+    running = asyncio.create_task(fleet.run())
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.sleep(0)  # it has begun
+            yield fleet
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+class Full(Refusing):
+    """An API whose only machine refuses the first pods that it is given: this many."""
 
     def __init__(self, refusals: int) -> None:
+        super().__init__()
         self.refusals = refusals
-        self.made: list[str] = []
+        self.shown: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
-    async def request(self, method: str, path: str, body: dict[str, Any], *more: Any) -> dict[str, Any]:
-        if self.refusals:
-            self.refusals -= 1
-            raise ApiError(403, "Forbidden", 'User "launcher" cannot create resource "jobs"')
-        self.made.append(body["metadata"]["name"])
-        return body
+    async def request(self, method: str, path: str, body: Any = None, *more: Any, **query: Any) -> dict[str, Any]:
+        found = await super().request(method, path, body, *more, **query)
+        if method == "POST":
+            state: dict[str, Any] = {
+                "phase": "Running",
+                "containerStatuses": [{"name": "node", "state": {"running": {}}}],
+            }
+            if self.refusals:
+                self.refusals -= 1
+                state = {"phase": "Failed", "reason": "OutOfpods", "message": "Pod was rejected: no room"}
+            job = body["metadata"]
+            owner = {"name": job["name"], "controller": True}
+            metadata = {
+                "name": f"{job['name']}-a",
+                "uid": job["name"],
+                "labels": job["labels"],
+                "ownerReferences": [owner],
+            }
+            spec = {"nodeName": "m-1", **body["spec"]["template"]["spec"]}
+            await self.shown.put({"metadata": metadata | {"resourceVersion": "2"}, "spec": spec, "status": state})
+        return found
+
+    async def watch(self, path: str, *args: Any) -> AsyncGenerator[dict[str, Any], None]:
+        while path.endswith("/pods"):
+            yield {"type": "ADDED", "object": await self.shown.get()}
+        await asyncio.Event().wait()
 
 
-def test_a_refusal_by_an_api_server_that_has_just_started_costs_no_node() -> None:
-    api = Starting(refusals=2)
-    asyncio.run(Fleet(cast(Api, api), "ml", plan(template(), SHAPE)).start(NodeSpec(1, 1, 1)))
-    assert (api.refusals, len(api.made)) == (0, 1)
+def test_after_a_machine_has_refused_a_pod_the_next_waits_and_then_keeps_off_it() -> None:
+    async def steps() -> None:
+        api = Full(refusals=1)
+        async with following(api) as fleet:
+            await fleet.start(NodeSpec(1, 1, 1))
+            while not (told := fleet.take_exits()):
+                await asyncio.sleep(0.01)
+            assert told[0].taken
+            await fleet.start(NodeSpec(2, 2, 1))
+            held = Waiting(Cause.ROOM, "a machine refused the last one: OutOfpods: Pod was rejected: no room")
+            assert (fleet.standings(), len(api.made)) == ({2: held}, 1)
+            while not isinstance(fleet.standings()[2], Running):
+                await asyncio.sleep(0.01)
+
+    asyncio.run(steps())
+
+
+class Unread(Refusing):
+    """An API that answers so when it is asked for events, before it tells them."""
+
+    def __init__(self, *answers: ApiError) -> None:
+        super().__init__()
+        self.told = list(answers)
+
+    async def request(self, method: str, path: str, body: Any = None, *more: Any, **query: Any) -> dict[str, Any]:
+        if not path.endswith("/events"):
+            return await super().request(method, path, body, *more, **query)
+        if self.told:
+            raise self.told.pop(0)
+        return {"items": []}
+
+
+@pytest.mark.parametrize("status", [0, 403, 429, 500])
+def test_events_that_could_not_be_read_are_asked_for_again(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("EXPLAIN_SECONDS", "EXPLAIN_AGAIN_SECONDS"):
+        monkeypatch.setattr(f"elastic_launcher.engines.kubernetes.fleet.{name}", 0.01)
+
+    async def steps() -> None:
+        api = Unread(*[ApiError(status, "", "not now")] * 3)
+        async with following(api) as fleet:
+            await fleet.start(NodeSpec(1, 1, 1))
+            while api.told:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(steps())
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_launcher.engines.kubernetes.fleet.ASK_AGAIN_SECONDS", 0.01)
+
+
+def test_a_node_whose_job_a_quota_refuses_waits_and_is_made_once_it_may_be() -> None:
+    async def steps() -> None:
+        api = Refusing(*[ApiError(403, "Forbidden", QUOTA)] * 3)
+        async with following(api) as fleet:
+            await fleet.start(NodeSpec(1, 1, 1))
+            why = QUOTA.partition("is forbidden: ")[2]
+            assert fleet.standings() == {1: Waiting(Cause.QUOTA, why)}
+            while not api.made:
+                await asyncio.sleep(0.01)
+            assert fleet.take_exits() == []
+        assert api.answers == []
+
+    asyncio.run(steps())
+
+
+def test_of_nodes_that_wait_for_their_jobs_one_is_asked_for_at_a_time_the_oldest_first() -> None:
+    async def steps() -> None:
+        refusal = ApiError(403, "Forbidden", QUOTA)
+        api = Refusing(*[refusal] * 4)
+        async with following(api) as fleet:
+            for node in (1, 2, 3):
+                await fleet.start(NodeSpec(node, node, 1))
+            while len(api.made) < 3:
+                await asyncio.sleep(0.01)
+        assert api.made == [f"digits-x-{node}" for node in (1, 2, 3)]
+
+    asyncio.run(steps())
+
+
+def test_a_node_that_is_not_wanted_any_more_before_its_job_may_be_made_is_gone_and_nobody_failed() -> None:
+    async def steps() -> None:
+        api = Refusing(*[ApiError(403, "Forbidden", QUOTA)] * 1000)
+        async with following(api) as fleet:
+            await fleet.start(NodeSpec(1, 1, 1))
+            fleet.kill(1)
+            while not (told := fleet.take_exits()):
+                await asyncio.sleep(0.01)
+            assert (told[0].node, told[0].taken, fleet.standings()) == (1, True, {})
+        assert api.made == []
+
+    asyncio.run(steps())
+
+
+def test_one_that_can_not_be_made_at_all_after_a_while_has_failed() -> None:
+    async def steps() -> None:
+        api = Refusing(ApiError(403, "Forbidden", QUOTA), ApiError(422, "Invalid", "no such class"))
+        async with following(api) as fleet:
+            await fleet.start(NodeSpec(1, 1, 1))
+            while not (told := fleet.take_exits()):
+                await asyncio.sleep(0.01)
+            assert (told[0].why, told[0].taken) == ("its Job could not be made: no such class", False)
+
+    asyncio.run(steps())
+
+
+@pytest.mark.parametrize("answers", [[AWAY], [ApiError(403, "Forbidden", QUOTA), AWAY]])
+def test_an_answer_that_was_lost_is_no_job_of_somebody_else(answers: list[ApiError]) -> None:
+    async def steps() -> None:
+        api = Refusing(*answers)
+        async with following(api) as fleet:
+            await fleet.start(NodeSpec(1, 1, 1))
+            while fleet.standings()[1] != Waiting(Cause.STARTING, "its Job is being made"):
+                await asyncio.sleep(0.01)
+            assert fleet.take_exits() == []
+
+    asyncio.run(steps())
+
+
+def test_a_job_of_that_name_that_is_somebody_elses_is_left_alone() -> None:
+    async def steps() -> None:
+        api = Refusing(ApiError(409, "AlreadyExists", "digits-x-1 already exists"))
+        async with following(api) as fleet:
+            with pytest.raises(ApiError, match="already exists"):
+                await fleet.start(NodeSpec(1, 1, 1))
+            assert fleet.standings() == {}
+        assert api.deleted == []
+
+    asyncio.run(steps())
 
 
 def test_a_node_whose_job_is_made_after_a_list_is_not_gone() -> None:
     async def steps() -> None:
         api = Crossing()
-        fleet = Fleet(cast(Api, api), "ml", plan(template(), SHAPE))
-        running = asyncio.create_task(fleet.run())
-        async with asyncio.timeout(PATIENCE):
+        async with following(api) as fleet:
             await fleet.start(NodeSpec(1, 1, 1))
             await api.looked.wait()  # the list's word alone would have it gone
             while not (told := fleet.take_exits()) and fleet.standings()[1].why == "its Job is being made":
-                await asyncio.sleep(0)
-        assert told == []
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
+                await asyncio.sleep(0.01)
+            assert told == []
 
     asyncio.run(steps())

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 
 from elastic_launcher.engines import NodeSpec
-from elastic_launcher.engines.kubernetes.job import node_job, spec_of
+from elastic_launcher.engines.kubernetes.identity import Names
+from elastic_launcher.engines.kubernetes.job import node_job, node_of, spec_of
 from elastic_launcher.options import ConfigError
 from tests.unit.kubernetes.templates import SHAPE, SPEC, TEMPLATES, plan, template
 
@@ -207,6 +208,26 @@ def test_without_any_image_the_container_is_named_that_needs_one() -> None:
         node_job(plan(template(), replace(SHAPE, image="")), SPEC)
 
 
-def test_a_resource_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'gpu' is no name of a GPU"):
-        node_job(plan(template(), replace(SHAPE, resource="gpu")), SPEC)
+def test_a_pod_tells_what_it_was_made_for_as_its_job_does() -> None:
+    assert spec_of(node_job(plan(template()), SPEC)["spec"]["template"]) == SPEC
+
+
+@pytest.mark.parametrize(
+    ("name", "node", "controller", "number"),
+    [
+        ("digits-x-3", "3", "", 3),
+        ("digits-x-3-abcde", "3", "digits-x-3", 3),
+        ("digits-x-3-copy", "3", "", None),
+        ("digits-x-3", "4", "", None),
+        ("digits-x-3", "three", "", None),
+        ("shell", None, "", None),
+        ("shell-abcde", "3", "shell", None),
+    ],
+)
+def test_what_only_bears_our_labels_is_no_node(
+    name: str, node: str | None, controller: str, number: int | None
+) -> None:
+    owners = [{"kind": "Job", "name": controller, "controller": True}] if controller else []
+    labels = {} if node is None else {"elastic-launcher/node": node}
+    found = {"metadata": {"name": name, "labels": labels, "ownerReferences": owners}}
+    assert node_of(Names("digits-x"), found) == number

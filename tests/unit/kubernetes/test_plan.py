@@ -12,11 +12,10 @@ from elastic_launcher.cli.code import MOST_BYTES, code_of
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.identity import Names, job_id_of, owner_of
-from elastic_launcher.engines.kubernetes.job import node_job
+from elastic_launcher.engines.kubernetes.job import JobPlan, node_job
 from elastic_launcher.engines.kubernetes.key import key_in, key_of, new_secret
-from elastic_launcher.engines.kubernetes.plan import make_plan
-from elastic_launcher.engines.kubernetes.service import Record
-from elastic_launcher.engines.kubernetes.settle import Settled
+from elastic_launcher.engines.kubernetes.plan import given_template, make_plan
+from elastic_launcher.engines.kubernetes.settle import Site
 from elastic_launcher.options import ConfigError
 
 POD: dict[str, Any] = {
@@ -26,9 +25,13 @@ POD: dict[str, Any] = {
 KEY = "ab" * 32
 
 
-def settled(in_secret: bool = True) -> Settled:
-    record = Record("1", 1, "10.96.0.7", {}, "")
-    return Settled("ml", POD, owner_of(POD), Names(job_id_of(POD, "digits")), KEY, in_secret, record, "")
+SITE = Site("ml", POD, owner_of(POD), Names(job_id_of(POD, "digits")), [], [])
+
+
+def plan(config: JobConfig, in_secret: bool = True) -> JobPlan:
+    return make_plan(
+        config, given_template(config), SITE, "10.96.0.7", None if in_secret else KEY, environment={"HOME": "/root"}
+    )
 
 
 def config_of(**settings: Any) -> JobConfig:
@@ -36,7 +39,7 @@ def config_of(**settings: Any) -> JobConfig:
 
 
 def container(config: JobConfig, in_secret: bool = True) -> dict[str, Any]:
-    job = node_job(make_plan(config, settled(in_secret), {"HOME": "/root"}), NodeSpec(3, 5, config.nproc_per_node))
+    job = node_job(plan(config, in_secret), NodeSpec(3, 5, config.nproc_per_node))
     found: dict[str, Any] = job["spec"]["template"]["spec"]["containers"][0]
     return found
 
@@ -67,15 +70,27 @@ def test_another_image_is_run_by_the_python_that_it_has(tmp_path: Path) -> None:
 
 def test_the_key_is_in_the_environment_only_where_there_is_no_secret() -> None:
     assert "ELASTIC_KEY" not in variables(container(config_of()))
-    job = node_job(make_plan(config_of(), settled(in_secret=False)), NodeSpec(1, 1, 1))
+    job = node_job(plan(config_of(), in_secret=False), NodeSpec(1, 1, 1))
     assert key_in(job) == KEY
-    assert key_in(node_job(make_plan(config_of(), settled()), NodeSpec(1, 1, 1))) == ""
-    assert key_of(new_secret(settled().names, settled().owner, KEY)) == KEY
+    assert key_in(node_job(plan(config_of()), NodeSpec(1, 1, 1))) == ""
+    assert key_of(new_secret(SITE.names, SITE.owner, KEY)) == KEY
 
 
 def test_a_template_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match=r"--pod-template /none/pod\.yaml can't be read"):
         container(config_of(pod_template="/none/pod.yaml"))
+
+
+def test_a_template_that_is_none_is_named_with_its_file(tmp_path: Path) -> None:
+    template = tmp_path / "pod.yaml"
+    template.write_text("spec: {containers: {name: x}}")
+    with pytest.raises(ConfigError, match=rf"--pod-template {template}: spec\.containers of the pod template is"):
+        given_template(config_of(pod_template=str(template)))
+
+
+def test_a_resource_that_is_no_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--gpu-resource is 'gpu'; it must be DOMAIN/NAME"):
+        plan(config_of(gpu_resource="gpu"))
 
 
 def test_nodes_are_handed_the_script_and_what_lies_beside_it(tmp_path: Path) -> None:

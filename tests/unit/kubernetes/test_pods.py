@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_launcher.engines.kubernetes.pods import Cause, Gone, Leaving, Running, Waiting, standing
+from elastic_launcher.engines.kubernetes.pods import Cause, Gone, Leaving, Running, Waiting, standing, turned_away
 from elastic_launcher.engines.kubernetes.taints import notice_of
 
 LABELS = {"elastic-launcher/job": "digits-x", "elastic-launcher/node": "3"}
@@ -233,7 +233,7 @@ DISRUPTED = condition("DisruptionTarget", "True", "PreemptionByScheduler", "by d
         (
             JOB,
             pod("Failed", reason="UnexpectedAdmissionError", message="Allocate failed due to no GPU"),
-            Gone(None, "UnexpectedAdmissionError: Allocate failed due to no GPU"),
+            Gone(None, "UnexpectedAdmissionError: Allocate failed due to no GPU", taken=True),
         ),
         (
             JOB,
@@ -262,6 +262,40 @@ DISRUPTED = condition("DisruptionTarget", "True", "PreemptionByScheduler", "by d
 )
 def test_how_a_node_ended(of_job: Any, of_pod: Any, expected: Gone) -> None:
     assert standing(of_job, of_pod) == expected
+
+
+@pytest.mark.parametrize(
+    ("reason", "taken"),
+    [
+        ("OutOfcpu", True),
+        ("OutOfmemory", True),
+        ("OutOfpods", True),
+        ("OutOfephemeral-storage", True),
+        ("OutOfnvidia.com/gpu", True),
+        ("NodeAffinity", True),
+        ("NodePorts", True),
+        ("TaintToleration", True),
+        ("TopologyAffinityError", True),
+        ("NodeShutdown", True),
+        ("Preempting", True),
+        ("Evicted", True),
+        ("VolumeAttachmentLimitExceeded", True),
+        ("AppArmor", False),
+        ("SysctlForbidden", False),
+        ("PodOSNotSupported", False),
+        ("PodFeatureUnsupported", False),
+    ],
+)
+def test_a_pod_that_its_machine_does_not_take_is_no_failure_unless_the_pod_itself_is_why(
+    reason: str, taken: bool
+) -> None:
+    refusal = pod("Failed", reason=reason, message="Pod was rejected: x", machine="node-1")
+    assert standing(JOB, refusal) == Gone(None, f"{reason}: Pod was rejected: x", taken=taken)
+
+
+def test_what_a_machine_says_of_a_pod_that_ran_is_no_refusal() -> None:
+    assert not turned_away(pod("Failed", reason="Evicted", message=GREEDY, state=ended(137, "ContainerStatusUnknown")))
+    assert not turned_away(pod("Running", state=RUNNING))
 
 
 ENDS = [

@@ -15,6 +15,7 @@ from elastic_launcher.engines.kubernetes.rights import (
     WORKFLOW,
     Asked,
     Lack,
+    Told,
     needs_of,
     overlay_of,
     told,
@@ -66,6 +67,31 @@ def test_what_is_missing_is_said_with_what_it_is_for_and_what_grants_it() -> Non
         "manifests/overlays/hints grants that"
     )
     assert told("elastic-launcher", []) == ""
+
+
+def test_a_right_that_is_taken_away_is_said_once_and_so_is_its_return() -> None:
+    events = Lack(Asked(BASE[4], "training", "plain"), ("list",))
+    watch = Lack(Asked(BASE[1], "training", "plain"), ("watch",))
+    told_at_start = [events]
+    said = []
+    known = Told(told_at_start)
+    for found in ([events, watch], [events], [events, watch], [events, watch], [events, watch], [events], [events]):
+        known, lines = known.look("x", found)
+        said.append(lines)
+    lost = (
+        "service account x: it may not watch pods in namespace training, needed to follow nodes, end them, and label "
+        "its own pod: manifests/overlays/plain grants that; it was granted before, and is tried again"
+    )
+    back = "service account x: it may watch pods in namespace training again"
+    assert said == [[], [], [], [lost], [], [back], []]  # what lasts for one look was a server's start
+    assert known.lacking == told_at_start
+
+
+def test_a_right_that_was_missing_at_the_start_is_said_when_it_comes() -> None:
+    events = Lack(Asked(BASE[4], "training", "plain"), ("list",))
+    known, said = Told([events]).look("x", [])
+    assert said == ["service account x: it may list events in namespace training again"]
+    assert known.look("x", [])[1] == []
 
 
 def test_every_verb_is_asked_for_and_those_that_are_refused_are_found() -> None:

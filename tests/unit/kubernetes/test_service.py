@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from elastic_launcher.engines.kubernetes.identity import Names, Owner
 from elastic_launcher.engines.kubernetes.service import (
     Record,
@@ -53,3 +55,16 @@ def test_a_status_that_nobody_can_read_is_none() -> None:
     for text in ("{", "[]", ""):
         service["metadata"]["annotations"]["elastic-launcher/status"] = text
         assert read_record(service).status == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "numbers"),
+    [
+        ({"numbers": {"node": 8, "member": 15}}, (8, 15)),
+        ({}, (1, 1)),
+        ({"numbers": {"node": "8", "member": 15}}, (1, 1)),
+        ({"numbers": [8, 15]}, (1, 1)),
+    ],
+)
+def test_the_status_says_which_numbers_are_used_or_nothing_of_them(status: Any, numbers: tuple[int, int]) -> None:
+    assert Record("1", 1, "10.96.0.7", status, "").numbers == numbers

@@ -1,0 +1,46 @@
+"""Would the API server take a node's Job? It is asked before anything is made, and makes none for it."""
+
+from __future__ import annotations
+
+import re
+
+from elastic_launcher.engines import NodeSpec
+from elastic_launcher.engines.kubernetes.job import JobPlan, node_job
+from elastic_launcher.kube.api import Api, ApiError
+from elastic_launcher.options import ConfigError
+
+DRY = {"dryRun": "All", "fieldValidation": "Strict"}
+BAD_DOCUMENT = (400, 422)
+WEBHOOK_FAILED = 500
+"""Or the server itself, which then says no more of it when it is asked again."""
+_BY_ADMISSION = re.compile(r'admission webhook "|\S+ "[^"]*" is forbidden: ')
+"""What others have decided, with the same codes: it says nothing about the document, and may be otherwise later."""
+_OF_THE_JOB = "spec.template."
+
+
+async def try_out(api: Api, namespace: str, plan: JobPlan, source: str) -> None:
+    """Has the API server look at a Job as nodes will have it.
+
+    Args:
+        api: The cluster.
+        namespace: Where the nodes will be.
+        plan: What they are made from.
+        source: What the user would have to change: the template's file.
+
+    Raises:
+        ConfigError: If the Job can't be one, with the path of what is wrong with it.
+        ApiError: If the server does not answer.
+    """
+    try:
+        job = node_job(plan, NodeSpec(1, 1, 1))
+        await api.request("POST", f"/apis/batch/v1/namespaces/{namespace}/jobs", job, DRY)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error
+    except ApiError as error:
+        if error.away and error.status != WEBHOOK_FAILED:
+            raise
+        said = " ".join(str(error).split())
+        if error.status in BAD_DOCUMENT and not _BY_ADMISSION.match(said):
+            raise ConfigError(
+                f"{source}: the API server refuses the nodes' pods: {said.replace(_OF_THE_JOB, '')}"
+            ) from error
