@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from elastic_launcher.checkpoint.landmark import landmark_of
+from elastic_launcher.checkpoint.storage import is_url
 from elastic_launcher.cli.cluster_escort import ClusterEscort
 from elastic_launcher.cli.code import code_of
 from elastic_launcher.config import JobConfig
@@ -61,7 +63,9 @@ class ClusterPlace:
         self._escort = ClusterEscort(login, settled, self._cluster, work_dir.layout)
         self.escort: Escort | None = self._escort
         where = Where(EVERYWHERE, settled.record.address, PORTS["control"], PORTS["store"])
-        self.home = Home(where, bytes.fromhex(settled.key), code)
+        key, place = bytes.fromhex(settled.key), str(config.checkpoint_dir)
+        landmark = None if is_url(place) else landmark_of(settled.names.job_id, key)
+        self.home = Home(where, key, code, landmark)
         self.remarks: Sequence[str] = [
             f"job {settled.names.job_id} in namespace {settled.namespace}, owned by {settled.owner.kind} "
             f"{settled.owner.name}; its coordinator is at Service {settled.names.service} ({settled.record.address})",

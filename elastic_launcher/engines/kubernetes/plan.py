@@ -8,9 +8,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from elastic_launcher.checkpoint.landmark import MEND
+from elastic_launcher.checkpoint.storage import is_url
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines.kubernetes.job import JobPlan
-from elastic_launcher.engines.kubernetes.pod import Shape
+from elastic_launcher.engines.kubernetes.mounts import trouble_at
+from elastic_launcher.engines.kubernetes.pod import Shape, node_pod
 from elastic_launcher.engines.kubernetes.settle import PORTS, Settled
 from elastic_launcher.engines.kubernetes.template import Document, node_container, read_template
 from elastic_launcher.engines.local import FAULT
@@ -30,7 +33,7 @@ def make_plan(config: JobConfig, settled: Settled, environment: Mapping[str, str
         environment: Its own variables.
 
     Raises:
-        ConfigError: If the pod template can't be read.
+        ConfigError: If the pod template can't be read, or no node's pod be made of it that can keep checkpoints.
     """
     template: Document = {"metadata": {}, "spec": {}}
     if config.pod_template is not None:
@@ -59,6 +62,9 @@ def make_plan(config: JobConfig, settled: Settled, environment: Mapping[str, str
         grace_seconds=max(LEAST_GRACE, math.ceil(config.grace_period)),
         run_as_user=os.getuid() or None,
     )
+    place = str(config.checkpoint_dir)
+    if not is_url(place) and (trouble := trouble_at(place, node_pod(template, shape, {}, {}))):
+        raise ConfigError(f"--checkpoint-dir is {place}: {trouble}; {MEND}")
     return JobPlan(settled.names, settled.owner, template, shape)
 
 
