@@ -16,6 +16,7 @@ from elastic_launcher.cli.cluster_escort import ClusterEscort
 from elastic_launcher.cli.code import code_of
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.escort import Escort
+from elastic_launcher.coordinator.record import past_after
 from elastic_launcher.coordinator.where import Home, Where
 from elastic_launcher.engines import Engine, EngineAway, NodeSpec
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
@@ -75,18 +76,16 @@ class ClusterPlace:
     def past(self, past: Past) -> Past:
         """Returns a past after all that the cluster and the events know of: the work directory may be a new one."""
         found = self._ask_for_nodes()
-        used = [(spec.node, spec.first_member + spec.nproc_per_node - 1) for spec in found]
         with contextlib.suppress(OSError, EventError):
-            events = read_events(self._work_dir.layout.events)
-            used += [(event["node"], max(event["members"])) for event in events if event.kind == "node_started"]
+            past = past_after(past, read_events(self._work_dir.layout.events))
         term = max(past.term, self._settled.record.term)
         if term != past.term:
             note_term(self._work_dir.layout, term)
         return replace(
             past,
             term=term,
-            first_node=max([past.first_node, *(node + 1 for node, _ in used)]),
-            first_member=max([past.first_member, *(member + 1 for _, member in used)]),
+            first_node=max([past.first_node, *(spec.node + 1 for spec in found)]),
+            first_member=max([past.first_member, *(spec.first_member + spec.nproc_per_node for spec in found)]),
         )
 
     def find(self) -> Sequence[NodeSpec]:

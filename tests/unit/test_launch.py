@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.cli.launch import Showing
+from elastic_launcher.checkpoint.remote import RemoteShelf
+from elastic_launcher.cli.launch import Showing, launch
 from elastic_launcher.cli.places import share_gpus
 from elastic_launcher.config import JobConfig
 from elastic_launcher.events import Event
+from elastic_launcher.options import ConfigError
+from tests.unit.checkpoint.checkpoints import publish_on
 
 
 class Recorder:
@@ -106,3 +109,26 @@ for number in range(3):
     result = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"v":1,"time":1.0,"kind":"job_started","generation":0}', "no checkpoint in file://.* can be used: .* is of"),
+        (
+            '{"v":9,"time":1.0,"kind":"job_started","generation":0}',
+            "the events in file:.* can't be gone on with: .*9",
+        ),
+    ],
+)
+def test_events_in_a_store_that_a_job_can_not_go_on_from_are_not_taken_for_its_own(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    url = (tmp_path / "store").as_uri()
+    publish_on(RemoteShelf(url, tmp_path / "cache"), 10)
+    (tmp_path / "store" / "events").mkdir()
+    (tmp_path / "store" / "events" / "t00000001-00000000-0.jsonl").write_text(f"{line}\n")
+    config = JobConfig(script="other.py", checkpoint_dir=url, work_dir="job")
+    with pytest.raises(ConfigError, match=said):
+        launch(config, tmp_path)
+    assert not (tmp_path / "job" / "events.jsonl").exists()
