@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,8 @@ import pytest
 from elastic_launcher.checkpoint.remote import RemoteShelf
 from elastic_launcher.cli.launch import Showing, launch
 from elastic_launcher.cli.places import share_gpus
-from elastic_launcher.config import JobConfig
-from elastic_launcher.events import Event
+from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.events import Event, read_events
 from elastic_launcher.options import ConfigError
 from tests.unit.checkpoint.checkpoints import publish_on
 
@@ -132,3 +134,15 @@ def test_events_in_a_store_that_a_job_can_not_go_on_from_are_not_taken_for_its_o
     with pytest.raises(ConfigError, match=said):
         launch(config, tmp_path)
     assert not (tmp_path / "job" / "events.jsonl").exists()
+
+
+def test_a_launcher_with_an_empty_disk_goes_on_with_the_events_in_the_store(tmp_path: Path) -> None:
+    hint = {"gpus": {"guaranteed": 0, "allowed": 0, "limit": 4}}
+    (tmp_path / "hints.json").write_text(json.dumps({"apiVersion": "elastic-hints/v1", "defaults": hint}))
+    place = {"checkpoint_dir": (tmp_path / "store").as_uri(), "hints": str(tmp_path / "hints.json")}
+    for machine in ("a", "b", "c"):
+        assert launch(JobConfig(script="train.py", work_dir=machine, **place), tmp_path) == ExitCode.NO_QUOTA
+    events = [read_events(tmp_path / machine / "events.jsonl") for machine in ("a", "b", "c")]
+    assert [event["term"] for event in events[2] if event.kind == "job_started"] == [1, 2, 3]
+    for before, after in pairwise(events):
+        assert list(after[: len(before)]) == list(before)
