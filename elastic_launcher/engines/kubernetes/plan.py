@@ -33,7 +33,7 @@ def make_plan(config: JobConfig, settled: Settled, environment: Mapping[str, str
         environment: Its own variables.
 
     Raises:
-        ConfigError: If the pod template can't be read, or no node's pod be made of it that can keep checkpoints.
+        ConfigError: If the pod template can't be read, or be made a node's pod that can keep what is saved.
     """
     template: Document = {"metadata": {}, "spec": {}}
     if config.pod_template is not None:
@@ -62,9 +62,10 @@ def make_plan(config: JobConfig, settled: Settled, environment: Mapping[str, str
         grace_seconds=max(LEAST_GRACE, math.ceil(config.grace_period)),
         run_as_user=os.getuid() or None,
     )
-    place = str(config.checkpoint_dir)
-    if not is_url(place) and (trouble := trouble_at(place, node_pod(template, shape, {}, {}))):
-        raise ConfigError(f"--checkpoint-dir is {place}: {trouble}; {MEND}")
+    pod = node_pod(template, shape, {}, {})
+    for option, place in (("--checkpoint-dir", config.checkpoint_dir), ("--output", config.output)):
+        if place and not is_url(place) and (trouble := trouble_at(place, pod)):
+            raise ConfigError(f"{option} is {place}: {trouble}; {MEND}")
     return JobPlan(settled.names, settled.owner, template, shape)
 
 

@@ -68,3 +68,9 @@ def test_such_a_place_is_named_before_a_node_is_made(tmp_path: Path) -> None:
     file.write_text(f"spec: {{containers: [{{name: n, volumeMounts: [{{name: work, mountPath: /claim}}]}}], {volume}}}")
     with pytest.raises(ConfigError, match=r"^--checkpoint-dir is /claim: volume work .*; launcher and nodes need one"):
         make_plan(config_of(pod_template=str(file)), settled())
+
+
+def test_a_model_that_would_go_with_its_pod_is_refused_likewise() -> None:
+    with pytest.raises(ConfigError, match=r"^--output is /tmp/model\.pt: volume .* is of the kind emptyDir"):
+        make_plan(config_of(output="/tmp/model.pt"), settled())
+    assert make_plan(config_of(output="s3://bucket/tmp/model.pt"), settled())
