@@ -18,7 +18,7 @@ from elastic_launcher.agent.echo import Echo
 from elastic_launcher.agent.lives import Lives
 from elastic_launcher.agent.log_sender import LogSender
 from elastic_launcher.agent.outbox import Outbox
-from elastic_launcher.agent.own_folder import ToldToGo, make_own_folder
+from elastic_launcher.agent.own_folder import ToldToGo, Unfit, make_own_folder
 from elastic_launcher.agent.rank_exec import die_with_parent
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.config import ExitCode, JobConfig
@@ -204,9 +204,9 @@ def main() -> int:
         return agent.run()
     except ToldToGo:
         return ExitCode.STOPPED
-    except (OSError, ControlRefused) as error:
+    except (OSError, ControlRefused, Unfit) as error:
         print(f"agent of node {environment['ELASTIC_NODE']}: {error}", file=sys.stderr, flush=True)
-        return ExitCode.LAUNCHER_FAILED
+        return ExitCode.BAD_USAGE if isinstance(error, Unfit) else ExitCode.LAUNCHER_FAILED
     finally:
         if own is not None:
             shutil.rmtree(own, ignore_errors=True)

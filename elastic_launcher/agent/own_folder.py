@@ -9,10 +9,11 @@ from __future__ import annotations
 import signal
 import tempfile
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from elastic_launcher.agent.surroundings import unmet
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control import ControlClient, ControlUnreachable
 from elastic_launcher.engines.machine import cores, threads_per_rank
@@ -26,6 +27,10 @@ class ToldToGo(Exception):  # noqa: N818 - not an error
     """SIGTERM came before anything was started."""
 
 
+class Unfit(Exception):  # noqa: N818 - the job's error, which the coordinator knows
+    """This machine lacks what the job needs; the message says what."""
+
+
 def make_own_folder(environment: MutableMapping[str, str]) -> Path:
     """Makes the folder, and has the environment name it; SIGTERM must be blocked.
 
@@ -37,9 +42,16 @@ def make_own_folder(environment: MutableMapping[str, str]) -> Path:
         OSError: If the coordinator can't be reached, or the folder not be written.
         ControlRefused: If the coordinator refuses this node.
         ToldToGo: If the node is not wanted any more.
+        Unfit: If checkpoints or data are not here as the coordinator sees them, which it has been told.
     """
-    url, key = environment["ELASTIC_CONTROL"], _take_key(environment)
-    job = _ask(url, key, int(environment["ELASTIC_NODE"]), float(environment.get("ELASTIC_ORPHAN_TIMEOUT", "60")))
+    url, key, node = environment["ELASTIC_CONTROL"], _take_key(environment), environment["ELASTIC_NODE"]
+    patience = float(environment.get("ELASTIC_ORPHAN_TIMEOUT", "60"))
+    with ControlClient(url, f"n{node}", key) as client:
+        job = _insist(lambda: client.get(f"/v1/nodes/{node}/job"), patience)
+        whose = f"node {node} (pod {environment['ELASTIC_POD']})" if "ELASTIC_POD" in environment else f"node {node}"
+        if lack := unmet(JobConfig.from_dict(job["config"]), job.get("landmark"), whose):
+            _insist(lambda: client.post(f"/v1/nodes/{node}/unfit", {"message": lack}), patience)
+            raise Unfit(lack)
     layout = Layout(Path(tempfile.mkdtemp(prefix="elastic-")))
     for folder in (layout.nodes, layout.logs):
         folder.mkdir()
@@ -62,18 +74,18 @@ def _take_key(environment: MutableMapping[str, str]) -> str:
     return Path(path).read_text().strip() if path else environment.pop("ELASTIC_KEY")
 
 
-def _ask(url: str, key: str, node: int, patience: float) -> dict[str, Any]:
+def _insist(ask: Callable[[], dict[str, Any]], patience: float) -> dict[str, Any]:
+    """Returns what the coordinator answers, which is asked again for so many seconds where it does not."""
     deadline = time.monotonic() + patience
-    with ControlClient(url, f"n{node}", key) as client:
-        while True:
-            if signal.SIGTERM in signal.sigpending():
-                raise ToldToGo
-            try:
-                return client.get(f"/v1/nodes/{node}/job")
-            except ControlUnreachable:
-                if time.monotonic() > deadline:
-                    raise
-            signal.sigtimedwait([], RETRY)  # a pause that no handler runs in
+    while True:
+        if signal.SIGTERM in signal.sigpending():
+            raise ToldToGo
+        try:
+            return ask()
+        except ControlUnreachable:
+            if time.monotonic() > deadline:
+                raise
+        signal.sigtimedwait([], RETRY)  # a pause that no handler runs in
 
 
 def _write_code(folder: Path, code: dict[str, str]) -> Path:

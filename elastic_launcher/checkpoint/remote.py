@@ -15,15 +15,14 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from elastic_launcher.checkpoint.files import MANIFEST, check
 from elastic_launcher.checkpoint.folder import Fenced, Found
 from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, Manifest, Mark
-from elastic_launcher.checkpoint.storage import open_storage
+from elastic_launcher.checkpoint.storage import RemoteFolder
 
 NAME = re.compile(r"step-(\d{8,})-t(\d{8,})-g(\d{8,})-[0-9a-f]{8}")
 TERM = re.compile(r"(\d{8,})-[0-9a-f]{8}\.json")
@@ -67,10 +66,9 @@ class RemoteShelf:
 
     def __init__(self, url: str, cache: Path, run: str = RUN) -> None:
         self._run = run
-        self.place = url.rstrip("/")
+        self._folder = RemoteFolder(url)
+        self.place = self._folder.place
         self._cache = cache
-        self._storage: Any = None
-        self._root = ""
 
     def publish(self, write: Callable[[Path], Manifest], mark: Mark, keep: int) -> tuple[str, Manifest]:
         """Adds a checkpoint; see `folder.publish`.
@@ -85,8 +83,8 @@ class RemoteShelf:
         try:
             manifest = self._write(name, write)
             self._check_fence(self._list(), mark)
-            with self._outside() as storage:
-                storage.pipe_file(f"{self._root}/{name}/{MANIFEST}", manifest.to_text().encode())
+            with self._folder.opened() as storage:
+                storage.pipe_file(f"{self._folder.root}/{name}/{MANIFEST}", manifest.to_text().encode())
         except OSError:
             self._check_fence(self._list(), mark)  # who writes later removes what is unfinished
             raise
@@ -146,9 +144,9 @@ class RemoteShelf:
         """
         keeps = sorted(self._list().whole)
         name = f"{term:08d}-{self._run}.json"
-        with self._outside() as storage:
-            storage.makedirs(f"{self._root}/{TERMS}", exist_ok=True)
-            storage.pipe_file(f"{self._root}/{TERMS}/{name}", json.dumps({"v": 1, "keeps": keeps}).encode())
+        with self._folder.opened() as storage:
+            storage.makedirs(f"{self._folder.root}/{TERMS}", exist_ok=True)
+            storage.pipe_file(f"{self._folder.root}/{TERMS}/{name}", json.dumps({"v": 1, "keeps": keeps}).encode())
         others = [one for one, theirs in self._list().terms.items() if one != name and theirs >= term]
         if others:
             raise CheckpointError(f"another launcher uses {self.place} now: end it, or choose another place")
@@ -159,8 +157,8 @@ class RemoteShelf:
         Raises:
             OSError: If it can't be written.
         """
-        with self._outside() as storage:
-            storage.rm_file(f"{self._root}/{path}/{MANIFEST}")
+        with self._folder.opened() as storage:
+            storage.rm_file(f"{self._folder.root}/{path}/{MANIFEST}")
 
     def kept(self) -> str:
         """Says in words where what was saved is; asks nobody, since that may take long."""
@@ -179,15 +177,15 @@ class RemoteShelf:
         """Writes all files of a checkpoint but its manifest, and returns that."""
         with tempfile.TemporaryDirectory(prefix="elastic-save-") as draft:
             manifest = write(Path(draft))
-            with self._outside() as storage:
-                storage.makedirs(f"{self._root}/{name}", exist_ok=True)
+            with self._folder.opened() as storage:
+                storage.makedirs(f"{self._folder.root}/{name}", exist_ok=True)
                 for entry in manifest.files:
-                    storage.put_file(f"{draft}/{entry.name}", f"{self._root}/{name}/{entry.name}")
+                    storage.put_file(f"{draft}/{entry.name}", f"{self._folder.root}/{name}/{entry.name}")
         return manifest
 
     def _read_manifest(self, name: str) -> Manifest:
-        with self._outside() as storage:
-            content: bytes = storage.cat_file(f"{self._root}/{name}/{MANIFEST}")
+        with self._folder.opened() as storage:
+            content: bytes = storage.cat_file(f"{self._folder.root}/{name}/{MANIFEST}")
         try:
             return Manifest.from_text(content.decode())
         except (CheckpointError, UnicodeDecodeError) as error:
@@ -204,19 +202,19 @@ class RemoteShelf:
             if NAME.fullmatch(path.name):  # what else is there is the job's own, of before it was given a URL
                 shutil.rmtree(path, ignore_errors=True)
         folder.mkdir(parents=True)
-        with self._outside() as storage:
+        with self._folder.opened() as storage:
             for entry in manifest.files:
                 with contextlib.suppress(FileNotFoundError):  # which `check` says
-                    storage.get_file(f"{self._root}/{name}/{entry.name}", str(folder / entry.name))
+                    storage.get_file(f"{self._folder.root}/{name}/{entry.name}", str(folder / entry.name))
         (folder / MANIFEST).write_text(manifest.to_text(), encoding="utf-8")
         check(folder)
         return folder
 
     def _list(self) -> Listing:
-        with self._outside() as storage:
+        with self._folder.opened() as storage:
             storage.invalidate_cache()
-            found: list[str] = storage.find(self._root)
-        paths = [path.removeprefix(self._root).lstrip("/").split("/") for path in found]
+            found: list[str] = storage.find(self._folder.root)
+        paths = [path.removeprefix(self._folder.root).lstrip("/").split("/") for path in found]
         terms = {path[1]: int(match[1]) for path in paths if path[0] == TERMS and (match := TERM.fullmatch(path[-1]))}
         marks = {
             path[0]: Mark(int(match[2]), int(match[3]), int(match[1]))
@@ -234,8 +232,8 @@ class RemoteShelf:
         return Listing(whole, {name: mark for name, mark in marks.items() if name not in whole}, terms)
 
     def _keeps(self, term: str) -> list[str]:
-        with self._outside() as storage:
-            content: bytes = storage.cat_file(f"{self._root}/{TERMS}/{term}")
+        with self._folder.opened() as storage:
+            content: bytes = storage.cat_file(f"{self._folder.root}/{TERMS}/{term}")
         try:
             return [str(name) for name in json.loads(content)["keeps"]]
         except (ValueError, KeyError, TypeError) as error:
@@ -249,27 +247,15 @@ class RemoteShelf:
         old = [one for one, m in (listing.whole | listing.unfinished).items() if m < mark and one not in spared]
         for one in old:
             self._remove(one)
-        with self._outside() as storage:
+        with self._folder.opened() as storage:
             for one in [one for one, term in listing.terms.items() if term < mark.term]:
-                storage.rm_file(f"{self._root}/{TERMS}/{one}")
+                storage.rm_file(f"{self._folder.root}/{TERMS}/{one}")
 
     def _remove(self, name: str) -> None:
         """Removes a checkpoint, its manifest first: what is left by an end in between is one that is unfinished."""
-        folder = f"{self._root}/{name}"
-        with self._outside() as storage:
+        folder = f"{self._folder.root}/{name}"
+        with self._folder.opened() as storage:
             for path in sorted(storage.find(folder), key=lambda path: not path.endswith(f"/{MANIFEST}")):
                 storage.rm_file(path)
             with contextlib.suppress(OSError):  # where there are no folders
                 storage.rmdir(folder)
-
-    @contextlib.contextmanager
-    def _outside(self) -> Iterator[Any]:
-        """Gives the store to a block, and turns its errors, which each kind of store has of its own, into OSError."""
-        try:
-            if self._storage is None:
-                self._storage, self._root = open_storage(self.place)
-            yield self._storage
-        except (CheckpointError, FileNotFoundError):
-            raise
-        except Exception as error:
-            raise OSError(f"{self.place}: {type(error).__name__}: {str(error)[:300]}") from error

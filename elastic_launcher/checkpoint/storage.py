@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from elastic_launcher.checkpoint.manifest import CheckpointError
@@ -50,3 +52,32 @@ def open_storage(url: str) -> tuple[Any, str]:
     except ImportError as error:
         raise StorageError(f"{url}: {error}") from error
     return storage, str(root).rstrip("/")
+
+
+class RemoteFolder:
+    """What is under a URL; it is opened when it is used first.
+
+    Args:
+        url: As ``s3://bucket/folder``.
+
+    Attributes:
+        place: The same, as the user knows it.
+        root: The path in the storage; "" until that is open.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.place = url.rstrip("/")
+        self.root = ""
+        self._storage: Any = None
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Any]:
+        """Gives the storage to a block, and turns its errors, which each kind has of its own, into OSError."""
+        try:
+            if self._storage is None:
+                self._storage, self.root = open_storage(self.place)
+            yield self._storage
+        except (CheckpointError, FileNotFoundError):
+            raise
+        except Exception as error:
+            raise OSError(f"{self.place}: {type(error).__name__}: {str(error)[:300]}") from error

@@ -8,10 +8,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from elastic_launcher.checkpoint.landmark import landmark_of
+from elastic_launcher.checkpoint.storage import is_url
 from elastic_launcher.cli.cluster_escort import ClusterEscort
 from elastic_launcher.cli.code import code_of
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.escort import Escort
+from elastic_launcher.coordinator.record import past_after
 from elastic_launcher.coordinator.where import Home, Where
 from elastic_launcher.engines import Engine, EngineAway, NodeSpec
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
@@ -59,7 +62,9 @@ class ClusterPlace:
         self._escort = ClusterEscort(login, settled, self._cluster, work_dir.layout)
         self.escort: Escort | None = self._escort
         where = Where(EVERYWHERE, record.address, PORTS["control"], PORTS["store"])
-        self.home = Home(where, bytes.fromhex(settled.key), code)
+        key, folder = bytes.fromhex(settled.key), str(config.checkpoint_dir)
+        landmark = None if is_url(folder) else landmark_of(site.names.job_id, key)
+        self.home = Home(where, key, code, landmark)
         self.remarks: Sequence[str] = [
             f"job {site.names.job_id} in namespace {site.namespace}, owned by {site.owner.kind} {site.owner.name}; "
             f"its coordinator is at Service {site.names.service} ({record.address})",
@@ -68,16 +73,15 @@ class ClusterPlace:
 
     def past(self, past: Past) -> Past:
         """Returns a past after all that the cluster and the events know of: the work directory may be a new one."""
-        record = self._settled.record
+        record, after = self._settled.record, past
         with refusals():
             nodes = self._cluster.used()
-        used = [(spec.node + 1, spec.first_member + spec.nproc_per_node) for spec in nodes]
         with contextlib.suppress(OSError, EventError):
-            events = read_events(self._work_dir.layout.events)
-            used += [(event["node"] + 1, max(event["members"]) + 1) for event in events if event.kind == "node_started"]
-        numbers = [(past.first_node, past.first_member), record.numbers, *used]
+            after = past_after(past, read_events(self._work_dir.layout.events))
+        used = [(spec.node + 1, spec.first_member + spec.nproc_per_node) for spec in nodes]
+        numbers = [(after.first_node, after.first_member), record.numbers, *used]
         first_node, first_member = (max(one) for one in zip(*numbers, strict=True))
-        after = replace(past, term=max(past.term, record.term), first_node=first_node, first_member=first_member)
+        after = replace(after, term=max(past.term, record.term), first_node=first_node, first_member=first_member)
         if after != past:
             note_past(self._work_dir.layout, after)
         return after

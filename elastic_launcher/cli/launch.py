@@ -22,12 +22,14 @@ from elastic_launcher.coordinator.coordinator import Coordinator
 from elastic_launcher.coordinator.decide_end import kept, when
 from elastic_launcher.coordinator.logs import LogFollower
 from elastic_launcher.coordinator.origin import Origin, find_origin, own_term
-from elastic_launcher.coordinator.record import run_of
+from elastic_launcher.coordinator.record import past_after, run_of
+from elastic_launcher.coordinator.remote_events import copied_events, recall_events
 from elastic_launcher.coordinator.shown import Shown
 from elastic_launcher.events import Event, EventError, EventLog, read_events
 from elastic_launcher.hints import FileSource, HintSource
 from elastic_launcher.hints.configmap import ConfigMapSource
 from elastic_launcher.hints.reference import parse_reference
+from elastic_launcher.options import ConfigError
 from elastic_launcher.report.state import JobState
 from elastic_launcher.report.words import plural
 from elastic_launcher.workdir import JobDone, WorkDir, WorkDirHeld, claim
@@ -115,7 +117,7 @@ def launch(config: JobConfig, directory: Path) -> int:
         say(f"the job in {job.path} is done: {job.message}")
         say(f"timeline: {job.path / 'report.html'}; to train anew, leave --work-dir out or choose another folder")
         return ExitCode.DONE
-    with claimed as work_dir, contextlib.closing(EventLog(work_dir.layout.events)) as events:
+    with claimed as work_dir, _events(config, work_dir) as events:
         say(f"work directory {work_dir.path}")
         place = _place(config, work_dir, directory)
         work_dir.past = own_term(config, work_dir.layout, place.past(work_dir.past))
@@ -149,7 +151,8 @@ def launch(config: JobConfig, directory: Path) -> int:
             escort=place.escort,
         )
         try:
-            with _metrics(config.metrics_port, lambda: display.state):
+            copied = copied_events(config, work_dir.layout.events, work_dir.past.term, say)
+            with _metrics(config.metrics_port, lambda: display.state), copied:
                 display.start()
                 code, message = asyncio.run(_train(coordinator, showing, hurry))
         finally:
@@ -180,6 +183,25 @@ def claim_in_time(config: JobConfig, directory: Path) -> WorkDir:
                 say(f"{held}; that may be the launcher before this one, which ends: it is waited for")
             told = True
         time.sleep(CLAIM_SECONDS)
+
+
+@contextlib.contextmanager
+def _events(config: JobConfig, work_dir: WorkDir) -> Iterator[EventLog]:
+    """Opens the job's events: those of an earlier launcher too, also where that wrote them on another machine."""
+    path = work_dir.layout.events
+    recalled = recall_events(config, path)
+    try:
+        if recalled:
+            say(f"the events so far are from {config.checkpoint_dir}")
+            work_dir.past = past_after(work_dir.past, read_events(path))
+        with contextlib.closing(EventLog(path)) as events:
+            yield events
+    except (ConfigError, EventError) as error:
+        if recalled:
+            path.unlink()  # this job can't go on from there, so they are not its own
+        if isinstance(error, EventError):
+            raise ConfigError(f"the events in {config.checkpoint_dir} can't be gone on with: {error}") from error
+        raise
 
 
 def _metrics(port: int | None, state: Callable[[], JobState]) -> AbstractContextManager[None]:

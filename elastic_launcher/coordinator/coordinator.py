@@ -135,8 +135,8 @@ class Coordinator:
         self._term = origin.past.term
         self._quota = Quota(config, hint_source, self._tell_target, self.note, Clocks(monotonic, wall))
         self._state = origin.first_state(config, self._store.address)
-        files = NodeFiles(config, self._layout, self._store.address, home.code)
-        self._driver = EngineDriver(engine, self._observe, files.exits, monotonic)
+        self._files = NodeFiles(config, self._layout, self._store.address, home)
+        self._driver = EngineDriver(engine, self._observe, self._files.exits, monotonic)
         self._observations: deque[Observation] = deque()
         self._deciding = False
         self._watch = Watch(config.heartbeat_timeout, config.progress_timeout, monotonic())
@@ -150,7 +150,7 @@ class Coordinator:
         self._gathering = Gathering(self._desk.welcome) if adoption is not None else None
         refusals = Refusals(self._warn, monotonic)
         self._server = ControlServer(
-            self._key, self._gathering or self._desk, self._term, home.where, files, refusals.take
+            self._key, self._gathering or self._desk, self._term, home.where, self._files, refusals.take
         )
         self._board = Board(self._store)
         self._goodput = Goodput(monotonic())
@@ -206,7 +206,10 @@ class Coordinator:
         """Takes over what runs, or begins; from then on this answers, also what was said so far."""
         adoption, gathering = self._adoption, self._gathering
         if adoption is None or gathering is None or not await self._adopt(adoption, gathering):
+            await asyncio.to_thread(self._files.open)
             self._emit("job_started", 0, **account_of_job(self._config, self._layout, self._again.origin))
+        elif wrong := await asyncio.to_thread(self._files.missed):
+            self._warn(wrong)
         if gathering is not None:
             self._gathering, self._server.desk = None, self._desk
             gathering.hand_over(self._desk)
@@ -269,6 +272,8 @@ class Coordinator:
         """Ends all nodes, then answers nobody any more."""
         self._state = replace(self._state, finished=True)
         await self._driver.close(self._leaves)
+        if self._leaves is None:
+            await asyncio.to_thread(self._files.close)
         await self._server.close()
         self._board.shut()
         self._store.close()

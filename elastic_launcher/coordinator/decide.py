@@ -30,6 +30,7 @@ from elastic_launcher.coordinator.decide_nodes import (
     release_surplus,
     start_missing,
     take_notice,
+    take_unfit,
     take_unstarted,
 )
 from elastic_launcher.coordinator.decide_notice import take_expired_notice
@@ -48,6 +49,7 @@ from elastic_launcher.coordinator.observations import (
     NodeNoticed,
     NodeNotStarted,
     NodeStands,
+    NodeUnfit,
     NoticeExpires,
     Observation,
     RankEnded,
@@ -110,6 +112,7 @@ _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     GroupHangs: take_hang,
     MemberSlow: take_slow,
     NodeNotStarted: take_unstarted,
+    NodeUnfit: take_unfit,
     NodeNoticed: take_notice,
     NodeStands: take_standing,
     NoticeExpires: take_expired_notice,

@@ -10,7 +10,7 @@ from elastic_launcher.control.messages import End
 from elastic_launcher.coordinator.actions import Action, KillNode, NoteNotice, Order, StartNode
 from elastic_launcher.coordinator.decide_end import Decision, emit, finish, then, when
 from elastic_launcher.coordinator.decide_pause import check_quota, lose_quota
-from elastic_launcher.coordinator.observations import NodeNoticed, NodeNotStarted, TargetChanged
+from elastic_launcher.coordinator.observations import NodeNoticed, NodeNotStarted, NodeUnfit, TargetChanged
 from elastic_launcher.coordinator.roster import Member, Node, Phase
 from elastic_launcher.coordinator.state import State
 
@@ -152,6 +152,16 @@ def take_unstarted(state: State, observation: NodeNotStarted) -> Decision:
     state, actions = fail_node(state, observation.node, message, observation.now)
     kept = tuple(action for action in actions if not isinstance(action, KillNode))
     return state.with_node(observation.node, phase=Phase.GONE, since=observation.now), kept
+
+
+def take_unfit(state: State, observation: NodeUnfit) -> Decision:
+    """A node's machine lacks what the job needs: a mistake of whoever set up the job, unless others train already."""
+    if state.generation:
+        return fail_node(state, observation.node, observation.message, observation.now)
+    if state.nodes[observation.node].phase in (Phase.ENDING, Phase.GONE):
+        return state, ()
+    failed = emit(state, "node_failed", node=observation.node, message=observation.message)
+    return then((state, (failed,)), finish, ExitCode.BAD_USAGE, observation.message)
 
 
 def take_notice(state: State, observation: NodeNoticed) -> Decision:

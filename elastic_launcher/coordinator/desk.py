@@ -15,6 +15,7 @@ from elastic_launcher.coordinator.observations import (
     MemberJoined,
     MemberReported,
     NodeNoticed,
+    NodeUnfit,
     Observation,
     RankEnded,
     SaveAsked,
@@ -142,6 +143,11 @@ class JobDesk:
         """A node was told that it will go."""
         self._check_node(node)
         self._observe(NodeNoticed(self._monotonic(), node, source))
+
+    def node_unfit(self, node: int, message: str) -> None:
+        """A node's machine lacks what the job needs."""
+        self._check_node(node)
+        self._observe(NodeUnfit(self._monotonic(), node, message))
 
     def rank_ended(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
         """A member's process ended."""

@@ -90,6 +90,10 @@ class Gathering:
         """Keeps a notice."""
         self.hold(lambda desk: desk.node_notice(node, source))
 
+    def node_unfit(self, node: int, message: str) -> None:
+        """Keeps what a node's machine lacks."""
+        self.hold(lambda desk: desk.node_unfit(node, message))
+
     def rank_ended(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
         """Keeps how a process ended."""
         self.hold(lambda desk: desk.rank_ended(node, local_rank, exit_code, signal))

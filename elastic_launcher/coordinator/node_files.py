@@ -9,13 +9,17 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from elastic_launcher.checkpoint import landmark
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.account import job_id
 from elastic_launcher.coordinator.last_words import read_exit
 from elastic_launcher.coordinator.roster import Exit
+from elastic_launcher.coordinator.where import Home
+from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, write_json
 
 
@@ -26,20 +30,50 @@ class NodeFiles:
         config: The job.
         layout: Its work directory.
         store: ``host:port`` of the store in which groups meet.
-        code: What they run; see `where.Home`.
+        home: What they run, and by what they know the folder of checkpoints.
     """
 
-    def __init__(self, config: JobConfig, layout: Layout, store: str, code: Mapping[str, str]) -> None:
+    def __init__(self, config: JobConfig, layout: Layout, store: str, home: Home) -> None:
         self._config = config
         self._layout = layout
         self._store = store
-        self._code = code
+        self._home = home
         self._taken: dict[tuple[int, int], int] = {}
 
     def job(self) -> dict[str, Any]:
         """Returns all that a node has to know before it starts."""
-        config = self._config.to_dict()
-        return {"id": job_id(self._layout), "config": config, "store": self._store, "code": dict(self._code)}
+        told = {"id": job_id(self._layout), "config": self._config.to_dict(), "store": self._store}
+        mark = self._home.landmark
+        return {**told, "code": dict(self._home.code), "landmark": None if mark is None else asdict(mark)}
+
+    def open(self) -> None:
+        """Puts into the folder of checkpoints what nodes know it by.
+
+        Raises:
+            ConfigError: If it can't be written.
+        """
+        if self._home.landmark is None:
+            return
+        try:
+            landmark.put(self._folder, self._home.landmark)
+        except OSError as error:
+            where = f"--checkpoint-dir is {self._folder}: the launcher can't write there ({error.strerror})"
+            raise ConfigError(f"{where}; {landmark.MEND}") from error
+
+    def missed(self) -> str:
+        """Returns what is wrong with the folder in which a coordinator before this one did so; "" if nothing is."""
+        if self._home.landmark is None or not (wrong := landmark.missed(self._folder, self._home.landmark)):
+            return ""
+        return f"--checkpoint-dir is {self._folder}: this launcher {wrong}; {landmark.MEND}"
+
+    def close(self) -> None:
+        """Removes what nodes know the folder by: there are none any more."""
+        if self._home.landmark is not None:
+            landmark.remove(self._folder, self._home.landmark)
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self._config.checkpoint_dir or self._layout.checkpoints)
 
     def note_exit(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
         """Writes down how a rank ended, unless its node has done so."""

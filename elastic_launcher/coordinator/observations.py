@@ -112,6 +112,14 @@ class NodeNotStarted(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class NodeUnfit(Observation):
+    """A node's machine lacks what the job needs, and the node has started nothing; ``message`` says what to mend."""
+
+    node: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeNoticed(Observation):
     """A node was told that it will go.
 

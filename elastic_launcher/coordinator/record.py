@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elastic_launcher.coordinator.goodput import Goodput
 from elastic_launcher.events import Event
+from elastic_launcher.workdir import Past
 
 TOLD_ONCE = ("node_warm", "node_left", "node_failed", "node_lost", "notice")
 """Kinds that are said once of a node."""
@@ -48,6 +49,17 @@ class Record:
     step: int = 0
     samples: int | None = None
     taken_at: float | None = None
+
+
+def past_after(past: Past, events: Sequence[Event]) -> Past:
+    """Returns a past after all that events tell of: no number in them is used again."""
+    nodes = [event for event in events if event.kind == "node_started"]
+    return replace(
+        past,
+        first_node=max([past.first_node, *(event["node"] + 1 for event in nodes)]),
+        first_member=max([past.first_member, *(max(event["members"]) + 1 for event in nodes)]),
+        generations=max([past.generations, *(event.generation for event in events)]),
+    )
 
 
 def run_of(events: Sequence[Event]) -> Sequence[Event]:

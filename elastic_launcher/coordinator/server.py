@@ -55,6 +55,9 @@ class Desk(Protocol):
     def node_notice(self, node: int, source: str) -> None:
         """Takes it that a node will go."""
 
+    def node_unfit(self, node: int, message: str) -> None:
+        """Takes it that a node's machine lacks what the job needs."""
+
     def rank_ended(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
         """Takes it that a member's process ended."""
 
@@ -161,6 +164,7 @@ class ControlServer:
         if self._files is not None:
             application.router.add_get(r"/v1/nodes/{node:\d{1,9}}/job", self._job)
             application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/log", self._log)
+            application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/unfit", self._unfit)
         application.router.add_get("/v1/status", self._status)
         application.router.add_post("/v1/save", self._save)
         application.router.add_post("/v1/stop", self._stop)
@@ -287,6 +291,10 @@ class ControlServer:
         content = await _content(request)
         place = _node(request), _whole(content, "local_rank")
         self._files.add_to_log(*place, _whole(content, "offset"), str(content.get("data", "")))
+        return web.json_response({})
+
+    async def _unfit(self, request: web.Request) -> web.Response:
+        self.desk.node_unfit(_node(request), str((await _content(request)).get("message", "")))
         return web.json_response({})
 
     async def _save(self, request: web.Request) -> web.Response:

@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from elastic_launcher.checkpoint.landmark import Landmark
+
 LOOPBACK = "127.0.0.1"
 
 
@@ -38,8 +40,10 @@ class Home:
         where: Where it listens.
         key: The job's key; outlives the coordinator where its nodes can't read a new one.
         code: What nodes run that see none of this machine's files: names and texts, the script first.
+        landmark: By which they know the folder of checkpoints; None where these are elsewhere, or nodes are here.
     """
 
     where: Where = HERE
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     code: Mapping[str, str] = field(default_factory=dict)
+    landmark: Landmark | None = None

@@ -37,9 +37,12 @@ def test_a_job_goes_on_from_an_object_store_alone_in_pods_of_another_namespace(t
             ledger.rename(ledger.with_suffix(".before.jsonl"))
         with staged(tmp_path, "restored") as stage:
             stage.launch(*flags, script=SCRIPT, argument=argument, retries=0, **reach)
-            started = stage.events.wait("job_started", timeout=LONG)
-            assert (started["term"], started["resumed_step"]) == (2, saved["step"])
-            formed(stage, 2, 0)
+            started = stage.events.wait("job_started", lambda event: event["term"] == 2, LONG)
+            assert started["resumed_step"] == saved["step"]
+            formed(stage, 2, 1)
             (tmp_path / "stop").touch()
             assert stage.wait() == 0
             assert_same_training(tmp_path, stage)
+            assert [event["generation"] for event in stage.events.of("generation_formed")] == [1, 2]
+            nodes = [event["node"] for event in stage.events.of("node_started")]
+            assert nodes == sorted(set(nodes))

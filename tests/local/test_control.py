@@ -59,6 +59,9 @@ class Desk:
     def node_notice(self, node: int, source: str) -> None:
         self.told.append(("notice", node, source))
 
+    def node_unfit(self, node: int, message: str) -> None:
+        self.told.append(("unfit", node, message))
+
     def rank_ended(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
         self.told.append(("rank_ended", node, local_rank, exit_code, signal))
 

@@ -20,11 +20,13 @@ import pytest
 from elastic_launcher.agent import processes
 from elastic_launcher.agent.echo import Echo
 from elastic_launcher.agent.log_sender import MOST_BEHIND, LogSender
-from elastic_launcher.agent.own_folder import ToldToGo, make_own_folder
+from elastic_launcher.agent.own_folder import ToldToGo, Unfit, make_own_folder
+from elastic_launcher.checkpoint.landmark import Landmark, landmark_of, put, remove
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.control import ControlClient, ControlRefused
 from elastic_launcher.coordinator.node_files import NodeFiles
 from elastic_launcher.coordinator.server import ControlServer
+from elastic_launcher.coordinator.where import Home
 from elastic_launcher.engines.local import node_environment
 from elastic_launcher.workdir import Layout, claim, read_job
 from tests.local.test_control import KEY, Desk
@@ -36,10 +38,12 @@ STORE = "127.0.0.1:29555"
 
 
 @asynccontextmanager
-async def serving(folder: Path, config: JobConfig, desk: Desk | None = None) -> AsyncIterator[tuple[str, Layout]]:
+async def serving(
+    folder: Path, config: JobConfig, desk: Desk | None = None, landmark: Landmark | None = None
+) -> AsyncIterator[tuple[str, Layout]]:
     """Serves a job's files; gives the URL, and the work directory that the launcher sees."""
     with claim(config, folder) as work_dir:
-        files = NodeFiles(config, work_dir.layout, STORE, CODE)
+        files = NodeFiles(config, work_dir.layout, STORE, Home(code=CODE, landmark=landmark))
         server = ControlServer(KEY, desk or Desk(), 4, files=files)
         try:
             yield await server.start(), work_dir.layout
@@ -168,25 +172,70 @@ def test_a_file_that_was_told_is_cut_and_goes_on(tmp_path: Path, monkeypatch: py
     assert path.read_bytes() == b"b\n"
 
 
+async def run_agent(folder: Path, url: str, theirs: Layout, **more: str) -> tuple[int | None, str]:
+    """Runs an agent that sees none of the launcher's files; returns its exit code, and what it said."""
+    inherited = node_environment(config_of(), theirs, os.environ)
+    kept = {name: value for name, value in inherited.items() if not name.startswith("ELASTIC_")}
+    (folder / "elsewhere").mkdir()
+    agent = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "elastic_launcher.agent"),
+        env={**kept, **variables(url), "TMPDIR": str(folder / "elsewhere"), **more},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    said, _ = await asyncio.wait_for(agent.communicate(), PATIENCE)
+    assert not list((folder / "elsewhere").iterdir())
+    return agent.returncode, said.decode()
+
+
 def test_an_agent_needs_nothing_but_an_address_and_a_key(tmp_path: Path) -> None:
     async def play() -> None:
         desk = Desk()
         async with serving(tmp_path, config_of(), desk) as (url, theirs):
-            inherited = node_environment(config_of(), theirs, os.environ)
-            kept = {name: value for name, value in inherited.items() if not name.startswith("ELASTIC_")}
-            (tmp_path / "elsewhere").mkdir()
-            agent = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "elastic_launcher.agent"),
-                env={**kept, **variables(url), "TMPDIR": str(tmp_path / "elsewhere")},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            said, _ = await asyncio.wait_for(agent.communicate(), PATIENCE)
-            assert agent.returncode == ExitCode.DONE, said.decode()
+            code, said = await run_agent(tmp_path, url, theirs)
+            assert code == ExitCode.DONE, said
             assert theirs.rank_log(NODE, 0).read_text() == "trained well\n"
             assert ("rank_ended", NODE, 0, 0, None) in desk.told
-            assert not list((tmp_path / "elsewhere").iterdir())
             assert not processes.find(str(theirs.path), spare=(os.getpid(),))
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("there", ["same", "other", "none"])
+def test_an_agent_looks_for_the_folder_of_checkpoints_before_it_starts_anything(tmp_path: Path, there: str) -> None:
+    folder, landmark = tmp_path / "claim", landmark_of("digits-x", KEY)
+    put(folder, landmark)
+    if there == "other":
+        remove(folder, landmark)
+        put(folder, landmark_of("digits-y", KEY))
+    elif there == "none":
+        folder.rename(tmp_path / "unmounted")
+
+    async def play() -> None:
+        desk = Desk()
+        async with serving(tmp_path, config_of(checkpoint_dir=str(folder)), desk, landmark) as (url, theirs):
+            code, said = await run_agent(tmp_path, url, theirs, ELASTIC_POD="digits-x-1-abcde")
+            if there == "same":
+                assert code == ExitCode.DONE, said
+                assert not [one for one in desk.told if one[0] == "unfit"]
+                return
+            ((what, node, why),) = desk.told
+            assert (what, node, code) == ("unfit", NODE, ExitCode.BAD_USAGE), said
+            wrong = "has no such folder" if there == "none" else "sees another folder there"
+            assert why.startswith(f"--checkpoint-dir is {folder}: node 1 (pod digits-x-1-abcde) {wrong}; ")
+            assert why in said
+            assert not theirs.rank_log(NODE, 0).exists()
+
+    asyncio.run(play())
+
+
+def test_a_node_without_the_jobs_data_is_unfit(tmp_path: Path) -> None:
+    async def play() -> None:
+        desk = Desk()
+        async with serving(tmp_path, config_of(data="/nowhere/mnist"), desk) as (url, _):
+            with pytest.raises(Unfit, match="--data is /nowhere/mnist: node 1 has nothing there; mount it in the pod"):
+                await asyncio.to_thread(make_own_folder, variables(url))
+            assert [one[0] for one in desk.told] == ["unfit"]
 
     asyncio.run(play())

@@ -10,7 +10,6 @@ import pytest
 
 from tests.local.test_checkpoint import LONG, Stage
 from tests.object_store import object_store
-from tests.support import EventFollower
 
 
 def test_a_job_goes_on_from_the_store_alone_and_without_it_trains_on(tmp_path: Path) -> None:
@@ -29,18 +28,27 @@ def test_a_job_goes_on_from_the_store_alone_and_without_it_trains_on(tmp_path: P
             stage.kill_everything(job)
         saved = job.events.of("checkpoint_saved")[-1]
         stage.work_dir.rename(tmp_path / "lost")  # another machine has none of its files
-        stage.runs = 0
+        with stage.run(1, 7, *options) as job:
+            stage.wait_steps(job, 3)
+            stage.kill_everything(job)
+        stage.work_dir.rename(tmp_path / "lost, too")
         with stage.run(1, 7, *options) as job:
             stage.wait_steps(job, 3)
             export = [sys.executable, "-m", "elastic_launcher", "checkpoint", "export", str(stage.work_dir)]
             said = subprocess.run([*export, "--to", str(tmp_path / "out.pt")], capture_output=True, text=True)
             assert said.returncode == 0 and f"saved in {store.url}/step-" in said.stdout, said.stderr
             stage.finish(job)
-    started = job.events.of("job_started")[0]
-    assert started["term"] == 2 and started["resumed_step"] >= saved["step"]
-    assert f"this job goes on from step {started['resumed_step']}, saved in {store.url}/step-" in job.stderr
-    before = EventFollower(tmp_path / "lost" / "events.jsonl").all()
-    assert stage.assert_like_plain([*before, *job.events.all()], 7) > saved["step"]
+    started = job.events.of("job_started")
+    assert [event["term"] for event in started] == [1, 2, 3]
+    assert saved["step"] <= started[1]["resumed_step"] <= started[2]["resumed_step"]
+    assert f"this job goes on from step {started[2]['resumed_step']}, saved in {store.url}/step-" in job.stderr
+    formed = job.events.of("generation_formed")
+    assert [(event["generation"], event["world_size"]) for event in formed] == [(1, 2), (2, 1), (3, 1)]
+    timeline = (stage.work_dir / "report.html").read_text().partition("<h2>Generations</h2>")[2]
+    assert timeline.partition("</table>")[0].count("<tr") == 1 + len(formed)
+    nodes = [event["node"] for event in job.events.of("node_started")]
+    assert nodes == sorted(set(nodes))
+    assert stage.assert_like_plain(job.events.all(), 7) > saved["step"]
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from elastic_launcher.checkpoint.remote import RemoteShelf
 from elastic_launcher.cli import launch
 from elastic_launcher.cli.launch import Showing
 from elastic_launcher.cli.places import share_gpus
-from elastic_launcher.config import JobConfig
-from elastic_launcher.events import Event
+from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.events import Event, read_events
+from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import WorkDirHeld, claim
+from tests.unit.checkpoint.checkpoints import publish_on
 
 
 class Recorder:
@@ -146,3 +151,38 @@ for number in range(3):
     result = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"v":1,"time":1.0,"kind":"job_started","generation":0}', "no checkpoint in file://.* can be used: .* is of"),
+        (
+            '{"v":9,"time":1.0,"kind":"job_started","generation":0}',
+            "the events in file:.* can't be gone on with: .*9",
+        ),
+    ],
+)
+def test_events_in_a_store_that_a_job_can_not_go_on_from_are_not_taken_for_its_own(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    url = (tmp_path / "store").as_uri()
+    publish_on(RemoteShelf(url, tmp_path / "cache"), 10)
+    (tmp_path / "store" / "events").mkdir()
+    (tmp_path / "store" / "events" / "t00000001-00000000-0.jsonl").write_text(f"{line}\n")
+    config = JobConfig(script="other.py", checkpoint_dir=url, work_dir="job")
+    with pytest.raises(ConfigError, match=said):
+        launch.launch(config, tmp_path)
+    assert not (tmp_path / "job" / "events.jsonl").exists()
+
+
+def test_a_launcher_with_an_empty_disk_goes_on_with_the_events_in_the_store(tmp_path: Path) -> None:
+    hint = {"gpus": {"guaranteed": 0, "allowed": 0, "limit": 4}}
+    (tmp_path / "hints.json").write_text(json.dumps({"apiVersion": "elastic-hints/v1", "defaults": hint}))
+    place = {"checkpoint_dir": (tmp_path / "store").as_uri(), "hints": str(tmp_path / "hints.json")}
+    for machine in ("a", "b", "c"):
+        assert launch.launch(JobConfig(script="train.py", work_dir=machine, **place), tmp_path) == ExitCode.NO_QUOTA
+    events = [read_events(tmp_path / machine / "events.jsonl") for machine in ("a", "b", "c")]
+    assert [event["term"] for event in events[2] if event.kind == "job_started"] == [1, 2, 3]
+    for before, after in pairwise(events):
+        assert list(after[: len(before)]) == list(before)

@@ -9,9 +9,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from elastic_launcher.checkpoint.landmark import MEND
+from elastic_launcher.checkpoint.storage import is_url
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines.kubernetes.job import JobPlan
-from elastic_launcher.engines.kubernetes.pod import Shape
+from elastic_launcher.engines.kubernetes.mounts import trouble_at
+from elastic_launcher.engines.kubernetes.pod import Shape, node_pod
 from elastic_launcher.engines.kubernetes.settle import PORTS, Site
 from elastic_launcher.engines.kubernetes.template import Document, node_container, read_template
 from elastic_launcher.engines.local import FAULT
@@ -58,7 +61,7 @@ def make_plan(
         environment: The launcher's own variables.
 
     Raises:
-        ConfigError: If GPUs are called what they can't be.
+        ConfigError: If GPUs are called what they can't be, or the template's pod can't keep what is saved.
     """
     if config.gpu_resource != NO_GPUS and not _RESOURCE.fullmatch(config.gpu_resource):
         raise ConfigError(
@@ -85,6 +88,10 @@ def make_plan(
         grace_seconds=max(LEAST_GRACE, math.ceil(config.grace_period)),
         run_as_user=os.getuid() or None,
     )
+    pod = node_pod(template, shape, {}, {})
+    for option, place in (("--checkpoint-dir", config.checkpoint_dir), ("--output", config.output)):
+        if place and not is_url(place) and (trouble := trouble_at(place, pod)):
+            raise ConfigError(f"{option} is {place}: {trouble}; {MEND}")
     return JobPlan(site.names, site.owner, template, shape)
 
 

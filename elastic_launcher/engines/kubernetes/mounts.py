@@ -1,0 +1,53 @@
+"""Can what a node writes at a path be seen by others? Where its pod alone has the place, that is known beforehand.
+
+The law: only what is certain is refused. A claim may be the wrong one, and a webhook may add what the template lacks:
+the node itself finds that out.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from typing import Any
+
+from elastic_launcher.engines.kubernetes.template import node_container
+
+_OWN = ("emptyDir", "ephemeral")
+"""Volumes that come and go with a pod."""
+_FIXED = ("configMap", "secret", "downwardAPI", "projected", "image")
+"""Volumes that no pod writes to."""
+
+
+def trouble_at(path: str, pod: Mapping[str, Any]) -> str:
+    """Returns why a node's pod can't keep what others are to read at a path, as far as that is certain; else "".
+
+    Args:
+        path: The path, absolute.
+        pod: The pod's template, complete.
+    """
+    mount = _mount_of(posixpath.normpath(path), pod["spec"]["containers"][node_container(pod)])
+    if mount is None:
+        return ""
+    volume: Mapping[str, Any] = next(
+        (one for one in pod["spec"].get("volumes") or () if one["name"] == mount["name"]), {}
+    )
+    where = f"volume {mount['name']} of the nodes' pods, mounted at {mount['mountPath']},"
+    for kind in _OWN:
+        if kind in volume:
+            return f"{where} is of the kind {kind}: each pod has its own, which goes with it"
+    for kind in _FIXED:
+        if kind in volume:
+            return f"{where} is of the kind {kind}, to which nobody can write"
+    if mount.get("readOnly") or (volume.get("persistentVolumeClaim") or {}).get("readOnly"):
+        return f"{where} is read-only"
+    return ""
+
+
+def _mount_of(path: str, container: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Returns the mount that a path lies in: the innermost one."""
+    found = [
+        one
+        for one in container.get("volumeMounts") or ()
+        if posixpath.commonpath([path, posixpath.normpath(one["mountPath"])]) == posixpath.normpath(one["mountPath"])
+    ]
+    return max(found, key=lambda one: len(posixpath.normpath(one["mountPath"])), default=None)
