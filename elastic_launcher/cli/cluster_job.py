@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import getpass
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elastic_launcher.cli.folders import JobName
+from elastic_launcher.cli.folders import SCHEME, JobName
 from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL, NODE_LABEL
 from elastic_launcher.engines.kubernetes.service import STOP, Record, read_record
 from elastic_launcher.engines.kubernetes.template import node_container
@@ -19,6 +19,7 @@ from elastic_launcher.kube.collection import Change, Collection, Snapshot, chang
 from elastic_launcher.kube.login import log_in
 from elastic_launcher.options import ConfigError
 
+NOT_FOUND = 404
 _LINE = re.compile(rb"\[local rank (\d+)\] (.*)", re.DOTALL)
 
 
@@ -119,11 +120,30 @@ async def cluster_job(wanted: JobName) -> AsyncGenerator[ClusterJob, None]:
         found = await api.request("GET", f"/api/v1/namespaces/{namespace}/services", query={"labelSelector": JOB_LABEL})
         jobs = {one["metadata"]["labels"][JOB_LABEL]: one for one in found["items"]}
         names = _matching(jobs, wanted.name)
+        if not jobs and wanted.namespace:
+            await _check_namespace(api, namespace)
         if len(names) != 1:
-            there = ", ".join(sorted(names or jobs)) or "none"
-            what = f"{len(names)} jobs" if names else "no job"
-            raise ConfigError(f"namespace {namespace} has {what} of the name {wanted.name}; there: {there}")
+            raise ConfigError(_told(wanted, namespace, names, jobs))
         yield ClusterJob(api, jobs[names[0]])
+
+
+async def _check_namespace(api: Api, name: str) -> None:
+    """Says that a namespace is not there: whoever asks for what is in it is told that it is empty."""
+    try:
+        await api.request("GET", f"/api/v1/namespaces/{name}")
+    except ApiError as error:
+        if error.status == NOT_FOUND:  # who may not ask is told of the job
+            raise ConfigError(f"there is no namespace {name} at {api.login.server}") from error
+
+
+def _told(wanted: JobName, namespace: str, names: Sequence[str], jobs: Mapping[str, Any]) -> str:
+    """Returns why a name means no job, or more than one, and what there is."""
+    there = ", ".join(sorted(names or jobs)) or "none"
+    what = f"{len(names)} jobs" if names else "no job"
+    elsewhere = (
+        f"; for another namespace: {SCHEME}NAMESPACE/{wanted.name}" if not names and not wanted.namespace else ""
+    )
+    return f"namespace {namespace} has {what} of the name {wanted.name}; there: {there}{elsewhere}"
 
 
 def _matching(jobs: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:

@@ -39,24 +39,40 @@ def log_in() -> Login:
     """Returns how the cluster is spoken to that KUBECONFIG, ~/.kube/config, or else the pod that this runs in names.
 
     Raises:
-        ConfigError: If there is none, or the client library is not installed.
+        ConfigError: If there is none, what names it can't be used, or the client library is not installed.
     """
     try:
-        from kubernetes import client, config
+        from kubernetes import config
     except ImportError as error:
         raise ConfigError(f"a cluster needs {error.name}: pip install 'elastic-launcher[kubernetes]'") from error
-    found = client.Configuration()
+    files = _kubeconfigs()
     try:
-        if _kubeconfigs():
-            config.load_kube_config(client_configuration=found)
-        else:
-            config.load_incluster_config(client_configuration=found)
-    except config.ConfigException as error:
-        place = f"of {os.pathsep.join(_kubeconfigs())}" if _kubeconfigs() else "here: there is no kubeconfig, nor a pod"
-        raise ConfigError(f"no cluster is known {place} ({error}); set KUBECONFIG") from error
+        return _read(config, os.pathsep.join(files))
+    except Exception as error:  # noqa: BLE001 - the library checks nothing of what it reads: any type may be wrong
+        why = " ".join(str(error).split()) or type(error).__name__
+        if files:
+            where = os.pathsep.join(files)
+            raise ConfigError(f"kubeconfig {where} can't be used ({why}): mend it, or set KUBECONFIG") from error
+        raise ConfigError(f"no cluster is known: {_absent()}, and this is no pod of one ({why})") from error
+
+
+def _read(config: Any, files: str) -> Login:
+    """Returns what kubeconfigs say; where there are none, what a pod is given."""
+    from kubernetes.client import Configuration
+
+    found = Configuration()
+    if files:
+        config.load_kube_config(files, client_configuration=found)
+        _, active = config.list_kube_config_contexts(files)
+        namespace = str(active["context"].get("namespace") or "default")
+    else:
+        config.load_incluster_config(client_configuration=found)
+        namespace = NAMESPACE_FILE.read_text().strip()
+    if not found.host.startswith(("http://", "https://")):
+        raise ValueError(f"its server is {found.host!r}; it must begin with https://")
     return Login(
         server=found.host.rstrip("/"),
-        namespace=_namespace(config),
+        namespace=namespace,
         tls=_tls(found) if found.host.startswith("https:") else None,
         authorization=lambda: found.get_api_key_with_prefix("authorization") or "",
         tls_server_name=found.tls_server_name,
@@ -64,17 +80,19 @@ def log_in() -> Login:
     )
 
 
+def _named() -> str:
+    return os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
+
+
 def _kubeconfigs() -> list[str]:
     """Returns the files that kubectl would read, as far as they are there."""
-    named = os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
-    return [path for path in named.split(os.pathsep) if os.path.exists(path)]
+    return [path for path in _named().split(os.pathsep) if os.path.exists(path)]
 
 
-def _namespace(config: Any) -> str:
-    if _kubeconfigs():
-        _, active = config.list_kube_config_contexts()
-        return str(active["context"].get("namespace") or "default")
-    return NAMESPACE_FILE.read_text().strip()
+def _absent() -> str:
+    if os.environ.get("KUBECONFIG"):
+        return f"KUBECONFIG names {_named()}, which is not there"
+    return f"there is no {_named()}, KUBECONFIG is not set"
 
 
 def _tls(found: Any) -> ssl.SSLContext:

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from elastic_launcher.config import JobConfig
+from elastic_launcher.engines.kubernetes.job import JobPlan
 from elastic_launcher.engines.kubernetes.mounts import trouble_at
-from elastic_launcher.engines.kubernetes.plan import make_plan
+from elastic_launcher.engines.kubernetes.plan import given_template, make_plan
 from elastic_launcher.engines.kubernetes.pod import node_pod
 from elastic_launcher.options import ConfigError
 from tests.unit.kubernetes.templates import SHAPE, template
-from tests.unit.kubernetes.test_plan import config_of, settled
+from tests.unit.kubernetes.test_plan import SITE, config_of
 
 CLAIM: dict[str, Any] = {"persistentVolumeClaim": {"claimName": "work"}}
 
@@ -20,6 +22,10 @@ CLAIM: dict[str, Any] = {"persistentVolumeClaim": {"claimName": "work"}}
 def trouble(path: str, *mounts: dict[str, Any], **volumes: dict[str, Any]) -> str:
     named = [{"name": name, **volume} for name, volume in volumes.items()]
     return trouble_at(path, node_pod(template({"volumeMounts": list(mounts)}, volumes=named), SHAPE, {}, {}))
+
+
+def plan(config: JobConfig) -> JobPlan:
+    return make_plan(config, given_template(config), SITE)
 
 
 def at(path: str, name: str = "work", **more: Any) -> dict[str, Any]:
@@ -67,10 +73,10 @@ def test_such_a_place_is_named_before_a_node_is_made(tmp_path: Path) -> None:
     volume = "volumes: [{name: work, emptyDir: {}}]"
     file.write_text(f"spec: {{containers: [{{name: n, volumeMounts: [{{name: work, mountPath: /claim}}]}}], {volume}}}")
     with pytest.raises(ConfigError, match=r"^--checkpoint-dir is /claim: volume work .*; launcher and nodes need one"):
-        make_plan(config_of(pod_template=str(file)), settled())
+        plan(config_of(pod_template=str(file)))
 
 
 def test_a_model_that_would_go_with_its_pod_is_refused_likewise() -> None:
     with pytest.raises(ConfigError, match=r"^--output is /tmp/model\.pt: volume .* is of the kind emptyDir"):
-        make_plan(config_of(output="/tmp/model.pt"), settled())
-    assert make_plan(config_of(output="s3://bucket/tmp/model.pt"), settled())
+        plan(config_of(output="/tmp/model.pt"))
+    assert plan(config_of(output="s3://bucket/tmp/model.pt"))
