@@ -133,7 +133,7 @@ def test_a_job_survives_two_launchers_and_its_report_tells_of_every_generation(s
 def test_a_launcher_that_is_moved_while_it_still_waits_for_a_rank_leaves_the_job_to_the_next(stage: Stage) -> None:
     limits = ("--heartbeat-timeout=90", "--orphan-timeout=180")
     stage.launch("--nodes=2:2", *limits, script=SCRIPT, argument=options(stage.folder, pace=PACE))
-    formed(stage, 2, 0)
+    formed(stage, 2, 0, LONG)
     before, pids = stage.uids(), processes(stage)
     wake = send_ranks(stage, 2, "SIGSTOP")
     evict(stage, stage.launchers()[-1]["metadata"]["name"])
