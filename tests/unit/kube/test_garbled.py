@@ -19,15 +19,20 @@ PATIENCE = 30.0
 def test_a_watch_goes_on_after_something_that_is_no_event() -> None:
     async def steps() -> None:
         server = ApiServer()
-        async with server.serve() as login, Api(login) as api, asyncio.timeout(PATIENCE):
-            async with aclosing(changes(api, Collection(PATH, name="hints"))) as found:
-                assert isinstance(await anext(found), Snapshot)
-                following = asyncio.ensure_future(anext(found))
-                await server.watched()
-                server.garble()
-                server.put("hints", {"a": "1"})
-                change = await following
-                assert isinstance(change, Change) and change.object["data"] == {"a": "1"}
+        collection = Collection(PATH, name="hints")
+        async with (
+            asyncio.timeout(PATIENCE),
+            server.serve() as login,
+            Api(login) as api,
+            aclosing(changes(api, collection)) as found,
+        ):
+            assert isinstance(await anext(found), Snapshot)
+            following = asyncio.ensure_future(anext(found))
+            await server.watched()
+            server.garble()
+            server.put("hints", {"a": "1"})
+            change = await following
+            assert isinstance(change, Change) and change.object["data"] == {"a": "1"}
 
     asyncio.run(steps())
 
