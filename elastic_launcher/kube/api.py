@@ -25,6 +25,8 @@ PAUSES = (0.2, 0.4, 0.8, 1.6, 3.2)
 """Seconds between tries, at most: a request is given up after some 6 s."""
 LONG_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
 """The same for a launcher that starts: its API server may just be restarted."""
+MOST_SHOWN = 200
+"""Characters of an answer that is none of the API's."""
 NOT_YET, BUSY, SERVER_FAILED = 403, 429, 500
 
 Answer = TypeVar("Answer")
@@ -91,7 +93,9 @@ class Api:
             ApiError: If it refuses, or can't be reached.
         """
         async with self._answer(method, path, body, query, content_type, ANSWER_SECONDS) as answer:
-            found: dict[str, Any] = await answer.json(content_type=None)
+            found = await answer.json(content_type=None)
+            if not isinstance(found, dict):
+                raise ValueError(f"it answers {str(found)[:MOST_SHOWN]!r}")
             return found
 
     async def stream(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
@@ -121,10 +125,13 @@ class Api:
             async for chunk in answer.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
-                    event: dict[str, Any] = json.loads(line)
-                    if event["type"] == "ERROR":
-                        raise _refusal(event["object"], int(event["object"].get("code", 0)))
-                    yield event
+                    match json.loads(line):
+                        case {"type": "ERROR", "object": {} as status}:
+                            raise _refusal(status, int(status.get("code", 0)))
+                        case {"type": str(), "object": {"metadata": {"resourceVersion": str()}}} as event:
+                            yield event
+                        case _:
+                            raise ValueError(f"it answers {line[:MOST_SHOWN]!r}")
 
     @contextlib.asynccontextmanager
     async def _answer(
@@ -190,7 +197,7 @@ async def _document(answer: aiohttp.ClientResponse) -> dict[str, Any]:
         found = json.loads(text)
     except ValueError:
         found = None
-    return found if isinstance(found, dict) else {"message": f"{answer.status} {answer.reason}: {text[:200]}"}
+    return found if isinstance(found, dict) else {"message": f"{answer.status} {answer.reason}: {text[:MOST_SHOWN]}"}
 
 
 def _refusal(status: Mapping[str, Any], code: int, retry_after: str = "") -> ApiError:

@@ -1,4 +1,4 @@
-"""Jobs that the API server forbids for now, and rights that are taken away: nodes wait, and it is said why."""
+"""What the API server forbids for now, and what machines refuse: nodes wait, and it is said why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.engines.kubernetes.pods import Cause, Running
-from elastic_launcher.kube.api import MERGE
+from elastic_launcher.kube.api import MERGE, Api
+from elastic_launcher.kube.login import log_in
 from tests.cluster.ends import end_training
 from tests.cluster.stage import HINTS, LONG, NAME, RULES, Stage, staged
 from tests.cluster.test_engine import LOOK, cluster
@@ -45,6 +46,26 @@ def test_a_node_whose_job_a_quota_forbids_waits_and_runs_once_that_is_raised() -
     asyncio.run(steps())
 
 
+@pytest.mark.thorough
+def test_a_pod_that_its_machine_refuses_is_no_failure_and_the_next_is_made_after_a_pause() -> None:
+    greedy = {"name": "node", "resources": {"requests": {"cpu": "1000"}, "limits": {"cpu": "1000"}}}
+
+    async def steps() -> None:
+        async with Api(log_in()) as api:
+            machine = (await api.request("GET", "/api/v1/nodes"))["items"][0]["metadata"]["name"]
+        # a named machine is no matter of the scheduler's, which would not have chosen it
+        async with cluster("refused", nodeName=machine, containers=[greedy]) as (_, _, make):
+            played = make()
+            await played.start(1)
+            gone = await played.exit(1)
+            assert gone.taken and "OutOfcpu" in gone.why
+            await played.start(2)
+            assert "a machine refused the last one: OutOfcpu" in await played.why(2, Cause.ROOM)
+            assert (await played.exit(2)).taken
+
+    asyncio.run(steps())
+
+
 @pytest.mark.machine
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
@@ -62,7 +83,9 @@ def test_rights_that_are_taken_away_are_said_once_and_so_is_their_return(stage: 
     assert "manifests/overlays/plain grants that; it was granted before, and is tried again" in told
     stage.allow(2)
     waits = stage.events.wait("warning", lambda event: "1 of 2 nodes pending" in event["message"], LONG)["message"]
-    assert 'cannot create resource "jobs"' in waits and "Training goes on with 1" in waits
+    assert (
+        'cannot create resource "jobs"' in waits and "Training goes on with 1; grant the launcher that right" in waits
+    )
     grant(RULES)
     stage.events.wait("warning", lambda event: "jobs.batch" in event["message"] and "again" in event["message"], LONG)
     formed(stage, 2, first["generation"], LONG)

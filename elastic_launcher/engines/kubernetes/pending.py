@@ -16,6 +16,7 @@ _ADVICE = {
     Cause.QUOTA: "raise the ResourceQuota, or lower `allowed` of the hints",
     Cause.ROOM: "free GPUs, add machines, or lower `allowed` of the hints",
     Cause.REFUSED: "change the pod template, or what refuses it",
+    Cause.RIGHT: "grant the launcher that right",
     Cause.IMAGE: "check the image's name and the pull secrets",
     Cause.CONTAINER: "check the pod template",
     Cause.STARTING: "",

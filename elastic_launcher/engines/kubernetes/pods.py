@@ -32,6 +32,7 @@ class Cause(StrEnum):
     QUOTA = "quota"
     ROOM = "room"
     REFUSED = "refused"
+    RIGHT = "right"
     IMAGE = "image"
     CONTAINER = "container"
     STARTING = "starting"
@@ -105,6 +106,7 @@ _IMAGE = {
 }
 _REFUSED = re.compile(r'^(Error creating: )?([a-z.]+ "[^"]*" is forbidden: )?')
 """Names a Job or a pod that never was, pods another at each try."""
+_NO_RIGHT = re.compile(r'User ".*" cannot \w+ resource "')
 _ORDINARY = {"", "ContainerCreating", "PodInitializing"}
 _TAKEN = {"Preempting", "Preempted", "Terminated", "NodeShutdown", "Shutdown", "NodeLost"}
 """Reasons of failed pods that are the cluster's doing; one that was evicted for its own limits has no condition."""
@@ -183,7 +185,9 @@ def _without_pod(job: Document | None, events: Sequence[Document]) -> Standing:
 def refused(message: str) -> Waiting:
     """Returns what a node waits for whose Job, or pod, the API server refuses for now."""
     why = one_line(_REFUSED.sub("", message))
-    return Waiting(Cause.QUOTA if "exceeded quota" in why else Cause.REFUSED, why)
+    if "exceeded quota" in why:
+        return Waiting(Cause.QUOTA, why)
+    return Waiting(Cause.RIGHT if _NO_RIGHT.search(why) else Cause.REFUSED, why)
 
 
 def _waiting(pod: Document, state: Document, events: Sequence[Document]) -> Waiting:

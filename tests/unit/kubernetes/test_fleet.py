@@ -183,6 +183,7 @@ def test_events_that_could_not_be_read_are_asked_for_again(status: int, monkeypa
             await fleet.start(NodeSpec(1, 1, 1))
             while api.told:
                 await asyncio.sleep(0.01)
+            assert fleet.take_exits() == []
 
     asyncio.run(steps())
 

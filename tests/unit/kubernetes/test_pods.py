@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_launcher.engines.kubernetes.pods import Cause, Gone, Leaving, Running, Waiting, standing, turned_away
+from elastic_launcher.engines.kubernetes.pods import (
+    Cause,
+    Gone,
+    Leaving,
+    Running,
+    Waiting,
+    refused,
+    standing,
+    turned_away,
+)
 from elastic_launcher.engines.kubernetes.taints import notice_of
 
 LABELS = {"elastic-launcher/job": "digits-x", "elastic-launcher/node": "3"}
@@ -136,6 +145,30 @@ SECURITY = (
 def test_why_a_node_waits(of_job: Any, of_pod: Any, events: list[str], cause: Cause, why: str) -> None:
     documents = [{"reason": "FailedCreate", "type": "Warning", "message": message} for message in events]
     assert standing(of_job, of_pod, documents) == Waiting(cause, why)
+
+
+@pytest.mark.parametrize(
+    ("message", "cause", "why"),
+    [
+        (
+            'jobs.batch "digits-x-3" is forbidden: exceeded quota: jobs, used: count/jobs.batch=2',
+            Cause.QUOTA,
+            "exceeded quota: jobs, used: count/jobs.batch=2",
+        ),
+        (
+            'jobs.batch is forbidden: User "system:serviceaccount:ml:launcher" cannot create resource "jobs"',
+            Cause.RIGHT,
+            'jobs.batch is forbidden: User "system:serviceaccount:ml:launcher" cannot create resource "jobs"',
+        ),
+        (
+            'admission webhook "a.b" denied the request: no',
+            Cause.REFUSED,
+            'admission webhook "a.b" denied the request: no',
+        ),
+    ],
+)
+def test_why_a_job_is_refused(message: str, cause: Cause, why: str) -> None:
+    assert refused(message) == Waiting(cause, why)
 
 
 def test_a_volume_that_cannot_be_had_is_said_by_its_event() -> None:
