@@ -273,13 +273,14 @@ def read_job(path: Path) -> tuple[str, JobConfig]:
     return str(document["id"]), JobConfig.from_dict(document["config"])
 
 
-def note_term(layout: Layout, term: int) -> None:
-    """Has ``job.json`` say that this run is a later one than the folder tells.
+def note_past(layout: Layout, past: Past) -> None:
+    """Has ``job.json`` say that more was used up before this run than the folder tells.
 
     Raises:
         OSError: If it can't be written.
     """
-    write_json(layout.job, (_read_json(layout.job) or {}) | {"term": term})
+    known = {"term": past.term, "first_node": past.first_node, "first_member": past.first_member}
+    write_json(layout.job, (_read_json(layout.job) or {}) | known)
 
 
 def write_json(path: Path, document: dict[str, Any], mode: int = 0o644) -> None:

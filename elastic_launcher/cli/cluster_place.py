@@ -28,7 +28,7 @@ from elastic_launcher.hints.reference import parse_reference
 from elastic_launcher.kube.api import ApiError
 from elastic_launcher.kube.login import log_in
 from elastic_launcher.options import ConfigError
-from elastic_launcher.workdir import Past, WorkDir, note_term
+from elastic_launcher.workdir import Past, WorkDir, note_past
 
 EVERYWHERE = "0.0.0.0"
 PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
@@ -78,15 +78,14 @@ class ClusterPlace:
         found = self._ask_for_nodes()
         with contextlib.suppress(OSError, EventError):
             past = past_after(past, read_events(self._work_dir.layout.events))
-        term = max(past.term, self._settled.record.term)
-        if term != past.term:
-            note_term(self._work_dir.layout, term)
-        return replace(
+        past = replace(
             past,
-            term=term,
+            term=max(past.term, self._settled.record.term),
             first_node=max([past.first_node, *(spec.node + 1 for spec in found)]),
             first_member=max([past.first_member, *(spec.first_member + spec.nproc_per_node for spec in found)]),
         )
+        note_past(self._work_dir.layout, past)
+        return past
 
     def find(self) -> Sequence[NodeSpec]:
         """Returns the nodes that the cluster has of this job, and follows them from now on."""

@@ -18,7 +18,7 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Saved
 from elastic_launcher.coordinator.state import Rules, State
 from elastic_launcher.options import ConfigError
-from elastic_launcher.workdir import Layout, Past, note_term, write_json
+from elastic_launcher.workdir import Layout, Past, note_past, write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def own_term(config: JobConfig, layout: Layout, past: Past) -> Past:
         raise ConfigError(f"--checkpoint-dir: {error}") from error
     if last >= past.term:
         past = replace(past, term=last + 1)
-        note_term(layout, past.term)
+        note_past(layout, past)
     return past
 
 
