@@ -272,13 +272,13 @@ def read_job(path: Path) -> tuple[str, JobConfig]:
 
 
 def note_past(layout: Layout, past: Past) -> None:
-    """Has ``job.json`` say that earlier runs have used up more than the folder tells.
+    """Has ``job.json`` say that more was used up before this run than the folder tells.
 
     Raises:
         OSError: If it can't be written.
     """
-    used = {"term": past.term, "first_node": past.first_node, "first_member": past.first_member}
-    write_json(layout.job, (_read_json(layout.job) or {}) | used)
+    known = {"term": past.term, "first_node": past.first_node, "first_member": past.first_member}
+    write_json(layout.job, (_read_json(layout.job) or {}) | known)
 
 
 def write_json(path: Path, document: dict[str, Any], mode: int = 0o644) -> None:

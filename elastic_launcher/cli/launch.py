@@ -32,7 +32,7 @@ from elastic_launcher.hints.reference import parse_reference
 from elastic_launcher.options import ConfigError
 from elastic_launcher.report.state import JobState
 from elastic_launcher.report.words import plural
-from elastic_launcher.workdir import JobDone, WorkDir, WorkDirHeld, claim
+from elastic_launcher.workdir import JobDone, WorkDir, WorkDirHeld, claim, note_past
 
 if TYPE_CHECKING:
     from elastic_launcher.cli.display import Display
@@ -194,6 +194,7 @@ def _events(config: JobConfig, work_dir: WorkDir) -> Iterator[EventLog]:
         if recalled:
             say(f"the events so far are from {config.checkpoint_dir}")
             work_dir.past = past_after(work_dir.past, read_events(path))
+            note_past(work_dir.layout, work_dir.past)
         with contextlib.closing(EventLog(path)) as events:
             yield events
     except (ConfigError, EventError) as error:

@@ -186,3 +186,16 @@ def test_a_launcher_with_an_empty_disk_goes_on_with_the_events_in_the_store(tmp_
     assert [event["term"] for event in events[2] if event.kind == "job_started"] == [1, 2, 3]
     for before, after in pairwise(events):
         assert list(after[: len(before)]) == list(before)
+
+
+def test_numbers_that_were_used_on_another_machine_are_not_used_again_by_a_later_launch_here(tmp_path: Path) -> None:
+    hint = {"gpus": {"guaranteed": 0, "allowed": 0, "limit": 4}}
+    (tmp_path / "hints.json").write_text(json.dumps({"apiVersion": "elastic-hints/v1", "defaults": hint}))
+    (tmp_path / "store" / "events").mkdir(parents=True)
+    started = Event("node_started", 1.0, 0, {"node": 2, "members": [5, 6, 7, 8]})
+    (tmp_path / "store" / "events" / "t00000001-00000000-0.jsonl").write_text(started.to_line())
+    place = {"checkpoint_dir": (tmp_path / "store").as_uri(), "hints": str(tmp_path / "hints.json")}
+    config = JobConfig(script="train.py", work_dir="job", **place)
+    assert launch.launch(config, tmp_path) == ExitCode.NO_QUOTA
+    with claim(config, tmp_path) as work_dir:
+        assert (work_dir.past.first_node, work_dir.past.first_member) == (3, 9)

@@ -45,9 +45,8 @@ def trouble_at(path: str, pod: Mapping[str, Any]) -> str:
 
 def _mount_of(path: str, container: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Returns the mount that a path lies in: the innermost one."""
-    found = [
-        one
-        for one in container.get("volumeMounts") or ()
-        if posixpath.commonpath([path, posixpath.normpath(one["mountPath"])]) == posixpath.normpath(one["mountPath"])
-    ]
-    return max(found, key=lambda one: len(posixpath.normpath(one["mountPath"])), default=None)
+    mounts = {
+        posixpath.normpath(posixpath.join("/", one["mountPath"])): one for one in container.get("volumeMounts") or ()
+    }
+    found = [place for place in mounts if posixpath.commonpath([path, place]) == place]
+    return mounts[max(found, key=len)] if found else None
