@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 
 from elastic_launcher.cli.hint_places import Change
 from elastic_launcher.hints.configmap import KEY, hint_of
@@ -21,10 +24,14 @@ class ConfigMapPlace:
 
     Args:
         reference: Which; it need not be there.
+
+    Raises:
+        ConfigError: If no cluster is known.
     """
 
     def __init__(self, reference: Reference) -> None:
-        self._reference = reference
+        self._login = log_in()
+        self._reference = replace(reference, namespace=reference.namespace or self._login.namespace)
 
     @property
     def name(self) -> str:
@@ -37,7 +44,8 @@ class ConfigMapPlace:
         Raises:
             OSError: If there is none, or it can't be read.
         """
-        return asyncio.run(self._read())
+        with self._named_errors():
+            return asyncio.run(self._read())
 
     def edit(self, change: Change) -> None:
         """Changes the document, or makes it, so that no edit of others is lost.
@@ -45,17 +53,23 @@ class ConfigMapPlace:
         Raises:
             OSError: If it can't be written.
         """
-        asyncio.run(self._edit(change))
+        with self._named_errors():
+            asyncio.run(self._edit(change))
 
     async def _read(self) -> str:
-        async with Api(log_in()) as api:
-            found = hint_of(await api.request("GET", f"{self._path(api)}/{self._reference.name}"))
+        async with Api(self._login) as api:
+            try:
+                found = hint_of(await api.request("GET", f"{self._path}/{self._reference.name}"))
+            except ApiError as error:
+                if error.status != NOT_FOUND:
+                    raise
+                raise OSError(f"{self.name} is not there; `elastic-launcher hints set` makes one") from error
         if found.text is None:
             raise OSError(f"{self.name}: {found.error}")
         return str(found.text)
 
     async def _edit(self, change: Change) -> None:
-        async with Api(log_in()) as api:
+        async with Api(self._login) as api:
             for attempt in range(1, TRIES + 1):
                 try:
                     return await self._try(api, change)
@@ -65,7 +79,7 @@ class ConfigMapPlace:
 
     async def _try(self, api: Api, change: Change) -> None:
         """Edits what is there now; refused with a conflict where somebody else was faster."""
-        path = self._path(api)
+        path = self._path
         try:
             found = await api.request("GET", f"{path}/{self._reference.name}")
         except ApiError as error:
@@ -73,11 +87,21 @@ class ConfigMapPlace:
                 raise
             await api.request("POST", path, {"metadata": {"name": self._reference.name}, "data": {KEY: change("")}})
             return
-        changed = change(hint_of(found).text or "")
-        flat = bool(found.get("data")) and KEY not in found["data"]
+        old = hint_of(found).text
+        changed = change(old or "")
+        flat = old is not None and KEY not in found["data"]
         version = {"resourceVersion": found["metadata"]["resourceVersion"]}
         body = {"metadata": version, "data": json.loads(changed) if flat else {KEY: changed}}
         await api.request("PATCH", f"{path}/{self._reference.name}", body, content_type=MERGE)
 
-    def _path(self, api: Api) -> str:
-        return f"/api/v1/namespaces/{self._reference.namespace or api.login.namespace}/configmaps"
+    @property
+    def _path(self) -> str:
+        return f"/api/v1/namespaces/{self._reference.namespace}/configmaps"
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """Says which ConfigMap was refused."""
+        try:
+            yield
+        except ApiError as error:
+            raise OSError(f"{self.name}: {error}") from error

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
+from elastic_launcher.hints.document import is_flat
 from elastic_launcher.hints.reference import Reference
 from elastic_launcher.hints.source import HintRead
 from elastic_launcher.kube.api import Api, ApiError
@@ -29,8 +30,9 @@ def hint_of(found: Mapping[str, Any] | None) -> HintRead:
         return HintRead(data[KEY], identity)
     if KEY in (found.get("binaryData") or {}):
         return HintRead(None, identity, f"its key {KEY} is under binaryData; it must be a text, under data")
-    if not data:
-        return HintRead(None, identity, f"it has no key {KEY}")
+    if not any(map(is_flat, data)):
+        there = f", but {', '.join(sorted(data))}" if data else ""
+        return HintRead(None, identity, f"it has no key {KEY}{there}")
     return HintRead(json.dumps(data), identity)
 
 

@@ -103,7 +103,7 @@ def parse(text: str | bytes) -> Document:
         HintError: If it can't be used; the message says where and why, and what it must be.
     """
     found = load(text)
-    if "apiVersion" not in found and (any(map(_is_flat, found)) or _all_texts(found)):
+    if "apiVersion" not in found and (any(map(is_flat, found)) or _all_texts(found)):
         return _parse_flat(found)
     return _parse_document(found)
 
@@ -131,7 +131,8 @@ def load(text: str | bytes) -> dict[str, Any]:
     return found
 
 
-def _is_flat(key: str) -> bool:
+def is_flat(key: str) -> bool:
+    """Whether a key of an object is one of the flat form."""
     kind, _, name = key.partition(".")
     return key == "default" or (kind in MATCH_KEYS and name != "")
 
@@ -146,7 +147,7 @@ def _parse_flat(found: Mapping[str, Any]) -> Document:
     defaults: Entry | None = None
     for key, text in found.items():
         kind, _, name = key.partition(".")
-        if not _is_flat(key):
+        if not is_flat(key):
             known = ", ".join(f"{one}.NAME" for one in MATCH_KEYS)
             raise HintError(
                 f"{quoted(key)} is no key of the flat form; it must be default, {known} "

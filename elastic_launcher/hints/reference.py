@@ -24,7 +24,8 @@ class Reference:
     name: str
 
     def __str__(self) -> str:
-        return f"ConfigMap {self.namespace}/{self.name}" if self.namespace else f"ConfigMap {self.name}"
+        own = f"ConfigMap {self.name} in the launcher's own namespace"
+        return f"ConfigMap {self.namespace}/{self.name}" if self.namespace else own
 
 
 def parse_reference(text: str) -> Reference | None:

@@ -20,6 +20,7 @@ ANSWER_SECONDS = 15.0
 WATCH_SECONDS = 30
 """A watch is begun anew after so long: what a connection that died in silence would hide is seen by then."""
 QUIET_SECONDS = WATCH_SECONDS + 5.0
+UNAUTHORIZED = 401
 MERGE = "application/merge-patch+json"
 PAUSES = (0.2, 0.4, 0.8, 1.6, 3.2)
 """Seconds between tries, at most: a request is given up after some 6 s."""
@@ -203,4 +204,7 @@ async def _document(answer: aiohttp.ClientResponse) -> dict[str, Any]:
 def _refusal(status: Mapping[str, Any], code: int, retry_after: str = "") -> ApiError:
     """Returns the error that a Status of the API stands for."""
     seconds = retry_after if retry_after.isdecimal() else (status.get("details") or {}).get("retryAfterSeconds", 0)
-    return ApiError(code, status.get("reason", ""), status.get("message", f"refused with {code}"), float(seconds))
+    message = status.get("message", f"refused with {code}")
+    if code == UNAUTHORIZED:
+        message = f"the API server does not take these credentials ({message}): log in again, or mend the kubeconfig"
+    return ApiError(code, status.get("reason", ""), message, float(seconds))

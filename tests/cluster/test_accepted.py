@@ -4,26 +4,54 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from elastic_launcher.engines.kubernetes.identity import Names, job_id
 from elastic_launcher.engines.kubernetes.job import node_job
+from elastic_launcher.engines.kubernetes.template import PodFields, template_of
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.login import log_in
 from tests.cluster.spaces import space
-from tests.unit.kubernetes.templates import SHAPE, SPEC, TEMPLATES, plan, template
+from tests.unit.kubernetes.templates import ALL_OF_A_POD, SHAPE, SPEC, TEMPLATES, contains, plan, template
 
 DRY = {"dryRun": "All", "fieldValidation": "Strict"}
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 
 
+FIELDS: dict[str, Any] = {
+    "image": "registry.example/train:3",
+    "image_pull_secrets": ["pull"],
+    "resources": {"limits": {"memory": "4Gi"}, "requests": {"cpu": "2"}},
+    "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+    "volume_mounts": [{"name": "data", "mountPath": "/data"}],
+    "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    "node_selector": {"zone": "a"},
+    "affinity": {"podAntiAffinity": {}},
+    "labels": {"kueue.x-k8s.io/queue-name": "team-a"},
+    "annotations": {"example.com/note": "x"},
+    "priority_class": "low",
+    "scheduler": "kai-scheduler",
+    "runtime_class": "nvidia",
+    "service_account": "trainer",
+    "pod_security": {"fsGroup": 2000},
+    "security": {"runAsUser": 1000},
+}
+"""One value for each field of a front; mounts need their volume."""
+
+
+async def taken(api: Api, job: dict[str, Any]) -> dict[str, Any]:
+    """Returns a Job as the server would keep it."""
+    return await api.request("POST", JOBS, job, DRY)
+
+
 async def refusal(api: Api, job: dict[str, Any]) -> str:
     """Returns why a Job is refused; empty where it is not."""
     try:
-        await api.request("POST", JOBS, job, DRY)
+        await taken(api, job)
     except ApiError as error:
         if error.status == 0:
             raise
@@ -49,6 +77,30 @@ def test_whatever_the_server_takes_from_the_user_it_takes_from_us(given: dict[st
                 assert await refusal(api, node_job(plan(given), SPEC)) == ""
 
     asyncio.run(both())
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(PodFields)])
+def test_each_field_of_a_front_is_in_the_job_that_the_server_keeps(name: str) -> None:
+    given = template_of(PodFields(**{key: FIELDS[key] for key in {name, "volumes"}}))
+
+    async def steps() -> None:
+        async with Api(log_in()) as api:
+            kept = await taken(api, node_job(plan(given), SPEC))
+            assert contains(kept["spec"]["template"], given)
+            if name == "labels":
+                assert contains(kept["metadata"]["labels"], FIELDS[name]), "a queue looks at the Job"
+
+    asyncio.run(steps())
+
+
+def test_all_that_a_template_may_say_is_in_the_job_that_the_server_keeps() -> None:
+    async def steps() -> None:
+        async with Api(log_in()) as api:
+            kept = await taken(api, node_job(replace(plan(ALL_OF_A_POD), longest=7200), SPEC))
+            assert contains(kept["spec"]["template"], ALL_OF_A_POD)
+            assert kept["spec"]["activeDeadlineSeconds"] == 7200
+
+    asyncio.run(steps())
 
 
 def test_a_node_is_admitted_where_only_restricted_pods_are() -> None:

@@ -34,7 +34,7 @@ def test_a_configmap_is_made_edited_checked_and_shown() -> None:
             missing = await hints("check", place)
             assert (missing.exit_code, missing.stderr) == (
                 2,
-                'elastic-launcher: hints: configmaps "hints" not found\n',
+                f"elastic-launcher: hints: {said} is not there; `elastic-launcher hints set` makes one\n",
             )
             made = await hints("set", place, "--match", "job=bert", "--allowed", "4")
             assert (made.exit_code, made.stdout) == (0, f"{place}: job=bert: allowed 4 (generation 1)\n")
@@ -47,6 +47,10 @@ def test_a_configmap_is_made_edited_checked_and_shown() -> None:
             wrong = await hints("set", place, "--match", "job=bert", "--allowed", "9")
             assert wrong.exit_code == 2
             assert f"hints: {said}: " in wrong.stderr
+            nowhere = await hints("set", f"configmap/{name}-not/hints", "--allowed", "1")
+            assert nowhere.stderr == (
+                f'elastic-launcher: hints: ConfigMap {name}-not/hints: namespaces "{name}-not" not found\n'
+            )
 
     asyncio.run(steps())
 
@@ -58,6 +62,20 @@ def test_the_flat_form_stays_flat() -> None:
             await api.request("POST", f"/api/v1/namespaces/{name}/configmaps", body)
             await hints("set", f"configmap/{name}/hints", "--match", "job=bert", "--allowed", "8")
             assert await data(api, name) == {"default": "1", "job.bert": "2:8"}
+
+    asyncio.run(steps())
+
+
+def test_what_else_is_in_a_configmap_stays_and_the_document_is_added() -> None:
+    async def steps() -> None:
+        async with space("command") as (api, name):
+            place = f"configmap/{name}/hints"
+            body = {"metadata": {"name": "hints"}, "data": {"hint.json": "{}"}}
+            await api.request("POST", f"/api/v1/namespaces/{name}/configmaps", body)
+            assert "it has no key hints.json, but hint.json" in (await hints("check", place)).stderr
+            await hints("set", place, "--allowed", "3")
+            assert (await data(api, name))["hint.json"] == "{}"
+            assert json.loads((await data(api, name))["hints.json"])["defaults"]["gpus"] == {"allowed": 3}
 
     asyncio.run(steps())
 

@@ -14,7 +14,7 @@ from elastic_launcher.engines.kubernetes.pods import Cause, Waiting
 _ADVICE = {
     Cause.ADMISSION: "its queue has to admit it",
     Cause.QUOTA: "raise the ResourceQuota, or lower `allowed` of the hints",
-    Cause.ROOM: "free GPUs, add machines, or lower `allowed` of the hints",
+    Cause.ROOM: "free GPUs, add machines, lower `allowed` of the hints, or check --gpu-resource and the pod template",
     Cause.REFUSED: "change the pod template, or what refuses it",
     Cause.RIGHT: "grant the launcher that right",
     Cause.IMAGE: "check the image's name and the pull secrets",

@@ -202,7 +202,7 @@ def _secured(given: Document, of_pod: Document, run_as_user: int | None) -> Docu
     if given.get("privileged"):
         return context  # the API refuses it together with what follows
     capabilities = given.get("capabilities") or {}
-    context["capabilities"] = capabilities | {"drop": capabilities.get("drop") or ["ALL"]}
+    context["capabilities"] = {"drop": ["ALL"]} | capabilities
     if not {"SYS_ADMIN", "CAP_SYS_ADMIN"} & {*(capabilities.get("add") or ())}:
         context.setdefault("allowPrivilegeEscalation", False)
     return context

@@ -107,6 +107,8 @@ _IMAGE = {
 _REFUSED = re.compile(r'^(Error creating: )?([a-z.]+ "[^"]*" is forbidden: )?')
 """Names a Job or a pod that never was, pods another at each try."""
 _NO_RIGHT = re.compile(r'User ".*" cannot \w+ resource "')
+_NEVER_BEGAN = {"StartError", "ContainerCannotRun"}
+"""Reasons of a container that ended before its command began: its exit code is the runtime's."""
 _ORDINARY = {"", "ContainerCreating", "PodInitializing"}
 _TAKEN = {"Preempting", "Preempted", "Terminated", "NodeShutdown", "Shutdown", "NodeLost"}
 """Reasons of failed pods that are the cluster's doing; one that was evicted for its own limits has no condition."""
@@ -206,6 +208,9 @@ def _waiting(pod: Document, state: Document, events: Sequence[Document]) -> Wait
     if trouble is not None:
         return Waiting(Cause.STARTING, f"{trouble['reason']}: {one_line(trouble.get('message', ''))}")
     where = pod["spec"].get("nodeName")
+    progress = _last(events, {"Pulling", "Pulled"})
+    if where and progress is not None and progress["reason"] == "Pulling":
+        return Waiting(Cause.STARTING, f"{where} is {_lowered(one_line(progress.get('message', '')))}")
     return Waiting(Cause.STARTING, f"its container is being started on {where}" if where else "it is being scheduled")
 
 
@@ -237,6 +242,9 @@ def _ended(pod: Document, ended: Document) -> Gone:
     if reason == "OOMKilled":
         limit = _memory(pod)
         return Gone(_KILLED, f"OOMKilled: out of memory{limit}; raise resources.limits.memory of the pod template")
+    if reason in _NEVER_BEGAN:
+        why = one_line(ended.get("message", ""))
+        return Gone(None, f"{reason}: {why}; check the image and the command of the pod template", taken)
     if reason in ("Error", "Completed", ""):
         return Gone(code, leaving.why if leaving is not None else "", taken)
     return Gone(code, f"{reason}: {one_line(ended.get('message', ''))}".removesuffix(": "), taken)
@@ -294,6 +302,10 @@ def _room(message: str) -> str:
     """Returns what the scheduler says of machines, without what it says of preempting others."""
     first = one_line(message).partition(". ")[0]
     return first.removesuffix(".") or "no machine has room for it"
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 def one_line(text: str) -> str:

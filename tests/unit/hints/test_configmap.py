@@ -190,6 +190,7 @@ def test_a_server_that_is_away_is_told_once_and_missed_edits_are_caught_up() -> 
             HintRead(None, "u", "its key hints.json is under binaryData; it must be a text, under data"),
         ),
         ({}, HintRead(None, "u", "it has no key hints.json")),
+        ({"data": {"hint.json": "{}", "a": "1"}}, HintRead(None, "u", "it has no key hints.json, but a, hint.json")),
     ],
 )
 def test_what_a_configmap_holds(found: dict[str, object] | None, expected: HintRead) -> None:
@@ -217,4 +218,5 @@ def test_a_reference_to_nothing_is_refused(given: str) -> None:
 
 def test_a_source_is_called_by_its_reference() -> None:
     assert ConfigMapSource(Reference("quota", "gpu-hints")).name == "ConfigMap quota/gpu-hints"
-    assert ConfigMapSource(Reference("", "gpu-hints")).name == "ConfigMap gpu-hints"
+    own = ConfigMapSource(Reference("", "gpu-hints"))
+    assert own.name == "ConfigMap gpu-hints in the launcher's own namespace", "whoever forgot the namespace sees it"

@@ -79,6 +79,91 @@ TEMPLATES = st.fixed_dictionaries(
 )
 
 
+ALL_OF_A_POD: dict[str, Any] = {
+    "metadata": {
+        "labels": {"team": "vision", "kueue.x-k8s.io/queue-name": "a"},
+        "annotations": {"kubectl.kubernetes.io/default-container": "train", "example.com/note": "x"},
+        "finalizers": ["example.com/hold"],
+    },
+    "spec": {
+        "initContainers": [
+            {
+                "name": "fetch",
+                "image": "registry.example/fetch:1",
+                "args": ["--all"],
+                "env": [{"name": "HOME", "value": "/"}],
+            },
+            {"name": "proxy", "image": "registry.example/proxy:1", "restartPolicy": "Always"},
+        ],
+        "containers": [
+            {"name": "tail", "image": "registry.example/tail:1", "securityContext": {"runAsUser": 1001}},
+            {
+                "name": "train",
+                "image": "registry.example/train:3",
+                "imagePullPolicy": "Always",
+                "workingDir": "/data",
+                "ports": [{"containerPort": 6006, "name": "board", "protocol": "TCP"}],
+                "env": [
+                    {"name": "LR", "value": "0.1"},
+                    {"name": "TMPDIR", "value": "/data/tmp"},
+                    {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}},
+                ],
+                "envFrom": [{"configMapRef": {"name": "settings"}}],
+                "resources": {
+                    "limits": {"memory": "4Gi", "ephemeral-storage": "10Gi"},
+                    "requests": {"cpu": "500m", "memory": "2Gi"},
+                },
+                "volumeMounts": [{"name": "data", "mountPath": "/data", "subPath": "digits"}],
+                "lifecycle": {"preStop": {"exec": {"command": ["sync"]}}},
+                "livenessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 60},
+                "terminationMessagePath": "/dev/last-words",
+                "terminationMessagePolicy": "File",
+                "securityContext": {
+                    "readOnlyRootFilesystem": False,
+                    "allowPrivilegeEscalation": True,
+                    "capabilities": {"add": ["IPC_LOCK"], "drop": ["NET_RAW"]},
+                },
+            },
+        ],
+        "volumes": [
+            {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}},
+        ],
+        "terminationGracePeriodSeconds": 120,
+        "activeDeadlineSeconds": 86400,
+        "shareProcessNamespace": True,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": True,
+        "hostname": "trainer",
+        "subdomain": "trainers",
+        "hostAliases": [{"ip": "10.0.0.7", "hostnames": ["store"]}],
+        "dnsPolicy": "None",
+        "dnsConfig": {"nameservers": ["10.0.0.10"]},
+        "preemptionPolicy": "Never",
+        "schedulingGates": [{"name": "example.com/later"}],
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": {"team": "vision"}},
+            }
+        ],
+        "securityContext": {"fsGroup": 2000, "supplementalGroups": [3000], "runAsUser": 1000},
+    },
+}
+"""What a pod template may say besides, once each."""
+
+
+def contains(result: Any, wanted: Any) -> bool:
+    """Whether all that is wanted is there: objects by key, lists as far as they go, in their order."""
+    if isinstance(wanted, dict):
+        return isinstance(result, dict) and all(key in result and contains(result[key], wanted[key]) for key in wanted)
+    if isinstance(wanted, list):
+        return len(result) >= len(wanted) and all(map(contains, result, wanted))
+    return bool(result == wanted)
+
+
 def plan(template: dict[str, Any], shape: Shape = SHAPE) -> JobPlan:
     """Returns the plan of a job with a template."""
     return JobPlan(Names("digits-x"), OWNER, template, shape)

@@ -7,24 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.identity import Names
 from elastic_launcher.engines.kubernetes.job import node_job, node_of, spec_of
 from elastic_launcher.options import ConfigError
-from tests.unit.kubernetes.templates import SHAPE, SPEC, TEMPLATES, plan, template
+from tests.unit.kubernetes.templates import ALL_OF_A_POD, SHAPE, SPEC, TEMPLATES, contains, plan, template
 
 OURS = ("/tmp", "/home/elastic", "/dev/shm", "/var/run/secrets/elastic-launcher")
-
-
-def contains(result: Any, wanted: Any) -> bool:
-    """Whether all that is wanted is there: objects by key, lists as far as they go, in their order."""
-    if isinstance(wanted, dict):
-        return isinstance(result, dict) and all(key in result and contains(result[key], wanted[key]) for key in wanted)
-    if isinstance(wanted, list):
-        return len(result) >= len(wanted) and all(map(contains, result, wanted))
-    return bool(result == wanted)
 
 
 def pod(given: dict[str, Any], shape: Any = SHAPE) -> dict[str, Any]:
@@ -41,6 +32,7 @@ def mounts(containers: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(containers[0].get("volumeMounts", []))
 
 
+@example(ALL_OF_A_POD)
 @given(TEMPLATES)
 def test_nothing_that_the_user_set_is_taken_away(given: dict[str, Any]) -> None:
     before = copy.deepcopy(given)
@@ -121,6 +113,12 @@ def test_a_plain_node_is_restricted() -> None:
         "seccompProfile": {"type": "RuntimeDefault"},
     }
     assert found["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+def test_capabilities_that_the_user_keeps_are_kept() -> None:
+    for wanted in ({"drop": []}, {"drop": ["NET_RAW"]}, {"add": ["CHOWN"], "drop": []}):
+        found = container(template({"securityContext": {"capabilities": wanted}}))
+        assert found["securityContext"]["capabilities"] == wanted
 
 
 def test_a_token_is_there_only_where_a_service_account_is_named() -> None:

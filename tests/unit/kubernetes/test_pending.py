@@ -17,14 +17,16 @@ QUOTA = Waiting(Cause.QUOTA, "exceeded quota: gpus")
 def test_it_says_how_many_why_and_what_to_do() -> None:
     assert pending_line([ROOM, ROOM], 1, True) == (
         "2 of 3 nodes pending: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu. "
-        "Training goes on with 1; free GPUs, add machines, or lower `allowed` of the hints."
+        "Training goes on with 1; free GPUs, add machines, lower `allowed` of the hints, or check "
+        "--gpu-resource and the pod template."
     )
 
 
 def test_each_reason_is_said_once() -> None:
     assert pending_line([ROOM, QUOTA, ROOM], 0, False) == (
         "3 of 3 nodes pending: 2 × 0/1 nodes are available: 1 Insufficient nvidia.com/gpu; 1 × exceeded quota: gpus. "
-        "Nothing trains yet; free GPUs, add machines, or lower `allowed` of the hints; "
+        "Nothing trains yet; free GPUs, add machines, lower `allowed` of the hints, or check --gpu-resource and the "
+        "pod template; "
         "raise the ResourceQuota, or lower `allowed` of the hints."
     )
 

@@ -178,6 +178,16 @@ def test_a_volume_that_cannot_be_had_is_said_by_its_event() -> None:
     assert standing(JOB, found, [event]) == Waiting(Cause.STARTING, said)
 
 
+def test_an_image_that_takes_its_time_is_said_while_it_is_pulled() -> None:
+    found = pod("Pending", state=waiting("ContainerCreating"), machine="node-1")
+    pulling = {"reason": "Pulling", "type": "Normal", "message": 'Pulling image "registry.example/train:3"'}
+    said = 'node-1 is pulling image "registry.example/train:3"'
+    assert standing(JOB, found, [pulling]) == Waiting(Cause.STARTING, said)
+    pulled = {"reason": "Pulled", "type": "Normal", "message": "Successfully pulled image"}
+    said = "its container is being started on node-1"
+    assert standing(JOB, found, [pulling, pulled]) == Waiting(Cause.STARTING, said)
+
+
 def test_a_node_runs_once_its_container_does() -> None:
     found = pod("Running", state=RUNNING, machine="node-0", podIPs=[{"ip": "10.244.0.9"}, {"ip": "fd00::9"}])
     assert standing(JOB, found) == Running(("10.244.0.9", "fd00::9"), "node-0")
@@ -241,7 +251,11 @@ DISRUPTED = condition("DisruptionTarget", "True", "PreemptionByScheduler", "by d
         (
             JOB,
             pod("Failed", state=ended(128, "StartError", 'exec: "python3": executable file not found in $PATH')),
-            Gone(128, 'StartError: exec: "python3": executable file not found in $PATH'),
+            Gone(
+                None,
+                'StartError: exec: "python3": executable file not found in $PATH; '
+                "check the image and the command of the pod template",
+            ),
         ),
         (
             JOB,
