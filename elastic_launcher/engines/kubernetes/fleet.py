@@ -57,6 +57,7 @@ class Fleet:
         self._perhaps_made: set[int] = set()
         self._looked_for: set[int] = set()
         self._ending: set[int] = set()
+        self._errands: set[asyncio.Task[None]] = set()
         self._kept_off: dict[str, float] = {}
         self._refusals = 0
         self._rest = (0.0, "")
@@ -121,12 +122,20 @@ class Fleet:
             self._run_errand(self._end(node))
 
     async def end_all(self) -> None:
-        """Ends all nodes, and waits until they are gone, for as long as that may take."""
+        """Ends all nodes, and waits until they are gone, for as long as that may take.
+
+        What the cluster is still asked for of nodes that ended by themselves is waited for too: whoever leaves before
+        leaves their Jobs behind.
+        """
         nodes = list(self._tracks)
         for node in nodes:
             self.kill(node)
         with contextlib.suppress(TimeoutError):
-            await self._wait(2 * FORCE_AFTER, lambda: self._tracks.keys().isdisjoint(nodes))
+            async with asyncio.timeout(2 * FORCE_AFTER):
+                async with self._changed:
+                    await self._changed.wait_for(lambda: self._tracks.keys().isdisjoint(nodes))
+                while self._errands:
+                    await asyncio.wait(self._errands)
 
     # what the cluster shows
 
@@ -370,13 +379,15 @@ class Fleet:
                 raise
 
     def _run_errand(self, errand: Coroutine[Any, Any, None]) -> None:
-        """Does something that nobody waits for; what the cluster refuses of it, it does itself by and by."""
+        """Does something that only the end waits for; what the cluster refuses of it, it does itself by and by."""
 
         async def do() -> None:
             with contextlib.suppress(ApiError):
                 await errand
 
-        self._group.create_task(do())
+        task = self._group.create_task(do())
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
 
 
 def _time_of(event: Mapping[str, Any]) -> str:

@@ -112,16 +112,17 @@ class Full(Refusing):
         self.refusals = refusals
         self.shown: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
+    def next_state(self) -> dict[str, Any]:
+        """Returns the status of the next pod."""
+        if self.refusals:
+            self.refusals -= 1
+            return {"phase": "Failed", "reason": "OutOfpods", "message": "Pod was rejected: no room"}
+        return {"phase": "Running", "containerStatuses": [{"name": "node", "state": {"running": {}}}]}
+
     async def request(self, method: str, path: str, body: Any = None, *more: Any, **query: Any) -> dict[str, Any]:
         found = await super().request(method, path, body, *more, **query)
         if method == "POST":
-            state: dict[str, Any] = {
-                "phase": "Running",
-                "containerStatuses": [{"name": "node", "state": {"running": {}}}],
-            }
-            if self.refusals:
-                self.refusals -= 1
-                state = {"phase": "Failed", "reason": "OutOfpods", "message": "Pod was rejected: no room"}
+            state = self.next_state()
             job = body["metadata"]
             owner = {"name": job["name"], "controller": True}
             metadata = {
@@ -153,6 +154,43 @@ def test_after_a_machine_has_refused_a_pod_the_next_waits_and_then_keeps_off_it(
             assert (fleet.standings(), len(api.made)) == ({2: held}, 1)
             while not isinstance(fleet.standings()[2], Running):
                 await asyncio.sleep(0.01)
+
+    asyncio.run(steps())
+
+
+class Trained(Full):
+    """An API whose pods have trained to their end, beside a sidecar that goes on; it takes its time to delete Jobs."""
+
+    def __init__(self) -> None:
+        super().__init__(refusals=0)
+        self.asked = asyncio.Event()
+        self.let = asyncio.Event()
+
+    def next_state(self) -> dict[str, Any]:
+        ended = [{"name": "node", "state": {"terminated": {"exitCode": 0}}}]
+        return {"phase": "Running", "containerStatuses": [*ended, {"name": "sidecar", "state": {"running": {}}}]}
+
+    async def request(self, method: str, path: str, body: Any = None, *more: Any, **query: Any) -> dict[str, Any]:
+        if method == "DELETE":
+            self.asked.set()
+            await self.let.wait()
+        return await super().request(method, path, body, *more, **query)
+
+
+def test_the_jobs_of_nodes_that_ended_by_themselves_are_deleted_before_the_cluster_is_left() -> None:
+    async def steps() -> None:
+        api = Trained()
+        async with following(api) as fleet:
+            await fleet.start(NodeSpec(1, 1, 1))
+            await api.asked.wait()
+            assert [ended.exit_code for ended in fleet.take_exits()] == [0]
+            leaving = asyncio.create_task(fleet.end_all())
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not leaving.done() and not api.deleted
+            api.let.set()
+            await leaving
+            assert api.deleted == api.made
 
     asyncio.run(steps())
 
