@@ -8,15 +8,19 @@ of the first ones.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 import psutil
 from torch.distributed import TCPStore
 
 from elastic_launcher.agent import processes
+from elastic_launcher.coordinator.logs import NAME
 from tests.chaos.conduct import Conductor
 from tests.chaos.lead import LONG
 from tests.chaos.schedule import Act, Seat
@@ -26,6 +30,7 @@ MEMORY_GROWTH = 0.02
 PAUSE_GROWTH = 3.0
 PAUSE_GRAIN = 0.02  # seconds below which pauses are not told apart
 MEMORY = "MB"
+FRESH_SECONDS = 60.0
 FIRST = 1  # the node that stays through all of it
 
 
@@ -72,6 +77,7 @@ class Levels:
             sample = dict[str, float]()
             for name, process in (("launcher", launcher), ("agent", agent), ("rank", rank)):
                 sample |= {f"{name} {what}": value for what, value in _held(process).items()}
+            sample["launcher descriptors"] -= _fresh_logs(launcher)
             sample["store keys"] = float(self._keys())  # last: to ask is a connection to the launcher
             self.samples.append(sample)
 
@@ -100,6 +106,16 @@ class Levels:
 
 def _half_closed(process: psutil.Process) -> bool:
     return any(connection.status == psutil.CONN_CLOSE_WAIT for connection in process.net_connections())
+
+
+def _fresh_logs(launcher: psutil.Process) -> int:
+    """Returns how many logs it has open that were just written to: it closes them when they have been quiet."""
+    count = 0
+    for file in launcher.open_files():
+        with contextlib.suppress(FileNotFoundError):
+            fresh = time.time() - Path(file.path).stat().st_mtime < FRESH_SECONDS
+            count += fresh and NAME.fullmatch(Path(file.path).name) is not None
+    return count
 
 
 def _held(process: psutil.Process) -> dict[str, float]:
