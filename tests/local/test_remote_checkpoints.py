@@ -10,6 +10,7 @@ import pytest
 
 from tests.local.test_checkpoint import LONG, Stage
 from tests.object_store import object_store
+from tests.support import until
 
 
 def test_a_job_goes_on_from_the_store_alone_and_without_it_trains_on(tmp_path: Path) -> None:
@@ -30,6 +31,8 @@ def test_a_job_goes_on_from_the_store_alone_and_without_it_trains_on(tmp_path: P
         stage.work_dir.rename(tmp_path / "lost")  # another machine has none of its files
         with stage.run(1, 7, *options) as job:
             stage.wait_steps(job, 3)
+            told = store.bucket / "jobs/digits/events"  # a launcher that is killed before has nothing to tell the next
+            until(lambda: any(b"generation_formed" in part.read_bytes() for part in told.glob("t00000002-*")), "copied")
             stage.kill_everything(job)
         stage.work_dir.rename(tmp_path / "lost, too")
         with stage.run(1, 7, *options) as job:
