@@ -14,12 +14,11 @@ from elastic_launcher.cli.folders import SCHEME, JobName
 from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL, NODE_LABEL
 from elastic_launcher.engines.kubernetes.service import STOP, Record, read_record
 from elastic_launcher.engines.kubernetes.template import node_container
-from elastic_launcher.kube.api import MERGE, Api, ApiError
+from elastic_launcher.kube.api import MERGE, NOT_FOUND, Api, ApiError
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, changes
 from elastic_launcher.kube.login import log_in
 from elastic_launcher.options import ConfigError
 
-NOT_FOUND = 404
 _LINE = re.compile(rb"\[local rank (\d+)\] (.*)", re.DOTALL)
 
 

@@ -11,12 +11,11 @@ from dataclasses import replace
 from elastic_launcher.cli.hint_places import Change
 from elastic_launcher.hints.configmap import KEY, hint_of
 from elastic_launcher.hints.reference import Reference
-from elastic_launcher.kube.api import MERGE, Api, ApiError
+from elastic_launcher.kube.api import CONFLICT, MERGE, NOT_FOUND, Api, ApiError
 from elastic_launcher.kube.login import log_in
 
 TRIES = 10
 """An edit that loses to one that somebody else got done is tried again on what that left."""
-NOT_FOUND, CONFLICT = 404, 409
 
 
 class ConfigMapPlace:

@@ -28,6 +28,7 @@ LONG_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
 """The same for a launcher that starts: its API server may just be restarted."""
 MOST_SHOWN = 200
 """Characters of an answer that is none of the API's."""
+NOT_FOUND, CONFLICT = 404, 409
 NOT_YET, BUSY, SERVER_FAILED = 403, 429, 500
 
 Answer = TypeVar("Answer")

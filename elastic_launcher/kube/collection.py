@@ -10,10 +10,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from elastic_launcher.kube.api import Api, ApiError
+from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError
 from elastic_launcher.kube.follow import Act, Follow
-
-NOT_FOUND = 404
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from elastic_launcher.engines.kubernetes.identity import NODE_LABEL
 from elastic_launcher.engines.kubernetes.job import JobPlan, node_job, node_of, spec_of
 from elastic_launcher.engines.kubernetes.pods import Cause, Gone, Standing, Waiting, refused, turned_away
 from elastic_launcher.engines.kubernetes.track import Track
-from elastic_launcher.kube.api import LONG_PAUSES, Api, ApiError, insist
+from elastic_launcher.kube.api import CONFLICT, LONG_PAUSES, NOT_FOUND, Api, ApiError, insist
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
 from elastic_launcher.options import ConfigError
 
@@ -33,7 +33,7 @@ EXPLAIN_SECONDS = 5.0
 EXPLAIN_AGAIN_SECONDS = 60.0
 """The same after they could not be read: the right to may come, or be back."""
 EXPLAINED_BY_EVENTS = (Cause.STARTING, Cause.QUOTA, Cause.REFUSED)
-FORBIDDEN, NOT_FOUND, CONFLICT = 403, 404, 409
+FORBIDDEN = 403
 
 
 class Fleet:

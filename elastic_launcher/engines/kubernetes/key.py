@@ -13,11 +13,10 @@ from typing import Any
 
 from elastic_launcher.engines.kubernetes.identity import JOB_LABEL, Names, Owner
 from elastic_launcher.engines.kubernetes.pod import KEY_NAME, KEY_VARIABLE
-from elastic_launcher.kube.api import Api, ApiError
+from elastic_launcher.kube.api import CONFLICT, NOT_FOUND, Api, ApiError
 from elastic_launcher.options import ConfigError
 
 KEY_BYTES = 32
-NOT_FOUND, CONFLICT = 404, 409
 
 
 async def find_key(api: Api, namespace: str, names: Names, owner: Owner, may: bool) -> tuple[str, bool]:

@@ -15,12 +15,11 @@ from elastic_launcher.engines.kubernetes.service import (
     take_over,
     tell_status,
 )
-from elastic_launcher.kube.api import MERGE, Api, ApiError
+from elastic_launcher.kube.api import CONFLICT, MERGE, NOT_FOUND, Api, ApiError
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, changes
 
 TRIES = 10
 """Writes that lose to one of somebody else, such as a user's `stop`, are done again on what that left."""
-NOT_FOUND, CONFLICT = 404, 409
 
 
 Answer = TypeVar("Answer")

@@ -15,7 +15,7 @@ from elastic_launcher.engines.kubernetes.rights import Asked, Lack, needs_of, to
 from elastic_launcher.engines.kubernetes.seat import Seat
 from elastic_launcher.engines.kubernetes.service import Record
 from elastic_launcher.engines.kubernetes.template import node_container
-from elastic_launcher.kube.api import Api, ApiError
+from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError
 from elastic_launcher.kube.follow import FORBIDDEN
 from elastic_launcher.options import ConfigError
 
@@ -23,7 +23,6 @@ PORTS = {"control": 18500, "store": 18501}
 """What the coordinator listens at, in its pod and at the Service."""
 POD_VARIABLE = "POD_NAME"
 """Names the launcher's own pod where its host name does not, as with ``hostNetwork``."""
-NOT_FOUND = 404
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,14 +72,27 @@ class Job:
         """Keeps it for later: it is not known yet where the job stands."""
 
 
+def settled(pod: dict[str, Any]) -> Any:
+    """Returns what a launcher in that pod has in the cluster, as far as an escort looks."""
+    return SimpleNamespace(site=SimpleNamespace(namespace="ml", names=None, pod=pod, lacking=[]), record=None)
+
+
+async def escorted(job: Any, engine: Any, folder: Path, until: asyncio.Event) -> None:
+    """Escorts a job until that happens."""
+    login: Any = None
+    escort = asyncio.create_task(ClusterEscort(login, settled({}), engine, Layout(folder)).run(job))
+    await asyncio.wait_for(until.wait(), 30.0)
+    escort.cancel()
+    await asyncio.gather(escort, return_exceptions=True)
+
+
 def test_a_signal_says_how_long_its_pod_has_until_it_is_killed(tmp_path: Path) -> None:
     metadata = {"name": "train-1", "namespace": "ml", "uid": "1"}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"terminationGracePeriodSeconds": 45}}
-    settled: Any = SimpleNamespace(site=SimpleNamespace(namespace="ml", names=None, pod=pod, lacking=[]), record=None)
     seen: list[Any] = []
     job: Any = SimpleNamespace(observe=lambda make: seen.append(make(7.0)))
     nobody: Any = None
-    asyncio.run(ClusterEscort(nobody, settled, nobody, Layout(tmp_path)).signalled(job))
+    asyncio.run(ClusterEscort(nobody, settled(pod), nobody, Layout(tmp_path)).signalled(job))
     why = "stopped: SIGTERM, and it can't be read whether the step is stopped or moved"
     assert seen == [StopAsked(7.0, why, 45.0)]
 
@@ -127,18 +140,10 @@ def test_a_job_whose_service_is_gone_is_left_unless_it_is_being_stopped(
         monkeypatch.setattr(cluster_escort, name, stand_in)
     monkeypatch.setattr(cluster_escort, "lacks", lacks_all)
     monkeypatch.setattr(cluster_escort, "OWNER_SECONDS", 0.0)
-    settled: Any = SimpleNamespace(site=SimpleNamespace(namespace="ml", names=None, pod={}, lacking=[]), record=None)
     engine: Any = SimpleNamespace(standings=dict, leave=lambda: None)
-    login: Any = None
     job: Any = Job(stops)
 
-    async def steps() -> None:
-        escort = asyncio.create_task(ClusterEscort(login, settled, engine, Layout(tmp_path)).run(job))
-        await asyncio.wait_for(job.judged.wait(), 30.0)
-        escort.cancel()
-        await asyncio.gather(escort, return_exceptions=True)
-
-    asyncio.run(steps())
+    asyncio.run(escorted(job, engine, tmp_path, job.judged))
     assert job.left == (
         [] if stops or succession is Ends else ["Service train-1 was deleted: this launcher leaves the job as it is"]
     )
@@ -191,16 +196,8 @@ def test_machines_are_followed_as_soon_as_that_is_granted_whatever_was_answered_
     monkeypatch.setattr(cluster_escort, "lacks", lacks)
     monkeypatch.setattr(cluster_escort, "changes", changes)
     monkeypatch.setattr(cluster_escort, "ASK_AGAIN_SECONDS", 0.01)
-    settled: Any = SimpleNamespace(site=SimpleNamespace(namespace="ml", names=None, pod={}, lacking=[]), record=None)
     engine: Any = SimpleNamespace(standings=lambda: {1: RUNS}, leave=lambda: None)
-    login: Any = None
     job: Any = Watching()
 
-    async def steps() -> None:
-        escort = asyncio.create_task(ClusterEscort(login, settled, engine, Layout(tmp_path)).run(job))
-        await asyncio.wait_for(job.noticed.wait(), 30.0)
-        escort.cancel()
-        await asyncio.gather(escort, return_exceptions=True)
-
-    asyncio.run(steps())
+    asyncio.run(escorted(job, engine, tmp_path, job.noticed))
     assert answers == []
