@@ -7,7 +7,6 @@ from __future__ import annotations
 import torch
 
 from elastic_launcher.torch.faults import point
-from elastic_launcher.torch.group import GroupError
 from elastic_launcher.torch.pieces import LoadPlan, share_of_step
 from elastic_launcher.torch.recover import Recovery
 from elastic_launcher.torch.resize import Resizer
@@ -15,6 +14,7 @@ from elastic_launcher.torch.session import MicroBatch, Session
 from elastic_launcher.torch.signals import Agreement, Signals
 from elastic_launcher.torch.standing import At, Todo
 from elastic_launcher.torch.verify import ChecksumTask, name_differences, name_positions
+from elastic_launcher.torch.work import GroupError
 
 
 class Backward:

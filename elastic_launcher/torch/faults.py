@@ -13,7 +13,7 @@ import os
 import signal
 from pathlib import Path
 
-from elastic_launcher.torch.group import GroupError
+from elastic_launcher.torch.work import GroupError
 from elastic_launcher.workdir import Layout
 
 VARIABLE = "ELASTIC_FAULT"

@@ -1,14 +1,17 @@
 """The process group of one formation: private, built beside the training, and cut at once when a peer is lost.
 
 gloo can't abort an operation whose peer is frozen, so `Group.cut` shuts the group's own connections down: every
-operation that waits for them, in whatever thread, here and at the peers, then ends with an error within milliseconds.
+operation that waits for them, in whatever thread, here and at the peers, then ends with an error within milliseconds
+(in rare cases within seconds, see `work`).
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import json
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
@@ -21,69 +24,16 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from elastic_launcher.torch import nccl
 from elastic_launcher.torch.sockets import Address, address_towards, open_listening, shut_connections
 from elastic_launcher.torch.store_clients import leased_store
+from elastic_launcher.torch.work import Collective, GroupError, Message, Work
 
 LONG_TIMEOUT = 1800.0
+END_SECONDS = 2.0  # that gloo has to end its operations once a group was cut
+EXIT_SECONDS = 0.2  # the same when Python ends
 GLOO: Any = dist.ProcessGroupGloo  # its stubs lack what is used here
 OPS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 _live: weakref.WeakSet[Group] = weakref.WeakSet()
 _parked: list[Group] = []  # cut, and perhaps with an operation that has not ended
-
-
-class GroupError(RuntimeError):
-    """A process group could not be formed, or lost a peer, or was cut."""
-
-
-class Work:
-    """An operation under way.
-
-    Args:
-        group: Its group; None if there is nothing to wait for.
-        raw: The backend's work.
-        tensors: The memory it reads and writes; kept until it has ended well, or its group is gone.
-        ends_with_error: Whether nothing of it goes on once its `wait` has failed, as with sends and receives.
-    """
-
-    def __init__(
-        self, group: Group | None, raw: Any, tensors: Sequence[torch.Tensor], ends_with_error: bool = False
-    ) -> None:
-        self._group, self._raw, self._ends_with_error = group, raw, ends_with_error
-        self._failed: GroupError | None = None
-        self.tensors = tensors
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Waits for the end; once it has ended, returns (or raises) the same again.
-
-        Args:
-            timeout: Seconds; None leaves it to the group's own.
-
-        Raises:
-            GroupError: If a peer was lost, the group was cut, or the time is over.
-        """
-        if self._failed is not None:
-            raise self._failed
-        if self._group is None:
-            return
-        try:
-            self._raw.wait(timedelta(seconds=timeout or self._group.timeout))
-        except RuntimeError as error:
-            self._failed = self._group.explain(error)
-            raise self._failed from error
-        self._group.forget(self)
-        self._group = self._raw = None
-        self.tensors = ()
-
-    def has_ended(self) -> bool:
-        """Whether nothing of it goes on, well or badly."""
-        raw = self._raw
-        return raw is None or (self._ends_with_error and self._failed is not None) or raw.is_completed()
-
-
-def abort(nccl: Any) -> None:
-    """Aborts NCCL's communicator, under the name that this torch has for it (2.5 has no ``abort``)."""
-    found = [getattr(nccl, name) for name in ("abort", "_shutdown") if hasattr(nccl, name)]
-    if found:
-        found[0]()
 
 
 class Group:
@@ -118,6 +68,7 @@ class Group:
         self._works: set[Work] = set()
         self._state_lock = threading.Lock()
         self._end: str | None = None
+        self._cut_at: float | None = None
         _live.add(self)
 
     def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> Work:
@@ -201,11 +152,11 @@ class Group:
         with self._state_lock:
             if self._end is not None:
                 return
-            self._end = "was cut"
+            self._end, self._cut_at = "was cut", time.monotonic()
             _parked.append(self)
         shut_connections(self._listeners)
         if self._fast is not None:
-            abort(self._fast)
+            nccl.abort(self._fast)
 
     def close(self) -> None:
         """Ends the group after its last operation. One that still has an operation under way is cut."""
@@ -264,9 +215,13 @@ class Group:
             raw = getattr(backend, method)(tensors, *rest)
         except RuntimeError as error:
             raise self.explain(error) from error
-        work = Work(self, nccl.HostWork(raw, self.check) if fast else raw, tensors, method in ("send", "recv"))
+        kind = Message if method in ("send", "recv") else Collective
+        work = Work(self, nccl.HostWork(raw, self.check) if fast else kind(raw, self._is_forsaken), tensors)
         self._works.add(work)
         return work
+
+    def _is_forsaken(self) -> bool:
+        return self._cut_at is not None and time.monotonic() - self._cut_at > END_SECONDS
 
     def _all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
@@ -333,7 +288,6 @@ def group_from_store(
     """
     if world_size == 1:
         return Group(prefix, 0, 1)
-    _release_parked()
     meeting = PrefixStore(prefix, store)
     try:
         host = _host_towards(store)
@@ -383,8 +337,8 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8) if tensor.dtype != torch.uint8 else tensor
 
 
-def _release_parked() -> None:
-    """Gives up the groups that were cut and in which nothing goes on any more."""
+def release_cut() -> None:
+    """Gives up the groups that were cut and in which nothing goes on any more; gloo's thread may turn in vain there."""
     for group in list(_parked):
         if group.can_be_released():
             _parked.remove(group)
@@ -393,9 +347,15 @@ def _release_parked() -> None:
 
 def _cut_unfinished() -> None:
     """Cuts what is still under way when Python ends: its destructor would wait for it as long as the group may."""
-    for group in list(_live):
+    busy = [group for group in list(_live) if not group.can_be_released()]
+    for group in busy:
+        group.cut()
+    until = time.monotonic() + EXIT_SECONDS
+    while any(not group.can_be_released() for group in busy) and time.monotonic() < until:
+        time.sleep(0.01)
+    for group in busy:
         if not group.can_be_released():
-            group.cut()
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # so that there is no destructor
 
 
 atexit.register(_cut_unfinished)

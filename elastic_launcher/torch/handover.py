@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from elastic_launcher.torch.faults import point
-from elastic_launcher.torch.group import Group, GroupError
+from elastic_launcher.torch.group import Group
 from elastic_launcher.torch.position import Position
 from elastic_launcher.torch.standing import Standing, Todo, Way, find_way
 from elastic_launcher.torch.state import Captured, TrainingState
 from elastic_launcher.torch.transfer import receive_state, send_state
+from elastic_launcher.torch.work import GroupError
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.session import Session

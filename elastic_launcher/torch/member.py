@@ -26,10 +26,11 @@ from elastic_launcher.control.client import ControlClient, ControlRefused, Contr
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.torch.account import Account
 from elastic_launcher.torch.faults import point
-from elastic_launcher.torch.group import Group, GroupError, build_group
+from elastic_launcher.torch.group import Group, build_group
 from elastic_launcher.torch.launch import Launch
 from elastic_launcher.torch.place import Formation
 from elastic_launcher.torch.store_clients import connect_store
+from elastic_launcher.torch.work import GroupError
 from elastic_launcher.workdir import Layout
 
 POLL_SECONDS = 2.0  # how long a request for orders waits; also the heartbeat

@@ -38,6 +38,13 @@ class HostWork:
         return bool(self._raw.is_completed())
 
 
+def abort(group: Any) -> None:
+    """Aborts NCCL's communicator, under the name that this torch has for it (2.5 has no ``abort``)."""
+    found = [getattr(group, name) for name in ("abort", "_shutdown") if hasattr(group, name)]
+    if found:
+        found[0]()
+
+
 def gpu_of(device: torch.device) -> str:
     """Returns what tells this device from all others; empty if NCCL can't use it."""
     if device.type != "cuda" or not dist.is_nccl_available():

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 
 from elastic_launcher.torch.faults import point
-from elastic_launcher.torch.group import Group, GroupError
+from elastic_launcher.torch.group import Group
 from elastic_launcher.torch.handover import meet
 from elastic_launcher.torch.member import JobOver
 from elastic_launcher.torch.place import Place
 from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.standing import At, Standing, Todo, Way
+from elastic_launcher.torch.work import GroupError
 
 Sums = dict[str, torch.Tensor]
 

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic_launcher.torch.faults import point
-from elastic_launcher.torch.group import Group, GroupError
+from elastic_launcher.torch.group import Group, release_cut
 from elastic_launcher.torch.handover import Receiver, Sender, meet, receive_position
 from elastic_launcher.torch.member import JobOver, Member
 from elastic_launcher.torch.place import Formation, Place, mark_log
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.standing import Standing
+from elastic_launcher.torch.work import GroupError
 
 LOAD_SECONDS = 2.0  # how long a change waits for loader workers
 
@@ -294,7 +295,8 @@ class Resizer:
         return joiner
 
     def close_old(self) -> None:
-        """Closes the group before the one that trains now."""
+        """Closes the group before the one that trains now, and gives up those that were cut."""
+        release_cut()
         if self._old_group is not None:
             self._old_group.close()
             self._old_group = None

@@ -13,7 +13,6 @@ from elastic_launcher.torch import rng
 from elastic_launcher.torch.backward import Backward
 from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.fingerprint import fingerprint
-from elastic_launcher.torch.group import GroupError
 from elastic_launcher.torch.loader import ElasticLoader, Piece
 from elastic_launcher.torch.pieces import SPARE_SAMPLES, LoadPlan, share_of_step
 from elastic_launcher.torch.progress import Progress
@@ -21,6 +20,7 @@ from elastic_launcher.torch.recover import Recovery
 from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import MicroBatch, Session
 from elastic_launcher.torch.standing import At, Todo
+from elastic_launcher.torch.work import GroupError
 
 
 class StepLoop:

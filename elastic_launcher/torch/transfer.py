@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from elastic_launcher.torch.group import Group, Work
+from elastic_launcher.torch.group import Group
 from elastic_launcher.torch.state import Captured, TensorForm, TrainingState, forms, write_values
+from elastic_launcher.torch.work import Work
 
 LENGTH_TAG, HEADER_TAG, TENSOR_TAG = 7100, 7101, 7102
 SMALL_BYTES = 64 * 2**10  # below this a message of its own costs more than a copy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
@@ -14,9 +15,11 @@ import pytest
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+import elastic_launcher.torch.group as group_module
 from elastic_launcher.coordinator.store import serve_on
-from elastic_launcher.torch.group import Group, GroupError, build_group, group_from_store
+from elastic_launcher.torch.group import Group, build_group, group_from_store, release_cut
 from elastic_launcher.torch.store_clients import connect_store, leased_store
+from elastic_launcher.torch.work import GroupError
 from tests.local.ranks import PATIENCE, Rank, ranks, run_ranks
 
 CPU = torch.device("cpu")
@@ -140,6 +143,65 @@ def test_all_of_five_ranks_see_a_killed_one_once_the_first_cut() -> None:
             assert 0 <= took < SOON, error
 
 
+def _lose_the_other_half_way(rank: Rank, giver: int) -> str:
+    """Gives much to a peer that is killed when the first of it is there, or gets much from one."""
+    group, memory = rank.group(), torch.zeros(50_000_000)
+    peer = int(group.all_gather_bytes(str(os.getpid()).encode())[1])
+
+    def kill_half_way() -> None:
+        while not memory[0]:
+            pass
+        os.kill(peer, signal.SIGKILL)
+
+    def cut_when_told() -> None:
+        rank.hear()
+        group.cut()
+
+    threading.Thread(target=cut_when_told, daemon=True).start()
+    try:
+        if rank.number == giver:
+            group.send(memory + 1, 1 - giver, 3)
+        else:
+            threading.Thread(target=kill_half_way, daemon=True).start()
+            group.recv(memory, giver, 3)
+    except GroupError as error:
+        return str(error)
+    return "no error"
+
+
+@pytest.mark.parametrize("giver", [pytest.param(0, marks=pytest.mark.quick), 1])
+def test_cutting_a_group_ends_a_message_whose_other_end_died_half_way(giver: int) -> None:
+    """gloo itself tells neither a sender nor a receiver; and what it still holds does not keep the process."""
+    with ranks(_lose_the_other_half_way, 2, giver) as started:
+        started.processes[1].join(PATIENCE)
+        assert started.processes[1].exitcode == -signal.SIGKILL
+        started.say(0, "cut")
+        assert "was cut" in started.heard(0)
+        started.processes[0].join(PATIENCE / 4)
+        assert started.processes[0].exitcode == 0
+
+
+def _wait_though_no_connection_ends(rank: Rank) -> str:
+    group = rank.group()
+    if rank.number == 1:
+        rank.hear()
+        return ""
+    group_module.shut_connections = lambda listeners: 0  # as where gloo loses the word
+    threading.Timer(0.1, group.cut).start()
+    try:
+        _sum(group, 1.0)
+    except GroupError as error:
+        return str(error)
+    return "no error"
+
+
+def test_a_reduction_that_gloo_never_ends_ends_with_its_group() -> None:
+    with ranks(_wait_though_no_connection_ends, 2) as started:
+        assert "was cut" in started.heard(0)
+        started.processes[0].join(PATIENCE / 4)
+        assert started.processes[0].exitcode == 0
+
+
 def _cut_among_other_sockets(rank: Rank) -> list[bool]:
     """Cuts one of two groups while threads open and close sockets of their own."""
     listener = socket.create_server(("127.0.0.1", 0))
@@ -186,7 +248,7 @@ def _form_again_and_again(rank: Rank, rounds: int) -> tuple[bool, int]:
         else:
             group.close()
         group.close()
-    rank.group("last").close()  # releases what was cut
+    release_cut()
     deadline = time.monotonic() + PATIENCE
     while (threads := len(os.listdir("/proc/self/task"))) > 7 and time.monotonic() < deadline:
         pass
