@@ -156,8 +156,12 @@ def entry(**gpus: Any) -> str:
         (entry(allowed=3, limit=2), "limit"),
         (entry(allowed=100_001), "allowed"),
         (entry(allowed=1).replace('{"allowed": 1}', '{"allowed": 08}', 1), "hints"),
-        (json.dumps(HINTS | {"hints": [{"match": {"job": "train"}, "gpus": {"allowed": 1}}] * 1001}), "1000"),
-        (json.dumps(HINTS) + " " * (1 << 20), "hints"),
+        pytest.param(
+            json.dumps(HINTS | {"hints": [{"match": {"job": "train"}, "gpus": {"allowed": 1}}] * 1001}),
+            "1000",
+            id="too many",
+        ),
+        pytest.param(json.dumps(HINTS) + " " * (1 << 20), "hints", id="too large"),
     ],
 )
 def test_hints_that_are_malformed_at_the_start(tmp_path: Path, text: str, said: str) -> None:
