@@ -85,6 +85,7 @@ def adopted(job: Launcher, times: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.thorough
 def test_ranks_at_rest_go_on_under_a_launcher_that_comes_back(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "--nodes", "2:2")
     with stage.launcher() as first:
@@ -116,7 +117,7 @@ def formed(job: Launcher, world_size: int, term: int) -> dict[str, Any]:
 
 MOMENTS = [
     pytest.param("launcher=form@2:1", (2, 3), marks=pytest.mark.thorough, id="when the group is to grow"),
-    pytest.param("launcher=give@20:1", (2, 3), id="when a joiner gets its state"),
+    pytest.param("launcher=give@20:1", (2, 3), marks=pytest.mark.thorough, id="when a joiner gets its state"),
     pytest.param("launcher=receive@20:3", (2, 3), marks=pytest.mark.thorough, id="when a joiner has its state"),
     pytest.param("launcher=form@3:3", (2, 3, 2), marks=pytest.mark.thorough, id="when a node is to leave"),
     pytest.param("launcher=form@3:1", (2, 3, 2), id="when the group is to shrink"),
@@ -143,6 +144,7 @@ def test_a_resize_that_is_under_way_comes_to_its_end(tmp_path: Path, faults: str
     assert not second.events.of("node_lost")
 
 
+@pytest.mark.thorough
 def test_a_joiner_that_comes_up_meanwhile_is_admitted(tmp_path: Path) -> None:
     """It calls ``init`` while there is nobody to join."""
     hints = tmp_path / "hints.json"
@@ -162,7 +164,9 @@ def test_a_joiner_that_comes_up_meanwhile_is_admitted(tmp_path: Path) -> None:
 
 
 LOSSES = [
-    pytest.param("launcher=micro-batch@20:1,reduction@20:1", (1,), id="of a rank meanwhile"),
+    pytest.param(
+        "launcher=micro-batch@20:1,reduction@20:1", (1,), marks=pytest.mark.thorough, id="of a rank meanwhile"
+    ),
     pytest.param(
         "reduction@20:1,launcher=meet@20:2", (1,), marks=pytest.mark.thorough, id="of which the ranks recover"
     ),
@@ -216,6 +220,7 @@ def test_what_an_administrator_and_a_machine_ask_for_meanwhile_is_done(tmp_path:
     assert [event["node"] for event in third.events.of("notice")] == [1]
 
 
+@pytest.mark.thorough
 def test_a_job_that_ends_meanwhile_is_done(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "--nodes", "2:2")
     with stage.launcher() as first:
@@ -228,6 +233,7 @@ def test_a_job_that_ends_meanwhile_is_done(tmp_path: Path) -> None:
     assert second.events.of("job_finished")[0]["message"].startswith("done (the test has seen enough)")
 
 
+@pytest.mark.thorough
 def test_a_launcher_that_came_back_saves_and_stops_when_it_is_told_to(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "--nodes", "2:2")
     with stage.launcher() as first:
@@ -242,6 +248,7 @@ def test_a_launcher_that_came_back_saves_and_stops_when_it_is_told_to(tmp_path: 
     assert f"step {saved['step']} is saved in {saved['path']}" in second.stderr.splitlines()[-1]
 
 
+@pytest.mark.thorough
 def test_a_script_that_fails_meanwhile_says_why(tmp_path: Path) -> None:
     environment = {"ELASTIC_FAULT": "launcher=micro-batch@20:1"}
     stage = Stage(tmp_path, "--nodes", "2:2", environment=environment, fault="exception", fault_rank=1, fault_step=20)
@@ -298,6 +305,7 @@ def test_two_launchers_never_own_one_job(tmp_path: Path) -> None:
                 stage.finish(second)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("halting", [True, False], ids=["that were being stopped", "with other options"])
 def test_ranks_that_can_not_go_on_are_ended_and_the_job_resumes(tmp_path: Path, halting: bool) -> None:
     stage = Stage(tmp_path, "--nodes", "2:2", "--checkpoint-every", "7 steps")

@@ -187,6 +187,7 @@ def test_where_nothing_can_be_written_the_training_goes_on_says_so_and_tries_aga
     stage.assert_like_plain(job.events.all(), 5)
 
 
+@pytest.mark.thorough
 def test_another_data_set_is_refused_and_named_unless_it_is_accepted(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     with stage.run(1) as job:

@@ -69,7 +69,9 @@ def later(job: Launcher, kind: str) -> dict[str, Any]:
     return job.events.of(kind)[known]
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["stopped and renamed", "killed and copied"])
+@pytest.mark.parametrize(
+    "killed", [pytest.param(False, marks=pytest.mark.thorough), True], ids=["stopped and renamed", "killed and copied"]
+)
 def test_a_work_directory_that_was_moved_is_the_same_job(tmp_path: Path, killed: bool) -> None:
     stage = Stage(tmp_path)
     before, after = stage.work_dir, tmp_path / "another place" / "work"
@@ -147,7 +149,8 @@ def test_a_clock_that_is_set_while_it_trains_and_between_two_launches(tmp_path: 
     assert stage.assert_like_plain(job.events.all(), 7, stopped_only=True) == job.events.of("job_finished")[-1]["steps"]
 
 
-@pytest.mark.parametrize("jump", [pytest.param(HOUR, marks=pytest.mark.thorough), -HOUR], ids=["ahead", "back"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["ahead", "back"])
 def test_a_launcher_that_comes_back_by_another_clock_takes_the_job_over(
     tmp_path: Path, clock: Clock, jump: int
 ) -> None:

@@ -64,7 +64,8 @@ def test_one_kill_among_five_is_seen_by_all_four_at_once(tmp_path: Path, killed:
     [
         ("reduction", 1, STEP + 1, STEP),  # who saves in its place does so at once
         pytest.param("reduction", 3, STEP + 1, 0, marks=pytest.mark.thorough),
-        ("saving", 1, 2 * STEP, STEP),  # what it was about to save, the others have saved before it thaws
+        # what it was about to save, the others have saved before it thaws
+        pytest.param("saving", 1, 2 * STEP, STEP, marks=pytest.mark.thorough),
     ],
 )
 def test_a_frozen_peer_that_thaws_after_its_eviction_touches_nothing(

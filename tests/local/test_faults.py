@@ -56,6 +56,7 @@ def test_a_mistake_ends_the_job_and_is_named(tmp_path: Path, fault: str, said: l
         assert "left the training loop" not in shown, "an innocent rank was told that its peer had left by break"
 
 
+@pytest.mark.thorough
 def test_parameters_that_come_apart_are_named_when_a_generation_forms(tmp_path: Path) -> None:
     """One rank writes into its parameters; the next resize compares them."""
     hints = tmp_path / "hints.json"

@@ -42,6 +42,7 @@ def assert_trains_like_plain(folder: Path, environment: dict[str, str] | None = 
         assert rows[-1]["loss"] == pytest.approx(plain.losses[step], rel=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(COMPILER is None, reason="torch.compile needs a C++ compiler: install g++, or name one in CXX")
 @pytest.mark.skipif(not HEADER.exists(), reason=f"torch.compile needs Python's headers: there is no {HEADER}")
 def test_a_compiled_model_with_accumulation_and_two_loader_workers(tmp_path: Path) -> None:

@@ -53,10 +53,11 @@ def assert_same_models(folder: Path, plain: Trained) -> None:
             assert torch.allclose(there, wanted, rtol=1e-9, atol=1e-9), f"model {number}: {name}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "faults"),
     [
-        pytest.param("scaler", "reduction@12:1", marks=pytest.mark.thorough, id="a scaler, in the reduction"),
+        pytest.param("scaler", "reduction@12:1", id="a scaler, in the reduction"),
         pytest.param(
             "scaler",
             "break=reduced@12:2",
@@ -64,9 +65,7 @@ def assert_same_models(folder: Path, plain: Trained) -> None:
             id="a scaler, whose reduction is lost on one rank",
         ),
         pytest.param("gan", "step@12:1", id="two optimizers, after the first one's reduction"),
-        pytest.param(
-            "gan", "reduction@12:3", marks=pytest.mark.thorough, id="two optimizers, in the first one's reduction"
-        ),
+        pytest.param("gan", "reduction@12:3", id="two optimizers, in the first one's reduction"),
         pytest.param("gan", "break=reduced@12:1", id="two optimizers, the first reduction is lost on one rank"),
     ],
 )
@@ -116,9 +115,10 @@ def test_statistics_and_masks_follow_the_history_of_world_sizes(tmp_path: Path, 
     assert_same_models(tmp_path, plain)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "faults",
-    ["sums@12:1", *(pytest.param(f, marks=pytest.mark.thorough) for f in ("summed@12:3", "break=summed@12:2"))],
+    ["sums@12:1", "summed@12:3", "break=summed@12:2"],
 )
 def test_a_loss_in_a_sum_that_the_script_asks_for(tmp_path: Path, faults: str) -> None:
     """All that are left see one result: of all that took part, or of those that are left."""
@@ -154,6 +154,7 @@ def test_a_rank_that_crashes_costs_its_step_alone(tmp_path: Path, fault: str, cr
     assert_same_training(tmp_path, job)
 
 
+@pytest.mark.thorough
 def test_an_exception_costs_its_node_where_that_is_wanted(tmp_path: Path) -> None:
     script = options(tmp_path, fault="exception once", fault_step=20)
     with launched("--nodes", "3:3", "--max-failures", "1", "--", SCRIPT, script, cwd=tmp_path) as job:
@@ -165,6 +166,7 @@ def test_an_exception_costs_its_node_where_that_is_wanted(tmp_path: Path) -> Non
     assert_same_training(tmp_path, job)
 
 
+@pytest.mark.thorough
 def test_one_exception_more_than_is_wanted_ends_the_job(tmp_path: Path) -> None:
     script = options(tmp_path, fault="exception", fault_step=20)
     with launched("--nodes", "3:3", "--max-failures", "1", "--", SCRIPT, script, cwd=tmp_path) as job:
@@ -174,6 +176,7 @@ def test_one_exception_more_than_is_wanted_ends_the_job(tmp_path: Path) -> None:
     assert "ValueError: a mistake in the script" in job.events.of("job_finished")[0]["message"]
 
 
+@pytest.mark.thorough
 def test_a_death_in_the_code_after_the_loop_has_all_do_it_again_from_the_last_checkpoint(tmp_path: Path) -> None:
     script = options(tmp_path, epochs=4, die="after")
     flags = ("--nodes", "2:2", "--checkpoint-every", "5 steps")

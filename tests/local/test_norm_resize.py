@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -17,6 +18,7 @@ from tests.support import launched
 SAMPLES, BATCH, MICRO = 97, 24, 5  # the tail is one sample: all ranks but one have none
 
 
+@pytest.mark.thorough
 def test_batch_norm_follows_the_history_of_world_sizes(tmp_path: Path) -> None:
     hints = tmp_path / "hints.json"
     allow(hints, 1)

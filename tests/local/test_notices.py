@@ -70,9 +70,8 @@ def test_a_node_whose_boundary_is_too_far_leaves_within_the_step(tmp_path: Path,
     assert [redone["step"] for redone in job.events.of("step_redone")] == [event["first_step"]]
 
 
-@pytest.mark.parametrize(
-    "slow", [pytest.param(False, marks=pytest.mark.thorough), True], ids=["at the boundary", "within the step"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("slow", [False, True], ids=["at the boundary", "within the step"])
 def test_nodes_that_are_told_together_leave_in_one_generation(tmp_path: Path, slow: bool) -> None:
     script = options(tmp_path, **SLOW if slow else {})
     with launched("--nodes", "1:4", *SHORT[: 2 * slow], "--", SCRIPT, script, cwd=tmp_path) as job:
@@ -87,9 +86,8 @@ def test_nodes_that_are_told_together_leave_in_one_generation(tmp_path: Path, sl
     assert bool(job.events.of("step_redone")) == slow
 
 
-@pytest.mark.parametrize(
-    "slow", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["at the boundary", "within the step"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("slow", [False, True], ids=["at the boundary", "within the step"])
 def test_a_second_notice_while_the_first_is_handled(tmp_path: Path, slow: bool) -> None:
     """Another node is told, and the same one again, as soon as the first notice is known."""
     script = options(tmp_path, **SLOW if slow else {})
@@ -125,9 +123,8 @@ def test_a_notice_and_a_kill_together(tmp_path: Path, known: bool) -> None:
         assert len(job.events.of("node_started")) == 3
 
 
-@pytest.mark.parametrize(
-    "slow", [pytest.param(False, marks=pytest.mark.thorough), True], ids=["at the boundary", "within the step"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("slow", [False, True], ids=["at the boundary", "within the step"])
 def test_nodes_that_a_hint_takes_back_by_a_time_leave_by_then(tmp_path: Path, slow: bool) -> None:
     hints = tmp_path / "hints.json"
 
@@ -152,6 +149,7 @@ def test_nodes_that_a_hint_takes_back_by_a_time_leave_by_then(tmp_path: Path, sl
     assert job.events.of("node_lost") == []
 
 
+@pytest.mark.thorough
 def test_a_notice_in_an_evaluation_that_is_longer_than_the_grace_period(tmp_path: Path) -> None:
     script = options(tmp_path, evaluate=7, slow_evaluation=0.8)
     with launched("--nodes", "1:3", *SHORT, "--", SCRIPT, script, cwd=tmp_path) as job:

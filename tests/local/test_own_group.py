@@ -32,7 +32,7 @@ def warned(job: Launcher) -> str:
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("kill", "that came with the loss of member 3"),
+        pytest.param("kill", "that came with the loss of member 3", marks=pytest.mark.thorough),
         pytest.param("freeze", "that came with the loss of member 3", marks=pytest.mark.thorough),
         ("hang", "member 3 (rank 2, node 3) is lost, and member 1 (rank 0, node 1) has waited"),
     ],
@@ -48,6 +48,7 @@ def test_the_loss_of_a_peer_in_a_group_of_the_scripts_own_has_all_begin_anew(
     assert_same_model(tmp_path, train_plain(SAMPLES, BATCH, steps))
 
 
+@pytest.mark.thorough
 def test_a_launcher_that_came_back_ends_the_nodes_that_it_took_over_before_all_begin_anew(tmp_path: Path) -> None:
     script = options(tmp_path, epochs=EPOCHS, pace=0.01, lose="kill")
     command = (*FLAGS, "--", SCRIPT.with_name("own_group.py"), script)
@@ -64,6 +65,7 @@ def test_a_launcher_that_came_back_ends_the_nodes_that_it_took_over_before_all_b
     assert_same_model(tmp_path, train_plain(SAMPLES, BATCH, steps))
 
 
+@pytest.mark.thorough
 def test_an_exception_that_says_nothing_of_a_peer_ends_the_job_also_beside_a_loss(tmp_path: Path) -> None:
     job = play(tmp_path, "mistake", 1)
     assert job.events.of("node_lost")[0]["node"] == 3

@@ -30,14 +30,13 @@ def test_a_rank_that_hangs_in_a_step_is_lost(tmp_path: Path, rank: int) -> None:
     assert_same_training(tmp_path, job)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("faults", "hangs", "fact"),
     [
         ("reduction@20:3,freeze=micro-batch@20:2", {}, "gave no sign of life"),
         ("reduction@20:3,freeze=form@2:2", {}, "gave no sign of life"),
-        pytest.param(
-            "reduction@20:3", {"fault": "hang", "fault_rank": 1}, "made no progress", marks=pytest.mark.thorough
-        ),
+        pytest.param("reduction@20:3", {"fault": "hang", "fault_rank": 1}, "made no progress"),
     ],
 )
 def test_a_rank_that_never_comes_to_be_formed_anew_is_lost(
@@ -56,6 +55,7 @@ def test_a_rank_that_never_comes_to_be_formed_anew_is_lost(
     assert_same_training(tmp_path, job)
 
 
+@pytest.mark.thorough
 def test_a_rank_that_is_slow_for_long_is_named_until_it_is_not(tmp_path: Path) -> None:
     script = options(tmp_path, slow_members=[2], slow=0.1, pace=0.02)
     with launched("--nodes", "3:3", "--", SCRIPT, script, cwd=tmp_path) as job:

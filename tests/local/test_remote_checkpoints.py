@@ -72,6 +72,7 @@ def test_a_store_that_cannot_be_used_is_said_before_anything_starts(tmp_path: Pa
     assert job.events.all() == []
 
 
+@pytest.mark.thorough
 def test_ranks_that_come_up_while_the_launcher_is_killed_go_on_from_the_store(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     with object_store(tmp_path / "buckets") as store:

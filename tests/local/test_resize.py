@@ -127,6 +127,7 @@ def test_a_joiner_that_dies_in_its_first_step_costs_that_step_alone(tmp_path: Pa
     assert_no_process(job.work_dir)
 
 
+@pytest.mark.thorough
 def test_augmented_samples_are_the_same_at_any_size_and_with_any_workers(tmp_path: Path) -> None:
     """Law 5, by the sum of all that reached the model in each step."""
     sums = []

@@ -98,7 +98,7 @@ class Stage:
             torch.testing.assert_close(ours["model"][name], value, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("backend", ["elastic-launcher", "c10d"])
+@pytest.mark.parametrize("backend", [pytest.param("elastic-launcher", marks=pytest.mark.thorough), "c10d"])
 def test_hints_resize_a_stock_script_from_1_to_2_to_1_to_2(tmp_path: Path, backend: str) -> None:
     """With c10d these are torchrun's own agents and rendezvous, which alone hang at the first step up."""
     stage = Stage(tmp_path)
@@ -150,6 +150,7 @@ def test_a_failure_of_the_script_ends_the_job_with_its_last_lines(tmp_path: Path
     assert job.events.of("job_finished")[0]["exit_code"] == 1
 
 
+@pytest.mark.thorough
 def test_with_max_failures_an_exception_costs_its_node(tmp_path: Path) -> None:
     stage = Stage(tmp_path, fault="exception once")
     with stage.run("2:2", "--max-failures", "1") as job:
@@ -160,6 +161,7 @@ def test_with_max_failures_an_exception_costs_its_node(tmp_path: Path) -> None:
     stage.assert_like_plain(steps)
 
 
+@pytest.mark.thorough
 def test_a_notice_gives_ranks_time_to_save_and_the_rest_goes_on_without_that_node(tmp_path: Path) -> None:
     """No step is done twice, since SIGTERM has the script save."""
     stage = Stage(tmp_path, term="save", save_every=1_000_000)
@@ -176,6 +178,7 @@ def test_a_notice_gives_ranks_time_to_save_and_the_rest_goes_on_without_that_nod
     stage.assert_like_plain(steps)
 
 
+@pytest.mark.thorough
 def test_two_ranks_a_node_and_an_interrupt_that_saves(tmp_path: Path) -> None:
     """The same command goes on from there, and ends with the same model."""
     stage = Stage(tmp_path, term="save", save_every=1_000_000)
@@ -194,6 +197,7 @@ def test_two_ranks_a_node_and_an_interrupt_that_saves(tmp_path: Path) -> None:
     stage.assert_like_plain(steps)
 
 
+@pytest.mark.thorough
 def test_a_killed_agent_is_replaced(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     with stage.run("2:2") as job:
@@ -230,6 +234,7 @@ def test_a_script_of_our_library_saves_and_begins_anew_at_each_size(tmp_path: Pa
     assert_same_training(tmp_path, job)
 
 
+@pytest.mark.thorough
 def test_a_resize_waits_for_room_on_the_disk_and_loses_no_step(tmp_path: Path) -> None:
     disk, hints = tmp_path / "disk", tmp_path / "hints.json"
     disk.mkdir()
@@ -260,6 +265,7 @@ def test_a_resize_waits_for_room_on_the_disk_and_loses_no_step(tmp_path: Path) -
         subprocess.run(["umount", "-l", disk], check=True)
 
 
+@pytest.mark.thorough
 def test_survivors_of_a_loss_save_before_all_begin_anew(tmp_path: Path) -> None:
     flags = ("--nodes", "2:2", "--resize", "respawn", "--checkpoint-every", "1h")
     with launched(*flags, "--", TRAIN, options(tmp_path), cwd=tmp_path) as job:
@@ -272,6 +278,7 @@ def test_survivors_of_a_loss_save_before_all_begin_anew(tmp_path: Path) -> None:
     assert_same_training(tmp_path, job)
 
 
+@pytest.mark.thorough
 def test_where_nobody_is_left_who_holds_the_state_all_begin_anew_from_the_last_checkpoint(tmp_path: Path) -> None:
     flags = ("--nodes", "1:1", "--resize", "respawn", "--checkpoint-every", "5 steps")
     with launched(*flags, "--", TRAIN, options(tmp_path), cwd=tmp_path) as job:

@@ -152,7 +152,7 @@ def test_a_launch_with_two_ranks_on_each_node(stage: Stage) -> None:
         stage.assert_nothing_left()
 
 
-@pytest.mark.parametrize("agent", [False, True])
+@pytest.mark.parametrize("agent", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_a_rank_or_an_agent_that_is_killed_is_replaced(stage: Stage, agent: bool) -> None:
     with stage.launched("--nodes", "2:2") as launcher:
         launcher.events.wait("progress")
@@ -166,6 +166,7 @@ def test_a_rank_or_an_agent_that_is_killed_is_replaced(stage: Stage, agent: bool
         assert "member 2 (rank 1, node 2) was killed by SIGKILL" in launcher.events.of("node_lost")[0]["message"]
 
 
+@pytest.mark.thorough
 def test_a_rank_that_is_killed_and_was_the_last_is_named_and_the_job_begins_anew(stage: Stage) -> None:
     with stage.launched("--nodes", "1:1") as launcher:
         launcher.events.wait("progress")

@@ -100,6 +100,7 @@ def test_a_job_that_has_not_begun_to_train_ends_at_once(stage: Stage) -> None:
         stage.assert_nothing_left()
 
 
+@pytest.mark.thorough
 def test_a_launcher_that_does_not_answer_is_told_apart_from_one_that_is_gone(stage: Stage) -> None:
     with stage.launched("--nodes", "1:1") as job:
         job.events.wait("progress")

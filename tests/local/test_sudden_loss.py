@@ -62,9 +62,11 @@ KILLED = [
         "reduced@20:1", 2, 1, (1,), 2, marks=pytest.mark.thorough, id="the only other one between reduction and step"
     ),
     pytest.param("reduced@20:3", 3, 1, (3,), 0, marks=pytest.mark.thorough, id="youngest between reduction and step"),
-    pytest.param("step@20:1", 3, 1, (1,), 0, id="oldest in the step"),
+    pytest.param("step@20:1", 3, 1, (1,), 0, marks=pytest.mark.thorough, id="oldest in the step"),
     pytest.param("stepped@20:2", 3, 1, (2,), 2, marks=pytest.mark.thorough, id="middle after the step"),
-    pytest.param("reduction@20:1,reduction@20:4", 4, 1, (1, 4), 0, id="two at once in the reduction"),
+    pytest.param(
+        "reduction@20:1,reduction@20:4", 4, 1, (1, 4), 0, marks=pytest.mark.thorough, id="two at once in the reduction"
+    ),
     pytest.param(
         "micro-batch@20:2,step@20:3", 4, 1, (2, 3), 2, marks=pytest.mark.thorough, id="two, one after the other"
     ),
@@ -79,7 +81,15 @@ KILLED = [
         marks=pytest.mark.thorough,
         id="another one while a generation forms",
     ),
-    pytest.param("reduction@20:1,meet@20:2", 4, 1, (1, 2), 2, id="another one while the survivors meet"),
+    pytest.param(
+        "reduction@20:1,meet@20:2",
+        4,
+        1,
+        (1, 2),
+        2,
+        marks=pytest.mark.thorough,
+        id="another one while the survivors meet",
+    ),
 ]
 
 
@@ -101,13 +111,23 @@ AHEAD = [
         marks=pytest.mark.thorough,
         id="the oldest has lost it, and the others evaluate already",
     ),
-    pytest.param("break=reduced@20:1,break=reduced@20:2", (), 7, id="all but one have lost it"),
+    pytest.param(
+        "break=reduced@20:1,break=reduced@20:2", (), 7, marks=pytest.mark.thorough, id="all but one have lost it"
+    ),
     pytest.param(
         "reduced@20:1,break=reduced@20:2", (1,), 0, marks=pytest.mark.thorough, id="one has lost it and one is dead"
     ),
-    pytest.param("break=reduced@20:3,give@20:1", (1,), 0, id="who gives the state dies over it"),
+    pytest.param(
+        "break=reduced@20:3,give@20:1", (1,), 0, marks=pytest.mark.thorough, id="who gives the state dies over it"
+    ),
     pytest.param("break=summed@20:2", (), 7, marks=pytest.mark.thorough, id="one has lost an evaluation"),
-    pytest.param("break=summed@20:1,summed@20:3", (3,), 7, id="one has lost an evaluation and one is dead"),
+    pytest.param(
+        "break=summed@20:1,summed@20:3",
+        (3,),
+        7,
+        marks=pytest.mark.thorough,
+        id="one has lost an evaluation and one is dead",
+    ),
 ]
 
 
@@ -120,6 +140,7 @@ def test_the_most_advanced_gives_its_state_to_those_that_are_behind(
     assert_same_sums(tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_comparison_of_parameters_that_is_left_open_is_of_the_step_in_which_it_is_made(tmp_path: Path) -> None:
     """The parameters are compared after a checkpoint; here that step breaks off, and once more on one rank alone."""
     faults = "break=reduction@20:1,break=reduced@20:2"
@@ -132,13 +153,16 @@ def test_a_comparison_of_parameters_that_is_left_open_is_of_the_step_in_which_it
 
 
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
-@pytest.mark.parametrize(("faults", "lost"), [("sums@20:1", (1,)), ("summed@20:3", (3,))])
+@pytest.mark.parametrize(
+    ("faults", "lost"), [pytest.param("sums@20:1", (1,), marks=pytest.mark.thorough), ("summed@20:3", (3,))]
+)
 def test_an_evaluation_is_done_again_whole(tmp_path: Path, faults: str, lost: tuple[int, ...], workers: int) -> None:
     play(tmp_path, faults, lost=lost, evaluate=7, workers=workers)
     assert_same_sums(tmp_path)
 
 
-@pytest.mark.parametrize("frozen", [1, pytest.param(3, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("frozen", [1, 3])
 def test_a_frozen_rank_is_lost_while_others_wait_for_it(tmp_path: Path, frozen: int) -> None:
     arguments = ("--nodes", "3:3", "--heartbeat-timeout", "3", "--", SCRIPT, options(tmp_path))
     with launched(*arguments, cwd=tmp_path) as job:
@@ -156,7 +180,7 @@ def test_a_frozen_rank_is_lost_while_others_wait_for_it(tmp_path: Path, frozen: 
 
 @pytest.mark.parametrize(
     "faults",
-    ["meet@0:1", *(pytest.param(f, marks=pytest.mark.thorough) for f in ("reduction@0:1", "stepped@0:2")), "give@0:1"],
+    [*(pytest.param(f, marks=pytest.mark.thorough) for f in ("meet@0:1", "reduction@0:1", "stepped@0:2")), "give@0:1"],
 )
 def test_a_death_in_the_first_generation_costs_that_node_only(tmp_path: Path, faults: str) -> None:
     with launched(
@@ -171,7 +195,8 @@ def test_a_death_in_the_first_generation_costs_that_node_only(tmp_path: Path, fa
     assert_same_training(tmp_path, job)
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
+@pytest.mark.thorough
+@pytest.mark.parametrize("workers", [0, 2])
 def test_the_loss_of_the_rank_that_gives_a_joiner_its_state(tmp_path: Path, workers: int) -> None:
     hints = tmp_path / "hints.json"
     allow(hints, 2)
@@ -190,8 +215,7 @@ def test_the_loss_of_the_rank_that_gives_a_joiner_its_state(tmp_path: Path, work
 @pytest.mark.parametrize(
     "faults",
     [
-        "end@20:1",
-        *(pytest.param(f, marks=pytest.mark.thorough) for f in ("sums@20:1", "reduction@19:1")),
+        *(pytest.param(f, marks=pytest.mark.thorough) for f in ("end@20:1", "sums@20:1", "reduction@19:1")),
         "break=reduced@19:2",
     ],
 )
