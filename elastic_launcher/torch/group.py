@@ -1,8 +1,8 @@
 """The process group of one formation: private, built beside the training, and cut at once when a peer is lost.
 
 gloo can't abort an operation whose peer is frozen, so `Group.cut` shuts the group's own connections down: every
-operation that waits for them, in whatever thread, here and at the peers, then ends with an error within milliseconds
-(in rare cases within seconds, see `work`).
+operation that waits for them, in whatever thread, here and at the peers, then ends with an error: within milliseconds,
+or tenths of a second where a message was half written or half read (see `work`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,19 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from elastic_launcher.torch import nccl
-from elastic_launcher.torch.sockets import Address, address_towards, open_listening, shut_connections
+from elastic_launcher.torch.sockets import (
+    Address,
+    address_towards,
+    any_open,
+    find_connections,
+    open_listening,
+    shut_connections,
+)
 from elastic_launcher.torch.store_clients import leased_store
 from elastic_launcher.torch.work import Collective, GroupError, Message, Work
 
 LONG_TIMEOUT = 1800.0
-END_SECONDS = 2.0  # that gloo has to end its operations once a group was cut
-EXIT_SECONDS = 0.2  # the same when Python ends
+EXIT_SECONDS = 0.2  # that gloo has to end its operations when Python ends
 GLOO: Any = dist.ProcessGroupGloo  # its stubs lack what is used here
 OPS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
@@ -68,7 +74,7 @@ class Group:
         self._works: set[Work] = set()
         self._state_lock = threading.Lock()
         self._end: str | None = None
-        self._cut_at: float | None = None
+        self._connections = find_connections(self._listeners) if listeners else frozenset()
         _live.add(self)
 
     def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> Work:
@@ -152,7 +158,7 @@ class Group:
         with self._state_lock:
             if self._end is not None:
                 return
-            self._end, self._cut_at = "was cut", time.monotonic()
+            self._end = "was cut"
             _parked.append(self)
         shut_connections(self._listeners)
         if self._fast is not None:
@@ -179,6 +185,15 @@ class Group:
     def can_be_released(self) -> bool:
         """Whether no operation is under way."""
         return all(work.has_ended() for work in list(self._works))
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it was cut."""
+        return self._end == "was cut"
+
+    def is_dead(self) -> bool:
+        """Whether it was cut and gloo has closed all its connections: what has not ended by then never will."""
+        return self.is_cut and not any_open(self._connections)
 
     def check(self) -> None:
         """Raises `GroupError` if the group was cut or closed."""
@@ -216,12 +231,9 @@ class Group:
         except RuntimeError as error:
             raise self.explain(error) from error
         kind = Message if method in ("send", "recv") else Collective
-        work = Work(self, nccl.HostWork(raw, self.check) if fast else kind(raw, self._is_forsaken), tensors)
+        work = Work(self, nccl.HostWork(raw, self.check) if fast else kind(raw, self), tensors)
         self._works.add(work)
         return work
-
-    def _is_forsaken(self) -> bool:
-        return self._cut_at is not None and time.monotonic() - self._cut_at > END_SECONDS
 
     def _all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
@@ -338,7 +350,10 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def release_cut() -> None:
-    """Gives up the groups that were cut and in which nothing goes on any more; gloo's thread may turn in vain there."""
+    """Gives up the groups that were cut and in which nothing goes on any more: gloo's thread may turn in vain there.
+
+    One whose collective operation gloo never ends is kept, with two threads at rest, for as long as the process lives.
+    """
     for group in list(_parked):
         if group.can_be_released():
             _parked.remove(group)

@@ -54,7 +54,7 @@ class _Background:
             self._error = error
 
     def abandon(self) -> None:
-        """Waits for the end, whatever it is; the group has been cut, so it comes at once."""
+        """Waits for the end, whatever it is; the group has been cut, so it comes within tenths of a second."""
         self._thread.join()
 
     def wait(self) -> None:

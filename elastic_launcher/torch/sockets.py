@@ -55,6 +55,23 @@ def open_listening(open_it: Callable[[], T]) -> tuple[T, Address]:
     raise OSError(f"can't tell which of this process's listening sockets ({len(new)} new ones) is the process group's")
 
 
+def find_connections(listeners: set[Address]) -> frozenset[int]:
+    """Returns what tells the connections of this process whose one end is one of ``listeners`` from all others, for as
+    long as they are open.
+    """
+    found = set()
+    for one in _sockets():
+        with contextlib.suppress(OSError):
+            if one.getpeername()[:2] in listeners or one.getsockname()[:2] in listeners:
+                found.add(os.fstat(one.fileno()).st_ino)
+    return frozenset(found)
+
+
+def any_open(connections: frozenset[int]) -> bool:
+    """Returns whether one of these connections is open; see `find_connections`."""
+    return any(os.fstat(one.fileno()).st_ino in connections for one in _sockets())
+
+
 def shut_connections(listeners: set[Address]) -> int:
     """Shuts every connection of this process whose one end is one of ``listeners``, and no listener itself.
 

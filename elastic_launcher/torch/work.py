@@ -3,14 +3,15 @@ does.
 
 When a connection ends, gloo tells nobody of the message that is half written or half read at that moment (in its
 ``Pair::signalException``): whoever waits for one, a rank that gives a large state to one that dies, say, would wait
-until the time is over.
+until the time is over. Once gloo has closed all connections of a group, what has not ended never will, and nothing
+writes into its memory any more.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -21,23 +22,43 @@ from elastic_launcher.torch.nccl import HostWork
 if TYPE_CHECKING:
     from elastic_launcher.torch.group import Group
 
-LOOK_SECONDS = 0.5  # between two looks at whether a group was cut; an operation that ends is seen at once
+LOOK_SECONDS = 0.1  # between two looks at a group; an operation that ends is seen at once
+FEWEST_LOOKS = 2  # at a group that was cut, before its operations are given up: gloo's own word comes within one
+MOST_LOOKS = 20  # the same where a connection stays open: not a time, in which this process may have been frozen
 
 
 class GroupError(RuntimeError):
     """A process group could not be formed, or lost a peer, or was cut."""
 
 
-class Collective:
-    """An operation of all ranks of a gloo group; it ends by itself when the group's time is over.
+class _Looks:
+    """Says when an operation is to be given up; asked each `LOOK_SECONDS`.
 
     Args:
-        raw: The backend's work.
-        forsaken: Says whether the group was cut so long ago that its operations ought to have ended.
+        group: The operation's.
     """
 
-    def __init__(self, raw: Any, forsaken: Callable[[], bool]) -> None:
-        self._raw, self._forsaken = raw, forsaken
+    def __init__(self, group: Group) -> None:
+        self._group, self._number = group, 0
+
+    def are_enough(self) -> bool:
+        """Whether the group was cut and gloo will not end the operation."""
+        if not self._group.is_cut:
+            return False
+        self._number += 1
+        return self._number >= MOST_LOOKS or (self._number >= FEWEST_LOOKS and self._group.is_dead())
+
+
+class Collective:
+    """An operation of all ranks of a gloo group.
+
+    Args:
+        raw: The backend's work, which ends by itself when the group's time is over.
+        group: The group.
+    """
+
+    def __init__(self, raw: Any, group: Group) -> None:
+        self._raw, self._group = raw, group
 
     def wait(self, timeout: timedelta) -> None:
         """Waits for the end.
@@ -48,10 +69,11 @@ class Collective:
         Raises:
             RuntimeError: If it failed.
         """
+        looks = _Looks(self._group)
         while not self._raw.is_completed():
             with contextlib.suppress(RuntimeError):  # the time is over, or it failed, which is said below
                 self._raw.wait(timedelta(seconds=LOOK_SECONDS))
-            if self._forsaken() and not self._raw.is_completed():
+            if not self._raw.is_completed() and looks.are_enough():
                 raise RuntimeError("gloo has not ended it")
         self._raw.wait()
 
@@ -65,11 +87,11 @@ class Message:
 
     Args:
         raw: The backend's work, which can't be waited for in parts: its group is lost when the time of a wait is over.
-        forsaken: See `Collective`.
+        group: The group.
     """
 
-    def __init__(self, raw: Any, forsaken: Callable[[], bool]) -> None:
-        self._raw, self._forsaken = raw, forsaken
+    def __init__(self, raw: Any, group: Group) -> None:
+        self._raw, self._group = raw, group
         self._begun, self._ended = False, threading.Event()
         self._error: RuntimeError | None = None
 
@@ -82,24 +104,26 @@ class Message:
         Raises:
             RuntimeError: If it failed.
         """
-        self._begun = True
         threading.Thread(target=self._wait, args=(timeout,), name="elastic-message", daemon=True).start()
+        self._begun = True
+        looks = _Looks(self._group)
         while not self._ended.wait(LOOK_SECONDS):
-            if self._forsaken():
+            if looks.are_enough():
                 raise RuntimeError("gloo has not ended it")
         if self._error is not None:
             raise self._error
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or badly."""
-        return self._ended.is_set() or (not self._begun and self._forsaken())
+        """Whether it has ended, well or badly; one that nobody waited for has where its group is dead."""
+        return self._ended.is_set() or (not self._begun and self._group.is_dead())
 
     def _wait(self, timeout: timedelta) -> None:
         try:
             self._raw.wait(timeout)
         except RuntimeError as error:
             self._error = error
-        self._ended.set()
+        finally:
+            self._ended.set()
 
 
 class Work:

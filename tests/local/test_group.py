@@ -87,8 +87,12 @@ def test_sends_of_any_type_run_beside_reductions() -> None:
     assert results[1][1] == [True] * 8
 
 
-def _wait_until_cut(rank: Rank) -> str:
-    """Reduces once, then waits in an operation that a peer never joins until another thread cuts the group."""
+def _wait_until_cut(rank: Rank) -> tuple[str, bool]:
+    """Reduces once, then waits in an operation that a peer never joins until another thread cuts the group.
+
+    Returns:
+        The error, and whether gloo itself ended all its operations, as it can wherever no message is under way.
+    """
     group = rank.group(long_timeout=10 * PATIENCE)
     assert _sum(group, 1.0) == rank.world_size
     rank.tell("ready")
@@ -103,8 +107,8 @@ def _wait_until_cut(rank: Rank) -> str:
             _sum(group, 1.0)
     except GroupError as error:
         group.cut()  # whoever sees an error cuts, so that all see one
-        return str(error)
-    return "no error"
+        return str(error), group.can_be_released()
+    return "no error", False
 
 
 @pytest.mark.quick
@@ -115,8 +119,8 @@ def test_cutting_a_group_ends_the_wait_for_a_frozen_peer() -> None:
         started.say(0, "cut")
         started.say(1, "cut")  # its own connection to the frozen rank tells it nothing of rank 0's cut
         for rank in (0, 1):
-            error = started.heard(rank)
-            assert "cut" in error or "lost" in error
+            error, ended = started.heard(rank)
+            assert ("cut" in error or "lost" in error) and ended
 
 
 def test_cutting_a_group_ends_a_receive_in_another_thread() -> None:
@@ -124,7 +128,8 @@ def test_cutting_a_group_ends_a_receive_in_another_thread() -> None:
         started.heard_all()
         started.freeze(1)
         started.say(0, "receive")
-        assert "was cut" in started.heard(0)
+        error, ended = started.heard(0)
+        assert "was cut" in error and ended
 
 
 def test_all_of_five_ranks_see_a_killed_one_once_the_first_cut() -> None:
@@ -134,8 +139,8 @@ def test_all_of_five_ranks_see_a_killed_one_once_the_first_cut() -> None:
             started.say(rank, "wait")
         started.kill(4)
         for rank in (0, 1, 2, 3):
-            error = started.heard(rank)
-            assert "cut" in error or "lost" in error
+            error, ended = started.heard(rank)
+            assert ("cut" in error or "lost" in error) and ended
 
 
 def _lose_the_other_half_way(rank: Rank, giver: int) -> str:
