@@ -177,6 +177,8 @@ class Group:
     def release(self) -> None:
         """Gives up sockets, threads and memory, in a thread of its own: their end takes 20-30 ms."""
         held = [self._gloo, self._fast]
+        if self.is_cut:
+            held += [work.let_go() for work in self._works]
         self._gloo = self._fast = None
         # not a daemon: one that wakes up while Python ends would be torn out of C++, which aborts the process
         threading.Thread(target=held.clear, name="elastic-close-group").start()
@@ -352,7 +354,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 def release_cut() -> None:
     """Gives up the groups that were cut and in which nothing goes on any more: gloo's thread may turn in vain there.
 
-    One whose collective operation gloo never ends is kept, with two threads at rest, for as long as the process lives.
+    One whose collective operation gloo never ends is kept, with three threads at rest, as long as the process lives.
     """
     for group in list(_parked):
         if group.can_be_released():

@@ -8,6 +8,7 @@ as they take. What a script does between the reduction and its next micro-batch 
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import sys
 import threading
@@ -21,7 +22,7 @@ from typing import Any
 from elastic_launcher.control.vitals import Vitals
 
 USUAL_STEPS = 20  # recent steps whose median is the usual step time
-LONG_WORK = 5.0  # seconds of work in one step after which it is worth a look whether torch compiles
+LONG_WORK = 5.0  # seconds without progress after which it is worth a look at what the script does
 
 
 @dataclass
@@ -112,7 +113,14 @@ class Pace:
         )
 
     def _time_outside(self, now: float) -> float:
-        """Returns for how long the script has been in one collective operation of its own, as far as looks can tell."""
+        """Returns for how long the script has been in one collective operation of its own, as far as looks can tell.
+
+        Looks only where nothing has moved for long: a thread that runs may be about to take down what is looked at.
+        """
+        moved = max(self._work_since, -math.inf if self.last is None else self.last)
+        if self._waiting_since is not None or now - moved < LONG_WORK:
+            self._outside = None, now
+            return 0.0
         call = own_collective(sys._current_frames().get(threading.main_thread().ident or 0))
         if call is None:
             self._outside = None, now
@@ -126,8 +134,10 @@ class Pace:
 def own_collective(innermost: FrameType | None) -> int | None:
     """Returns what stands for the collective operation of torch.distributed that a thread is in; None if in none."""
     frame = innermost
-    while frame is not None:
-        code = frame.f_code
+    while (
+        code := getattr(frame, "f_code", None)
+    ) is not None:  # Python 3.11 may give another object for a frame that ends
+        assert frame is not None
         if code.co_filename.endswith("distributed/distributed_c10d.py") and code.co_name != "<module>":
             return id(frame)
         frame = frame.f_back
@@ -138,8 +148,8 @@ def compiles(threads: Iterable[FrameType]) -> bool:
     """Returns whether torch compiles something in one of these threads."""
     for innermost in threads:
         frame: FrameType | None = innermost
-        while frame is not None:
-            code = frame.f_code
+        while (code := getattr(frame, "f_code", None)) is not None:
+            assert frame is not None
             if code.co_filename.endswith("_dynamo/convert_frame.py") or code.co_name == "compile_fx_inner":
                 return True
             frame = frame.f_back

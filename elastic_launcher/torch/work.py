@@ -158,11 +158,8 @@ class Work:
         try:
             self._raw.wait(timedelta(seconds=timeout or self._group.timeout))
         except RuntimeError as error:
-            found = self._group.explain(error)
-            self._failed = str(found)
-            if self._raw.is_completed():
-                self._raw = None  # it holds the group's threads, and this the traceback
-            raise found from error
+            self._failed = str(self._group.explain(error))
+            raise GroupError(self._failed) from error
         self._group.forget(self)
         self._group = self._raw = None
         self.tensors = ()
@@ -171,3 +168,9 @@ class Work:
         """Whether nothing of it goes on, well or badly."""
         raw = self._raw
         return raw is None or raw.is_completed()
+
+    def let_go(self) -> Any:
+        """Returns the backend's work of a group that is gone, and forgets it: it would hold the group's threads."""
+        raw, self._raw = self._raw, None
+        self._failed = self._failed or "its process group was cut"
+        return raw

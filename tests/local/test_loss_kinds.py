@@ -154,7 +154,6 @@ def test_a_rank_that_crashes_costs_its_step_alone(tmp_path: Path, fault: str, cr
     assert_same_training(tmp_path, job)
 
 
-@pytest.mark.thorough
 def test_an_exception_costs_its_node_where_that_is_wanted(tmp_path: Path) -> None:
     script = options(tmp_path, fault="exception once", fault_step=20)
     with launched("--nodes", "3:3", "--max-failures", "1", "--", SCRIPT, script, cwd=tmp_path) as job:

@@ -149,7 +149,6 @@ def test_nodes_that_a_hint_takes_back_by_a_time_leave_by_then(tmp_path: Path, sl
     assert job.events.of("node_lost") == []
 
 
-@pytest.mark.thorough
 def test_a_notice_in_an_evaluation_that_is_longer_than_the_grace_period(tmp_path: Path) -> None:
     script = options(tmp_path, evaluate=7, slow_evaluation=0.8)
     with launched("--nodes", "1:3", *SHORT, "--", SCRIPT, script, cwd=tmp_path) as job:

@@ -171,7 +171,7 @@ def test_a_cut_or_a_lost_peer_ends_a_transfer_on_both_sides(event: str) -> None:
             started.say(1, "cut")
         else:
             started.kill(1)
-            started.say(0, "cut")
+        started.say(0, "cut")
         for rank in (0, 1) if event == "cut" else (0,):
             error = started.heard(rank)
             assert "cut" in error or "lost" in error

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from types import FrameType
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
 
 from elastic_launcher.torch import pace as pace_module
-from elastic_launcher.torch.pace import Pace, compiles, own_collective
+from elastic_launcher.torch.pace import LONG_WORK, Pace, compiles, own_collective
 
 
 class Clock:
@@ -117,6 +118,8 @@ def test_who_is_in_a_collective_operation_of_the_scripts_own_waits_and_does_not_
 
     def look() -> None:
         assert pace.vitals().outside == 0, "it has just come to it"
+        clock.now += LONG_WORK
+        assert pace.vitals().outside == 0, "it is seen there for the first time"
         clock.now += 7
         found = pace.vitals()
         assert (found.outside, found.waits, found.work) == (7, 7, 0)
@@ -124,6 +127,27 @@ def test_who_is_in_a_collective_operation_of_the_scripts_own_waits_and_does_not_
     in_collective("all_reduce", look)
     found = pace.vitals()
     assert (found.outside, found.waits) == (0, 0) and found.work
+
+
+def test_who_moves_is_not_looked_at(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python may fail over the frames of a thread that runs."""
+    looks: list[float] = []
+    monkeypatch.setattr(sys, "_current_frames", lambda: looks.append(clock.now) or {})
+    pace = settled(clock)
+    for _ in range(3):
+        clock.now += LONG_WORK - 1
+        pace.vitals()
+        step(pace, clock)
+    with pace.waiting():
+        clock.now += 2 * LONG_WORK
+        pace.vitals()
+    assert looks == []
+    pace.vitals()
+    assert looks == [clock.now]
+
+
+def test_what_is_no_frame_any_more_is_in_no_operation() -> None:
+    assert own_collective(cast(FrameType, in_collective)) is None and not compiles([cast(FrameType, in_collective)])
 
 
 def test_another_such_operation_after_a_step_is_another_wait(clock: Clock) -> None:
