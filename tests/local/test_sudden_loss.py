@@ -195,8 +195,7 @@ def test_a_death_in_the_first_generation_costs_that_node_only(tmp_path: Path, fa
     assert_same_training(tmp_path, job)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
 def test_the_loss_of_the_rank_that_gives_a_joiner_its_state(tmp_path: Path, workers: int) -> None:
     hints = tmp_path / "hints.json"
     allow(hints, 2)
