@@ -305,6 +305,16 @@ def test_two_launchers_never_own_one_job(tmp_path: Path) -> None:
                 stage.finish(second)
 
 
+def test_of_two_launchers_that_are_started_together_one_owns_the_job(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, "--nodes", "1:1")
+    with stage.launcher() as one, stage.launcher() as other:
+        until(lambda: {one.process.poll(), other.process.poll()} != {None}, "one of them is refused", LONG)
+        owner, refused = (one, other) if one.process.poll() is None else (other, one)
+        assert refused.wait(LONG) == 2
+        assert f"process {owner.process.pid} on {socket.gethostname()}" in refused.stderr
+        stage.finish(owner)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("halting", [True, False], ids=["that were being stopped", "with other options"])
 def test_ranks_that_can_not_go_on_are_ended_and_the_job_resumes(tmp_path: Path, halting: bool) -> None:
