@@ -30,7 +30,7 @@ MEMORY_GROWTH = 0.02
 PAUSE_GROWTH = 3.0
 PAUSE_GRAIN = 0.02  # seconds below which pauses are not told apart
 MEMORY = "MB"
-FRESH_SECONDS = 60.0
+FRESH_SECONDS = 20.0  # the launcher closes a log after 10 s of quiet
 FIRST = 1  # the node that stays through all of it
 
 
