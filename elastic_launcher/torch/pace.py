@@ -8,7 +8,6 @@ as they take. What a script does between the reduction and its next micro-batch 
 from __future__ import annotations
 
 import contextlib
-import math
 import statistics
 import sys
 import threading
@@ -117,11 +116,9 @@ class Pace:
 
         Looks only where nothing has moved for long: a thread that runs may be about to take down what is looked at.
         """
-        moved = max(self._work_since, -math.inf if self.last is None else self.last)
-        if self._waiting_since is not None or now - moved < LONG_WORK:
-            self._outside = None, now
-            return 0.0
-        call = own_collective(sys._current_frames().get(threading.main_thread().ident or 0))
+        stands = self._waiting_since is None and now - max(self._work_since, self.last or 0.0) >= LONG_WORK
+        frames = sys._current_frames() if stands else {}
+        call = own_collective(frames.get(threading.main_thread().ident or 0))
         if call is None:
             self._outside = None, now
             return 0.0
@@ -133,24 +130,26 @@ class Pace:
 
 def own_collective(innermost: FrameType | None) -> int | None:
     """Returns what stands for the collective operation of torch.distributed that a thread is in; None if in none."""
-    frame = innermost
-    while (
-        code := getattr(frame, "f_code", None)
-    ) is not None:  # Python 3.11 may give another object for a frame that ends
-        assert frame is not None
+    for frame in _frames(innermost):
+        code = frame.f_code
         if code.co_filename.endswith("distributed/distributed_c10d.py") and code.co_name != "<module>":
             return id(frame)
-        frame = frame.f_back
     return None
 
 
 def compiles(threads: Iterable[FrameType]) -> bool:
     """Returns whether torch compiles something in one of these threads."""
     for innermost in threads:
-        frame: FrameType | None = innermost
-        while (code := getattr(frame, "f_code", None)) is not None:
-            assert frame is not None
+        for frame in _frames(innermost):
+            code = frame.f_code
             if code.co_filename.endswith("_dynamo/convert_frame.py") or code.co_name == "compile_fx_inner":
                 return True
-            frame = frame.f_back
     return False
+
+
+def _frames(innermost: FrameType | None) -> Iterator[FrameType]:
+    """Yields a thread's frames, outwards; Python 3.11 may link one that ends to what is no frame."""
+    frame = innermost
+    while isinstance(frame, FrameType):
+        yield frame
+        frame = frame.f_back

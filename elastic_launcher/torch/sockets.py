@@ -31,6 +31,16 @@ def _sockets() -> Iterator[socket.socket]:
                     yield found
 
 
+def _connections(listeners: set[Address]) -> Iterator[socket.socket]:
+    """Yields a duplicate of each connection of this process whose one end is one of ``listeners``."""
+    for found in _sockets():
+        ends: set[Address] = set()
+        with contextlib.suppress(OSError):  # without a peer it is not connected
+            ends = {found.getpeername()[:2], found.getsockname()[:2]}
+        if ends & listeners:
+            yield found
+
+
 def _listeners() -> set[Address]:
     return {
         found.getsockname()[:2] for found in _sockets() if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
@@ -59,12 +69,7 @@ def find_connections(listeners: set[Address]) -> frozenset[int]:
     """Returns what tells the connections of this process whose one end is one of ``listeners`` from all others, for as
     long as they are open.
     """
-    found = set()
-    for one in _sockets():
-        with contextlib.suppress(OSError):
-            if one.getpeername()[:2] in listeners or one.getsockname()[:2] in listeners:
-                found.add(os.fstat(one.fileno()).st_ino)
-    return frozenset(found)
+    return frozenset(os.fstat(one.fileno()).st_ino for one in _connections(listeners))
 
 
 def any_open(connections: frozenset[int]) -> bool:
@@ -81,11 +86,10 @@ def shut_connections(listeners: set[Address]) -> int:
         How many there were.
     """
     count = 0
-    for found in _sockets():
-        with contextlib.suppress(OSError):  # without a peer it is not connected; it may close at any time
-            if found.getpeername()[:2] in listeners or found.getsockname()[:2] in listeners:
-                found.shutdown(socket.SHUT_RDWR)
-                count += 1
+    for found in _connections(listeners):
+        with contextlib.suppress(OSError):  # its peer may close it at any time
+            found.shutdown(socket.SHUT_RDWR)
+            count += 1
     return count
 
 

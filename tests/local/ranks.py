@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -48,6 +49,15 @@ class Rank:
         """Forms a group with all others."""
         cpu = torch.device("cpu")
         return build_group(self.store, formation, self.number, self.world_size, timeout, cpu, long_timeout)
+
+    def cut_when_told(self, group: Group) -> None:
+        """Has another thread cut a group when the test says something: as the launcher does, who knows of a death."""
+
+        def cut() -> None:
+            self.hear()
+            group.cut()
+
+        threading.Thread(target=cut, daemon=True).start()
 
 
 class Ranks:

@@ -153,11 +153,7 @@ def _lose_the_other_half_way(rank: Rank, giver: int) -> str:
             pass
         os.kill(peer, signal.SIGKILL)
 
-    def cut_when_told() -> None:
-        rank.hear()
-        group.cut()
-
-    threading.Thread(target=cut_when_told, daemon=True).start()
+    rank.cut_when_told(group)
     try:
         if rank.number == giver:
             group.send(memory + 1, 1 - giver, 3)

@@ -144,11 +144,7 @@ def _move_until_cut(rank: Rank) -> str:
     state = _large(25, 1.0)
     rank.tell("ready")
 
-    def cut_when_told() -> None:
-        rank.hear()
-        group.cut()
-
-    threading.Thread(target=cut_when_told, daemon=True).start()
+    rank.cut_when_told(group)
     try:
         for number in itertools.count():
             if rank.number == 0:
