@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import psutil
+
 from elastic_launcher.agent import processes
 from elastic_launcher.events import Event, read_events
 
@@ -123,6 +125,17 @@ def launched(*arguments: str | Path, environment: dict[str, str] | None = None) 
             except subprocess.TimeoutExpired:
                 job.process.kill()
             processes.kill_until_none(str(folder / "job"))
+
+
+def kill(pid: int) -> float:
+    """Kills a node's process and all that it started, as a lost machine ends them; returns when."""
+    parent = psutil.Process(pid)
+    processes = [parent, *parent.children(recursive=True)]
+    now = time.monotonic()
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            os.kill(process.pid, signal.SIGKILL)
+    return now
 
 
 def hint(gpus: int) -> str:

@@ -1,27 +1,26 @@
-"""How long the training stands still when a node or the launcher is killed: against stock torchrun with checkpoints.
+"""How long the training stands still when a node or the launcher is killed: against stock torchrun with checkpoints,
+and torchft where it is installed.
 
 Stand-still: from SIGKILL of the node's processes to the slowest survivor's first completed step of the ranks that are
-left, minus the median step, which is what redoing the unfinished step takes. For the peer it is the first step that had
-not been done before: it goes back to its last checkpoint, one each 10 steps. A peer that does no step within
-DEAD_SECONDS is shown as dead. Of the launcher, which is killed and started again: the longest step of any rank from its
-end until some steps after it has taken the job over, minus the median one; and the same of as many further steps, in
-which nothing happens.
+left, minus the median step, which is what redoing the unfinished step takes. For torchrun it is the first step that
+had not been done before: it goes back to its last checkpoint, one each 10 steps. torchft drops the unfinished step's
+samples, and its lighthouse is not killed. A peer that does no step within DEAD_SECONDS is shown as dead. Of the
+launcher, which is killed and started again: the longest step of any rank from its end until some steps after it has
+taken the job over, minus the median one; and the same of as many further steps, in which nothing happens.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
+import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from benchmarks.common import SCRIPTS, finish, in_turn, launched, options_of, row, stamps, usual, wait_for
+from benchmarks import torchft
+from benchmarks.common import SCRIPTS, finish, in_turn, kill, launched, options_of, row, stamps, usual, wait_for
 from benchmarks.torchrun import DESCRIBED, end_agents, free_port, torchrun_agent
 
 SCRIPT = SCRIPTS / "resize_train.py"
@@ -56,19 +55,8 @@ class Case:
         return [str(value) for value in (25, samples, rows, item, self.workers)]
 
 
-CASES = [Case(3, victim, workers) for workers in (0, 2) for victim in range(3)] + [Case(5, 0, 0), Case(5, 4, 0)]
+CASES = [Case(nodes, victim, workers) for nodes in (3, 5) for workers in (0, 2) for victim in range(nodes)]
 LAUNCHER = "launcher killed and started again"
-
-
-def kill(agent: int) -> float:
-    """Kills a node's agent and all that it started, as a lost machine ends them; returns when."""
-    parent = psutil.Process(agent)
-    processes = [parent, *parent.children(recursive=True)]
-    now = time.monotonic()
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            os.kill(process.pid, signal.SIGKILL)
-    return now
 
 
 def ours(case: Case) -> float:
@@ -144,7 +132,7 @@ def launcher() -> tuple[float, float]:
             return max(longest), max(undisturbed)
 
 
-def peer(case: Case) -> float | None:
+def of_torchrun(case: Case) -> float | None:
     """Returns stock torchrun's, or None if it is dead."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
@@ -154,14 +142,7 @@ def peer(case: Case) -> float | None:
             for number in range(case.nodes)
         ]
         try:
-
-            def settled() -> bool:
-                full = [rows for rows in stamps(folder).values() if rows[-1]["w"] == case.nodes]
-                return len(full) == case.nodes and all(len(rows) > SETTLED for rows in full)
-
-            wait_for("steps", settled)
-            running = stamps(folder)
-            step = usual(max(running.values(), key=len), case.nodes)
+            running, step = settled(case, folder)
             done = max(rows[-1]["step"] for rows in running.values())
             killed = kill(agents.pop(case.victim).pid)
 
@@ -170,37 +151,88 @@ def peer(case: Case) -> float | None:
                 found = [rows for pid, rows in stamps(folder).items() if pid not in running]
                 return [next((r["t"] for r in rows if r["step"] > done), 0.0) for rows in found]
 
-            try:
-                wait_for(
-                    "a step of the survivors",
-                    lambda: len(further()) == case.nodes - 1 and all(further()),
-                    DEAD_SECONDS,
-                )
-            except TimeoutError:
-                return None
-            return max(further()) - killed - step
+            return stand_still(case, killed, step, further)
         finally:
             end_agents(agents)
+
+
+def of_torchft(case: Case) -> float | None:
+    """Returns torchft's, or None if it is dead."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        with torchft.replicas(case.nodes, folder, SCRIPT, case.arguments) as started:
+            running, step = settled(case, folder)
+            victim = started[case.victim].pid
+            survivors = [pid for pid in running if not pid.endswith(f"-{victim}")]
+            killed = kill(victim)
+
+            def further() -> list[float]:
+                """When each survivor did its first step without the one that was killed."""
+                found = stamps(folder)
+                return [
+                    next((r["t"] for r in found[pid] if r["t"] > killed and r["w"] == case.nodes - 1), 0.0)
+                    for pid in survivors
+                ]
+
+            return stand_still(case, killed, step, further)
+
+
+def settled(case: Case, folder: Path) -> tuple[dict[str, list[dict[str, Any]]], float]:
+    """Waits until a peer's processes have done some steps; returns their stamps, and the median step in seconds."""
+
+    def found() -> bool:
+        full = [rows for rows in stamps(folder).values() if rows[-1]["w"] == case.nodes]
+        return len(full) == case.nodes and all(len(rows) > SETTLED for rows in full)
+
+    wait_for("steps", found)
+    running = stamps(folder)
+    return running, usual(max(running.values(), key=len), case.nodes)
+
+
+def stand_still(case: Case, killed: float, step: float, further: Callable[[], list[float]]) -> float | None:
+    """Returns how long a peer's slowest survivor stood still, or None if it is dead.
+
+    Args:
+        case: What it is.
+        killed: When its node was.
+        step: The median step in seconds.
+        further: Looks when the survivors went on; 0 for one that has not.
+    """
+    try:
+        found = wait_for(
+            "a step of the survivors",
+            lambda: times if len(times := further()) == case.nodes - 1 and all(times) else None,
+            DEAD_SECONDS,
+        )
+    except TimeoutError:
+        return None
+    return max(found) - killed - step
+
+
+PEERS = {"torchrun": of_torchrun} | ({"torchft": of_torchft} if torchft.INSTALLED else {})
 
 
 def main() -> None:
     """Runs all cases, ours and the peer in turn."""
     options = options_of(__doc__)
-    print(DESCRIBED)
+    print(DESCRIBED, torchft.DESCRIBED, sep="\n")
     rows = []
-    for case, found, theirs in in_turn(CASES, options, ours, peer):
-        alive = [seconds for seconds in theirs if seconds is not None]
-        dead = len(theirs) - len(alive)
-        one = row("failure", found, alive or [DEAD_SECONDS], "seconds", case=case.name, peer_dead=dead, bar=0.5)
-        said = [f"{case.name}: ours {one['ours']:.3f} s"]
-        if alive:
-            said.append(f"peer {one['peer']:.2f} s, {one['ratio']:.0f} times less")
-        else:
-            one["peer"] = one["ratio"] = None
-        if dead:
-            said.append(f"peer dead in {dead} of {len(theirs)} (no step within {DEAD_SECONDS:.0f} s)")
+    for case, found, theirs in in_turn(CASES, options, ours, lambda case: [peer(case) for peer in PEERS.values()]):
+        said = [f"{case.name}: ours {statistics.median(found):.3f} s"]
+        for name, seconds in zip(PEERS, zip(*theirs, strict=True), strict=True):
+            alive = [one for one in seconds if one is not None]
+            dead = len(seconds) - len(alive)
+            one = row(
+                "failure", found, alive or [DEAD_SECONDS], "seconds", case=case.name, of=name, peer_dead=dead, bar=0.5
+            )
+            if alive:
+                said.append(f"{name} {one['peer']:.2f} s, {one['ratio']:.0f} times less")
+            else:
+                one["peer"] = one["ratio"] = None
+            if dead:
+                said.append(f"{name} dead in {dead} of {len(seconds)} (no step within {DEAD_SECONDS:.0f} s)")
+            rows.append(one)
         print(", ".join(said), flush=True)
-        rows.append(one)
     if not options.case or options.case in LAUNCHER:
         found = [launcher() for _ in range(options.runs)]
         killed, undisturbed = zip(*found, strict=True)

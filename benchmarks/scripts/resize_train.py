@@ -1,8 +1,8 @@
-"""A model of a given size, trained with a job or as a stock torchrun script with checkpoints; stamps its imports' end
-and each step.
+"""A model of a given size, trained with a job, as a stock torchrun script with checkpoints, or as a replica of torchft;
+stamps its imports' end and each step.
 
-Arguments: side (ours or peer), folder, megabytes of model and Adam state, samples of a step, rows a sample, seconds an
-item, workers.
+Arguments: side (ours, peer or torchft), folder, megabytes of model and Adam state, samples of a step, rows a sample,
+seconds an item, workers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -110,6 +111,42 @@ def peer() -> None:
                     os.replace(saved.with_suffix(".new"), saved)
 
 
+def torchft() -> None:
+    from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
+
+    model, plain, dataset = parts()
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def load(state: dict[str, dict[str, object]]) -> None:
+        model.load_state_dict(state["model"])
+        plain.load_state_dict(state["optimizer"])
+
+    manager = Manager(
+        pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
+        min_replica_size=1,
+        load_state_dict=load,
+        state_dict=lambda: {"model": model.state_dict(), "optimizer": plain.state_dict()},
+        replica_id=os.environ["REPLICA_GROUP_ID"],
+        rank=0,
+        world_size=1,
+        store_addr="127.0.0.1",
+        store_port=store.port,
+        timeout=timedelta(seconds=30),
+    )
+    wrapped, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, plain)
+    share = BATCH // int(os.environ["NUM_REPLICA_GROUPS"])
+    loader = torch.utils.data.DataLoader(dataset, batch_size=share, num_workers=WORKERS, persistent_workers=WORKERS > 0)
+    with open(FOLDER / f"stamps-{PROCESS}.jsonl", "w") as file:
+        while True:
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss_of(wrapped, x, y).backward()
+                done = manager.current_step()
+                optimizer.step()
+                if manager.current_step() > done:
+                    stamp(file, manager.current_step(), manager.num_participants())
+
+
 if __name__ == "__main__":
     (FOLDER / f"imported-{PROCESS}").write_text(str(time.monotonic()))
-    ours() if SIDE == "ours" else peer()
+    {"ours": ours, "peer": peer, "torchft": torchft}[SIDE]()
