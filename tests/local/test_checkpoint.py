@@ -152,6 +152,20 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_it_is_used(tmp_path: Pa
 
 
 @pytest.mark.thorough
+def test_what_is_killed_before_its_first_checkpoint_begins_anew(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    for nodes in (3, 1):
+        with stage.run(nodes, 5, "--checkpoint-every", "1000 steps") as job:
+            stage.wait_steps(job, 5)
+            stage.kill_everything(job)
+    with stage.run(2, 5) as job:
+        stage.wait_steps(job, 3)
+        stage.finish(job)
+    assert all("resumed_step" not in event for event in job.events.of("job_started"))
+    stage.assert_like_plain(job.events.all(), 5)
+
+
+@pytest.mark.thorough
 def test_everything_is_killed_again_and_again_and_the_model_is_the_same(tmp_path: Path) -> None:
     stage = Stage(tmp_path, workers=2)
     chance = random.Random(5)

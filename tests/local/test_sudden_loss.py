@@ -68,6 +68,18 @@ KILLED = [
         "reduction@20:1,reduction@20:4", 4, 1, (1, 4), 0, marks=pytest.mark.thorough, id="two at once in the reduction"
     ),
     pytest.param(
+        "micro-batch@20:1,micro-batch@20:4",
+        4,
+        1,
+        (1, 4),
+        0,
+        marks=pytest.mark.thorough,
+        id="two at once in a micro-batch",
+    ),
+    pytest.param(
+        "stepped@20:2,stepped@20:3", 4, 1, (2, 3), 2, marks=pytest.mark.thorough, id="two at once after the step"
+    ),
+    pytest.param(
         "micro-batch@20:2,step@20:3", 4, 1, (2, 3), 2, marks=pytest.mark.thorough, id="two, one after the other"
     ),
     pytest.param("reduction@20:3", 2, 2, (2,), 2, id="one of two on the younger node"),
@@ -154,7 +166,12 @@ def test_a_comparison_of_parameters_that_is_left_open_is_of_the_step_in_which_it
 
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
 @pytest.mark.parametrize(
-    ("faults", "lost"), [pytest.param("sums@20:1", (1,), marks=pytest.mark.thorough), ("summed@20:3", (3,))]
+    ("faults", "lost"),
+    [
+        pytest.param("sums@20:1", (1,), marks=pytest.mark.thorough),
+        ("summed@20:3", (3,)),
+        pytest.param("sums@20:1,sums@20:2", (1, 2), marks=pytest.mark.thorough),
+    ],
 )
 def test_an_evaluation_is_done_again_whole(tmp_path: Path, faults: str, lost: tuple[int, ...], workers: int) -> None:
     play(tmp_path, faults, lost=lost, evaluate=7, workers=workers)
