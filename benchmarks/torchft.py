@@ -18,7 +18,7 @@ INSTALLED = importlib.util.find_spec("torchft") is not None
 DESCRIBED = (
     f"peer: torchft, replicas of one rank, gloo, lighthouse with {' '.join(SETTINGS)}; heartbeats come each 100 ms"
     if INSTALLED
-    else "torchft is not installed, and left out: pip install -c constraints.txt torchft-nightly; 0.2.0 dies in each row"
+    else "torchft is left out: pip install -c constraints.txt torchft-nightly (its 0.2.0 dies in each row)"
 )
 
 
