@@ -20,12 +20,8 @@ def check_elastic_label(workflow: Workflow) -> Iterator[Finding]:
     templates = list(workflow.templates())
     pods = [one for one in templates if any(one.at(key).there for key in POD_TYPES)]
     if not any(_label(pod).there for pod in pods):
-        for holder in (
-            workflow.node.at("metadata"),
-            workflow.node.at("spec", "workflowMetadata"),
-            spec.at("workflowMetadata"),
-        ):
-            if (label := holder.at("labels", LABEL)).there:
+        for place in (("metadata",), ("spec", "workflowMetadata"), ("spec", "workflowSpec", "workflowMetadata")):
+            if (label := workflow.node.at(*place, "labels", LABEL)).there:
                 yield finding("elastic-label", label, "a workflow's labels are not those of its pods", _FIX)
     for template in templates:
         if template not in pods and (label := _label(template)).there:

@@ -30,7 +30,7 @@ _RANKS = "nproc_per_node"
 
 def is_pipeline(document: Node) -> bool:
     """Whether a document is a compiled pipeline."""
-    return document.at("root").there and document.at("deploymentSpec").there
+    return bool(document.at("root", "dag", "tasks").fields and document.at("deploymentSpec", "executors").fields)
 
 
 @dataclass(frozen=True, slots=True)

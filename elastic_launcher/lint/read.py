@@ -70,9 +70,8 @@ class _Reader:
 
     def _scalar(self, found: Any, path: tuple[Key, ...], line: int, own_line: int) -> Node:
         plain = found.tag in (_PLAIN, *_TYPED)
-        text_line = own_line + 1 if found.style == _BLOCK else own_line
         value = scalar(found.value) if plain else found.value
-        return Node(self.file, line, path, value, text_line=text_line if isinstance(value, str) else 0)
+        return Node(self.file, line, path, value, text_line=own_line + 1 if found.style == _BLOCK else 0)
 
     def _fields(self, found: Any, path: tuple[Key, ...]) -> dict[str, Node]:
         fields: dict[str, Node] = {}

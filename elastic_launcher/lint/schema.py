@@ -33,6 +33,8 @@ _UNSEEN = ("status",)
 """What the controller writes, not the user."""
 _LOCKS = {"semaphore": "semaphores", "mutex": "mutexes"}
 _OF_PARAMETERS = ("value", "default", "enum")
+_A_TEXT = "a text"
+_WANTED = {"string_type": _A_TEXT, "int_type": "a whole number", "bool_type": "true or false"}
 _EXAMPLE = 40
 """So much of a wrong value is shown."""
 
@@ -96,14 +98,20 @@ def _mistyped(node: Node, error: Mapping[str, Any]) -> Finding:
             f"{shown} is no text, and parameters are texts: the API server refuses it, argo lint --offline does not"
         )
         return finding("parameter-not-string", node, reason, f"put it in quotes: {_quoted(node.value)}")
-    wanted = {"string_type": "a text", "int_type": "a whole number", "bool_type": "true or false"}
-    what = wanted.get(error["type"], "") or _said(error["msg"])
-    return finding("wrong-type", node, f"{shown} must be {what}; the API server refuses it", f"write {what}")
+    several = error["loc"][-1:] in (("str",), ("int",)) and len(error["loc"]) > len(node.path)
+    what = "a text or a whole number" if several else _WANTED.get(error["type"]) or _said(error["msg"])
+    fix = f"put it in quotes: {_quoted(node.value)}" if what == _A_TEXT and _is_word(node.value) else f"write {what}"
+    return finding("wrong-type", node, f"{shown} must be {what}; the API server refuses it", fix)
+
+
+def _is_word(value: Any) -> bool:
+    """Whether a value would be a text if it stood in quotes."""
+    return isinstance(value, (bool, int, float))
 
 
 def _said(message: str) -> str:
     """Returns what a model says that a value should be, as the end of our sentence."""
-    return message.removeprefix("Input should be ").removeprefix("a valid ").removeprefix("an ")
+    return message.removeprefix("Input should be ")
 
 
 def _quantity(model: Any, place: Sequence[Key], node: Node) -> bool:
