@@ -3,6 +3,6 @@
 from elastic_launcher.lint.check import lint
 from elastic_launcher.lint.finding import Finding
 from elastic_launcher.lint.libraries import MissingLibrary
-from elastic_launcher.lint.rules import RULES, Rule
+from elastic_launcher.lint.rules import RULES
 
-__all__ = ["RULES", "Finding", "MissingLibrary", "Rule", "lint"]
+__all__ = ["RULES", "Finding", "MissingLibrary", "lint"]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from elastic_launcher.lint.rules import RULES
+from elastic_launcher.lint.rules import RULES, Severity
 from elastic_launcher.lint.tree import Node
-
-Severity = Literal["error", "warning"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +31,7 @@ class Finding:
     @property
     def severity(self) -> Severity:
         """Whether it fails the file."""
-        return RULES[self.rule].severity
+        return RULES[self.rule]
 
     @property
     def order(self) -> tuple[int, str, str, str]:

@@ -29,6 +29,21 @@ _LISTS = ("containers", "initContainers")
 _AMOUNTS = ("limits", "requests")
 _DIRECTIVE = "$"
 """Begins the words of a strategic merge that are no fields."""
+NEWER = frozenset(
+    {
+        ("V1Container", "restartPolicyRules"),
+        ("V1EnvVarSource", "fileKeyRef"),
+        ("V1Lifecycle", "stopSignal"),
+        ("V1PodSecurityContext", "seLinuxChangePolicy"),
+        ("V1PodSecurityContext", "supplementalGroupsPolicy"),
+        ("V1PodSpec", "hostnameOverride"),
+        ("V1PodSpec", "resources"),
+        ("V1PodSpec", "workloadRef"),
+        ("V1Volume", "image"),
+        ("V1VolumeProjection", "podCertificate"),
+    }
+)
+"""Fields that Kubernetes got after 1.30, the client's version beside kfp."""
 _KINDS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
 _WORDS = {"str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false"}
 
@@ -109,6 +124,9 @@ def _object(client: Any, node: Node, model: Any) -> Iterator[Finding]:
     for name, child in node.fields.items():
         if name in types:
             yield from _walk(client, child, types[name])
+        elif (model.__name__, name) in NEWER:
+            reason = f'"{name}" is a field since a Kubernetes after 1.30; an older one ignores it'
+            yield finding("newer-field", child, reason, "see that the cluster is new enough")
         elif not name.startswith(_DIRECTIVE) and STAND_IN not in name:
             near = difflib.get_close_matches(name, types, 1)
             reason = f'pods have no field "{name}" there: it is ignored, and the step runs without it'
