@@ -20,4 +20,9 @@ CASES = [
         launch("'--nodes 1:2 --nproc-per-node 4 -- train.py'", "1  # here"),
         launch("--nproc-per-node=4, --engine=kubernetes", "1"),
     ),
+    Case(
+        "gpus-per-node",
+        launch("\"echo it's\", --nproc-per-node, '4'", "1  # here"),
+        launch("--nproc-per-node, '{{inputs.parameters.ranks}}'", "1"),
+    ),
 ]

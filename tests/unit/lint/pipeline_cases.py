@@ -83,6 +83,12 @@ def retry(policy: str) -> str:
     return pipeline(task=f"retryPolicy:  # here\n  maxRetryCount: 2\n  {policy}")
 
 
+def wrapped(passthroughs: str, component: str) -> str:
+    """Returns a pipeline as a run's file has it."""
+    text = pipeline(passthroughs=passthroughs, component=component).partition("---")[0]
+    return f"displayName: a\npipelineSpec:\n{indent(text, '  ')}"
+
+
 DEFAULT_RANKS = "parameters: {nproc_per_node: {parameterType: NUMBER_INTEGER, defaultValue: 4.0}}"
 
 
@@ -120,6 +126,18 @@ CASES = [
         "accelerator-channel",
         channel("pipelinechannel--plan-gpus", "taskOutputParameter: {outputParameterKey: gpus, producerTask: plan}"),
         channel("pipelinechannel--plan-text", "taskOutputParameter: {outputParameterKey: text, producerTask: plan}"),
+    ),
+    Case(
+        "accelerator-channel",
+        channel("pipelinechannel--item", "runtimeValue: {constant: 2.0}").replace(
+            "{task_config", "{pipelinechannel--item: {parameterType: NUMBER_INTEGER}, task_config"
+        ),
+        channel("pipelinechannel--item", "runtimeValue: {constant: '2'}"),
+    ),
+    Case(
+        "passthrough-argument",
+        wrapped("taskConfigPassthroughs:  # here\n- field: ENV", "parameters: {}"),
+        wrapped("", "parameters: {}"),
     ),
     Case("gpus-per-node", ranks("4.0", "'2'  # here"), ranks("4.0", "'8'")),
     Case(

@@ -90,6 +90,7 @@ POD = "templates:\n- name: main\n  container: {command: [a]}"
 CASES = [
     Case("volume-mount", mount("other"), mount("data")),
     Case("volume-from-caller", mount("other", "WorkflowTemplate"), mount("data", "WorkflowTemplate")),
+    Case("volume-mount", mount("other"), workflow("workflowTemplateRef: {name: lib}\ntemplates: []")),
     Case("missing-command", template("", "{image: python}  # here"), template("", "{image: python, command: [a]}")),
     Case("missing-command", workflow("templates:\n- name: a\n  script: {source: x}  # here"), template("")),
     Case("quantity", amount('"{{inputs.parameters.gpus}}"  # here'), amount("2")),
@@ -119,6 +120,7 @@ CASES = [
         workflow('podSpecPatch: \'{"priorityClassName": "{{workflow.parameters.p}}"}\''),
     ),
     Case("pod-patch-value", patch("priorityClassName: 5  # here"), patch("priorityClassName: high")),
+    Case("pod-patch-value", patch("affinity: none  # here"), patch("affinity: {}\ncontainers: [{$patch: delete}]")),
     Case("pod-patch-value", patch("tolerations: {}  # here"), patch("tolerations: [{operator: Exists}]")),
     Case("pod-patch-value", patch("nodeSelector: {a: 1}  # here"), patch("nodeSelector: {a: '1'}")),
     Case(

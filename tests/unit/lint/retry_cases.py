@@ -66,6 +66,8 @@ CASES = [
             'lastRetry.status == "Error',
             'lastRetry.status == "Error" lastRetry.message',
             "asInt(lastRetry.exitCode) in [75, 76",
+            'lastRetry.status == "Error" @ 1',
+            "lastRetry.[0]",
         )
     ),
     Case("retry-expression-name", expression('lastRetry.code == "1"'), expression('lastRetry["exitCode"] == "1"')),
@@ -86,6 +88,17 @@ CASES = [
     ),
     Case("retry-expression-type", expression('lastRetry.exitCode + 1 == "2"'), expression("{{retries}} < 2")),
     Case("retry-expression-unread", expression("any([1], {# > 0})"), expression("sprig.int(lastRetry.exitCode) > 1")),
+    *(
+        Case("retry-expression-unread", expression(text), GOOD)
+        for text in (
+            "let a = 1; a == 1",
+            "[1, 2][0:1] == [1]",
+            "[1][:1] == [1]",
+            "lastRetry.message | len() > 1",
+            "retries == '1' // first",
+        )
+    ),
+    Case("retry-expression-type", expression("retries in 3"), expression("[true, false][0]")),
     Case("retry-expression-unread", expression("unheardOf(lastRetry.exitCode)"), GOOD),
     Case("retry-expression-unread", expression("retries {{inputs.parameters.than}} 2"), GOOD),
     Case(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import indent
+
 from tests.unit.lint.case import Case, template, workflow
 
 FINE = template("")
@@ -14,6 +16,10 @@ def parameter(value: str) -> str:
 
 def choice(field: str, word: str) -> str:
     return workflow(f"entrypoint: main\n{field}: {word}\ntemplates: [{{name: main, suspend: {{}}}}]")
+
+
+def listed(word: str) -> str:
+    return f"kind: List\napiVersion: v1\nitems:\n- {indent(choice('shutdown', word), '  ').lstrip()}"
 
 
 CASES = [
@@ -84,5 +90,7 @@ CASES = [
         workflow("workflowSpec: {}\nschedules: ['* * * * *']\nconcurrencyPolicy: Forbid", "CronWorkflow"),
     ),
     Case("shutdown", choice("shutdown", "Halt  # here"), choice("shutdown", "Terminate")),
+    Case("shutdown", listed("Halt  # here"), listed("Stop")),
+    Case("unknown-field", template("plug: {}  # here"), workflow("templates: [{name: a, plugin: {ours: {b: 1}}}]")),
 ]
 CASES = [Case(one.rule, one.bad.replace("}  # here}", "}  # here"), one.good) for one in CASES]
