@@ -21,7 +21,7 @@ MAX_BYTES = 20 * 2**20
 
 def lint(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Workflows of Argo, or compiled pipelines, as YAML.")
+        list[Path], typer.Argument(metavar="FILE", help="Workflows of Argo, or compiled pipelines, as YAML.")
     ],
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:

@@ -49,8 +49,12 @@ def judge(found: Expression) -> Iterator[Fault]:
     Raises:
         Unread: If it calls what this linter does not know.
     """
-    yield from _faults(found)
-    if (result := _type(found)) not in (ANY, "bool"):
+    try:
+        yield from _faults(found)
+        result = _type(found)
+    except RecursionError:
+        raise Unread("its depth") from None
+    if result not in (ANY, "bool"):
         reason = f"its result is {_PLAIN[result]}, not true or false: the retry ends in an error"
         yield Fault("retry-expression-type", reason, "compare it with something")
 

@@ -44,7 +44,6 @@ _WORD = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_RANGE = re.compile(r"(?<=[0-9])\.\.")
 
 
 def words(text: str) -> Iterator[Word]:
@@ -54,7 +53,7 @@ def words(text: str) -> Iterator[Word]:
         SyntaxFault: If there is what no expression has.
         Unread: If there is what this linter does not know.
     """
-    for found in _WORD.finditer(_RANGE.sub(" .. ", text)):
+    for found in _WORD.finditer(text):
         kind = found.lastgroup
         if kind is None:
             continue

@@ -76,10 +76,14 @@ def check_pipeline(document: Node) -> Iterator[Finding]:
 
 def _tasks(document: Node) -> Iterator[_Task]:
     for around in (document.at("root"), *document.at("components").fields.values()):
-        for node in around.at("dag", "tasks").fields.values():
-            component = document.at("components", node.at("componentRef", "name").text)
-            executor = component.at("executorLabel").text
-            yield _Task(node, around, component, document.at("deploymentSpec", "executors", executor, "container"))
+        yield from _tasks_of(document, around)
+
+
+def _tasks_of(document: Node, around: Node) -> Iterator[_Task]:
+    for node in around.at("dag", "tasks").fields.values():
+        component = document.at("components", node.at("componentRef", "name").text)
+        executor = component.at("executorLabel").text
+        yield _Task(node, around, component, document.at("deploymentSpec", "executors", executor, "container"))
 
 
 def _holds_step(document: Node, component: Node, above: set[str]) -> bool:
@@ -89,10 +93,6 @@ def _holds_step(document: Node, component: Node, above: set[str]) -> bool:
         if task.function in STEPS or (name not in above and _holds_step(document, task.component, above | {name})):
             return True
     return False
-
-
-def _tasks_of(document: Node, component: Node) -> Iterator[_Task]:
-    return (task for task in _tasks(document) if task.around is component)
 
 
 def _passthroughs(component: Node) -> Iterator[Finding]:
