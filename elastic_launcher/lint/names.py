@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from elastic_launcher.lint.finding import Finding, finding
-from elastic_launcher.lint.workflow import Workflow, is_open
+from elastic_launcher.lint.workflow import Workflow
 
 _LABEL = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
@@ -52,6 +52,6 @@ def check_choices(workflow: Workflow) -> Iterator[Finding]:
     fields = [(workflow.spec.at(*keys), words) for keys, words in _CHOICES]
     fields.append((workflow.node.at("spec", "concurrencyPolicy"), _CONCURRENCY))
     for field, words in fields:
-        if field.text and not is_open(field.text) and field.text not in words:
+        if field.text and field.text not in words:
             reason = f'"{field.text}" is none of the words that this field takes; the API server refuses it'
             yield finding("unknown-choice", field, reason, f"write one of {', '.join(words)}")

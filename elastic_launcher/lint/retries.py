@@ -43,11 +43,11 @@ def _strategy(strategy: Node) -> Iterator[Finding]:
 
 def _policy(strategy: Node) -> Iterator[Finding]:
     policy, expression = strategy.at("retryPolicy"), strategy.at("expression")
-    if policy.text and not is_open(policy.text) and policy.text not in POLICIES:
+    if policy.text and policy.text not in POLICIES:
         near = next((one for one in POLICIES if one.lower() == policy.text.lower()), None)
         fix = f"write {near}" if near else f"write one of {', '.join(POLICIES)}"
         yield finding("retry-policy", policy, f'"{policy.text}" is no retry policy; the API server refuses it', fix)
-    elif expression.text and policy.text != "Always" and not is_open(policy.text):
+    elif expression.text and policy.text != "Always":
         said = (
             f'retryPolicy is "{policy.text}"' if policy.text else "no retryPolicy is given, and a cluster may set one"
         )

@@ -47,7 +47,8 @@ EXPRESSION = """
 
 CASES = [
     Case("retry-policy", policy("retryPolicy: always  # here"), policy("retryPolicy: Always")),
-    Case("retry-policy", policy("retryPolicy: Sometimes  # here"), policy('retryPolicy: "{{inputs.parameters.p}}"')),
+    Case("retry-policy", policy("retryPolicy: Sometimes  # here"), policy("retryPolicy: OnTransientError")),
+    Case("retry-policy", policy('retryPolicy: "{{inputs.parameters.p}}"  # here'), policy("retryPolicy: OnFailure")),
     Case("retry-limit", retry("limit: two  # here"), retry('limit: "2"')),
     Case("retry-limit", workflow("retryStrategy: {limit: '2.5'}  # here"), workflow("retryStrategy: {limit: 2}")),
     Case(

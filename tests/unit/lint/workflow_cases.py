@@ -70,8 +70,8 @@ CASES = [
     Case("metadata-name", workflow("{}", name=f"{'a' * 64}}}  # here"), workflow("{}", name="a" * 63)),
     Case(
         "metadata-name",
-        workflow("workflowSpec: {}\nschedules: []", "CronWorkflow", f"{'a' * 53}}}  # here"),
-        workflow("workflowSpec: {}\nschedules: []", "CronWorkflow", "a" * 52),
+        workflow("workflowSpec: {}\nschedules: ['* * * * *']", "CronWorkflow", f"{'a' * 53}}}  # here"),
+        workflow("workflowSpec: {}\nschedules: ['* * * * *']", "CronWorkflow", "a" * 52),
     ),
     Case(
         "metadata-name",
