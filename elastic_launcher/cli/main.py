@@ -45,6 +45,7 @@ COMMANDS = {
     "stop": Command("elastic_launcher.cli.stop:stop", "Have a running job save itself and end; it can go on later."),
     "logs": Command("elastic_launcher.cli.logs:logs", "Print what a job's ranks wrote; --follow goes on with it."),
     "report": Command("elastic_launcher.cli.report:report", "Write a job's timeline and summary."),
+    "lint": Command("elastic_launcher.cli.lint:lint", "Find what API servers let through in workflows and pipelines."),
 }
 
 

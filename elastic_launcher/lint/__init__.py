@@ -1,0 +1,8 @@
+"""The linter: what the API servers let through, and what then goes wrong when the pipeline runs."""
+
+from elastic_launcher.lint.check import lint
+from elastic_launcher.lint.finding import Finding
+from elastic_launcher.lint.libraries import MissingLibrary
+from elastic_launcher.lint.rules import RULES
+
+__all__ = ["RULES", "Finding", "MissingLibrary", "lint"]

@@ -1,0 +1,113 @@
+"""What is wrong with a set of files? Their documents are told apart, and each is given to the checks of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from elastic_launcher.lint.conditions import check_conditions
+from elastic_launcher.lint.configmaps import check_configmaps
+from elastic_launcher.lint.elastic_label import check_elastic_label
+from elastic_launcher.lint.finding import Finding, finding
+from elastic_launcher.lint.gpus import check_gpus
+from elastic_launcher.lint.names import check_choices, check_names
+from elastic_launcher.lint.pipeline import check_pipeline, is_pipeline
+from elastic_launcher.lint.pod_patch import check_pod_patches
+from elastic_launcher.lint.pods import check_commands, check_quantities, check_volumes
+from elastic_launcher.lint.read import read
+from elastic_launcher.lint.references import Library, check_references
+from elastic_launcher.lint.retries import check_retries
+from elastic_launcher.lint.schema import check_schema
+from elastic_launcher.lint.tree import Node
+from elastic_launcher.lint.workflow import KINDS, Workflow
+
+CHECKS: tuple[Callable[[Workflow], Iterable[Finding]], ...] = (
+    check_names,
+    check_choices,
+    check_retries,
+    check_pod_patches,
+    check_commands,
+    check_volumes,
+    check_quantities,
+    check_conditions,
+    check_elastic_label,
+    check_gpus,
+)
+"""What is looked for in a workflow by itself."""
+_GROUP = "argoproj.io/"
+
+
+def lint(texts: Mapping[str, str]) -> list[Finding]:
+    """Finds what is wrong with files.
+
+    Args:
+        texts: Their contents by their names; what one of them refers to is looked for in all.
+
+    Returns:
+        The findings, by file and line.
+
+    Raises:
+        MissingLibrary: If a library is not installed that is needed for what the files hold.
+    """
+    documents: dict[str, list[Node]] = {}
+    findings: dict[str, list[Finding]] = {}
+    for file, text in texts.items():
+        found, findings[file] = read(text, file)
+        documents[file] = [one for document in found for one in _unpacked(document)]
+    everything = [one for found in documents.values() for one in found]
+    configmaps = [one for one in everything if one.at("kind").text == "ConfigMap"]
+    library = _library(everything)
+    nothing = not any(map(_is_linted, everything))
+    for file, found in documents.items():
+        if not findings[file] and (nothing or not any(_is_linted(one) or one.at("kind").text for one in found)):
+            findings[file].append(_nothing(file, found))
+        for document in found:
+            findings[file] += _check(document, configmaps, library)
+    return [one for found in findings.values() for one in sorted(found, key=lambda found: found.order)]
+
+
+def _unpacked(document: Node) -> Iterator[Node]:
+    """Yields the objects of a document: of a list, its items; of a run's file, its pipeline."""
+    if document.at("kind").text == "List":
+        yield from document.at("items").items
+    elif (inner := document.at("pipelineSpec")).there:
+        yield inner
+    else:
+        yield document
+
+
+def _is_workflow(document: Node) -> bool:
+    group = document.at("apiVersion").text
+    return document.at("kind").text in KINDS and (not group or group.startswith(_GROUP))
+
+
+def _is_linted(document: Node) -> bool:
+    return _is_workflow(document) or is_pipeline(document)
+
+
+def _library(documents: Iterable[Node]) -> Library:
+    found: dict[tuple[bool, str], Workflow] = {}
+    for document in documents:
+        if _is_workflow(document):
+            workflow = Workflow(document.at("kind").text, document)
+            if workflow.kind in ("WorkflowTemplate", "ClusterWorkflowTemplate"):
+                found[workflow.kind == "ClusterWorkflowTemplate", workflow.name] = workflow
+    return found
+
+
+def _check(document: Node, configmaps: list[Node], library: Library) -> Iterator[Finding]:
+    if is_pipeline(document):
+        yield from check_pipeline(document)
+    elif _is_workflow(document):
+        workflow = Workflow(document.at("kind").text, document)
+        yield from check_schema(document, workflow.kind)
+        for check in CHECKS:
+            yield from check(workflow)
+        yield from check_configmaps(workflow, configmaps)
+        yield from check_references(workflow, library)
+
+
+def _nothing(file: str, found: list[Node]) -> Finding:
+    kinds = sorted({one.at("kind").text or "a document of no kind" for one in found})
+    holds = f"it holds {', '.join(kinds)}" if kinds else "it is empty"
+    reason = f"{holds}: nothing in it was checked"
+    return finding("nothing-to-lint", Node(file, 1), reason, f"give a {', '.join(KINDS)} or a compiled pipeline")

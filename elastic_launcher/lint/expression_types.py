@@ -1,0 +1,185 @@
+"""Can an expression work? What a retry expression compares must be of one type, and its result true or false.
+
+In a retry expression everything that is known of the last attempt is a text, the exit code too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from elastic_launcher.lint.expression import Call, Expression, Items, Literal, Name, Open, Operation
+from elastic_launcher.lint.expression_words import Unread
+
+LAST_RETRY = ("exitCode", "status", "duration", "message")
+NUMBERS_AS_TEXT = (("lastRetry", "exitCode"), ("lastRetry", "duration"), ("retries",))
+"""Texts that hold a number."""
+ANY = "any"
+_MAPS = ("lastRetry", "sprig")
+_ORDER = ("<", ">", "<=", ">=")
+_EQUALITY = ("==", "!=")
+_OF_TEXTS = ("matches", "contains", "startsWith", "endsWith")
+_ARITHMETIC = ("+", "-", "*", "/", "%", "**", "^", "..")
+_RETURNS = {
+    **dict.fromkeys(("asInt", "asFloat", "int", "float", "len", "abs", "ceil", "floor", "round"), "number"),
+    **dict.fromkeys(("indexOf", "lastIndexOf", "sum", "mean", "median"), "number"),
+    **dict.fromkeys(("string", "trim", "trimPrefix", "trimSuffix", "upper", "lower"), "text"),
+    **dict.fromkeys(("replace", "repeat", "join", "type", "toJson", "toJSON", "toBase64", "fromBase64"), "text"),
+    **dict.fromkeys(("hasPrefix", "hasSuffix"), "bool"),
+    **dict.fromkeys(("split", "splitAfter", "keys", "values", "sort", "uniq", "reverse", "flatten", "concat"), ANY),
+    **dict.fromkeys(("min", "max", "first", "last", "get", "take", "fromJSON", "fromPairs", "toPairs"), ANY),
+    **dict.fromkeys(("now", "duration", "date", "jsonpath"), ANY),
+}
+"""What functions give, as far as they are known here."""
+_PLAIN = {"text": "a text", "number": "a number", "bool": "true or false", "nil": "nil", "list": "a list"}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What can't work in an expression: the rule that it breaks, why, and what to write."""
+
+    rule: str
+    reason: str
+    fix: str
+
+
+def judge(found: Expression) -> Iterator[Fault]:
+    """Finds what can't work in a retry expression.
+
+    Raises:
+        Unread: If it calls what this linter does not know.
+    """
+    try:
+        yield from _faults(found)
+        result = _type(found)
+    except RecursionError:
+        raise Unread("its depth") from None
+    if result not in (ANY, "bool"):
+        reason = f"its result is {_PLAIN[result]}, not true or false: the retry ends in an error"
+        yield Fault("retry-expression-type", reason, "compare it with something")
+
+
+def _faults(found: Expression) -> Iterator[Fault]:
+    if isinstance(found, Name):
+        yield from _name_faults(found)
+    elif isinstance(found, Call):
+        if found.function not in _RETURNS and not found.function.startswith("sprig."):
+            raise Unread(f"the function {found.function}")
+        for argument in found.arguments:
+            yield from _faults(argument)
+    elif isinstance(found, Operation):
+        yield from _operation_faults(found)
+        for operand in found.operands:
+            yield from _faults(operand)
+    elif isinstance(found, (Items, Open)):
+        for part in found.items if isinstance(found, Items) else found.parts:
+            yield from _faults(part)
+
+
+def _name_faults(found: Name) -> Iterator[Fault]:
+    shown = ".".join(found.parts)
+    fix = f"write {', '.join(f'lastRetry.{name}' for name in LAST_RETRY)}, or retries"
+    if found.parts[0] == "lastRetry" and len(found.parts) > 1 and found.parts[1] not in LAST_RETRY:
+        yield Fault("retry-expression-name", f"there is no {shown}: it is empty after every attempt", fix)
+    elif found.parts[0] not in (*_MAPS, "retries"):
+        yield Fault("retry-expression-name", f"there is no {shown} in a retry expression: it ends in an error", fix)
+
+
+def _operation_faults(found: Operation) -> Iterator[Fault]:
+    kinds = [_type(operand) for operand in found.operands]
+    shown = _shown(found)
+    if found.operator in (*_ORDER, *_EQUALITY):
+        yield from _comparison_faults(found, kinds, shown)
+    elif found.operator == "in":
+        yield from _membership_faults(found, kinds[0], shown)
+    elif found.operator in ("&&", "||", "!", "?:"):
+        needed = kinds[:1] if found.operator == "?:" else kinds
+        for kind in needed:
+            if kind not in (ANY, "bool"):
+                yield _mistyped(f"{_PLAIN[kind]} stands where {shown} needs true or false: the retry ends in an error")
+    elif found.operator in _OF_TEXTS:
+        for kind in kinds:
+            if kind not in (ANY, "text"):
+                yield _mistyped(f"{shown} needs texts, and has {_PLAIN[kind]}: the retry ends in an error", "a text")
+    elif found.operator in _ARITHMETIC and len(kinds) == 2:
+        allowed = ("number", "text", ANY) if found.operator == "+" else ("number", ANY)
+        if any(kind not in allowed for kind in kinds) or {"text", "number"} <= set(kinds):
+            yield _mistyped(f"{shown} can't be reckoned with {' and '.join(_PLAIN.get(kind, kind) for kind in kinds)}")
+
+
+def _comparison_faults(found: Operation, kinds: list[str], shown: str) -> Iterator[Fault]:
+    left, right = kinds
+    if ANY in kinds or "nil" in kinds:
+        return
+    if left != right:
+        verdict = "is always true" if found.operator == "!=" else "is never true"
+        ends = verdict if found.operator in _EQUALITY else "ends in an error"
+        yield _mistyped(f"{shown} compares {_PLAIN[left]} with {_PLAIN[right]}: it {ends}")
+    elif found.operator in _ORDER and left == "text" and any(_holds_number(one) for one in found.operands):
+        yield _mistyped(f'{shown} compares texts letter by letter: "9" is more than "10"')
+
+
+def _membership_faults(found: Operation, left: str, shown: str) -> Iterator[Fault]:
+    right = found.operands[1]
+    if not isinstance(right, Items):
+        if _type(right) in ("text", "number", "bool"):
+            yield _mistyped(f"{shown} needs a list on its right: the retry ends in an error")
+        return
+    kinds = {_type(item) for item in right.items}
+    if left != ANY and kinds and ANY not in kinds and left not in kinds:
+        yield _mistyped(f"{shown} looks for {_PLAIN[left]} where there is none: it is never true")
+
+
+def _mistyped(reason: str, wanted: str = "") -> Fault:
+    fix = f"give it {wanted}" if wanted else "put asInt(...) around lastRetry.exitCode, or quotes around the number"
+    return Fault("retry-expression-type", reason, fix)
+
+
+def _holds_number(found: Expression) -> bool:
+    return isinstance(found, Name) and found.parts in NUMBERS_AS_TEXT
+
+
+def _type(found: Expression) -> str:
+    """Returns the type of a value: one of a literal's, ``list``, or :data:`ANY`."""
+    if isinstance(found, Literal):
+        return found.type
+    if isinstance(found, Name):
+        known = found.parts == ("retries",) or (len(found.parts) == 2 and found.parts[0] == "lastRetry")
+        return "text" if known and (len(found.parts) == 1 or found.parts[1] in LAST_RETRY) else ANY
+    if isinstance(found, Call):
+        return _RETURNS.get(found.function, ANY)
+    if isinstance(found, Items):
+        return "list"
+    if isinstance(found, Open):
+        return ANY
+    return _result(found)
+
+
+def _result(found: Operation) -> str:
+    kinds = [_type(operand) for operand in found.operands]
+    if found.operator in (*_ORDER, *_EQUALITY, *_OF_TEXTS, "in", "&&", "||", "!"):
+        return "bool"
+    if found.operator == "?:":
+        return kinds[1] if kinds[1] == kinds[2] else ANY
+    if found.operator == "..":
+        return "list"
+    return kinds[0] if found.operator in _ARITHMETIC and len(set(kinds)) == 1 else ANY
+
+
+def _shown(found: Expression) -> str:
+    """Returns a short form of a part, for messages."""
+    if isinstance(found, Literal):
+        return f'"{found.text}"' if found.type == "text" else found.text
+    if isinstance(found, Name):
+        return ".".join(found.parts)
+    if isinstance(found, Call):
+        return f"{found.function}({', '.join(map(_shown, found.arguments))})"
+    if isinstance(found, Items):
+        return f"[{', '.join(map(_shown, found.items))}]"
+    if isinstance(found, Open):
+        return "…"
+    if found.operator == "?:":
+        return f"{_shown(found.operands[0])} ? … : …"
+    if len(found.operands) == 1:
+        return f"{found.operator}{_shown(found.operands[0])}"
+    return f" {found.operator} ".join(map(_shown, found.operands))

@@ -1,0 +1,155 @@
+"""Will a compiled Kubeflow pipeline run its elastic steps as they were meant? What the SDK compiles without a word.
+
+A compiled pipeline is components (which hold tasks, or name an executor), executors (which hold a container), and a
+root.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from elastic_launcher.lint.finding import Finding, finding
+from elastic_launcher.lint.gpus import too_few
+from elastic_launcher.lint.tree import Node
+
+STEPS = ("elastic_train", "elastic_train_distributed")
+"""Our components that train."""
+UNCACHED = (*STEPS, "elastic_plan", "elastic_cleanup")
+"""Our components whose outcome is not that of their inputs alone."""
+LONG_DEADLINE = 24 * 3600
+"""Seconds from the first attempt's start after which later ones are killed: a training may well take a day."""
+_FUNCTION = "--function_to_execute"
+_TASK_CONFIG = "TASK_CONFIG"
+_NUMBERS = ("NUMBER_INTEGER", "NUMBER_DOUBLE")
+_CHANNEL = re.compile(r"\{\{\$\.inputs\.parameters\[[\"']([^\"']+)[\"']\]\}\}")
+_SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)s")
+_RANKS = "nproc_per_node"
+
+
+def is_pipeline(document: Node) -> bool:
+    """Whether a document is a compiled pipeline."""
+    return bool(document.at("root", "dag", "tasks").fields and document.at("deploymentSpec", "executors").fields)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A task of the pipeline.
+
+    Attributes:
+        node: It.
+        around: The component that holds it.
+        component: The component that it runs.
+        container: The container of that, absent where it holds tasks itself.
+    """
+
+    node: Node
+    around: Node
+    component: Node
+    container: Node
+
+    @property
+    def function(self) -> str:
+        """The name of the Python function that its container runs, or ""."""
+        words = [item.text for item in self.container.at("args").items]
+        return words[words.index(_FUNCTION) + 1] if _FUNCTION in words[:-1] else ""
+
+
+def check_pipeline(document: Node) -> Iterator[Finding]:
+    """Finds what a pipeline does otherwise than it says.
+
+    Args:
+        document: A compiled pipeline.
+    """
+    for component in document.at("components").fields.values():
+        yield from _passthroughs(component)
+    for task in _tasks(document):
+        yield from _accelerator(document, task)
+        if task.function in UNCACHED:
+            yield from _caching(task)
+        if task.function in STEPS or _holds_step(document, task.component, set()):
+            yield from _deadline(task)
+        if task.function in STEPS:
+            yield from _gpus(task)
+
+
+def _tasks(document: Node) -> Iterator[_Task]:
+    for around in (document.at("root"), *document.at("components").fields.values()):
+        yield from _tasks_of(document, around)
+
+
+def _tasks_of(document: Node, around: Node) -> Iterator[_Task]:
+    for node in around.at("dag", "tasks").fields.values():
+        component = document.at("components", node.at("componentRef", "name").text)
+        executor = component.at("executorLabel").text
+        yield _Task(node, around, component, document.at("deploymentSpec", "executors", executor, "container"))
+
+
+def _holds_step(document: Node, component: Node, above: set[str]) -> bool:
+    """Whether a component holds a training step, however deep."""
+    for task in _tasks_of(document, component):
+        name = task.node.at("componentRef", "name").text
+        if task.function in STEPS or (name not in above and _holds_step(document, task.component, above | {name})):
+            return True
+    return False
+
+
+def _passthroughs(component: Node) -> Iterator[Finding]:
+    declared = component.at("taskConfigPassthroughs")
+    parameters = component.at("inputDefinitions", "parameters").fields.values()
+    if declared.items and not any(one.at("parameterType").text == _TASK_CONFIG for one in parameters):
+        reason = (
+            "settings of the task are taken away from its pod and handed to an argument, and there is none: resources, "
+            "tolerations and the like are lost"
+        )
+        yield finding("passthrough-argument", declared, reason, "give the component an argument of type dsl.TaskConfig")
+
+
+def _accelerator(document: Node, task: _Task) -> Iterator[Finding]:
+    count = task.container.at("resources", "accelerator", "resourceCount")
+    channel = _CHANNEL.fullmatch(count.text)
+    if channel is not None and (kind := _type_of(document, task, channel[1])) in _NUMBERS:
+        reason = f"its GPU limit comes from a {kind}: the pod gets no GPU at all, and the run is green"
+        fix = "let it come from a str: a parameter or an output that is declared so"
+        yield finding("accelerator-channel", task.node.at("inputs", "parameters", channel[1]), reason, fix)
+
+
+def _type_of(document: Node, task: _Task, name: str) -> str:
+    """Returns the type of what a task's input gets, as far as the pipeline says it."""
+    given = task.node.at("inputs", "parameters", name)
+    if outer := given.at("componentInputParameter").text:
+        return task.around.at("inputDefinitions", "parameters", outer, "parameterType").text
+    if (output := given.at("taskOutputParameter")).there:
+        producer = task.around.at("dag", "tasks", output.at("producerTask").text, "componentRef", "name").text
+        outputs = document.at("components", producer, "outputDefinitions", "parameters")
+        return outputs.at(output.at("outputParameterKey").text, "parameterType").text
+    return task.component.at("inputDefinitions", "parameters", name, "parameterType").text
+
+
+def _caching(task: _Task) -> Iterator[Finding]:
+    if (cached := task.node.at("cachingOptions", "enableCache")).value is True:
+        reason = (
+            f"with the same inputs, {task.function} is answered from the cache: nothing runs, and the step is green"
+        )
+        yield finding("caching", cached, reason, "call .set_caching_options(False) on the task")
+
+
+def _deadline(task: _Task) -> Iterator[Finding]:
+    policy = task.node.at("retryPolicy")
+    seconds = _SECONDS.fullmatch(policy.at("backoffMaxDuration").text)
+    if policy.there and (seconds is None or float(seconds[1]) < LONG_DEADLINE):
+        after = f"{float(seconds[1]):.0f} s" if seconds else "an hour"
+        reason = f"an attempt that is a retry is killed {after} after the first one began, however well it trains"
+        fix = "leave set_retry out, as the step goes on by itself; or give it a backoff_max_duration of days"
+        yield finding("retry-deadline", policy, reason, fix)
+
+
+def _gpus(task: _Task) -> Iterator[Finding]:
+    accelerator = task.container.at("resources", "accelerator")
+    limit = accelerator.at("resourceCount") if accelerator.at("resourceCount").there else accelerator.at("count")
+    given = task.node.at("inputs", "parameters", _RANKS)
+    default = task.component.at("inputDefinitions", "parameters", _RANKS, "defaultValue")
+    ranks = given.at("runtimeValue", "constant").number if given.there else default.number
+    if ranks is not None and (found := too_few(limit, ranks)) is not None:
+        yield found

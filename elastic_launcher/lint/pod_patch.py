@@ -1,0 +1,173 @@
+"""Would a ``podSpecPatch`` do anything? Its fields are looked up in the pod schema of the Kubernetes client.
+
+Argo applies it when the pod is made: what is no field is ignored there, and what can't be read is an error without a
+reason.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from elastic_launcher.lint.finding import Finding, finding
+from elastic_launcher.lint.libraries import needed
+from elastic_launcher.lint.pods import is_quantity
+from elastic_launcher.lint.read import read
+from elastic_launcher.lint.tree import Node
+from elastic_launcher.lint.workflow import Workflow, main_containers
+
+STAND_IN = "elasticplaceholder"
+"""Stands for what is known only at run time."""
+_PLACEHOLDER = re.compile(r"\{\{.*?\}\}", re.DOTALL)
+_OF = re.compile(r"(?P<kind>list|dict)[\[(](?:str, ?)?(?P<inner>.+)[\])]")
+_OWN = ("main", "wait", "init")
+"""Containers that each pod of Argo has."""
+_PLUGIN = "artifact-plugin-"
+_LISTS = ("containers", "initContainers")
+_AMOUNTS = ("limits", "requests")
+_DIRECTIVE = "$"
+"""Begins the words of a strategic merge that are no fields."""
+NEWER = frozenset(
+    {
+        ("V1Container", "restartPolicyRules"),
+        ("V1EnvVarSource", "fileKeyRef"),
+        ("V1Lifecycle", "stopSignal"),
+        ("V1PodSecurityContext", "seLinuxChangePolicy"),
+        ("V1PodSecurityContext", "supplementalGroupsPolicy"),
+        ("V1PodSpec", "hostnameOverride"),
+        ("V1PodSpec", "resources"),
+        ("V1PodSpec", "workloadRef"),
+        ("V1Volume", "image"),
+        ("V1VolumeProjection", "podCertificate"),
+    }
+)
+"""Fields that Kubernetes got after 1.30, the client's version beside kfp."""
+_KINDS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
+_WORDS = {"str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false"}
+
+
+def check_pod_patches(workflow: Workflow) -> Iterator[Finding]:
+    """Finds what a ``podSpecPatch`` says in vain."""
+    elsewhere = any(step.at("templateRef").there for step in workflow.steps())
+    templates = list(workflow.all_templates())
+    if (patch := workflow.spec.at("podSpecPatch")).text:
+        known = None if elsewhere or not templates else {name for one in templates for name in _containers(one)}
+        yield from _check(patch, known)
+    defaults = set(_containers(workflow.spec.at("templateDefaults")))
+    for template in templates:
+        if (patch := template.at("podSpecPatch")).text:
+            yield from _check(patch, defaults | set(_containers(template)))
+
+
+def _containers(template: Node) -> Iterator[str]:
+    """Yields the names of the containers of a template's pod."""
+    yield from _OWN
+    for container in (*main_containers(template), *template.at("sidecars").items, *template.at("initContainers").items):
+        if name := container.at("name").text:
+            yield name
+
+
+def _check(patch: Node, known: set[str] | None) -> Iterator[Finding]:
+    documents, findings = read(_PLACEHOLDER.sub(STAND_IN, patch.text), patch.file, patch.text_line or patch.line)
+    if findings or len(documents) > 1:
+        said = findings[0].reason if findings else "it has several documents"
+        reason = f'the patch can\'t be read ({said}): the step ends with "Error applying PodSpecPatch", and no more'
+        yield finding("pod-patch-syntax", patch, reason, "write JSON, or YAML in a block that begins with |")
+        return
+    if not documents or documents[0].value == STAND_IN:
+        return
+    root = documents[0]
+    if not isinstance(root.value, dict):
+        reason = "the patch is no object: the step ends with an error when its pod is to be made"
+        yield finding("pod-patch-syntax", patch, reason, "write fields of a pod's spec, as containers")
+        return
+    client = needed("kubernetes.client", "podSpecPatch is checked against the Kubernetes client's pod", "kubernetes")
+    for found in (*_walk(client, root, "V1PodSpec"), *_unknown_containers(root, known)):
+        yield _within(patch, found)
+
+
+def _within(patch: Node, found: Finding) -> Finding:
+    """Returns a finding of the patch's text as one of the file."""
+    line = found.line if patch.text_line else patch.line
+    return Finding(patch.file, line, found.rule, f"{patch.where}: {found.where}", found.reason, found.fix)
+
+
+def _walk(client: Any, node: Node, declared: str) -> Iterator[Finding]:
+    """Finds fields and values that the schema does not have, from one type of the client on."""
+    if not node.there or _is_stand_in(node):
+        return
+    inner = _OF.fullmatch(declared)
+    if inner is not None:
+        is_object = inner["kind"] == "dict"
+        if not isinstance(node.value, dict if is_object else list):
+            yield _mistyped(node, "an object" if is_object else "a list")
+        elif is_object and node.path[-1] in _AMOUNTS:
+            yield from _amounts(node)
+        else:
+            for child in (*node.fields.values(), *node.items):
+                yield from _walk(client, child, inner["inner"])
+        return
+    model = getattr(client, declared, None)
+    if model is not None and hasattr(model, "openapi_types"):
+        yield from _object(client, node, model)
+    elif declared in _KINDS and not _fits(node.value, declared):
+        yield _mistyped(node, _WORDS[declared])
+
+
+def _object(client: Any, node: Node, model: Any) -> Iterator[Finding]:
+    if not isinstance(node.value, dict):
+        yield _mistyped(node, "an object")
+        return
+    types: dict[str, str] = {name: model.openapi_types[key] for key, name in model.attribute_map.items()}
+    for name, child in node.fields.items():
+        if name in types:
+            yield from _walk(client, child, types[name])
+        elif (model.__name__, name) in NEWER:
+            reason = f'"{name}" is a field since a Kubernetes after 1.30; an older one ignores it'
+            yield finding("newer-field", child, reason, "see that the cluster is new enough")
+        elif not name.startswith(_DIRECTIVE) and STAND_IN not in name:
+            near = difflib.get_close_matches(name, types, 1)
+            reason = f'pods have no field "{name}" there: it is ignored, and the step runs without it'
+            yield finding("pod-patch-field", child, reason, f'write "{near[0]}"' if near else "take it out")
+
+
+def _amounts(node: Node) -> Iterator[Finding]:
+    for amount in node.fields.values():
+        number = isinstance(amount.value, (int, float)) and not isinstance(amount.value, bool)
+        if not number and not _is_stand_in(amount) and not is_quantity(amount.text):
+            yield _mistyped(amount, "an amount, as 2, 500m or 4Gi")
+
+
+def _unknown_containers(root: Node, known: set[str] | None) -> Iterator[Finding]:
+    for key in _LISTS:
+        for container in root.at(key).items:
+            name = container.at("name")
+            if not isinstance(container.value, dict) or _is_stand_in(name) or _DIRECTIVE + "patch" in container.fields:
+                continue
+            if not name.there:
+                reason = "it names no container: the step ends with an error when its pod is to be made"
+                yield finding("pod-patch-container", container, reason, "write name: main")
+            elif known is not None and name.text not in known and not _adds(container):
+                reason = f'the pod has no container "{name.text}": it would get one more, without an image'
+                yield finding("pod-patch-container", name, reason, f"write one of {', '.join(sorted(known))}")
+
+
+def _adds(container: Node) -> bool:
+    """Whether a container is meant as one more, or is one that a plugin brings."""
+    return container.at("image").there or container.at("name").text.startswith(_PLUGIN)
+
+
+def _fits(value: Any, kind: str) -> bool:
+    return isinstance(value, _KINDS[kind]) and (kind == "bool" or not isinstance(value, bool))
+
+
+def _is_stand_in(node: Node) -> bool:
+    return STAND_IN in node.text
+
+
+def _mistyped(node: Node, wanted: str) -> Finding:
+    shown = f'"{node.value}"' if isinstance(node.value, str) else f"{node.value}"
+    reason = f"{shown} must be {wanted}: the step ends with an error when its pod is to be made"
+    return finding("pod-patch-value", node, reason, f"write {wanted}")

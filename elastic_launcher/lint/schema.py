@@ -1,0 +1,168 @@
+"""Does an object have the shape that Argo's API gives it? Asked of Hera's models, which are made from that API.
+
+The API server drops fields that it does not know, unless the client asks to be told; kubectl does, SDKs don't.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Union, get_args, get_origin
+
+from elastic_launcher.lint.finding import Finding, finding
+from elastic_launcher.lint.libraries import needed
+from elastic_launcher.lint.tree import Key, Node
+
+NEWER = frozenset(
+    {
+        "addressingStyle",
+        "executorPlugins",
+        "fileKeyRef",
+        "pendingTimeout",
+        "podCertificate",
+        "podResources",
+        "resourceClaims",
+        "restartPolicyRules",
+        "saveStreamViaFile",
+    }
+)
+"""Fields that Argo 4.1 has, and Hera's models, made from 4.0, lack yet."""
+_UNSEEN = ("status",)
+"""What the controller writes, not the user."""
+_LOCKS = {"semaphore": "semaphores", "mutex": "mutexes"}
+_OF_PARAMETERS = ("value", "default", "enum")
+_A_TEXT = "a text"
+_WANTED = {"string_type": _A_TEXT, "int_type": "a whole number", "bool_type": "true or false"}
+_EXAMPLE = 40
+"""So much of a wrong value is shown."""
+
+
+def check_schema(document: Node, kind: str) -> Iterator[Finding]:
+    """Finds fields that are not known, not there, or of another type.
+
+    Args:
+        document: An object of Argo's API.
+        kind: The name of its model.
+    """
+    model = getattr(needed("hera.workflows.models", "Workflows are checked against Hera's models", "hera"), kind)
+    pydantic = needed("pydantic", "Workflows are checked against Hera's models", "hera")
+    plain = {key: value for key, value in document.value.items() if key not in _UNSEEN}
+    try:
+        model.model_validate_json(json.dumps(plain), strict=True, extra="forbid")
+    except pydantic.ValidationError as error:
+        seen: set[tuple[str, str]] = set()
+        for one in error.errors(include_url=False):
+            for found in _judged(document, model, one):
+                if (found.rule, found.where) not in seen:
+                    seen.add((found.rule, found.where))
+                    yield found
+
+
+def _judged(document: Node, model: Any, error: Mapping[str, Any]) -> Iterator[Finding]:
+    place: Sequence[Key] = error["loc"]
+    node = document.nearest(place)
+    if error["type"] == "extra_forbidden":
+        yield from _unknown(node, _fields(_within(model, place[:-1])))
+    elif error["type"] == "missing":
+        name = f"{place[-1]}"
+        yield finding("missing-field", node, f'"{name}" is missing; the API server refuses it', f'add "{name}"')
+    elif not _quantity(model, place, node):
+        yield _mistyped(node, error)
+
+
+def _unknown(node: Node, known: Sequence[str]) -> Iterator[Finding]:
+    name = f"{node.path[-1]}"
+    if not known:  # a plugin's own fields, or another object that is free
+        return
+    if name in _LOCKS:
+        reason = f'"{name}" is no field any more: the API server drops it silently, and the workflow runs unlocked'
+        yield finding("singular-lock", node, reason, f'write "{_LOCKS[name]}", a list, under "synchronization"')
+    elif name in NEWER:
+        reason = f'"{name}" is a field since Argo 4.1; the API server of an older one drops it silently'
+        yield finding("newer-field", node, reason, "see that the cluster's Argo is 4.1 or newer")
+    else:
+        reason = (
+            f'"{name}" is no field there: the API server drops it silently where kubectl does not ask it to be strict'
+        )
+        near = difflib.get_close_matches(name, known, 1)
+        yield finding("unknown-field", node, reason, f'write "{near[0]}"' if near else "take it out")
+
+
+def _mistyped(node: Node, error: Mapping[str, Any]) -> Finding:
+    shown = _shown(node.value)
+    keys = [key for key in node.path if isinstance(key, str)]
+    if len(keys) > 1 and keys[-2] == "parameters" and keys[-1] in _OF_PARAMETERS:
+        reason = (
+            f"{shown} is no text, and parameters are texts: the API server refuses it, argo lint --offline does not"
+        )
+        return finding("parameter-not-string", node, reason, f"put it in quotes: {_quoted(node.value)}")
+    several = error["loc"][-1:] in (("str",), ("int",)) and len(error["loc"]) > len(node.path)
+    what = "a text or a whole number" if several else _WANTED.get(error["type"]) or _said(error["msg"])
+    fix = f"put it in quotes: {_quoted(node.value)}" if what == _A_TEXT and _is_word(node.value) else f"write {what}"
+    return finding("wrong-type", node, f"{shown} must be {what}; the API server refuses it", fix)
+
+
+def _is_word(value: Any) -> bool:
+    """Whether a value would be a text if it stood in quotes."""
+    return isinstance(value, (bool, int, float))
+
+
+def _said(message: str) -> str:
+    """Returns what a model says that a value should be, as the end of our sentence."""
+    return message.removeprefix("Input should be ")
+
+
+def _quantity(model: Any, place: Sequence[Key], node: Node) -> bool:
+    """Whether a number stands for a quantity, which the API takes too, and the models don't."""
+    name = getattr(_bare(_annotation(model, place)), "__name__", "")
+    return name == "Quantity" and isinstance(node.value, (int, float)) and not isinstance(node.value, bool)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _EXAMPLE else text[:_EXAMPLE] + "…"
+
+
+def _quoted(value: Any) -> str:
+    return f"'{json.dumps(value, ensure_ascii=False)}'" if isinstance(value, (list, dict)) else f'"{_shown(value)}"'
+
+
+def _fields(model: Any) -> list[str]:
+    """Returns the names that a model's fields have in YAML."""
+    fields: Mapping[str, Any] = getattr(model, "model_fields", {})
+    return [field.alias or name for name, field in fields.items()]
+
+
+def _within(model: Any, place: Sequence[Key]) -> Any:
+    """Returns the model that stands at a place of another."""
+    return _inner(_annotation(model, place))
+
+
+def _annotation(model: Any, place: Sequence[Key]) -> Any:
+    """Returns what is declared at a place of a model."""
+    found: Any = model
+    for key in place:
+        inner = _inner(found)
+        if get_origin(inner) in (list, dict):
+            found = get_args(inner)[-1]
+            continue
+        fields = getattr(inner, "model_fields", {})
+        found = next((field.annotation for name, field in fields.items() if (field.alias or name) == key), found)
+    return found
+
+
+def _bare(annotation: Any) -> Any:
+    """Returns a type without ``Optional`` and ``Annotated`` around it."""
+    while hasattr(annotation, "__metadata__") or get_origin(annotation) in (Union, types.UnionType):
+        annotation = next(one for one in get_args(annotation) if one is not type(None))
+    return annotation
+
+
+def _inner(annotation: Any) -> Any:
+    """Returns the same without models that only wrap another type."""
+    found = _bare(annotation)
+    while "root" in getattr(found, "model_fields", {}):
+        found = _bare(found.model_fields["root"].annotation)
+    return found

@@ -1,0 +1,159 @@
+"""Cases of the rules about compiled pipelines, made of the parts that the KFP compiler writes."""
+
+from __future__ import annotations
+
+from textwrap import dedent, indent
+
+from tests.unit.lint.case import Case
+
+
+def pipeline(
+    *,
+    task: str = "",
+    inputs: str = "",
+    executor: str = "",
+    component: str = "parameters: {task_config: {parameterType: TASK_CONFIG}}",
+    passthroughs: str = "",
+    function: str = "elastic_train",
+    caching: str = "cachingOptions: {}",
+) -> str:
+    """Returns a pipeline of one elastic task, and one that gives it a number."""
+    parts = {
+        "components": dedent(
+            """
+            comp-train:
+              executorLabel: exec-train
+            {passthroughs}
+              inputDefinitions:
+            {component}
+            comp-plan:
+              executorLabel: exec-plan
+              outputDefinitions:
+                parameters: {{gpus: {{parameterType: NUMBER_INTEGER}}, text: {{parameterType: STRING}}}}
+            """
+        ).format(passthroughs=indent(passthroughs, "  "), component=indent(component, "    ")),
+        "deploymentSpec": dedent(
+            """
+            executors:
+              exec-plan: {{container: {{args: [--function_to_execute, plan]}}}}
+              exec-train:
+                container:
+                  args: [--executor_input, '{{{{$}}}}', --function_to_execute, {function}]
+            {executor}
+            """
+        ).format(function=function, executor=indent(executor, "      ")),
+        "root": dedent(
+            """
+            inputDefinitions:
+              parameters: {{count: {{parameterType: NUMBER_INTEGER}}, text: {{parameterType: STRING}}}}
+            dag:
+              tasks:
+                plan: {{componentRef: {{name: comp-plan}}, cachingOptions: {{enableCache: true}}}}
+                train:
+                  componentRef: {{name: comp-train}}
+                  inputs:
+                    parameters:
+                      name: {{runtimeValue: {{constant: a}}}}
+            {inputs}
+            {caching}
+            {task}
+            """
+        ).format(inputs=indent(inputs, " " * 10), caching=indent(caching, "      "), task=indent(task, "      ")),
+    }
+    written = "".join(f"{key}:\n{indent(text.strip(), '  ')}\n" for key, text in parts.items())
+    return f"{written}pipelineInfo: {{name: p}}\nschemaVersion: 2.1.0\n---\nplatforms: {{kubernetes: {{}}}}\n"
+
+
+def gpus(count: str) -> str:
+    return f"resources:\n  accelerator:\n    resourceCount: {count}\n    resourceType: nvidia.com/gpu"
+
+
+def channel(name: str, source: str) -> str:
+    return pipeline(
+        inputs=f"{name}:  # here\n  {source}",
+        executor=gpus(f"\"{{{{$.inputs.parameters['{name}']}}}}\""),
+    )
+
+
+def ranks(count: str, limit: str) -> str:
+    return pipeline(inputs=f"nproc_per_node: {{runtimeValue: {{constant: {count}}}}}", executor=gpus(limit))
+
+
+def retry(policy: str) -> str:
+    return pipeline(task=f"retryPolicy:  # here\n  maxRetryCount: 2\n  {policy}")
+
+
+def wrapped(passthroughs: str, component: str) -> str:
+    """Returns a pipeline as a run's file has it."""
+    text = pipeline(passthroughs=passthroughs, component=component).partition("---")[0]
+    return f"displayName: a\npipelineSpec:\n{indent(text, '  ')}"
+
+
+DEFAULT_RANKS = "parameters: {nproc_per_node: {parameterType: NUMBER_INTEGER, defaultValue: 4.0}}"
+
+
+def nested(policy: str) -> str:
+    """Returns a pipeline whose elastic task stands in another pipeline, which is tried again."""
+    text = pipeline()
+    inner = text.replace("root:\n", "  comp-inner:\n", 1).split("  comp-inner:\n")
+    tasks = inner[1].split("pipelineInfo")[0]
+    outer = dedent(
+        """
+        root:
+          dag:
+            tasks:
+              inner:
+                componentRef: {{name: comp-inner}}
+                {policy}
+        pipelineInfo: {{name: p}}
+        """
+    ).format(policy=policy)
+    return f"components:\n  comp-inner:\n{indent(tasks, '  ')}{inner[0].removeprefix('components:')}{outer}"
+
+
+CASES = [
+    Case(
+        "passthrough-argument",
+        pipeline(passthroughs="taskConfigPassthroughs:  # here\n- field: RESOURCES", component="parameters: {}"),
+        pipeline(passthroughs="taskConfigPassthroughs:\n- field: RESOURCES"),
+    ),
+    Case(
+        "accelerator-channel",
+        channel("pipelinechannel--count", "componentInputParameter: count"),
+        channel("pipelinechannel--text", "componentInputParameter: text"),
+    ),
+    Case(
+        "accelerator-channel",
+        channel("pipelinechannel--plan-gpus", "taskOutputParameter: {outputParameterKey: gpus, producerTask: plan}"),
+        channel("pipelinechannel--plan-text", "taskOutputParameter: {outputParameterKey: text, producerTask: plan}"),
+    ),
+    Case(
+        "accelerator-channel",
+        channel("pipelinechannel--item", "runtimeValue: {constant: 2.0}").replace(
+            "{task_config", "{pipelinechannel--item: {parameterType: NUMBER_INTEGER}, task_config"
+        ),
+        channel("pipelinechannel--item", "runtimeValue: {constant: '2'}"),
+    ),
+    Case(
+        "passthrough-argument",
+        wrapped("taskConfigPassthroughs:  # here\n- field: ENV", "parameters: {}"),
+        wrapped("", "parameters: {}"),
+    ),
+    Case("gpus-per-node", ranks("4.0", "'2'  # here"), ranks("4.0", "'8'")),
+    Case(
+        "gpus-per-node",
+        pipeline(component=DEFAULT_RANKS, executor=gpus("'1'  # here")),
+        pipeline(component=DEFAULT_RANKS, executor=gpus("'1'"), function="other"),
+    ),
+    *(
+        Case(
+            "caching",
+            pipeline(function=function, caching="cachingOptions:\n  enableCache: true  # here"),
+            pipeline(function=function),
+        )
+        for function in ("elastic_train", "elastic_train_distributed", "elastic_plan", "elastic_cleanup")
+    ),
+    Case("retry-deadline", retry("backoffMaxDuration: 3600s"), retry("backoffMaxDuration: 604800s")),
+    Case("retry-deadline", retry("backoffDuration: 0s"), pipeline(function="other", task="retryPolicy: {}")),
+    Case("retry-deadline", nested("retryPolicy: {maxRetryCount: 1}  # here"), nested("cachingOptions: {}")),
+]

@@ -1,0 +1,117 @@
+"""Cases of the rules about retries."""
+
+from __future__ import annotations
+
+from tests.unit.lint.case import Case, template, workflow
+
+
+def retry(fields: str) -> str:
+    return template(f"retryStrategy:\n  retryPolicy: Always\n  {fields}")
+
+
+def backoff(fields: str) -> str:
+    return template(f"retryStrategy:\n  limit: 2\n  backoff:\n    {fields}")
+
+
+def expression(text: str) -> str:
+    return template(f"retryStrategy:\n  retryPolicy: Always\n  limit: 2\n  expression: >-  # here\n    {text}")
+
+
+def policy(lines: str) -> str:
+    return template(f"retryStrategy:\n  limit: 2\n  {lines}")
+
+
+def outer(text: str) -> str:
+    return workflow(
+        f"""
+        entrypoint: main
+        templates:
+        - name: main
+          retryStrategy:
+            retryPolicy: Always
+            expression: {text}
+          steps: [[{{name: a, template: inner}}]]
+        - name: inner
+          suspend: {{}}
+        """
+    )
+
+
+GOOD = expression('lastRetry.status == "Error"')
+EXPRESSION = """
+!(lastRetry.message matches "longer than the specified deadline|OOMKilled") && (lastRetry.status == "Error" ||
+    asInt(lastRetry.exitCode) in [75, 76, 137, 143] || lastRetry.message matches
+    "(?i)preempt|evict|node.?shutdown|low on resource|exceeds the limit|NodeLost|exceeded quota")
+""".strip()
+"""The one that was measured on a real controller."""
+
+CASES = [
+    Case("retry-policy", policy("retryPolicy: always  # here"), policy("retryPolicy: Always")),
+    Case("retry-policy", policy("retryPolicy: Sometimes  # here"), policy("retryPolicy: OnTransientError")),
+    Case("retry-policy", policy('retryPolicy: "{{inputs.parameters.p}}"  # here'), policy("retryPolicy: OnFailure")),
+    Case("retry-limit", retry("limit: two  # here"), retry('limit: "2"')),
+    Case("retry-limit", workflow("retryStrategy: {limit: '2.5'}  # here"), workflow("retryStrategy: {limit: 2}")),
+    Case(
+        "retry-limit", workflow("templateDefaults:\n  retryStrategy:\n    limit: x  # here"), retry('limit: "{{=1+1}}"')
+    ),
+    Case("retry-backoff", backoff('factor: "2.5"  # here'), backoff("factor: 2")),
+    Case("retry-backoff", backoff("duration: 5x  # here"), backoff("duration: 1m30s")),
+    Case("retry-backoff", backoff("maxDuration: a day  # here"), backoff('maxDuration: "86400"')),
+    Case("retry-backoff", backoff("cap: 1d  # here"), backoff("cap: 1.5h")),
+    *(
+        Case("retry-expression-syntax", expression(text), GOOD)
+        for text in (
+            'lastRetry.status == "Error" ||',
+            "asInt(lastRetry.exitCode",
+            'lastRetry.status = "Error"',
+            'lastRetry.status == "Error',
+            'lastRetry.status == "Error" lastRetry.message',
+            "asInt(lastRetry.exitCode) in [75, 76",
+            'lastRetry.status == "Error" @ 1',
+            "lastRetry.[0]",
+        )
+    ),
+    Case("retry-expression-name", expression('lastRetry.code == "1"'), expression('lastRetry["exitCode"] == "1"')),
+    Case("retry-expression-name", expression('status == "Error"'), expression('lastRetry?.status == "Error"')),
+    Case("retry-expression-type", expression("lastRetry.exitCode > 1"), expression("asInt(lastRetry.exitCode) > 1")),
+    Case("retry-expression-type", expression("lastRetry.exitCode == 75"), expression('lastRetry.exitCode == "75"')),
+    Case("retry-expression-type", expression("lastRetry.exitCode in [75]"), expression('lastRetry.exitCode in ["75"]')),
+    Case(
+        "retry-expression-type", expression('lastRetry.duration > "60"'), expression("asFloat(lastRetry.duration) > 60")
+    ),
+    Case("retry-expression-type", expression("asInt(lastRetry.exitCode)"), expression("asInt(retries) < 3")),
+    Case("retry-expression-type", expression("lastRetry.message"), expression(EXPRESSION)),
+    Case("retry-expression-type", expression("!lastRetry.message && true"), expression('!(lastRetry.message == "a")')),
+    Case(
+        "retry-expression-type",
+        expression("75 matches lastRetry.exitCode"),
+        expression('lastRetry.exitCode matches "7."'),
+    ),
+    Case("retry-expression-type", expression('lastRetry.exitCode + 1 == "2"'), expression("{{retries}} < 2")),
+    Case("retry-expression-unread", expression("any([1], {# > 0})"), expression("sprig.int(lastRetry.exitCode) > 1")),
+    *(
+        Case("retry-expression-unread", expression(text), GOOD)
+        for text in (
+            "let a = 1; a == 1",
+            "[1, 2][0:1] == [1]",
+            "[1][:1] == [1]",
+            "lastRetry.message | len() > 1",
+            "retries == '1' // first",
+        )
+    ),
+    Case("retry-expression-type", expression("retries in 3"), expression("[true, false][0]")),
+    Case("retry-expression-unread", expression("unheardOf(lastRetry.exitCode)"), GOOD),
+    Case("retry-expression-unread", expression("retries {{inputs.parameters.than}} 2"), GOOD),
+    Case(
+        "retry-expression-policy",
+        policy("expression: retries == '1'  # here"),
+        policy("expression: retries == '1'\n  retryPolicy: Always"),
+    ),
+    Case(
+        "retry-expression-policy",
+        policy("retryPolicy: OnError\n  expression: retries == '1'  # here"),
+        policy("retryPolicy: OnError"),
+    ),
+    Case("retry-expression-outer", outer("lastRetry.exitCode == '75'  # here"), outer("lastRetry.status == 'Failed'")),
+    Case("timeout-beside-retry", retry("limit: 2\ntimeout: 15s  # here"), template("timeout: 15s")),
+]

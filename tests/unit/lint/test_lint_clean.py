@@ -1,0 +1,90 @@
+"""What this project ships is clean, and whatever a file holds, the linter says something about it and goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from elastic_launcher.lint import lint
+from tests.unit.lint.pod_cases import patch
+from tests.unit.lint.test_lint_rules import CASES
+
+ROOT = Path(__file__).parents[3]
+SHIPPED = sorted(
+    [*ROOT.glob("tests/golden/**/*.yaml"), *ROOT.glob("pipelines/**/*.yaml"), *ROOT.glob("components/**/*.yaml")]
+)
+MANIFESTS = sorted(ROOT.glob("manifests/**/*.yaml"))
+IGNORED = ("nothing-to-lint",)
+"""Of a component's metadata and the like."""
+
+STRANGE = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 2**70),
+    st.floats(),
+    st.sampled_from(["", "x", "{{", "{{x}}", "a: [", "1", "\n", "a=b", "(", "ü"]),
+    st.lists(st.integers(), max_size=1),
+    st.dictionaries(st.sampled_from(["name", "a"]), st.integers(), max_size=1),
+)
+
+
+def test_there_is_something_that_is_shipped() -> None:
+    assert SHIPPED and MANIFESTS
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: str(file.relative_to(ROOT)))
+def test_what_is_shipped_is_clean(file: Path) -> None:
+    assert [one for one in lint({str(file): file.read_text()}) if one.rule not in IGNORED] == []
+
+
+def test_the_manifests_are_clean_together() -> None:
+    assert [one for one in lint({str(file): file.read_text() for file in MANIFESTS}) if one.rule not in IGNORED] == []
+
+
+def test_a_field_that_only_a_newer_pod_has_is_no_error() -> None:
+    text = patch("resources: {limits: {cpu: 1}}\nvolumes: [{name: a, image: {reference: b}}]")
+    assert "error" not in {one.severity for one in lint({"a.yaml": text})}
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_any_value_anywhere_is_borne(data: st.DataObject) -> None:
+    text = data.draw(st.sampled_from([case.bad for case in CASES if case.rule not in ("yaml-syntax", *IGNORED)]))
+    documents = list(yaml.load_all(text, Loader=yaml.BaseLoader))
+    holder: Any = documents
+    while True:
+        keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(holder[key], (dict, list)) or not holder[key] or data.draw(st.booleans()):
+            break
+        holder = holder[key]
+    holder[key] = data.draw(STRANGE)
+    for one in lint({"a.yaml": yaml.safe_dump_all(documents)}):
+        assert one.line > 0 and one.reason and one.fix
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_borne(text: str) -> None:
+    assert all(one.line > 0 for one in lint({"a.yaml": text}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: " + "[" * 3000 + "]" * 3000,
+        "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9 if n else ['1'])}]\n" for n in range(9)),
+        "kind: Workflow\nspec: {templates: [[[1]]], arguments: 5}\nmetadata: []\n",
+        "kind: List\nitems: {a: 1}\n",
+        "root: {dag: {tasks: [1]}}\ndeploymentSpec: 5\ncomponents: []\n",
+        "? [a]\n: b\n",
+        "a: \x00\n",
+        'kind: Workflow\nspec: {podSpecPatch: "a: [\\n"}',
+    ],
+)
+def test_what_is_hard_to_read_is_found(text: str) -> None:
+    assert lint({"a.yaml": text})

@@ -1,0 +1,53 @@
+"""Hera's models know the fields that Argo's published CRDs have, but for the newer ones that the linter names.
+
+The CRDs are no part of this project: ``ARGO_CRDS`` says where they are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import pytest
+import yaml
+
+from elastic_launcher.lint.schema import NEWER, _inner
+
+CRDS = Path(os.environ.get("ARGO_CRDS", Path(__file__).parents[4] / "shared" / "crds" / "argo-workflows"))
+
+
+def unknown(schema: Mapping[str, Any], annotation: Any, seen: set[Any]) -> Iterator[tuple[str, str]]:
+    """Yields the fields, with their model, that a schema has and the model of the same object has not."""
+    found = _inner(annotation)
+    if get_origin(found) in (list, dict):
+        below = schema.get("items") or schema.get("additionalProperties")
+        if isinstance(below, dict):
+            yield from unknown(below, get_args(found)[-1], seen)
+        return
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    if found in seen or not properties:
+        return
+    seen.add(found)
+    fields = {field.alias or name: field.annotation for name, field in found.model_fields.items()}
+    for name, below in properties.items():
+        if name in fields:
+            yield from unknown(below, fields[name], seen)
+        else:
+            yield found.__name__, name
+
+
+def test_the_models_know_what_the_crds_have() -> None:
+    models = pytest.importorskip("hera.workflows.models")
+    if not CRDS.is_dir():
+        assert not os.environ.get("CI"), f"{CRDS} is not there; set ARGO_CRDS"
+        pytest.skip(f"{CRDS} is not there; set ARGO_CRDS")
+    missing: set[str] = set()
+    for kind in ("Workflow", "CronWorkflow"):
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        crd = yaml.load((CRDS / f"argoproj.io_{kind.lower()}s.yaml").read_text(), Loader=loader)
+        schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+        spec = getattr(models, f"{kind}Spec")
+        missing |= {name for _, name in unknown(schema, spec, set())}
+    assert missing == NEWER
