@@ -18,7 +18,7 @@ from typing import Any
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.events import read_events
-from elastic_launcher.options import OPTIONS
+from elastic_launcher.options import command_line
 
 TAIL_LINES = 30
 """How many of the last lines a failed step carries in its message: a traceback and what led to it."""
@@ -83,15 +83,7 @@ def run_arguments(
     """
     if bool(script) == bool(module):
         raise ValueError("elastic_train: give either script or module")
-    argv = ["run"]
-    for option in OPTIONS:
-        value = options.get(option.key)
-        if isinstance(value, Mapping):
-            argv += [word for key, item in value.items() for word in (option.flag, f"{key}={item}")]
-        elif value is True:
-            argv.append(option.flag)
-        elif value is not None and value is not False and value != "":
-            argv += [option.flag, str(value)]
+    argv = ["run", *command_line(options)]
     if module:
         return [*argv, "--", "-m", module, *arguments]
     if "\n" in script:

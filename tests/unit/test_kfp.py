@@ -20,6 +20,7 @@ KINDS = {
     "seconds": "Float",
     "switch": "Boolean",
     "pairs": "typing.Dict[str, str]",
+    "words": "typing.List[str]",
     "text": "String",
     "choice": "String",
     "share": "String",
@@ -55,7 +56,7 @@ def test_every_option_is_a_parameter_of_the_same_kind() -> None:
     inputs = elastic_train.component_spec.inputs
     options = {option.key: option for option in OPTIONS if option.key not in AS_ARTIFACTS | {"nodes"}}
     assert {name: inputs[name].type for name in options} == {key: KINDS[one.kind] for key, one in options.items()}
-    others = {"script", "module", "arguments", "data", "min_nodes", "max_nodes"}
+    others = {"data", "min_nodes", "max_nodes"}
     assert set(inputs) == set(options) | others
 
 
@@ -130,13 +131,11 @@ def read(argv: list[str]) -> JobConfig:
     split = argv.index("--")
     texts: dict[str, Any] = {}
     flags = {option.flag: option for option in OPTIONS}
-    words = iter(argv[1:split])
-    for word in words:
-        option = flags[word]
-        if option.kind == "switch":
-            texts[option.key] = True
-        elif option.kind == "pairs":
-            texts.setdefault(option.key, []).append(next(words))
+    for word in argv[1:split]:
+        flag, equals, value = word.partition("=")
+        option = flags[flag]
+        if option.kind == "pairs":
+            texts.setdefault(option.key, []).append(value)
         else:
-            texts[option.key] = next(words)
+            texts[option.key] = value if equals else True
     return JobConfig.from_texts(texts, argv[split + 1 :])
