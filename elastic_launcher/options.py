@@ -225,15 +225,15 @@ OPTIONS: tuple[Option, ...] = (
         "text",
         "FILE|TEXT",
         None,
-        "Instead of SCRIPT after --: its path, or its text (what holds a line break); only arguments follow -- then.",
+        "The script's path, or its text (what holds a line break), instead of SCRIPT; only arguments follow -- then.",
     ),
-    Option("module", "text", "MODULE", None, "Instead of -m MODULE after --; only arguments follow -- then."),
+    Option("module", "text", "MODULE", None, "The module, instead of -m MODULE; only arguments follow -- then."),
     Option(
         "arguments",
         "words",
         "TEXT",
         None,
-        "The script's arguments as one text that is split as a shell does, or a JSON list; before those after --.",
+        "The script's arguments in one text: words as in a shell, or a JSON list; those after -- follow them.",
     ),
 )
 BY_KEY = {option.key: option for option in OPTIONS}

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from elastic_launcher.config import JobConfig
+from elastic_launcher.engines.kubernetes.identity import (
+    ELASTIC_LABEL,
+    LABEL_VARIABLE,
+    NODES_ANNOTATION,
+    NODES_VARIABLE,
+)
 from elastic_launcher.options import OPTIONS, ConfigError, read_option
 from elastic_launcher.workdir import DEFAULT_PARENT
 
-LABEL = "elastic"
-"""Of the launcher's own pod, as Run:AI's ``--elastic`` sets it; the pod's annotation says how many nodes."""
-NODES = "elastic-launcher/nodes"
-LABEL_VARIABLE = "ELASTIC_POD_LABEL"
-NODES_VARIABLE = "ELASTIC_POD_NODES"
-"""Where the downward API puts the two."""
 _SWITCHES = {option.flag: option for option in OPTIONS if option.kind == "switch"}
 
 
@@ -58,14 +58,14 @@ def add_words_on_the_pod(texts: MutableMapping[str, Any], environment: Mapping[s
     if environment.get(LABEL_VARIABLE, "").strip().lower() != "true" or texts.get("nodes"):
         return ""
     if not wanted:
-        return f"the pod has the label {LABEL}: give its annotation {NODES}, or --nodes, as MIN:MAX to train on more"
+        return f"the pod has the label {ELASTIC_LABEL}: its annotation {NODES_ANNOTATION}, or --nodes, says MIN:MAX"
     (nodes,) = (option for option in OPTIONS if option.key == "nodes")
     try:
         read_option(nodes, wanted)
     except ConfigError as error:
-        raise ConfigError(f"annotation {NODES} of the launcher's pod: {error}") from error
+        raise ConfigError(f"annotation {NODES_ANNOTATION} of the launcher's pod: {error}") from error
     texts["nodes"] = wanted
-    return f"--nodes {wanted}: annotation {NODES} of the launcher's pod"
+    return f"--nodes {wanted}: annotation {NODES_ANNOTATION} of the launcher's pod"
 
 
 def keep_script(config: JobConfig, directory: Path) -> JobConfig:

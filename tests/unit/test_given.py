@@ -10,15 +10,10 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.cli.given import (
-    LABEL_VARIABLE,
-    NODES_VARIABLE,
-    add_words_on_the_pod,
-    keep_script,
-    plain_switches,
-)
+from elastic_launcher.cli.given import add_words_on_the_pod, keep_script, plain_switches
 from elastic_launcher.cli.run import read
 from elastic_launcher.config import JobConfig
+from elastic_launcher.engines.kubernetes.identity import LABEL_VARIABLE, NODES_VARIABLE
 from elastic_launcher.options import ConfigError
 
 TEXT = "import torch\nprint(torch)\n"
