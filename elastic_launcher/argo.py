@@ -6,6 +6,7 @@ and with the same default, handed over as one flag; ``python -m elastic_launcher
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -153,14 +154,8 @@ def render(document: Document) -> str:
     """Returns a template as the text of its file."""
     import yaml
 
-    class Plain(yaml.SafeDumper):
-        """Writes out what is there twice."""
-
-        def ignore_aliases(self, data: Any) -> bool:
-            """Returns that nothing is referred to."""
-            return True
-
-    text = yaml.dump(document, Dumper=Plain, sort_keys=False, width=120, allow_unicode=True)
+    written_out = json.loads(json.dumps(document))  # no two places are one object, which yaml would refer to
+    text = yaml.safe_dump(written_out, sort_keys=False, width=120, allow_unicode=True)
     return f"# Made by `make golden` from the one configuration (elastic_launcher/options.py): docs/argo.md\n{text}"
 
 

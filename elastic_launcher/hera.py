@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextvars
 import copy
 import dataclasses
+import inspect
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -200,7 +201,14 @@ class ElasticTrain(Container):
 
 
 def _with_fields_of(kind: Callable[P, object]) -> Callable[[Callable[..., Container]], Callable[P, Container]]:
-    return lambda function: function
+    """Has a function take what a class takes, for whoever checks types and for ``help()``."""
+
+    def known(function: Callable[..., Container]) -> Callable[P, Container]:
+        signature = inspect.signature(kind).replace(return_annotation=Container)
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        return function
+
+    return known
 
 
 @_with_fields_of(ElasticTrain)

@@ -3,6 +3,7 @@
 # No postponed annotations: Hera's hooks are found by the class in their annotation.
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -76,6 +77,11 @@ def test_every_option_is_a_field_of_the_same_name_without_a_default_of_its_own()
     fields = {field.name: field.default for field in dataclasses.fields(ElasticTrain) if field.name not in others}
     assert set(fields) == {option.key for option in OPTIONS} - {"name"} | {"job_name"}
     assert set(fields.values()) == {None}, "class defaults of Hera's apply only where nothing is"
+
+
+def test_the_factory_takes_what_the_class_takes() -> None:
+    assert inspect.signature(elastic_train).parameters == inspect.signature(ElasticTrain).parameters
+    assert type(elastic_train(name="train", script="train.py")) is Container
 
 
 def test_what_a_step_says_is_what_the_launcher_reads(front: Front) -> None:
