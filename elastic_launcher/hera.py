@@ -154,8 +154,9 @@ class ElasticTrain(Container):
 
     def _inputs(self) -> dict[str, str]:
         parameters = getattr(self._build_inputs(), "parameters", None) or ()
-        known = {one.name: one.value if one.value is not None else one.default for one in parameters}
-        return {str(name): str(value) for name, value in known.items() if value is not None}
+        known = {one.name: (one.value, one.default, one.value_from and one.value_from.default) for one in parameters}
+        values = {str(name): next((one for one in given if one is not None), None) for name, given in known.items()}
+        return {name: str(value) for name, value in values.items() if value is not None}
 
     def _filled(self) -> ElasticTrain:
         """Returns the step with all that its pod is said in a container's own fields."""

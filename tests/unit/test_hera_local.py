@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hera.workflows import Env, Parameter
+from hera.workflows import Env, Parameter, models
 
 from elastic_launcher import hera
 from elastic_launcher.hera import ElasticTrain, PodFields, StepFailed
@@ -35,14 +35,24 @@ def test_the_same_step_runs_here_without_what_only_a_cluster_has(monkeypatch: py
         image=IMAGE,
         script="/work/train.py",
         arguments=["--lr", "{{inputs.parameters.lr}}", "--seed", "{{inputs.parameters.seed}}"],
-        nodes="1:3",
+        nodes="{{inputs.parameters.nodes}}",
         engine="kubernetes",
         hints="configmap/quota/gpu-hints",
         require_hints=True,
         pod_template=PodFields(labels={"a": "b"}),
         checkpoint_dir="/work/{{workflow.name}}",
         match={"queue": "{{inputs.parameters.queue}}"},
-        inputs=[Parameter(name="lr", default="0.1"), Parameter(name="seed"), Parameter(name="queue", value="q")],
+        inputs=[
+            Parameter(name="lr", default="0.1"),
+            Parameter(name="seed"),
+            Parameter(name="queue", value="q"),
+            Parameter(
+                name="nodes",
+                value_from=models.ValueFrom(
+                    config_map_key_ref=models.ConfigMapKeySelector(name="size", key="nodes"), default="1:3"
+                ),
+            ),
+        ],
         env=[Env(name="LR", value="{{inputs.parameters.lr}}")],
     )
     step.run_local(inputs={"seed": "7"}, script="train.py", checkpoint_dir=None, work_dir="job")
