@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-PURE   := elastic_launcher/batch.py elastic_launcher/sampling.py elastic_launcher/config.py elastic_launcher/options.py elastic_launcher/events.py elastic_launcher/period.py elastic_launcher/hints elastic_launcher/checkpoint elastic_launcher/kube elastic_launcher/engines/kubernetes
+PURE   := elastic_launcher/batch.py elastic_launcher/sampling.py elastic_launcher/config.py elastic_launcher/options.py elastic_launcher/events.py elastic_launcher/period.py elastic_launcher/hints elastic_launcher/checkpoint elastic_launcher/kube elastic_launcher/engines/kubernetes elastic_launcher/argo.py
 TWO    := --numprocesses 2 --dist loadgroup # local cases wait for processes most of the time
 KNOWN  := settings=$$($(PYTHON) -m tests.cluster env) && eval "$$settings" # KUBECONFIG, and kubectl on the PATH
 
@@ -48,6 +48,7 @@ lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict $(PURE)
 	$(BIN)/mypy elastic_launcher
+	$(BIN)/mypy --warn-unused-ignores pipelines/hera_examples tests/unit/hera_types.py
 
 format: $(STAMP) ## let ruff format and sort
 	$(BIN)/ruff format .
@@ -62,8 +63,10 @@ soak: $(STAMP) ## 100 launches that end well and badly, none of which may leave 
 chaos: $(STAMP) ## jobs to which all sorts of things happen at drawn moments (resumable: SEEDS=40-300; ARGS="--kills 50", "--resizes 1000")
 	$(BIN)/python -m tests.chaos $(or $(ARGS),--seeds $(or $(SEEDS),1-300) --at-once $(or $(AT_ONCE),1))
 
-golden: $(STAMP) ## write tests/golden anew from the pipelines
+golden: $(STAMP) ## write anew what is made from code and committed: compiled pipelines, Argo's templates, Hera's YAML
 	$(BIN)/python -m pipelines.digits_elastic.pipeline tests/golden/digits_elastic.yaml
+	$(BIN)/python -m elastic_launcher.argo manifests/argo
+	$(BIN)/python -m pipelines.hera_examples
 
 clean: ## remove what was built and run here, the virtual environment too
 	rm -rf $(VENV) build dist elastic-jobs *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

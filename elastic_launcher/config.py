@@ -1,7 +1,7 @@
 """What is one job? Its configuration, from which the command line and every front build theirs.
 
-The law: whatever way a configuration comes in (flags, a component's parameters, ``job.json``), it passes the same
-checks, and what is wrong is said with the option's name and what to give instead.
+The law: whatever way a configuration comes in (flags, parameters and fields of a front, ``job.json``), it passes the
+same checks, and what is wrong is said with the option's name and what to give instead.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ from elastic_launcher.options import (
 )
 from elastic_launcher.period import read_period
 
+CONFIG_VERSION = 1
+"""Of the written form; a later one is refused, while a field that is not known yet is left aside."""
+UNNAMED = "train"
+"""What a job is called whose script is given as a text."""
+
 
 class ExitCode(IntEnum):
     """How the launcher ends; pipelines decide by it whether to try again."""
@@ -42,14 +47,14 @@ class JobConfig:
     """Everything that was asked of a job; checked when made.
 
     Attributes:
-        script: Path of the training script; None when ``module`` is given.
+        script: Path of the training script, or its text, which holds a line break; None when ``module`` is given.
         module: Module that is run with ``python -m``; None when ``script`` is given.
         arguments: The script's own arguments.
         name: The job's name; "" stands for the script's name without its suffix.
         min_nodes: Fewest nodes to train on.
         max_nodes: Most nodes to train on.
         engine: Where nodes live: ``local`` or ``kubernetes``.
-        pod_template: File of the nodes' pod template; None for a plain pod.
+        pod_template: File of the nodes' pod template, or its text; None for a plain pod.
         node_image: What nodes run; None for the launcher's own image.
         gpu_resource: What the cluster calls a GPU; ``none`` for nodes without.
         nproc_per_node: Ranks on each node.
@@ -207,12 +212,22 @@ class JobConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the configuration as JSON values."""
-        document = dataclasses.asdict(self)
+        document = {"v": CONFIG_VERSION} | dataclasses.asdict(self)
         return document | {"arguments": list(self.arguments), "share": list(self.share) if self.share else None}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> JobConfig:
-        """Returns the configuration that ``to_dict`` wrote; keys of other versions are left aside."""
+        """Returns the configuration that ``to_dict`` wrote; keys that are not known are left aside.
+
+        Raises:
+            ConfigError: If it is of a later version, or can't be run.
+        """
+        version = document.get("v", 1)
+        if not isinstance(version, int) or version > CONFIG_VERSION:
+            raise ConfigError(
+                f"the job's configuration is of version {version}, and this elastic-launcher reads up to "
+                f"{CONFIG_VERSION}: use the version of elastic-launcher that wrote it, or a later one"
+            )
         known = {field.name for field in dataclasses.fields(cls)}
         values = {key: value for key, value in document.items() if key in known}
         values["arguments"] = tuple(values.get("arguments", ()))
@@ -226,7 +241,7 @@ class JobConfig:
         Args:
             texts: An option's key -> its text, True for a switch, a list of texts for one that may be repeated; options
                 that are missing, None or "" take their defaults.
-            command: What stands after ``--``.
+            command: What stands after ``--``; the script's arguments alone where ``texts`` name script or module.
 
         Raises:
             ConfigError: If anything in it can't be run.
@@ -240,7 +255,13 @@ class JobConfig:
             text = option.default if text is None or text == "" else text
             if text is not None:
                 values.update(read_option(option, text))
-        return cls(**values, **_read_command(command))
+        words = values.pop("arguments", ())
+        if "script" in values and "module" in values:
+            raise ConfigError("--script and --module are both given: leave one of them out")
+        named = "script" in values or "module" in values
+        values |= {"arguments": tuple(command)} if named else _read_command(command)
+        values["arguments"] = (*words, *values["arguments"])
+        return cls(**values)
 
 
 def _flag(key: str) -> str:
@@ -250,6 +271,8 @@ def _flag(key: str) -> str:
 def _name_of(script: str | None, module: str | None) -> str:
     if module is not None:
         return module.rpartition(".")[2] or module
+    if "\n" in str(script):
+        return UNNAMED
     return str(script).rstrip("/").rpartition("/")[2].removesuffix(".py") or "job"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.events import read_events
-from elastic_launcher.options import OPTIONS
+from elastic_launcher.options import command_line
 
 TAIL_LINES = 30
 """How many of the last lines a failed step carries in its message: a traceback and what led to it."""
@@ -83,15 +84,7 @@ def run_arguments(
     """
     if bool(script) == bool(module):
         raise ValueError("elastic_train: give either script or module")
-    argv = ["run"]
-    for option in OPTIONS:
-        value = options.get(option.key)
-        if isinstance(value, Mapping):
-            argv += [word for key, item in value.items() for word in (option.flag, f"{key}={item}")]
-        elif value is True:
-            argv.append(option.flag)
-        elif value is not None and value is not False and value != "":
-            argv += [option.flag, str(value)]
+    argv = ["run", *command_line(options)]
     if module:
         return [*argv, "--", "-m", module, *arguments]
     if "\n" in script:
@@ -109,6 +102,7 @@ def train(
     options: Mapping[str, object],
     work_dir: str,
     artifacts: str,
+    environment: Mapping[str, str] | None = None,
 ) -> Trained:
     """Runs a training to its end, showing its lines.
 
@@ -119,6 +113,7 @@ def train(
         options: Options of ``elastic-launcher run`` but for the work directory.
         work_dir: The run's folder; "" means a new one beside the step's artifacts.
         artifacts: The folder of the step's artifacts.
+        environment: Variables that the run has besides those of this process.
 
     Raises:
         StepFailed: If the training did not end with exit code 0.
@@ -126,7 +121,7 @@ def train(
     folder = Path(work_dir) if work_dir else _new_folder(Path(artifacts))
     script_copy = folder.with_name(folder.name + ".py")
     argv = run_arguments(script, module, arguments, {**options, "work_dir": folder}, script_copy)
-    exit_code, last_lines = _stream([sys.executable, "-m", "elastic_launcher", *argv])
+    exit_code, last_lines = _stream([sys.executable, "-m", "elastic_launcher", *argv], environment or {})
     if exit_code != 0:
         reason = REASONS.get(exit_code, "the launcher died")
         raise StepFailed(f"{reason} (exit code {exit_code}). Its last lines:\n{''.join(last_lines)}")
@@ -149,11 +144,17 @@ def _new_folder(parent: Path) -> Path:
     return next(parent / name for name in map("job-{}".format, range(1, len(taken) + 2)) if name not in taken)
 
 
-def _stream(command: Sequence[str]) -> tuple[int, list[str]]:
+def _stream(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, list[str]]:
     """Runs ``command``, prints its lines as they come, and returns its exit code and its last lines."""
     last_lines: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **environment},
+        text=True,
+        errors="replace",
     ) as process:
         assert process.stdout is not None
         try:

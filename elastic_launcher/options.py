@@ -1,10 +1,15 @@
 """The one table of what a user can set about a job, and how each option's text is read.
 
-The command line, a pipeline component's parameters and their documents all derive from it.
+The command line, a pipeline component's parameters, Hera's fields, Argo's parameters and their documents all derive
+from it, or are tested to agree.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +17,9 @@ from elastic_launcher.period import read_seconds
 
 MATCH_KEYS = ("namespace", "queue", "pipeline", "job")
 """What hints are matched by, from the most general to the most specific."""
+
+_NEXT_PAIR = re.compile(r",(?=\s*[\w-]+\s*=)")
+"""Between two pairs of one text; other commas belong to a value."""
 
 CHANGES = ("arguments", "global-batch-size", "seed", "dataset")
 """What a user may accept of a job that goes on from the checkpoint of another."""
@@ -27,8 +35,8 @@ class Option:
 
     Attributes:
         key: Name of the component parameter; the flag is the same with dashes.
-        kind: ``nodes``, ``whole``, ``seconds``, ``text``, ``choice``, ``pairs``, ``share``, ``period``, ``time``
-            or ``switch``: what its text is read as.
+        kind: ``nodes``, ``whole``, ``seconds``, ``text``, ``choice``, ``pairs``, ``words``, ``share``, ``period``,
+            ``time`` or ``switch``: what its text is read as.
         unit: What stands for the value in help texts.
         default: Its text when not given; None where there is none.
         help: One sentence for the user.
@@ -56,7 +64,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "pod_template",
         "text",
-        "FILE",
+        "FILE|YAML",
         None,
         "With --engine kubernetes: the nodes' pod, as YAML; what it says nothing of, the launcher adds.",
     ),
@@ -87,7 +95,7 @@ OPTIONS: tuple[Option, ...] = (
         "pairs",
         "KEY=VALUE",
         None,
-        f"What hints are matched by ({', '.join(MATCH_KEYS)}); may be repeated. job defaults to the job's name.",
+        f"What hints are matched by ({', '.join(MATCH_KEYS)}), with commas between. job defaults to the job's name.",
     ),
     Option("share", "share", "I/N", None, "Take the I-th of N equal parts of the hint's entry (1/2, 2/2)."),
     Option(
@@ -212,7 +220,49 @@ OPTIONS: tuple[Option, ...] = (
     Option("data", "text", "PATH", None, "Where the script finds its data (ELASTIC_DATA).", "ELASTIC_DATA"),
     Option("output", "text", "PATH", None, "Where the script leaves its model (ELASTIC_OUTPUT).", "ELASTIC_OUTPUT"),
     Option("name", "text", "NAME", None, "The job's name; default: the script's name without .py."),
+    Option(
+        "script",
+        "text",
+        "FILE|TEXT",
+        None,
+        "The script's path, or its text (what holds a line break), instead of SCRIPT; only arguments follow -- then.",
+    ),
+    Option("module", "text", "MODULE", None, "The module, instead of -m MODULE; only arguments follow -- then."),
+    Option(
+        "arguments",
+        "words",
+        "TEXT",
+        None,
+        "The script's arguments in one text: words as in a shell, or a JSON list; those after -- follow them.",
+    ),
 )
+BY_KEY = {option.key: option for option in OPTIONS}
+_SWITCHES = {"true": True, "false": False}
+
+
+def command_line(options: Mapping[str, object]) -> list[str]:
+    """Returns options as one word each, as ``elastic-launcher run`` and every front's step take them.
+
+    Args:
+        options: Values by the keys of the table; None, False, "" and what is empty leave an option out.
+    """
+    words = []
+    for option in OPTIONS:
+        value = options.get(option.key)
+        if isinstance(value, Mapping):
+            words += [f"{option.flag}={key}={item}" for key, item in value.items()]
+        elif option.kind == "words" and isinstance(value, Sequence) and not isinstance(value, str):
+            words += [f"{option.flag}={json.dumps([str(one) for one in value])}"] if value else []
+        elif value is True:
+            words.append(option.flag)
+        elif value is not None and value is not False and value != "":
+            words.append(f"{option.flag}={value}")
+    return words
+
+
+def holds_text(given: str) -> bool:
+    """Returns whether an option that names a YAML file holds that file's text instead."""
+    return "\n" in given or given.lstrip().startswith("{")
 
 
 def nodes_message(text: str) -> str:
@@ -233,7 +283,11 @@ def read_option(option: Option, given: Any) -> dict[str, Any]:
         ConfigError: If the text is none of its kind.
     """
     if option.kind == "switch":
-        return {option.key: bool(given)}
+        return {option.key: given if isinstance(given, bool) else _read_switch(option, str(given))}
+    if option.kind == "words":
+        return {option.key: _read_words(option, given) if isinstance(given, str) else tuple(map(str, given))}
+    if option.kind == "pairs" and isinstance(given, Mapping):
+        return {option.key: {str(key): str(value) for key, value in given.items()}}
     if option.kind == "pairs":
         return {option.key: _read_pairs([given] if isinstance(given, str) else list(given))}
     text = str(given).strip()
@@ -273,9 +327,25 @@ def _whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
+def _read_switch(option: Option, text: str) -> bool:
+    if text.strip().lower() not in _SWITCHES:
+        raise ConfigError(f"{option.flag} is {text!r}: it must be true or false")
+    return _SWITCHES[text.strip().lower()]
+
+
+def _read_words(option: Option, text: str) -> tuple[str, ...]:
+    try:
+        words = json.loads(text) if text.lstrip().startswith("[") else shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{option.flag} is {text!r}: it can't be split ({error}); it must be as on a command line, or a JSON list"
+        ) from error
+    return tuple(word if isinstance(word, str) else json.dumps(word) for word in words)
+
+
 def _read_pairs(texts: list[str]) -> dict[str, str]:
     pairs: dict[str, str] = {}
-    for text in texts:
+    for text in (pair for given in texts if given for pair in _NEXT_PAIR.split(given)):
         key, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not key or not value:
             raise ConfigError(f"--match is {text!r}: it must be KEY=VALUE, for example --match queue=team-a")

@@ -18,7 +18,7 @@ from elastic_launcher.coordinator.record import past_after
 from elastic_launcher.coordinator.where import Home, Where
 from elastic_launcher.engines import Engine, EngineAway, NodeSpec
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
-from elastic_launcher.engines.kubernetes.plan import given_template, make_plan
+from elastic_launcher.engines.kubernetes.plan import given_template, make_plan, template_source
 from elastic_launcher.engines.kubernetes.rights import told
 from elastic_launcher.engines.kubernetes.settle import PORTS, Settled, look_around, settle
 from elastic_launcher.engines.kubernetes.template import Document
@@ -121,10 +121,9 @@ async def _settle(login: Login, config: JobConfig, template: Document) -> Settle
     """Takes the job's seat, once it is known that its nodes can be."""
     reference = parse_reference(config.hints) if config.hints is not None else None
     hints = (reference.namespace or login.namespace, reference.name) if reference is not None else None
-    source = "--engine kubernetes" if config.pod_template is None else f"--pod-template {config.pod_template}"
     async with Api(login) as api:
         site = await look_around(api, config.name, hints)
-        await try_out(api, site.namespace, make_plan(config, template, site), source)
+        await try_out(api, site.namespace, make_plan(config, template, site), template_source(config))
         return await settle(api, site)
 
 

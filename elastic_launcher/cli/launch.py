@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from elastic_launcher.cli.argo_progress import ArgoProgress, argo_progress
 from elastic_launcher.cli.places import LocalPlace, Place
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.coordinator.actions import Finish
@@ -53,12 +54,20 @@ class Showing:
         nproc_per_node: Ranks on each node.
         first_node: Number of the first node whose lines are shown; those before are of earlier runs.
         come_back: Whether an earlier launcher has shown a part of them.
+        progress: Tells Argo how far the job is.
     """
 
     def __init__(
-        self, display: Display, folder: Path, nproc_per_node: int, first_node: int = 1, come_back: bool = False
+        self,
+        display: Display,
+        folder: Path,
+        nproc_per_node: int,
+        first_node: int = 1,
+        come_back: bool = False,
+        progress: ArgoProgress | None = None,
     ) -> None:
         self._display = display
+        self._progress = progress
         self._nproc_per_node = nproc_per_node
         self.follower = LogFollower(folder, self._line, first_node=first_node, shown=Shown(folder, come_back))
 
@@ -77,6 +86,14 @@ class Showing:
             self.follower.show_failure(event["node"], (event["member"] - 1) % self._nproc_per_node)
         with lenient(2):
             self._display.feed(event)
+        if self._progress is not None:
+            self._tell_progress(self._progress)
+
+    def _tell_progress(self, progress: ArgoProgress) -> None:
+        try:
+            progress.take(self._display.state)
+        except OSError as error:
+            say(f"the progress can't be written for Argo ({error}): it goes on without")
 
     def last_words(self, message: str, log_of: tuple[int, int] | None) -> str:
         """Shows the last lines of the rank that ended the job; returns its message, without those lines.
@@ -131,7 +148,8 @@ def launch(config: JobConfig, directory: Path) -> int:
         origin = None if adoption is not None else _resume(config, work_dir, place)
         for remark in place.remarks:
             say(remark)
-        showing = Showing(display, work_dir.layout.logs, config.nproc_per_node, first_node, adoption is not None)
+        logs, come_back = work_dir.layout.logs, adoption is not None
+        showing = Showing(display, logs, config.nproc_per_node, first_node, come_back, argo_progress())
 
         def hurry(*signal_and_frame: object) -> None:
             _kill_all(coordinator, work_dir, place, display)

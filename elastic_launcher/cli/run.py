@@ -17,10 +17,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from elastic_launcher.cli.given import add_words_on_the_pod, keep_script, plain_switches
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.engines import EngineAway
 from elastic_launcher.hints.reference import SCHEME, parse_reference
-from elastic_launcher.options import OPTIONS, ConfigError, Option
+from elastic_launcher.options import OPTIONS, ConfigError, Option, holds_text
 
 USAGE = "SCRIPT|-m MODULE [ARGS...]"
 """What to train, and its own arguments."""
@@ -28,7 +29,7 @@ STOPS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that ask for the end as Ctrl-C does; SIGHUP comes when the terminal is closed or its connection lost."""
 PATHS = ("hints", "work_dir", "checkpoint_dir", "data", "output", "pod_template")
 """Options that are paths: relative ones start where the user stands."""
-OF_SCRIPTS = {"--data", "--output", "--name"}
+OF_SCRIPTS = {"--data", "--output", "--name", "--script", "--module", "--arguments"}
 """Options of ours that many scripts have too."""
 
 
@@ -69,12 +70,19 @@ class RunCommand(TyperCommand):
         """Reads the line, and says what was probably meant otherwise."""
         given = list(args)
         try:
+            args = plain_switches(args)
+        except ConfigError as error:
+            raise typer.BadParameter(str(error)) from error
+        try:
             left = super().parse_args(ctx, args)
         except Exception as error:
             if getattr(error, "option_name", "") == "-m" and hasattr(error, "message"):
                 module = next(iter(given[given.index("-m") + 1 :] if "-m" in given else []), "MODULE")
                 error.message = f"No such option: -m; what to train comes after --: write `-- -m {module}`"
             raise
+        source = ctx.get_parameter_source("nodes")
+        if source is not None and source.name == "DEFAULT":
+            ctx.params["nodes"] = None  # the launcher's pod may say it
         command = ctx.params.get("command") or []
         if "--" not in given[: len(given) - len(command)]:
             for flag in misplaced(command):
@@ -109,7 +117,7 @@ def read(texts: Mapping[str, Any], command: Sequence[str], directory: Path) -> J
     Raises:
         ConfigError: If it can't be run.
     """
-    config = JobConfig.from_texts(texts, command)
+    config = keep_script(JobConfig.from_texts(texts, command), directory)
     if config.script is not None:
         script = directory / config.script
         if not (script.is_file() or (script / "__main__.py").is_file()):
@@ -144,6 +152,10 @@ def _check_hints(path: Path, *, required: bool) -> None:
 def _run(texts: Mapping[str, Any], command: Sequence[str]) -> int:
     if not sys.platform.startswith("linux"):
         raise ConfigError(f"run needs Linux, and this is {sys.platform}; plan, hints and report work here")
+    texts = dict(texts)
+    remark = add_words_on_the_pod(texts)
+    if remark:
+        _say(remark)
     config = read(texts, command, Path.cwd())
     from elastic_launcher.cli.launch import launch  # what is needed only when all is well
 
@@ -151,7 +163,9 @@ def _run(texts: Mapping[str, Any], command: Sequence[str]) -> int:
 
 
 def _absolute(path: str | None, directory: Path) -> str | None:
-    return path if path is None or "://" in path or path.startswith(SCHEME) else os.path.abspath(directory / path)
+    if path is None or "://" in path or path.startswith(SCHEME) or holds_text(path):
+        return path
+    return os.path.abspath(directory / path)
 
 
 def _say(message: str) -> None:

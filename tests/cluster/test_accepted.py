@@ -25,6 +25,7 @@ JOBS = "/apis/batch/v1/namespaces/default/jobs"
 FIELDS: dict[str, Any] = {
     "image": "registry.example/train:3",
     "image_pull_secrets": ["pull"],
+    "env": [{"name": "LR", "value": "0.1"}],
     "resources": {"limits": {"memory": "4Gi"}, "requests": {"cpu": "2"}},
     "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
     "volume_mounts": [{"name": "data", "mountPath": "/data"}],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_launcher.config import ExitCode, JobConfig
-from elastic_launcher.options import MATCH_KEYS, OPTIONS, ConfigError
+from elastic_launcher.config import CONFIG_VERSION, ExitCode, JobConfig
+from elastic_launcher.options import MATCH_KEYS, OPTIONS, ConfigError, command_line
 
 SCRIPT = ("train.py",)
 
@@ -38,7 +39,7 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
         "gpu_resource": "amd.com/gpu",
         "nproc_per_node": "4",
         "hints": "hints.json",
-        "match": ["queue=team-a", "job=bert"],
+        "match": ["queue=team-a,pipeline=x, y", "job=bert"],
         "share": "2/3",
         "require_hints": True,
         "wait_for_quota": "12.5",
@@ -64,9 +65,11 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
         "data": "/data",
         "output": "/model",
         "name": "digits",
+        "module": "pkg.train",
+        "arguments": "--lr '0.1'",
     }
-    assert set(texts) == {option.key for option in OPTIONS}
-    assert JobConfig.from_texts(texts, ("-m", "pkg.train", "--lr", "0.1")) == JobConfig(
+    assert set(texts) == {option.key for option in OPTIONS} - {"script"}
+    assert JobConfig.from_texts(texts, ()) == JobConfig(
         module="pkg.train",
         arguments=("--lr", "0.1"),
         name="digits",
@@ -78,7 +81,7 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
         gpu_resource="amd.com/gpu",
         nproc_per_node=4,
         hints="hints.json",
-        match={"queue": "team-a", "job": "bert"},
+        match={"queue": "team-a", "pipeline": "x, y", "job": "bert"},
         share=(2, 3),
         require_hints=True,
         wait_for_quota=12.5,
@@ -128,6 +131,7 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
         ("max_batch_per_gpu", "0", "--max-batch-per-gpu is '0': it must be a whole number, 1 or more"),
         ("max_batch_per_gpu", "0.5", "--max-batch-per-gpu is '0.5'"),
         ("match", ["colour=red"], "unknown key 'colour'; known are namespace, queue, pipeline, job"),
+        ("match", "queue=a,colour=red", "unknown key 'colour'"),
         ("match", ["queue"], "--match is 'queue': it must be KEY=VALUE"),
         ("match", ["=x"], "it must be KEY=VALUE"),
         ("match", ["queue=a", "queue=b"], "--match gives queue twice: 'a' and 'b'"),
@@ -155,6 +159,9 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
         ("engine", "kubernetes", "--engine kubernetes needs --checkpoint-dir: a folder that all pods see"),
         ("keep_checkpoints", "0", "--keep-checkpoints is '0': it must be a whole number, 1 or more"),
         ("engines", "5", "unknown option 'engines'"),
+        ("require_hints", "maybe", "--require-hints is 'maybe': it must be true or false"),
+        ("arguments", "--lr '0.1", "--arguments is \"--lr '0.1\": it can't be split (No closing quotation)"),
+        ("arguments", "[1,", "it must be as on a command line, or a JSON list"),
     ],
 )
 def test_bad_options_are_refused_by_name_with_the_fix(key: str, text: object, said: str) -> None:
@@ -175,6 +182,58 @@ def test_bad_options_are_refused_by_name_with_the_fix(key: str, text: object, sa
 def test_a_command_without_script_is_refused(command: tuple[str, ...], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         JobConfig.from_texts({}, command)
+
+
+@pytest.mark.parametrize(
+    ("texts", "command", "expected"),
+    [
+        ({"script": "train.py"}, (), ("train.py",)),
+        ({"script": "train.py", "module": ""}, ("--lr", "1"), ("train.py", "--lr", "1")),
+        ({"module": "pkg.train", "arguments": '["--lr", "0.1", 3]'}, (), ("-m", "pkg.train", "--lr", "0.1", "3")),
+        ({"script": "train.py", "arguments": "--lr 'a b'"}, ("-v",), ("train.py", "--lr", "a b", "-v")),
+        ({"arguments": ["--lr", "1"]}, ("train.py", "-v"), ("train.py", "--lr", "1", "-v")),
+    ],
+)
+def test_fronts_say_the_command_by_options(
+    texts: dict[str, object], command: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    assert JobConfig.from_texts(texts, command).command == expected
+
+
+def test_script_and_module_exclude_each_other_as_options_too() -> None:
+    with pytest.raises(ConfigError, match="--script and --module are both given"):
+        JobConfig.from_texts({"script": "train.py", "module": "pkg.train"}, ())
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("true", True), ("False", False), (True, True), (None, False)])
+def test_a_switch_may_be_said_in_words(text: object, wanted: bool) -> None:
+    assert JobConfig.from_texts({"require_hints": text, "hints": "h.json"}, SCRIPT).require_hints is wanted
+
+
+def test_a_script_given_as_a_text_has_no_name() -> None:
+    assert JobConfig.from_texts({"script": "import torch\nprint(1/2)\n"}, ()).name == "train"
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["work_dir", "data", "output", "name", "node_image"]),
+        st.text(min_size=1),
+    ),
+    st.dictionaries(st.sampled_from(MATCH_KEYS), st.from_regex(r"[a-z]([-a-z0-9]{0,9}[a-z0-9])?", fullmatch=True)),
+    st.lists(st.text()),
+    st.booleans(),
+)
+def test_what_a_front_says_is_what_the_command_line_reads(
+    texts: dict[str, str], match: dict[str, str], arguments: list[str], required: bool
+) -> None:
+    said = {"match": match, "arguments": arguments, "require_hints": required, "hints": "h", "script": "train.py"}
+    given = {**texts, **said}
+    read: dict[str, Any] = {}
+    for word in command_line(given):
+        flag, equals, value = word.partition("=")
+        (option,) = (one for one in OPTIONS if one.flag == flag)
+        read[option.key] = [*read.get(option.key, []), value] if option.kind == "pairs" else value if equals else True
+    assert JobConfig.from_texts(read, ()) == JobConfig.from_texts(given, ())
 
 
 def test_a_configuration_made_in_python_passes_the_same_checks() -> None:
@@ -245,6 +304,20 @@ def test_what_job_json_holds_reads_back_the_same(
 def test_a_field_of_a_later_version_is_left_aside() -> None:
     config = JobConfig(script="train.py")
     assert JobConfig.from_dict(config.to_dict() | {"of_a_later_version": 1}) == config
+
+
+def test_a_written_configuration_says_its_version_and_a_later_one_is_refused() -> None:
+    document = JobConfig(script="train.py").to_dict()
+    assert document["v"] == CONFIG_VERSION
+    del document["v"]
+    assert JobConfig.from_dict(document) == JobConfig(script="train.py"), "as written before versions were"
+    with pytest.raises(ConfigError, match="of version 2, and this elastic-launcher reads up to 1"):
+        JobConfig.from_dict(document | {"v": 2})
+
+
+def test_every_field_of_the_configuration_is_an_option() -> None:
+    fields = {field.name for field in dataclasses.fields(JobConfig)}
+    assert fields - {option.key for option in OPTIONS} == {"min_nodes", "max_nodes"}
 
 
 def test_every_option_but_nodes_is_a_field_of_its_own() -> None:

@@ -73,7 +73,7 @@ def elastic_train(
         min_nodes: Fewest nodes that the training starts and goes on with.
         max_nodes: Most nodes.
         engine: Where nodes live: `local`, in the step's own container, or `kubernetes`, as pods of the cluster.
-        pod_template: With `kubernetes`: file of the nodes' pod template; what it says nothing of is added.
+        pod_template: With `kubernetes`: the nodes' pod template, a file or its YAML; what it says nothing of is added.
         node_image: With `kubernetes`: what nodes run where the template names no image; without it, the step's image.
         gpu_resource: With `kubernetes`: what the cluster calls a GPU, of which each rank gets one; `none` for none.
         nproc_per_node: Processes on each node, one for a GPU.

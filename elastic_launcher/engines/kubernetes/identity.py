@@ -20,6 +20,13 @@ JOB_LABEL = PREFIX + "job"
 NODE_LABEL = PREFIX + "node"
 COORDINATOR_LABEL = PREFIX + "coordinator"
 
+ELASTIC_LABEL = "elastic"
+"""Of the launcher's own pod, as Run:AI's ``--elastic`` sets it; the pod's annotation says how many nodes."""
+NODES_ANNOTATION = PREFIX + "nodes"
+LABEL_VARIABLE = "ELASTIC_POD_LABEL"
+NODES_VARIABLE = "ELASTIC_POD_NODES"
+"""Where the downward API tells the launcher these two."""
+
 RUN_LABEL = "pipeline/runid"
 """Kubeflow's id of a run: it outlives the Workflow, which a run that is retried late gets a second time."""
 NODE_NAME = "workflows.argoproj.io/node-name"

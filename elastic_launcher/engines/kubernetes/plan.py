@@ -18,7 +18,7 @@ from elastic_launcher.engines.kubernetes.pod import Shape, node_pod
 from elastic_launcher.engines.kubernetes.settle import PORTS, Site
 from elastic_launcher.engines.kubernetes.template import Document, node_container, read_template
 from elastic_launcher.engines.local import FAULT
-from elastic_launcher.options import ConfigError
+from elastic_launcher.options import ConfigError, holds_text
 
 NO_GPUS = "none"
 _RESOURCE = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?")
@@ -34,12 +34,22 @@ def given_template(config: JobConfig) -> Document:
     """
     if config.pod_template is None:
         return {"metadata": {}, "spec": {}}
+    source = template_source(config)
     try:
+        if holds_text(config.pod_template):
+            return read_template(config.pod_template)
         return read_template(Path(config.pod_template).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--pod-template {config.pod_template} can't be read: {error}") from error
+        raise ConfigError(f"{source} can't be read: {error}") from error
     except ConfigError as error:
-        raise ConfigError(f"--pod-template {config.pod_template}: {error}") from error
+        raise ConfigError(f"{source}: {error}") from error
+
+
+def template_source(config: JobConfig) -> str:
+    """Returns where the nodes' pod comes from, as messages name it."""
+    if config.pod_template is None:
+        return "--engine kubernetes"
+    return "--pod-template" if holds_text(config.pod_template) else f"--pod-template {config.pod_template}"
 
 
 def make_plan(

@@ -27,7 +27,7 @@ HOME = "/home/elastic"
 TMP = "/tmp"
 SHM = "/dev/shm"
 _VOLUME = "elastic-launcher-"
-_WRITABLE = {
+WRITABLE = {
     "HOME": HOME,  # where torch, Triton and Hugging Face have their caches
     "TMPDIR": TMP,
     "USER": "elastic",  # torch.compile asks who it is, and a uid of the cluster's choice has no name
@@ -132,7 +132,7 @@ def _variables(given: Sequence[Document], shape: Shape, environment: Mapping[str
     if taken:
         raise ConfigError(f"the pod template sets {taken[0]}: the launcher sets all of {RESERVED}*; leave it out")
     key = {KEY_FILE_VARIABLE: f"{KEY_FOLDER}/{KEY_NAME}"} if shape.key is None else {KEY_VARIABLE: shape.key}
-    ours: dict[str, str] = {**_WRITABLE, **shape.environment, **environment, **key}
+    ours: dict[str, str] = {**WRITABLE, **shape.environment, **environment, **key}
     fields = {
         "ELASTIC_POD": "metadata.name",
         "ELASTIC_POD_IPS": "status.podIPs",

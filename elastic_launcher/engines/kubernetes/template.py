@@ -58,6 +58,7 @@ class PodFields:
     Attributes:
         image: What the nodes run.
         image_pull_secrets: Names of Secrets.
+        env: Variables of the container; none may begin with ``ELASTIC_``.
         resources: Requests and limits of the container.
         volumes: Volumes of the pod.
         volume_mounts: Where the container sees them.
@@ -76,6 +77,7 @@ class PodFields:
 
     image: str = ""
     image_pull_secrets: Sequence[str] = ()
+    env: Sequence[Mapping[str, Any]] = ()
     resources: Mapping[str, Any] = field(default_factory=dict)
     volumes: Sequence[Mapping[str, Any]] = ()
     volume_mounts: Sequence[Mapping[str, Any]] = ()
@@ -97,6 +99,7 @@ def template_of(fields: PodFields) -> Document:
     container = {
         "name": NODE_CONTAINER,
         "image": fields.image,
+        "env": list(fields.env),
         "resources": dict(fields.resources),
         "volumeMounts": list(fields.volume_mounts),
         "securityContext": dict(fields.security),

@@ -75,6 +75,35 @@ def test_without_kubeflow_the_workflow_is_the_run() -> None:
     assert ids[0] == ids[1] != ids[2]
 
 
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        ("w(0)", "w(2)"),
+        ("w[0].train(0)", "w[0].train(1)"),
+        ("w.train(0:lr:0.1)(0)", "w.train(0:lr:0.1)(1)"),
+        ("w(0)[0].search(0:a)(0)[1].train(0)", "w(1)[0].search(0:a)(0)[1].train(3)"),
+    ],
+)
+def test_an_attempt_of_argo_is_the_job_of_the_one_before(first: str, again: str) -> None:
+    jobs = [job_id_of(step(name, pod=name, run=None)) for name in (first, again)]
+    assert jobs[0] == jobs[1]
+
+
+def test_steps_and_loop_items_of_argo_are_jobs_of_their_own() -> None:
+    names = [
+        "w[0].train(0)",
+        "w[1].train(0)",
+        "w[0].other(0)",
+        "w.train(0:lr:0.1)(0)",
+        "w.train(1:lr:0.2)(0)",
+        "w.train(2:x(1))(0)",
+        "w.train(3:x(2))(0)",
+        "w.outer(0:a)(0).train(0)",
+        "w.outer(1:a)(0).train(0)",
+    ]
+    assert len({job_id_of(step(name, run=None)) for name in names}) == len(names)
+
+
 def test_what_replaces_a_pod_of_a_job_goes_on_with_its_job() -> None:
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "job-1", "controller": True}
     first, second = ({"metadata": {"name": n, "uid": n, "ownerReferences": [owner]}} for n in ("train-a", "train-b"))

@@ -95,6 +95,7 @@ def test_a_binding_names_a_role_and_accounts(overlay: Path) -> None:
 
 def test_every_file_is_reached() -> None:
     there = {path for path in MANIFESTS.rglob("*") if path.is_file() and path.name != KUSTOMIZATION}
+    there -= {*(MANIFESTS / "argo" / "examples").iterdir()}  # which are created one by one
     folders = [path.parent for path in MANIFESTS.rglob(KUSTOMIZATION)]
     reached = {file for folder in folders for file in files(folder)}
     reached |= {file for folder in folders for made in generated(folder).values() for file in made}

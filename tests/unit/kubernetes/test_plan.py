@@ -81,6 +81,20 @@ def test_a_template_that_is_not_there_is_named() -> None:
         container(config_of(pod_template="/none/pod.yaml"))
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["spec: {containers: [{name: x}]}\n", '{"spec": {"containers": [{"name": "x"}]}}'],
+)
+def test_a_front_gives_the_template_itself(text: str) -> None:
+    assert given_template(config_of(pod_template=text))["spec"] == {"containers": [{"name": "x"}]}
+
+
+def test_a_template_that_a_front_gave_wrong_is_told_without_repeating_it() -> None:
+    text = '{"spec": {"containers": {"name": "x"}}}'
+    with pytest.raises(ConfigError, match=r"^--pod-template: spec\.containers of the pod template is"):
+        given_template(config_of(pod_template=text))
+
+
 def test_a_template_that_is_none_is_named_with_its_file(tmp_path: Path) -> None:
     template = tmp_path / "pod.yaml"
     template.write_text("spec: {containers: {name: x}}")

@@ -130,6 +130,7 @@ def test_fields_say_the_same_as_a_template() -> None:
     fields = PodFields(
         image="registry.example/train:3",
         image_pull_secrets=["pull"],
+        env=[{"name": "LR", "value": "0.1"}],
         resources={"limits": {"memory": "4Gi"}},
         volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
         volume_mounts=[{"name": "data", "mountPath": "/data"}],
@@ -152,6 +153,7 @@ def test_fields_say_the_same_as_a_template() -> None:
           containers:
           - name: node
             image: registry.example/train:3
+            env: [{name: LR, value: "0.1"}]
             resources: {limits: {memory: 4Gi}}
             volumeMounts: [{name: data, mountPath: /data}]
             securityContext: {runAsUser: 1000}

@@ -1,0 +1,183 @@
+"""The Argo front: what the pod of an elastic step has, and the templates ``elastic-train`` of ``manifests/argo``.
+
+It has no logic of its own. Each parameter of the templates is an option of the one configuration under the same name
+and with the same default, handed over as one flag; ``python -m elastic_launcher.argo FOLDER`` writes both templates.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from elastic_launcher import __version__
+from elastic_launcher.config import CONFIG_VERSION
+from elastic_launcher.engines.kubernetes.identity import (
+    ELASTIC_LABEL,
+    LABEL_VARIABLE,
+    NODES_ANNOTATION,
+    NODES_VARIABLE,
+    PREFIX,
+)
+from elastic_launcher.engines.kubernetes.pod import HOME, SHM, TMP, WRITABLE
+from elastic_launcher.options import OPTIONS, Option
+
+Document = dict[str, Any]
+
+NAME = "elastic-train"
+ENTRYPOINT = "train"
+ON_CLAIM = "train-on-claim"
+"""The same step with a volume claim, which the parameter ``claim`` names."""
+ACCOUNT = "elastic-launcher"
+"""The service account of ``manifests/overlays/argo``."""
+IMAGE = "elastic-launcher"
+CLAIM_FOLDER = "/work"
+KINDS = {"WorkflowTemplate": "workflow-template.yaml", "ClusterWorkflowTemplate": "cluster/workflow-template.yaml"}
+"""Each kind, and its file."""
+
+COMMAND = ("elastic-launcher",)
+POD_GC = {"strategy": "OnPodCompletion"}
+"""Of the Workflow: what a stopped step's pod owns goes seconds later, and a process that hangs is killed."""
+RETRY = {
+    "limit": 3,
+    "retryPolicy": "Always",
+    "expression": (
+        '!(lastRetry.message matches "longer than the specified deadline|OOMKilled") && (lastRetry.status == "Error" '
+        "|| asInt(lastRetry.exitCode) in [75, 76, 137, 143] || lastRetry.message matches "
+        '"(?i)preempt|evict|node.?shutdown|low on resource|exceeds the limit|NodeLost|exceeded quota")'
+    ),
+}
+"""A pod that was taken away is tried again, a script that failed is not: measured on Argo Workflows 4.1.2. No pause
+between the attempts: nodes wait for their launcher no longer than ``--orphan-timeout``."""
+LABELS = {"app.kubernetes.io/component": NAME}
+ANNOTATIONS = {
+    "workflows.argoproj.io/progress": "0/100",  # until the launcher knows how many steps there are
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+    "sidecar.istio.io/inject": "false",
+}
+POD_SECURITY = {"runAsNonRoot": True, "fsGroup": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
+SECURITY = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+RESOURCES = {"requests": {"cpu": "250m", "memory": "512Mi"}}
+"""Enough for a launcher whose nodes are pods of their own."""
+ENVIRONMENT: tuple[Document, ...] = (
+    *({"name": name, "value": value} for name, value in WRITABLE.items()),
+    {"name": LABEL_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{ELASTIC_LABEL}']"}}},
+    {"name": NODES_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{NODES_ANNOTATION}']"}}},
+)
+_SCRATCH, _SHM = "elastic-launcher-scratch", "elastic-launcher-shm"
+VOLUMES: tuple[Document, ...] = (
+    {"name": _SCRATCH, "emptyDir": {}},
+    {"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
+)
+MOUNTS: tuple[Document, ...] = (
+    {"name": _SCRATCH, "mountPath": TMP, "subPath": "tmp"},
+    {"name": _SCRATCH, "mountPath": HOME, "subPath": "home"},
+    {"name": _SHM, "mountPath": SHM},
+)
+
+OF_THE_POD = (
+    Option("image", "text", "IMAGE", IMAGE, "What the step runs: an image with elastic-launcher and the script."),
+    Option("pod_patch", "text", "JSON", "{}", "Patch of the step's own pod: GPUs, volumes, tolerations and the like."),
+)
+"""Parameters of the templates that no launcher reads."""
+_LEADING = ("script", "module", "arguments")
+PARAMETERS = tuple(sorted((*OPTIONS, *OF_THE_POD), key=lambda option: option.key not in _LEADING))
+"""What an author may set, what is trained first."""
+CLAIM = Option("claim", "text", "NAME", None, f"The claim that the step has at {CLAIM_FOLDER}; nodes name it too.")
+
+
+def default_of(option: Option) -> str:
+    """Returns a parameter's default: a text, as all that Argo takes.
+
+    ``nodes`` has none, so that the pod's annotation is seen where nobody says how many; the launcher's is the same.
+    """
+    if option.kind == "switch":
+        return "false"
+    return "" if option.key == "nodes" else option.default or ""
+
+
+def workflow_template(kind: str) -> Document:
+    """Returns the template ``elastic-train`` as one of :data:`KINDS`."""
+    versions = {f"{PREFIX}version": __version__, f"{PREFIX}configuration": str(CONFIG_VERSION)}
+    metadata = {"name": NAME, "annotations": versions}
+    return {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": kind,
+        "metadata": metadata,
+        "spec": {
+            "entrypoint": ENTRYPOINT,
+            "serviceAccountName": ACCOUNT,
+            "podGC": dict(POD_GC),
+            "arguments": {"parameters": [_argument(option) for option in PARAMETERS]},
+            "templates": [step_template(ENTRYPOINT), step_template(ON_CLAIM, CLAIM)],
+        },
+    }
+
+
+def step_template(name: str, claim: Option | None = None) -> Document:
+    """Returns the template of a step.
+
+    Args:
+        name: Its name.
+        claim: The parameter with the name of a volume claim; None for a step without.
+    """
+    parameters = PARAMETERS if claim is None else (claim, *PARAMETERS)
+    mounts, volumes = [*MOUNTS], [*VOLUMES]
+    if claim is not None:
+        mounts.append({"name": "work", "mountPath": CLAIM_FOLDER})
+        volumes.append({"name": "work", "persistentVolumeClaim": {"claimName": _value(claim)}})
+    return {
+        "name": name,
+        "inputs": {"parameters": [_input(option) for option in parameters]},
+        "metadata": {"labels": dict(LABELS), "annotations": dict(ANNOTATIONS)},
+        "retryStrategy": dict(RETRY),
+        "podSpecPatch": "{{inputs.parameters.pod_patch}}",
+        "securityContext": dict(POD_SECURITY),
+        "container": {
+            "image": "{{inputs.parameters.image}}",
+            "command": list(COMMAND),
+            "args": ["run", *(f"{option.flag}={_value(option)}" for option in OPTIONS)],
+            "workingDir": HOME,
+            "env": list(ENVIRONMENT),
+            "resources": dict(RESOURCES),
+            "securityContext": dict(SECURITY),
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "volumeMounts": mounts,
+        },
+        "volumes": volumes,
+    }
+
+
+def render(document: Document) -> str:
+    """Returns a template as the text of its file."""
+    import yaml
+
+    written_out = json.loads(json.dumps(document))  # no two places are one object, which yaml would refer to
+    text = yaml.safe_dump(written_out, sort_keys=False, width=120, allow_unicode=True)
+    return f"# Made by `make golden` from the one configuration (elastic_launcher/options.py): docs/argo.md\n{text}"
+
+
+def _value(option: Option) -> str:
+    return f"{{{{inputs.parameters.{option.key}}}}}"
+
+
+def _input(option: Option) -> Document:
+    default = {} if option is CLAIM else {"default": default_of(option)}
+    return {"name": option.key, "description": f"{option.unit}: {option.help}".removeprefix(": "), **default}
+
+
+def _argument(option: Option) -> Document:
+    choices = {"enum": option.unit.split("|")} if option.kind == "choice" else {}
+    return {"name": option.key, "value": default_of(option), **choices}
+
+
+def main(folder: Path) -> None:
+    """Writes both templates."""
+    for kind, file in KINDS.items():
+        (folder / file).write_text(render(workflow_template(kind)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
