@@ -14,7 +14,7 @@ from elastic_launcher.engines.kubernetes.identity import NODE_LABEL
 from elastic_launcher.engines.kubernetes.job import JobPlan, node_job, node_of, spec_of
 from elastic_launcher.engines.kubernetes.pods import Cause, Gone, Standing, Waiting, refused, turned_away
 from elastic_launcher.engines.kubernetes.track import Track
-from elastic_launcher.kube.api import CONFLICT, LONG_PAUSES, NOT_FOUND, Api, ApiError, insist
+from elastic_launcher.kube.api import CONFLICT, LONG_PAUSES, NOT_FOUND, Api, ApiError, insist, items_of
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
 from elastic_launcher.options import ConfigError
 
@@ -161,7 +161,7 @@ class Fleet:
                 name = track.pod["metadata"]["name"] if track.pod is not None else self._plan.names.node(node)
                 query = {"fieldSelector": f"involvedObject.name={name}"}
                 try:
-                    found = (await self._api.request("GET", self._events, query=query))["items"]
+                    found = items_of(await self._api.request("GET", self._events, query=query))
                 except ApiError as error:
                     if error.status == FORBIDDEN:
                         pause = EXPLAIN_AGAIN_SECONDS
@@ -221,7 +221,7 @@ class Fleet:
         """Asks for the pod of a node that is gone if it has none."""
         query = {"labelSelector": f"{self._plan.names.selector},{NODE_LABEL}={node}"}
         try:
-            pods = (await insist(lambda: self._api.request("GET", self._pods, query=query)))["items"]
+            pods = items_of(await insist(lambda: self._api.request("GET", self._pods, query=query)))
         finally:
             self._looked_for.discard(node)
         if node in self._tracks:
@@ -255,7 +255,7 @@ class Fleet:
     async def _list(self, path: str) -> dict[int, Mapping[str, Any]]:
         query = {"labelSelector": self._plan.names.selector}
         found = await insist(lambda: self._api.request("GET", path, query=query), LONG_PAUSES)
-        return self._by_node(found["items"])
+        return self._by_node(items_of(found))
 
     def _by_node(self, found: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
         nodes = ((node_of(self._plan.names, one), one) for one in found)

@@ -92,16 +92,17 @@ def tell_status(found: Record, status: Mapping[str, Any]) -> Document:
 
 
 def read_record(service: Mapping[str, Any]) -> Record:
-    """Returns what a Service says; what others have made unreadable of its status counts as none."""
+    """Returns what a Service says; what others have made unreadable of its status or its term counts as none."""
     metadata = service["metadata"]
     notes = metadata.get("annotations") or {}
     try:
         status = json.loads(notes.get(STATUS, "{}"))
     except ValueError:
         status = {}
+    term = notes.get(TERM, "")
     return Record(
         metadata["resourceVersion"],
-        int(notes.get(TERM, "0")),
+        int(term) if term.isdecimal() else 0,
         service["spec"].get("clusterIP", ""),
         status if isinstance(status, dict) else {},
         notes.get(STOP, ""),

@@ -57,6 +57,13 @@ def test_a_status_that_nobody_can_read_is_none() -> None:
         assert read_record(service).status == {}
 
 
+@pytest.mark.parametrize("text", ["x", "", "-1", "1.5"])
+def test_a_term_that_nobody_can_read_is_none(text: str) -> None:
+    service = served({}, new_service(NAMES, OWNER, {"control": 8080}), "1")
+    service["metadata"]["annotations"]["elastic-launcher/term"] = text
+    assert read_record(service).term == 0
+
+
 @pytest.mark.parametrize(
     ("status", "numbers"),
     [
