@@ -106,6 +106,10 @@ _IMAGE = {
 }
 _REFUSED = re.compile(r'^(Error creating: )?([a-z.]+ "[^"]*" is forbidden: )?')
 """Names a Job or a pod that never was, pods another at each try."""
+_FORBIDDEN = 403
+BAD_DOCUMENT = (400, 422)
+_BY_ADMISSION = re.compile(r'admission webhook "|\S+ "[^"]*" is forbidden: ')
+"""What others have decided, with the codes of a bad document: it says nothing of that, and may be otherwise later."""
 _NO_RIGHT = re.compile(r'User ".*" cannot \w+ resource "')
 _NEVER_BEGAN = {"StartError", "ContainerCannotRun"}
 """Reasons of a container that ended before its command began: its exit code is the runtime's."""
@@ -192,6 +196,16 @@ def refused(message: str) -> Waiting:
     return Waiting(Cause.RIGHT if _NO_RIGHT.search(why) else Cause.REFUSED, why)
 
 
+def refused_for_now(status: int, message: str) -> bool:
+    """Whether the API server refuses an object as it is now, and may take the same one later: quota, right, admission.
+
+    Args:
+        status: The answer's.
+        message: What the server says.
+    """
+    return status == _FORBIDDEN or (status in BAD_DOCUMENT and _BY_ADMISSION.match(one_line(message)) is not None)
+
+
 def _waiting(pod: Document, state: Document, events: Sequence[Document]) -> Waiting:
     scheduled = _condition(pod["status"], "PodScheduled", "False")
     if scheduled is not None:
@@ -256,6 +270,11 @@ def turned_away(pod: Document) -> bool:
     begun = status.get("containerStatuses") or status.get("initContainerStatuses")
     reason = status.get("reason", "")
     return status.get("phase") == "Failed" and not begun and (reason in _TURNED_AWAY or reason.startswith(_NO_ROOM))
+
+
+def never_began(pod: Document) -> bool:
+    """Whether a pod's machine could not start the node's container: the image may be to blame, or the machine."""
+    return ((_node_status(pod).get("state") or {}).get("terminated") or {}).get("reason") in _NEVER_BEGAN
 
 
 def _failed_init(pod: Document) -> str:
