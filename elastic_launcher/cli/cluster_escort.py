@@ -29,7 +29,7 @@ from elastic_launcher.workdir import Layout
 LOOK_SECONDS = 0.25  # between looks at how nodes stand: the engine follows them itself
 PENDING_SECONDS = 5.0  # that the reasons must have been the same before they are told: most nodes start within
 OWNER_SECONDS = 2.0  # after the Service has gone: what it belonged to may have gone, which has the job saved and ended
-REVIEW_SECONDS = 20.0  # between looks at what rights there are
+REVIEW_SECONDS = 25.0  # between looks at what rights there are: two of them are within the minute that docs promise
 ASK_AGAIN_SECONDS = 60.0  # between questions for a right that most launchers never get
 STATUS_SECONDS = 5.0  # between writes of the status
 LAST_SECONDS = 5.0  # for the last one

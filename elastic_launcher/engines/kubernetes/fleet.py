@@ -38,6 +38,8 @@ EXPLAIN_SECONDS = 5.0
 """Between looks at the events of nodes that wait; most are running by then."""
 EXPLAIN_AGAIN_SECONDS = 60.0
 """The same after they could not be read: the right to may come, or be back."""
+MOST_EXPLAINED = 4
+"""Such looks at a time: the server reads all events of the namespace for each, and one line tells few reasons."""
 EXPLAINED_BY_EVENTS = (Cause.STARTING, Cause.QUOTA, Cause.REFUSED)
 FORBIDDEN = 403
 CROSSED = "Conflict"
@@ -155,16 +157,22 @@ class Fleet:
                 await self._settle()
 
     async def _explain(self) -> None:
-        """Looks for the events of nodes that wait; seldom where they may not be read, as in a stock KFP step."""
+        """Looks for the events of nodes that wait; seldom where they may not be read, as in a stock KFP step.
+
+        Nodes that wait alike, as for a pod, wait for the same: the events of the first of them stand for all.
+        """
         pause = EXPLAIN_SECONDS
         while True:
             await asyncio.sleep(pause)
             pause = EXPLAIN_SECONDS
-            for node, track in list(self._tracks.items()):
+            alike: dict[Standing, list[int]] = {}
+            for node, track in self._tracks.items():
                 now = track.standing
-                if track.held is not None or not isinstance(now, Waiting) or now.cause not in EXPLAINED_BY_EVENTS:
-                    continue
-                name = track.pod["metadata"]["name"] if track.pod is not None else self._plan.names.node(node)
+                if track.held is None and isinstance(now, Waiting) and now.cause in EXPLAINED_BY_EVENTS:
+                    alike.setdefault(track.show_events(()).standing, []).append(node)
+            for nodes in list(alike.values())[:MOST_EXPLAINED]:
+                pod = self._tracks[nodes[0]].pod if nodes[0] in self._tracks else None
+                name = pod["metadata"]["name"] if pod is not None else self._plan.names.node(nodes[0])
                 query = {"fieldSelector": f"involvedObject.name={name}"}
                 try:
                     found = items_of(await self._api.request("GET", self._events, query=query))
@@ -173,8 +181,8 @@ class Fleet:
                         pause = EXPLAIN_AGAIN_SECONDS
                         break
                     continue
-                if node in self._tracks:
-                    self._tracks[node] = self._tracks[node].show_events(sorted(found, key=_time_of))
+                events = sorted(found, key=_time_of)
+                self._tracks |= {one: self._tracks[one].show_events(events) for one in nodes if one in self._tracks}
 
     def _take_jobs(self, change: Snapshot | Change) -> None:
         if isinstance(change, Snapshot):

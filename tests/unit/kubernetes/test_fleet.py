@@ -119,6 +119,49 @@ def test_events_that_could_not_be_read_are_asked_for_again(status: int, monkeypa
     asyncio.run(steps())
 
 
+class Explained(Unread):
+    """An API that tells the events of whatever is asked for, and whose Jobs get no pods."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.shown: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def watch(self, path: str, *args: Any) -> AsyncGenerator[dict[str, Any], None]:
+        while path.endswith("/jobs"):
+            yield {"type": "ADDED", "object": await self.shown.get()}
+        await asyncio.Event().wait()
+
+    async def request(self, method: str, path: str, body: Any = None, *more: Any, **query: Any) -> dict[str, Any]:
+        if method == "POST":
+            await self.shown.put({**body, "metadata": body["metadata"] | {"resourceVersion": "2"}})
+        if not path.endswith("/events"):
+            return await super().request(method, path, body, *more, **query)
+        name = query["query"]["fieldSelector"].removeprefix("involvedObject.name=")
+        self.asked.append(name)
+        why = f'Error creating: pods "{name}-a" is forbidden: exceeded quota: pods'
+        return {"items": [{"reason": "FailedCreate", "message": why, "lastTimestamp": "2026-11-22T09:00:00Z"}]}
+
+
+def test_of_nodes_that_wait_alike_the_events_of_one_tell_why_all_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_launcher.engines.kubernetes.fleet.EXPLAIN_SECONDS", 0.01)
+
+    async def steps() -> None:
+        api = Explained()
+        async with following(api) as fleet:
+            for node in range(1, 9):
+                await fleet.start(NodeSpec(node, node, 1))
+            explained = Waiting(Cause.QUOTA, "exceeded quota: pods")
+            while set(fleet.standings().values()) != {explained}:
+                await asyncio.sleep(0.01)
+            before = len(api.asked)
+            while len(api.asked) < before + 3:
+                await asyncio.sleep(0.01)
+            assert set(api.asked) == {"digits-x-1"}
+
+    asyncio.run(steps())
+
+
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elastic_launcher.engines.kubernetes.fleet.ASK_AGAIN_SECONDS", 0.01)
