@@ -69,6 +69,7 @@ class Fleet:
         self._ending: set[int] = set()
         self._errands: set[asyncio.Task[None]] = set()
         self._machines = Machines(time.monotonic)
+        self._force_after = FORCE_AFTER
         self._changed = asyncio.Condition()
 
     async def run(self) -> None:
@@ -129,17 +130,21 @@ class Fleet:
             self._ending.add(node)
             self._run_errand(self._end(node))
 
-    async def end_all(self) -> None:
-        """Ends all nodes, and waits until they are gone, for as long as that may take.
+    async def end_all(self, within: float = 2 * FORCE_AFTER) -> None:
+        """Ends all nodes, and waits until they are gone; the API forgets those that are not after half of the time.
 
         What the cluster is still asked for of nodes that ended by themselves is waited for too: whoever leaves before
         leaves their Jobs behind.
+
+        Args:
+            within: Seconds that this takes at most.
         """
+        self._force_after = within / 2
         nodes = list(self._tracks)
         for node in nodes:
             self.kill(node)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(2 * FORCE_AFTER):
+            async with asyncio.timeout(within):
                 async with self._changed:
                     await self._changed.wait_for(lambda: self._tracks.keys().isdisjoint(nodes))
                 while self._errands:
@@ -346,7 +351,7 @@ class Fleet:
             with contextlib.suppress(ApiError):
                 await self._delete_job(node)
             with contextlib.suppress(TimeoutError):
-                await self._wait(FORCE_AFTER, partial(self._came_on, node, asked))
+                await self._wait(self._force_after, partial(self._came_on, node, asked))
         self._ending.discard(node)
 
     def _came_on(self, node: int, asked: bool) -> bool:

@@ -133,15 +133,10 @@ def _variables(given: Sequence[Document], shape: Shape, environment: Mapping[str
         raise ConfigError(f"the pod template sets {taken[0]}: the launcher sets all of {RESERVED}*; leave it out")
     key = {KEY_FILE_VARIABLE: f"{KEY_FOLDER}/{KEY_NAME}"} if shape.key is None else {KEY_VARIABLE: shape.key}
     ours: dict[str, str] = {**_WRITABLE, **shape.environment, **environment, **key}
-    fields = {
-        "ELASTIC_POD": "metadata.name",
-        "ELASTIC_POD_IPS": "status.podIPs",
-        "ELASTIC_MACHINE": "spec.nodeName",
-    }
     return [
         *given,
         *({"name": name, "value": value} for name, value in ours.items() if name not in names),
-        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+        {"name": "ELASTIC_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
     ]
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from elastic_launcher.coordinator.grace import EXIT_SECONDS
 from elastic_launcher.engines import NodeSpec
-from elastic_launcher.engines.kubernetes.pods import Cause, Waiting
+from elastic_launcher.engines.kubernetes.engine import CLOSE_SECONDS
+from elastic_launcher.engines.kubernetes.pods import Cause, Running, Waiting
 from elastic_launcher.kube.api import ApiError
 from elastic_launcher.kube.follow import GONE
 from tests.unit.kubernetes.fleets import AWAY, QUOTA, Full, Refusing, following
@@ -86,6 +88,36 @@ def test_the_jobs_of_nodes_that_ended_by_themselves_are_deleted_before_the_clust
             assert api.deleted == api.made
 
     asyncio.run(steps())
+
+
+class Silent(Full):
+    """An API whose machine ends no pod: it has to be told to forget them."""
+
+    def __init__(self) -> None:
+        super().__init__(refusals=0)
+        self.graces: list[int] = []
+
+    async def request(self, method: str, path: str, body: Any = None, *more: Any, **query: Any) -> dict[str, Any]:
+        if method == "DELETE" and "gracePeriodSeconds" in body:
+            self.graces.append(body["gracePeriodSeconds"])
+        return await super().request(method, path, body, *more, **query)
+
+
+def test_nodes_of_a_silent_machine_are_forgotten_before_the_time_to_end_all_is_over() -> None:
+    async def steps() -> None:
+        api = Silent()
+        async with following(api) as fleet:
+            await fleet.start(NodeSpec(1, 1, 1))
+            while not isinstance(fleet.standings()[1], Running):
+                await asyncio.sleep(0.01)
+            await fleet.end_all(within=0.5)
+            assert api.graces == [1, 0]
+
+    asyncio.run(steps())
+
+
+def test_a_launcher_that_is_stopped_has_ended_its_nodes_before_it_is_killed() -> None:
+    assert CLOSE_SECONDS < EXIT_SECONDS
 
 
 class Unread(Refusing):
