@@ -13,7 +13,7 @@ from typing import Any
 from elastic_launcher.cli.folders import SCHEME, JobName
 from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL, NODE_LABEL
 from elastic_launcher.engines.kubernetes.service import STOP, Record, read_record
-from elastic_launcher.engines.kubernetes.template import node_container
+from elastic_launcher.engines.kubernetes.template import live_container
 from elastic_launcher.kube.api import MERGE, NOT_FOUND, Api, ApiError, items_of
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, changes
 from elastic_launcher.kube.login import log_in
@@ -92,7 +92,7 @@ class ClusterJob:
     async def _save_log(self, folder: Path, pod: Mapping[str, Any], follow: bool) -> None:
         metadata = pod["metadata"]
         path = f"{self._base}/pods/{metadata['name']}/log"
-        node, container = metadata["labels"][NODE_LABEL], pod["spec"]["containers"][node_container(pod)]["name"]
+        node, container = metadata["labels"][NODE_LABEL], live_container(pod)["name"]
         asked = {"container": container, "follow": str(follow).lower()}
         rest = b""
         async for chunk in self._api.stream(path, asked):

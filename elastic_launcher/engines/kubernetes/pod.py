@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic_launcher.engines.kubernetes.identity import PREFIX
-from elastic_launcher.engines.kubernetes.template import NODE_CONTAINER, Document, node_container
+from elastic_launcher.engines.kubernetes.template import DEFAULT_CONTAINER, NODE_CONTAINER, Document, node_container
 from elastic_launcher.options import ConfigError
 
 RESERVED = "ELASTIC_"
@@ -34,6 +34,7 @@ _WRITABLE = {
     "LOGNAME": "elastic",
 }
 _NO_SIDECAR = "sidecar.istio.io/inject"
+_NO_LINKERD = "linkerd.io/inject"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,9 @@ def node_pod(
         spec.setdefault("automountServiceAccountToken", False)
     spec["containers"] = spec.get("containers") or [{"name": NODE_CONTAINER}]
     container = spec["containers"][node_container(pod)]
+    # webhooks may put a container of theirs first
+    metadata["annotations"].setdefault(DEFAULT_CONTAINER, container["name"])
+    metadata["annotations"].setdefault(_NO_LINKERD, "disabled")
     _complete(container, shape, environment)
     _add_volumes(spec, container, shape)
     container["securityContext"] = _secured(

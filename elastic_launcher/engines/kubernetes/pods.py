@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from elastic_launcher.engines.kubernetes.template import node_container
+from elastic_launcher.engines.kubernetes.template import live_container
 
 Document = Mapping[str, Any]
 
@@ -288,14 +288,13 @@ def _failed_init(pod: Document) -> str:
 
 
 def _node_status(pod: Document) -> Document:
-    name = pod["spec"]["containers"][node_container(pod)]["name"]
+    name = live_container(pod)["name"]
     found = [one for one in pod["status"].get("containerStatuses") or () if one["name"] == name]
     return found[0] if found else {}
 
 
 def _memory(pod: Document) -> str:
-    container = pod["spec"]["containers"][node_container(pod)]
-    limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
+    limit = ((live_container(pod).get("resources") or {}).get("limits") or {}).get("memory")
     return f" beyond its limit of {limit}" if limit else ""
 
 

@@ -14,7 +14,7 @@ from elastic_launcher.engines.kubernetes.reviews import lacks
 from elastic_launcher.engines.kubernetes.rights import Asked, Lack, needs_of, told
 from elastic_launcher.engines.kubernetes.seat import Seat
 from elastic_launcher.engines.kubernetes.service import Record
-from elastic_launcher.engines.kubernetes.template import node_container
+from elastic_launcher.engines.kubernetes.template import live_container
 from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError
 from elastic_launcher.kube.follow import FORBIDDEN
 from elastic_launcher.options import ConfigError
@@ -53,7 +53,7 @@ class Site:
     @property
     def image(self) -> str:
         """What the launcher itself runs in."""
-        return str(self.pod["spec"]["containers"][node_container(self.pod)]["image"])
+        return str(live_container(self.pod)["image"])
 
 
 @dataclass(frozen=True, slots=True)

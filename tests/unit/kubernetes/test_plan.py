@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,15 @@ def test_a_node_runs_the_agent_in_the_launchers_image_and_finds_the_service() ->
     assert (told["ELASTIC_NODE"], told["ELASTIC_FIRST_MEMBER"], told["ELASTIC_ORPHAN_TIMEOUT"]) == ("3", "5", "45")
     assert (told["ELASTIC_DATA"], told["ELASTIC_CHECKPOINT_DIR"]) == ("/claim/data", "/claim")
     assert "ELASTIC_WORK_DIR" not in told
+
+
+def test_nodes_run_the_launchers_image_and_not_that_of_what_a_webhook_put_before_it() -> None:
+    proxied = {
+        "metadata": POD["metadata"] | {"annotations": {"kubectl.kubernetes.io/default-container": "main"}},
+        "spec": {"containers": [{"name": "proxy", "image": "registry/proxy:1"}, *POD["spec"]["containers"]]},
+    }
+    assert replace(SITE, pod=proxied).image == "registry/step:1"
+    assert replace(SITE, pod=proxied | {"metadata": POD["metadata"]}).image == "registry/proxy:1"
 
 
 def test_another_image_is_run_by_the_python_that_it_has(tmp_path: Path) -> None:
