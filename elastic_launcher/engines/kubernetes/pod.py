@@ -52,6 +52,8 @@ class Shape:
         shm_size: Size of ``/dev/shm``, which data loaders and NCCL share memory by.
         grace_seconds: From a node's notice until its end.
         run_as_user: A uid other than root; None for the image's, or one of the cluster's choice.
+        fs_group: The group that volumes are given to; None to leave them as they are.
+        pull_secrets: What images are pulled with, as a pod's spec has it.
     """
 
     image: str
@@ -64,6 +66,8 @@ class Shape:
     shm_size: str = "1Gi"
     grace_seconds: int = 30
     run_as_user: int | None = None
+    fs_group: int | None = None
+    pull_secrets: Sequence[Mapping[str, Any]] = ()
 
 
 def node_pod(
@@ -93,6 +97,10 @@ def node_pod(
     metadata["labels"] |= labels
     spec["restartPolicy"] = "Never"
     spec.setdefault("terminationGracePeriodSeconds", shape.grace_seconds)
+    if shape.pull_secrets and not spec.get("imagePullSecrets"):
+        spec["imagePullSecrets"] = [dict(one) for one in shape.pull_secrets]
+    if shape.fs_group is not None:
+        spec["securityContext"] = {"fsGroup": shape.fs_group} | (spec.get("securityContext") or {})
     spec.setdefault("enableServiceLinks", False)  # seven variables for each Service of the namespace
     if not spec.get("serviceAccountName") and not spec.get("serviceAccount"):
         spec.setdefault("automountServiceAccountToken", False)
@@ -191,7 +199,7 @@ def _secured(given: Document, of_pod: Document, run_as_user: int | None) -> Docu
     """Returns the container's security context, restricted in all that the user says nothing of."""
     context = copy.deepcopy(given)
     said = of_pod | given
-    if run_as_user is not None and "runAsUser" not in said:
+    if run_as_user is not None and "runAsUser" not in said and said.get("runAsNonRoot", True):
         context["runAsUser"] = run_as_user
     if "runAsNonRoot" not in said and said.get("runAsUser") != 0:
         context["runAsNonRoot"] = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +69,43 @@ def test_nodes_run_the_launchers_image_and_not_that_of_what_a_webhook_put_before
     }
     assert replace(SITE, pod=proxied).image == "registry/step:1"
     assert replace(SITE, pod=proxied | {"metadata": POD["metadata"]}).image == "registry/proxy:1"
+
+
+def security(config: JobConfig) -> tuple[Any, Any]:
+    """Returns the security contexts of a node's pod and of its container."""
+    spec = node_job(plan(config), NodeSpec(1, 1, 1))["spec"]["template"]["spec"]
+    return spec.get("securityContext"), spec["containers"][0]["securityContext"]
+
+
+def test_nodes_are_of_the_launchers_user_and_of_another_one_where_that_is_root(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    of_pod, of_container = security(config_of())
+    assert (of_pod, of_container["runAsUser"], of_container["runAsNonRoot"]) == (None, 1000, True)
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    of_pod, of_container = security(config_of())
+    assert (of_pod, of_container["runAsUser"], of_container["runAsNonRoot"]) == ({"fsGroup": 65532}, 65532, True)
+    assert "runAsUser" not in security(config_of(node_image="registry/train:2"))[1]
+    template = tmp_path / "pod.yaml"
+    template.write_text("spec: {securityContext: {runAsNonRoot: false, fsGroup: 7}, containers: [{name: main}]}")
+    of_pod, of_container = security(config_of(pod_template=str(template)))
+    assert of_pod == {"runAsNonRoot": False, "fsGroup": 7} and "runAsUser" not in of_container
+
+
+def test_nodes_are_pulled_with_the_launchers_secrets_unless_the_template_names_some(tmp_path: Path) -> None:
+    secrets = [{"name": "registry"}]
+    site = replace(SITE, pod=POD | {"spec": POD["spec"] | {"imagePullSecrets": secrets}})
+
+    def pulled_with(config: JobConfig) -> Any:
+        made = make_plan(config, given_template(config), site)
+        return node_job(made, NodeSpec(1, 1, 1))["spec"]["template"]["spec"].get("imagePullSecrets")
+
+    assert pulled_with(config_of()) == secrets
+    template = tmp_path / "pod.yaml"
+    template.write_text("spec: {imagePullSecrets: [{name: mine}]}")
+    assert pulled_with(config_of(pod_template=str(template))) == [{"name": "mine"}]
+    assert "imagePullSecrets" not in node_job(plan(config_of()), NodeSpec(1, 1, 1))["spec"]["template"]["spec"]
 
 
 def test_another_image_is_run_by_the_python_that_it_has(tmp_path: Path) -> None:
