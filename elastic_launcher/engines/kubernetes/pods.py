@@ -56,11 +56,11 @@ class Running:
     """A node whose agent runs.
 
     Attributes:
-        addresses: Of its pod, the first of each family.
+        pod: The name of its pod.
         machine: What it runs on.
     """
 
-    addresses: tuple[str, ...]
+    pod: str
     machine: str
 
 
@@ -166,8 +166,7 @@ def standing(job: Document | None, pod: Document | None, events: Sequence[Docume
     if leaving is not None:
         return leaving
     if "running" in state:
-        found = [one["ip"] for one in pod["status"].get("podIPs") or ()]
-        return Running(tuple(found), pod["spec"].get("nodeName", ""))
+        return Running(pod["metadata"]["name"], pod["spec"].get("nodeName", ""))
     return _waiting(pod, state.get("waiting") or {}, events)
 
 

@@ -12,6 +12,7 @@ from elastic_launcher.engines.kubernetes.service import (
     coordinator_labels,
     new_service,
     read_record,
+    same_service,
     take_over,
     tell_status,
 )
@@ -42,6 +43,15 @@ def test_each_term_leads_to_its_own_pod_and_keeps_what_was_told() -> None:
         found = read_record(service)
         assert (found.term, found.status) == (term, {"step": 7})
         assert service["spec"]["selector"] == coordinator_labels(NAMES, term)
+
+
+def test_one_that_was_deleted_is_made_again_as_it_was() -> None:
+    service = served({}, new_service(NAMES, OWNER, {"control": 8080}), "1")
+    service = served(take_over(NAMES, read_record(service)), service, "2")
+    service = served(tell_status(read_record(service), {"step": 7}), service, "3")
+    again = same_service(NAMES, OWNER, {"control": 8080}, read_record(service))
+    assert (again["spec"], again["metadata"]["ownerReferences"]) == (service["spec"], [OWNER.reference()])
+    assert read_record(served({}, again, "3")) == read_record(service)
 
 
 def test_every_change_is_bound_to_what_was_read() -> None:
