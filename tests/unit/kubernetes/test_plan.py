@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.cli.code import MOST_BYTES, code_of
+from elastic_launcher.cli.code import MOST_BYTES, Code, code_of
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.identity import Names, job_id_of, owner_of
@@ -145,8 +145,13 @@ def test_nodes_are_handed_the_script_and_what_lies_beside_it(tmp_path: Path) -> 
     (tmp_path / "train.py").write_text("import b")
     (tmp_path / "b.py").write_text("B = 1")
     (tmp_path / "data.csv").write_text("1,2")
-    assert list(code_of("train.py", tmp_path).items()) == [("train.py", "import b"), ("b.py", "B = 1")]
-    assert code_of(None, tmp_path) == {}
+    (tmp_path / "model.yaml").write_text("width: 8")
+    (tmp_path / "vocabulary.json").write_text("1" * MOST_BYTES)
+    (tmp_path / "notes.txt").write_bytes(b"\xff")
+    code = code_of("train.py", tmp_path)
+    assert list(code.files.items()) == [("train.py", "import b"), ("b.py", "B = 1"), ("model.yaml", "width: 8")]
+    assert code.left_out == ["notes.txt", "vocabulary.json"]
+    assert code_of(None, tmp_path) == Code()
     (tmp_path / "b.py").write_text("#" * MOST_BYTES)
     with pytest.raises(ConfigError, match=r"1 \.py files beside it have 1048584 bytes.*give -m MODULE"):
         code_of("train.py", tmp_path)
