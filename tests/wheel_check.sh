@@ -54,4 +54,8 @@ from kfp import compiler
 from elastic_launcher.kfp import elastic_train
 compiler.Compiler().compile(elastic_train, "component.yaml")
 PYTHON
+# the step of Containerfile that installs, on what it copies; torch and the like would take minutes
+mkdir "$scratch/source"
+(cd "$here" && cp -r pyproject.toml constraints.txt README.md LICENSE elastic_launcher components container "$scratch/source")
+PATH=$scratch/bare/bin:$PATH "$scratch/source/container/install.sh" "$scratch/source" "$scratch/installed" "" ""
 echo "wheel check: passed"
