@@ -133,8 +133,8 @@ class Api:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     match json.loads(line):
-                        case {"type": "ERROR", "object": {} as status}:
-                            raise _refusal(status, int(status.get("code", 0)))
+                        case {"type": "ERROR", "object": {"code": int(code)} as status}:
+                            raise _refusal(status, code)
                         case {"type": str(), "object": {"metadata": {"resourceVersion": str()}}} as event:
                             yield event
                         case _:

@@ -17,7 +17,11 @@ from tests.unit.kube.api_server import PATH, ApiServer
 PATIENCE = 30.0
 
 
-def test_a_watch_goes_on_after_something_that_is_no_event() -> None:
+@pytest.mark.parametrize(
+    "line",
+    [b'{"kind": "Status", "code": 502}', b'{"type": "ERROR", "object": {"code": null}}', b"[]", b"<html>"],
+)
+def test_a_watch_goes_on_after_something_that_is_no_event(line: bytes) -> None:
     async def steps() -> None:
         server = ApiServer()
         collection = Collection(PATH, name="hints")
@@ -30,7 +34,7 @@ def test_a_watch_goes_on_after_something_that_is_no_event() -> None:
             assert isinstance(await anext(found), Snapshot)
             following = asyncio.ensure_future(anext(found))
             await server.watched()
-            server.garble()
+            server.garble(line)
             server.put("hints", {"a": "1"})
             change = await following
             assert isinstance(change, Change) and change.object["data"] == {"a": "1"}
