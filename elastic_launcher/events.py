@@ -24,6 +24,7 @@ KINDS = (
     "hint_rejected",
     "hint_missing",
     "node_started",
+    "node_placed",
     "node_warm",
     "node_left",
     "node_failed",

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from elastic_launcher import __version__
+from elastic_launcher.away import StoreAway, may_pass
 from elastic_launcher.checkpoint.changes import FLAG
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.events import EventError, read_last
@@ -219,7 +220,8 @@ def claim(config: JobConfig, directory: Path) -> WorkDir:
 
     Raises:
         WorkDirHeld: If it holds a job that is alive.
-        WorkDirError: If the folder can't be written, or holds another job.
+        ConfigError: If the folder can't be written, or holds another job.
+        StoreAway: If it can't be written, and that may pass.
         JobDone: If this job is done already.
     """
     job_id = f"{_safe(config.name)}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
@@ -310,12 +312,13 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def _unwritable(path: Path, error: OSError) -> WorkDirError:
+def _unwritable(path: Path, error: OSError) -> ConfigError:
     reason = error.strerror or str(error)
     if isinstance(error, (FileExistsError, NotADirectoryError)):
         in_the_way = next((one for one in (path, *path.parents) if one.is_file()), path)
         reason = f"{in_the_way} is a file, not a folder"
-    return WorkDirError(f"the work directory {path} can't be written: {reason}; choose another with --work-dir DIR")
+    why = f"the work directory {path} can't be written: {reason}; choose another with --work-dir DIR"
+    return StoreAway(why) if may_pass(error) else WorkDirError(why)
 
 
 def _take(layout: Layout, lock: Lock) -> None:

@@ -36,10 +36,26 @@ for name in ("component.py", "metadata.yaml", "README.md", "__init__.py"):
     assert f"elastic_launcher/_components/training/elastic_train/{name}" in files, f"the wheel lacks {name}"
 assert "elastic_launcher/py.typed" in files
 PYTHON
+# whoever has no kfp gets the newest client library: constraints.txt holds the tests at kfp's old one
+"$bare" -m pip install --quiet --disable-pip-version-check "$(ls "$scratch"/*.whl)[kubernetes]" 'kubernetes==37.*'
+cat >kubeconfig <<'YAML'
+current-context: x
+contexts: [{name: x, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:9"}}]
+users: [{name: u, user: {token: secret}}]
+YAML
+KUBECONFIG=kubeconfig "$bare" - <<'PYTHON'
+from elastic_launcher.kube.login import log_in
+assert log_in().authorization() == "Bearer secret", "the newest kubernetes client keeps its token elsewhere"
+PYTHON
 "$bare" -m pip install --quiet --disable-pip-version-check -c "$here/constraints.txt" "$(ls "$scratch"/*.whl)[kfp]"
 "$bare" - <<'PYTHON'
 from kfp import compiler
 from elastic_launcher.kfp import elastic_train
 compiler.Compiler().compile(elastic_train, "component.yaml")
 PYTHON
+# the step of Containerfile that installs, on what it copies; torch and the like would take minutes
+mkdir "$scratch/source"
+(cd "$here" && cp -r pyproject.toml constraints.txt README.md LICENSE elastic_launcher components container "$scratch/source")
+PATH=$scratch/bare/bin:$PATH "$scratch/source/container/install.sh" "$scratch/source" "$scratch/installed" "" ""
 echo "wheel check: passed"

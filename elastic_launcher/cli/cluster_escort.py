@@ -18,7 +18,7 @@ from elastic_launcher.engines.kubernetes.reviews import lacks
 from elastic_launcher.engines.kubernetes.rights import MACHINES_OF_ALL, Told
 from elastic_launcher.engines.kubernetes.seat import Abolished, Deposed, Seat
 from elastic_launcher.engines.kubernetes.service import STOP
-from elastic_launcher.engines.kubernetes.settle import Settled
+from elastic_launcher.engines.kubernetes.settle import PORTS, Settled
 from elastic_launcher.engines.kubernetes.succession import Succession
 from elastic_launcher.engines.kubernetes.taints import notice_of
 from elastic_launcher.kube.api import Api, ApiError
@@ -29,7 +29,7 @@ from elastic_launcher.workdir import Layout
 LOOK_SECONDS = 0.25  # between looks at how nodes stand: the engine follows them itself
 PENDING_SECONDS = 5.0  # that the reasons must have been the same before they are told: most nodes start within
 OWNER_SECONDS = 2.0  # after the Service has gone: what it belonged to may have gone, which has the job saved and ended
-REVIEW_SECONDS = 20.0  # between looks at what rights there are
+REVIEW_SECONDS = 25.0  # between looks at what rights there are: two of them are within the minute that docs promise
 ASK_AGAIN_SECONDS = 60.0  # between questions for a right that most launchers never get
 STATUS_SECONDS = 5.0  # between writes of the status
 LAST_SECONDS = 5.0  # for the last one
@@ -53,6 +53,7 @@ class ClusterEscort:
         self._status = ToldStatus(layout)
         self._succession = Succession(settled.site.pod)
         self._known: dict[int, Standing] = {}
+        self._placed: set[int] = set()
         self._going: dict[str, str] = {}
         self._ends = False  # the job may not know it yet, while it is taken over
 
@@ -63,7 +64,7 @@ class ClusterEscort:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._succession.run(api, lambda verdict: self._end(job, verdict)))
                 group.create_task(self._keep(job, seat))
-                group.create_task(self._tell_status(seat))
+                group.create_task(self._tell_status(job, seat))
                 group.create_task(self._look_after(job))
                 group.create_task(self._watch_machines(api))
                 group.create_task(self._review_rights(job, api))
@@ -91,22 +92,46 @@ class ClusterEscort:
 
     async def _keep(self, job: Escorted, seat: Seat) -> None:
         try:
-            async with contextlib.aclosing(seat.follow()) as records:
-                async for record in records:
-                    if record.stop:
-                        _stop(job, f"annotation {STOP} of Service {self._site.names.service} says {record.stop!r}")
-        except Abolished as abolished:
-            await asyncio.sleep(OWNER_SECONDS)
-            if job.state.stopping is None and not job.state.finished and not self._ends:
-                job.leave(f"{abolished}: this launcher leaves the job as it is", self._engine.leave)
+            while True:
+                try:
+                    await self._heed(job, seat)
+                except Abolished as abolished:
+                    await asyncio.sleep(OWNER_SECONDS)
+                    if job.state.stopping is not None or job.state.finished or self._ends:
+                        return
+                    await self._restore(job, seat, abolished)
         except Deposed as deposed:
-            job.leave(f"{deposed}: this launcher leaves the job as it is", self._engine.leave)
+            self._resign(job, deposed)
 
-    async def _tell_status(self, seat: Seat) -> None:
+    async def _heed(self, job: Escorted, seat: Seat) -> None:
+        async with contextlib.aclosing(seat.follow()) as records:
+            async for record in records:
+                if record.stop:
+                    _stop(job, f"annotation {STOP} of Service {self._site.names.service} says {record.stop!r}")
+
+    async def _restore(self, job: Escorted, seat: Seat, abolished: Abolished) -> None:
+        """Makes the Service again, which is all that was deleted: the nodes' way to this launcher."""
+        try:
+            await seat.restore(self._site.owner, PORTS)
+        except ApiError as error:
+            if error.away:
+                return  # it is missed again, and made then
+            raise Deposed(f"{abolished}, and can't be made again ({error})") from error
+        job.note("warning", message=f"{abolished}: it was made again at the same address, {seat.record.address}")
+
+    def _resign(self, job: Escorted, deposed: Deposed) -> None:
+        job.leave(f"{deposed}: this launcher leaves the job as it is", self._engine.leave)
+
+    async def _tell_status(self, job: Escorted, seat: Seat) -> None:
         while True:
             status = await asyncio.to_thread(self._status.now)
-            with contextlib.suppress(ApiError, Deposed):  # the next one says it; who follows the seat sees the rest
+            try:
                 await seat.tell(status)
+            except Deposed as deposed:  # who follows the seat may learn it later, and must not act meanwhile
+                self._resign(job, deposed)
+                return
+            except ApiError:
+                pass  # the next one says it
             await asyncio.sleep(STATUS_SECONDS)
 
     async def _look_after(self, job: Escorted) -> None:
@@ -118,6 +143,9 @@ class ClusterEscort:
                 if node in job.state.nodes and standing != self._known.get(node):
                     self._known[node] = standing
                     _tell(job, node, standing)
+                    if isinstance(standing, Running) and node not in self._placed:
+                        self._placed.add(node)
+                        job.note("node_placed", node=node, pod=standing.pod, machine=standing.machine)
             line = pending.take(standings, job.state.generation > 0)
             if line:
                 job.note("warning", message=line)

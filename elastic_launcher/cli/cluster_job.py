@@ -13,8 +13,8 @@ from typing import Any
 from elastic_launcher.cli.folders import SCHEME, JobName
 from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL, NODE_LABEL
 from elastic_launcher.engines.kubernetes.service import STOP, Record, read_record
-from elastic_launcher.engines.kubernetes.template import node_container
-from elastic_launcher.kube.api import MERGE, NOT_FOUND, Api, ApiError
+from elastic_launcher.engines.kubernetes.template import live_container
+from elastic_launcher.kube.api import MERGE, NOT_FOUND, Api, ApiError, items_of
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, changes
 from elastic_launcher.kube.login import log_in
 from elastic_launcher.options import ConfigError
@@ -92,7 +92,7 @@ class ClusterJob:
     async def _save_log(self, folder: Path, pod: Mapping[str, Any], follow: bool) -> None:
         metadata = pod["metadata"]
         path = f"{self._base}/pods/{metadata['name']}/log"
-        node, container = metadata["labels"][NODE_LABEL], pod["spec"]["containers"][node_container(pod)]["name"]
+        node, container = metadata["labels"][NODE_LABEL], live_container(pod)["name"]
         asked = {"container": container, "follow": str(follow).lower()}
         rest = b""
         async for chunk in self._api.stream(path, asked):
@@ -101,9 +101,9 @@ class ClusterJob:
                 with open(folder / f"{node}-{int(match[1])}.log", "ab") as file:
                     file.write(match[2] + b"\n")
 
-    async def _pods(self, selector: str) -> list[dict[str, Any]]:
+    async def _pods(self, selector: str) -> list[Mapping[str, Any]]:
         found = await self._api.request("GET", f"{self._base}/pods", query={"labelSelector": selector})
-        return list(found["items"])
+        return items_of(found)
 
 
 @contextlib.asynccontextmanager
@@ -117,7 +117,7 @@ async def cluster_job(wanted: JobName) -> AsyncGenerator[ClusterJob, None]:
     async with Api(log_in()) as api:
         namespace = wanted.namespace or api.login.namespace
         found = await api.request("GET", f"/api/v1/namespaces/{namespace}/services", query={"labelSelector": JOB_LABEL})
-        jobs = {one["metadata"]["labels"][JOB_LABEL]: one for one in found["items"]}
+        jobs = {one["metadata"]["labels"][JOB_LABEL]: one for one in items_of(found)}
         names = _matching(jobs, wanted.name)
         if not jobs and wanted.namespace:
             await _check_namespace(api, namespace)

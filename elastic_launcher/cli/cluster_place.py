@@ -64,11 +64,13 @@ class ClusterPlace:
         where = Where(EVERYWHERE, record.address, PORTS["control"], PORTS["store"])
         key, folder = bytes.fromhex(settled.key), str(config.checkpoint_dir)
         landmark = None if is_url(folder) else landmark_of(site.names.job_id, key)
-        self.home = Home(where, key, code, landmark)
+        self.home = Home(where, key, code.files, landmark)
+        left = ", ".join(code.left_out)
         self.remarks: Sequence[str] = [
             f"job {site.names.job_id} in namespace {site.namespace}, owned by {site.owner.kind} {site.owner.name}; "
             f"its coordinator is at Service {site.names.service} ({record.address})",
             *([told(site.account, site.lacking)] if site.lacking else []),
+            *([f"beside the script, too large or no text to be handed to nodes: {left}"] if left else []),
         ]
 
     def past(self, past: Past) -> Past:

@@ -1,16 +1,33 @@
-"""What nodes are handed that see none of the launcher's files: the script, and what it imports from beside it."""
+"""What nodes are handed that see none of the launcher's files: the script, and small files beside it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from elastic_launcher.options import ConfigError
 
 MOST_BYTES = 1 << 20
+SETTINGS = (".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".txt")
+"""Files that scripts read beside themselves; data belongs to where all nodes see it."""
 
 
-def code_of(script: str | None, directory: Path) -> dict[str, str]:
-    """Returns names and texts, the script first; nothing for a module, which is in the nodes' image.
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What nodes run.
+
+    Attributes:
+        files: Names and texts, the script first.
+        left_out: Names of files beside the script that are not handed out: too large, or no text.
+    """
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    left_out: Sequence[str] = ()
+
+
+def code_of(script: str | None, directory: Path) -> Code:
+    """Returns what nodes are handed; nothing for a module, which is in the nodes' image.
 
     Args:
         script: Its path, or None.
@@ -20,7 +37,7 @@ def code_of(script: str | None, directory: Path) -> dict[str, str]:
         ConfigError: If that is more than nodes are handed.
     """
     if script is None:
-        return {}
+        return Code()
     path = directory / script
     advice = "put the code into the nodes' image, and give -m MODULE"
     if path.is_dir():
@@ -33,6 +50,22 @@ def code_of(script: str | None, directory: Path) -> dict[str, str]:
             f"cluster are handed {MOST_BYTES} at most: {advice}"
         )
     try:
-        return {one.name: one.read_text(encoding="utf-8") for one in paths}
+        files = {one.name: one.read_text(encoding="utf-8") for one in paths}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the script {script}, or a .py file beside it, can't be read: {error}") from error
+    return _with_settings(files, path.parent, MOST_BYTES - size)
+
+
+def _with_settings(files: dict[str, str], folder: Path, room: int) -> Code:
+    """Returns files, and those beside them that scripts read, the small ones first, as far as there is room."""
+    left_out = []
+    beside = [one for one in folder.iterdir() if one.suffix in SETTINGS and one.is_file() and one.name not in files]
+    for one in sorted(beside, key=lambda one: (one.stat().st_size, one.name)):
+        try:
+            if one.stat().st_size > room:
+                raise ValueError("too large")
+            files[one.name] = one.read_text(encoding="utf-8")
+            room -= one.stat().st_size
+        except (OSError, ValueError):
+            left_out.append(one.name)
+    return Code(files, left_out)

@@ -14,11 +14,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from elastic_launcher.away import StoreAway
 from elastic_launcher.cli.argo_progress import ArgoProgress, argo_progress
+from elastic_launcher.cli.patience import patiently
 from elastic_launcher.cli.places import LocalPlace, Place
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.coordinator.actions import Finish
 from elastic_launcher.coordinator.adoption import Adoption
+from elastic_launcher.coordinator.again import CannotBeginAgain
 from elastic_launcher.coordinator.coordinator import Coordinator
 from elastic_launcher.coordinator.decide_end import kept, when
 from elastic_launcher.coordinator.logs import LogFollower
@@ -120,8 +123,6 @@ def launch(config: JobConfig, directory: Path) -> int:
     Raises:
         ConfigError: If its work directory can't be had.
     """
-    from elastic_launcher.cli.display import Display
-
     began = time.monotonic()
     try:
         claimed = claim_in_time(config, directory)
@@ -130,10 +131,30 @@ def launch(config: JobConfig, directory: Path) -> int:
             raise
         say(f"{held}; it was not given up within {config.orphan_timeout:g} s (--orphan-timeout): try again later")
         return ExitCode.STOPPED
+    except StoreAway as away:
+        return _given_up(config, away)
     except JobDone as job:
         say(f"the job in {job.path} is done: {job.message}")
         say(f"timeline: {job.path / 'report.html'}; to train anew, leave --work-dir out or choose another folder")
         return ExitCode.DONE
+    try:
+        return _govern(config, claimed, directory, began)
+    except StoreAway as away:
+        return _given_up(config, away)
+
+
+def _given_up(config: JobConfig, away: StoreAway) -> int:
+    """Ends a launcher whose volume or store stays away, to be tried again; a local job's user tries again himself."""
+    if config.engine == "local":
+        raise away
+    say(f"{away}; it was away for {config.orphan_timeout:g} s (--orphan-timeout): try again later")
+    return ExitCode.STOPPED
+
+
+def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) -> int:
+    """Runs the job of a work directory to its end, and returns the launcher's exit code."""
+    from elastic_launcher.cli.display import Display
+
     with claimed as work_dir, _events(config, work_dir) as events:
         say(f"work directory {work_dir.path}")
         place = _place(config, work_dir, directory)
@@ -193,7 +214,7 @@ def claim_in_time(config: JobConfig, directory: Path) -> WorkDir:
     told = False
     while True:
         try:
-            return claim(config, directory)
+            return patiently(config, lambda: claim(config, directory), say)
         except WorkDirHeld as held:
             if config.engine == "local" or time.monotonic() >= until:
                 raise
@@ -207,7 +228,7 @@ def claim_in_time(config: JobConfig, directory: Path) -> WorkDir:
 def _events(config: JobConfig, work_dir: WorkDir) -> Iterator[EventLog]:
     """Opens the job's events: those of an earlier launcher too, also where that wrote them on another machine."""
     path = work_dir.layout.events
-    recalled = recall_events(config, path)
+    recalled = patiently(config, lambda: recall_events(config, path), say)
     try:
         if recalled:
             say(f"the events so far are from {config.checkpoint_dir}")
@@ -261,14 +282,31 @@ def _adoption(config: JobConfig, work_dir: WorkDir, place: Place, run: Sequence[
         say(f"the running ranks were started with other options ({changed}): they are ended, and the job resumes")
         return None
     say(f"{plural(len(found), 'node')} of this job still run: the launcher goes on with them")
-    return Adoption(config, work_dir.layout, work_dir.past, run, place, lambda: _resume(config, work_dir, place))
+    return Adoption(
+        config, work_dir.layout, work_dir.past, run, place, lambda: _resume_instead(config, work_dir, place)
+    )
 
 
 def _resume(config: JobConfig, work_dir: WorkDir, place: Place) -> Origin:
     """Ends what an earlier launcher has left behind; returns the checkpoint that the job goes on from."""
+    _end_leftovers(work_dir, place)
+    return patiently(config, lambda: find_origin(config, work_dir.layout, work_dir.past, say), say)
+
+
+def _resume_instead(config: JobConfig, work_dir: WorkDir, place: Place) -> Origin:
+    """The same for a coordinator that could not take the running job over: it answers signals, and does not wait."""
+    _end_leftovers(work_dir, place)
+    try:
+        return find_origin(config, work_dir.layout, work_dir.past, say)
+    except StoreAway as away:
+        if config.engine == "local":
+            raise
+        raise CannotBeginAgain(f"the running job could not be taken over, and can't begin again: {away}") from away
+
+
+def _end_leftovers(work_dir: WorkDir, place: Place) -> None:
     if work_dir.past.term > 1:
         place.end_leftovers()
-    return find_origin(config, work_dir.layout, work_dir.past, say)
 
 
 def _kill_all(coordinator: Coordinator, work_dir: WorkDir, place: Place, display: Display) -> NoReturn:

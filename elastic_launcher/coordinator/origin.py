@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from elastic_launcher.away import unavailable
 from elastic_launcher.checkpoint import CheckpointError, Manifest
 from elastic_launcher.checkpoint.changes import Resumed, refusal
 from elastic_launcher.checkpoint.shelf import open_shelf
@@ -106,6 +107,7 @@ def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[st
 
     Raises:
         ConfigError: If there are checkpoints and none can be used, or the folder can't be written.
+        StoreAway: If that may pass.
     """
     shelf = open_shelf(config.checkpoint_dir, layout.checkpoints)
     try:
@@ -113,9 +115,8 @@ def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[st
     except StorageError as error:
         raise ConfigError(f"the checkpoints in {shelf.place} can't be read: {error}") from error
     except OSError as error:
-        raise ConfigError(
-            f"the checkpoints in {shelf.place} can't be read: {error}; once they can, the same command goes on"
-        ) from error
+        why = f"the checkpoints in {shelf.place} can't be read: {error}"
+        raise unavailable(f"{why}; once they can, the same command goes on", error) from error
     if found.refused and found.folder is None:
         raise ConfigError(
             f"no checkpoint in {shelf.place} can be used: {'; '.join(found.refused)}; remove that folder to "
@@ -127,9 +128,11 @@ def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[st
         for path in found.damaged:
             shelf.set_aside(path)
         shelf.raise_fence(past.term)
-    except (OSError, CheckpointError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"the checkpoints in {shelf.place} can't be written: {why}") from error
+    except CheckpointError as error:
+        raise ConfigError(f"the checkpoints in {shelf.place} can't be written: {error}") from error
+    except OSError as error:
+        why = f"the checkpoints in {shelf.place} can't be written: {error.strerror or error}"
+        raise unavailable(why, error) from error
     origin = Origin(past, found.folder, found.manifest, found.place)
     _note(layout, found.folder)
     if found.manifest is not None:

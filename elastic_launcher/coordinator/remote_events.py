@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from elastic_launcher.away import unavailable
 from elastic_launcher.checkpoint.storage import RemoteFolder, StorageError, is_url
 from elastic_launcher.config import JobConfig
 from elastic_launcher.events import Event, EventError
@@ -34,6 +35,7 @@ def recall_events(config: JobConfig, path: Path) -> bool:
 
     Raises:
         ConfigError: If they can't be read.
+        StoreAway: If that may pass.
         OSError: If they can't be written here.
     """
     place = config.checkpoint_dir or ""
@@ -45,7 +47,7 @@ def recall_events(config: JobConfig, path: Path) -> bool:
         raise ConfigError(f"--checkpoint-dir: {error}") from error
     except OSError as error:
         why = f"the checkpoints in {place} can't be read: {error}"
-        raise ConfigError(f"{why}; once they can, the same command goes on") from error
+        raise unavailable(f"{why}; once they can, the same command goes on", error) from error
     if told:
         path.write_bytes(told)
     return bool(told)

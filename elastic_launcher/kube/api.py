@@ -26,6 +26,8 @@ PAUSES = (0.2, 0.4, 0.8, 1.6, 3.2)
 """Seconds between tries, at most: a request is given up after some 6 s."""
 LONG_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
 """The same for a launcher that starts: its API server may just be restarted."""
+LONGEST_ASKED = 30.0
+"""Seconds that a server is left alone for at most: a page of maintenance asks for an hour, and may be gone at once."""
 MOST_SHOWN = 200
 """Characters of an answer that is none of the API's."""
 NOT_FOUND, CONFLICT = 404, 409
@@ -40,14 +42,14 @@ class ApiError(OSError):
     Attributes:
         status: The answer's; 0 when there was none.
         reason: The API's word for it: ``NotFound``, ``AlreadyExists``, ``Conflict``, ``Forbidden``.
-        retry_after: Seconds that the server asks to wait.
+        retry_after: Seconds that the server asks to wait, as far as it is heeded.
     """
 
     def __init__(self, status: int, reason: str, message: str, retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
-        self.retry_after = retry_after
+        self.retry_after = min(retry_after, LONGEST_ASKED)
 
     @property
     def unsure(self) -> bool:
@@ -56,8 +58,11 @@ class ApiError(OSError):
 
     @property
     def away(self) -> bool:
-        """Whether the server says nothing about what was asked for: it can't be reached, fails, or is busy."""
-        return self.unsure or self.status == BUSY
+        """Whether the server says nothing about what was asked for: it can't be reached, fails, or is busy.
+
+        Nor does it where it takes no credentials, as while it starts, or while what judges them is away.
+        """
+        return self.unsure or self.status in (UNAUTHORIZED, BUSY)
 
 
 class Api:
@@ -128,8 +133,8 @@ class Api:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     match json.loads(line):
-                        case {"type": "ERROR", "object": {} as status}:
-                            raise _refusal(status, int(status.get("code", 0)))
+                        case {"type": "ERROR", "object": {"code": int(code)} as status}:
+                            raise _refusal(status, code)
                         case {"type": str(), "object": {"metadata": {"resourceVersion": str()}}} as event:
                             yield event
                         case _:
@@ -148,8 +153,7 @@ class Api:
         assert self._session is not None
         headers = {"Accept": "application/json"}
         try:
-            # may run a program, or read a file that the cluster keeps fresh
-            authorization = await asyncio.to_thread(self.login.authorization)
+            authorization = await self._proof()
             headers |= {"Authorization": authorization} if authorization else {}
             headers |= {"Content-Type": content_type} if body is not None else {}
             async with self._session.request(
@@ -172,6 +176,14 @@ class Api:
             why = str(cause) or type(cause).__name__
             raise ApiError(0, "Unreachable", f"the API server {self.login.server} can't be reached: {why}") from error
 
+    async def _proof(self) -> str:
+        """Returns what a request proves itself with: a program may be run for it, or a file read that is kept fresh."""
+        try:
+            return await asyncio.to_thread(self.login.authorization)
+        except Exception as error:  # noqa: BLE001 - the client library lets through what programs and files give
+            why = " ".join(str(error).split()) or type(error).__name__
+            raise ApiError(0, "NoProof", f"no credentials for the API server {self.login.server}: {why}") from error
+
 
 async def insist(call: Callable[[], Awaitable[Answer]], pauses: Sequence[float] = PAUSES) -> Answer:
     """Returns what the server answers; it is asked again where it is away, or new and knows no roles yet.
@@ -193,6 +205,20 @@ async def insist(call: Callable[[], Awaitable[Answer]], pauses: Sequence[float] 
     return await call()
 
 
+def items_of(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns the objects of a list that the API server has answered with.
+
+    Raises:
+        ApiError: If it is none.
+    """
+    match found:
+        case {"items": [*items]}:
+            return items
+        case {"items": None}:
+            return []
+    raise ApiError(0, "NoList", f"no list came, but {str(found)[:MOST_SHOWN]!r}")
+
+
 async def _document(answer: aiohttp.ClientResponse) -> dict[str, Any]:
     text = await answer.text(errors="replace")
     try:
@@ -204,8 +230,17 @@ async def _document(answer: aiohttp.ClientResponse) -> dict[str, Any]:
 
 def _refusal(status: Mapping[str, Any], code: int, retry_after: str = "") -> ApiError:
     """Returns the error that a Status of the API stands for."""
-    seconds = retry_after if retry_after.isdecimal() else (status.get("details") or {}).get("retryAfterSeconds", 0)
     message = status.get("message", f"refused with {code}")
     if code == UNAUTHORIZED:
         message = f"the API server does not take these credentials ({message}): log in again, or mend the kubeconfig"
-    return ApiError(code, status.get("reason", ""), message, float(seconds))
+    return ApiError(code, status.get("reason", ""), message, _seconds(status, retry_after))
+
+
+def _seconds(status: Mapping[str, Any], retry_after: str) -> float:
+    """Returns how long a server asks to wait; what it says that is no number, such as a date, counts as nothing."""
+    match status:
+        case _ if retry_after.isdecimal():
+            return float(retry_after)
+        case {"details": {"retryAfterSeconds": int(seconds)}}:
+            return float(seconds)
+    return 0.0

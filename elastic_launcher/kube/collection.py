@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError
+from elastic_launcher.kube.api import MOST_SHOWN, NOT_FOUND, Api, ApiError
 from elastic_launcher.kube.follow import Act, Follow
 
 
@@ -107,5 +107,8 @@ async def _read(api: Api, collection: Collection, *, single: bool) -> tuple[Snap
             if error.status != NOT_FOUND:
                 raise
             return Snapshot([]), ""
-    found = await api.request("GET", collection.path, query=collection.query)
-    return Snapshot(found.get("items") or []), found["metadata"]["resourceVersion"]
+    match await api.request("GET", collection.path, query=collection.query):
+        case {"metadata": {"resourceVersion": str(version)}, **found}:
+            return Snapshot(found.get("items") or []), version
+        case other:  # of what stands between, say
+            raise ApiError(0, "NoList", f"{collection.path}: no list came, but {str(other)[:MOST_SHOWN]!r}")

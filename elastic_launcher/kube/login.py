@@ -74,10 +74,20 @@ def _read(config: Any, files: str) -> Login:
         server=found.host.rstrip("/"),
         namespace=namespace,
         tls=_tls(found) if found.host.startswith("https:") else None,
-        authorization=lambda: found.get_api_key_with_prefix("authorization") or "",
+        authorization=lambda: bearer_of(found),
         tls_server_name=found.tls_server_name,
         proxy=found.proxy,
     )
+
+
+def bearer_of(found: Any) -> str:
+    """Returns what the client library proves itself with; "" where that is a certificate.
+
+    Args:
+        found: Its configuration, which refreshes a token that is asked for.
+    """
+    # under which name a token is kept differs between its versions, how they show it does not
+    return str((found.auth_settings().get("BearerToken") or {}).get("value") or "")
 
 
 def _named() -> str:

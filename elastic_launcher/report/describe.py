@@ -35,6 +35,8 @@ def describe(event: Event) -> str | None:
         case "node_started":
             meanwhile = "; the others train on meanwhile" if event.generation else ""
             return f"node {get('node')} is starting{_members(event)}{meanwhile}"
+        case "node_placed":
+            return f"node {get('node')} runs in pod {get('pod')} on machine {get('machine')}"
         case "node_warm":
             return f"node {get('node')} is ready to train"
         case "node_left":

@@ -107,7 +107,7 @@ def test_nodes_run_and_end_and_nothing_is_left() -> None:
             played = make()
             await played.start(1, 2)
             running = await played.standing(1, Running)
-            assert running.addresses
+            assert running.pod
             await played.standing(2, Running)
             await asyncio.to_thread(played.engine.notice, 1)
             assert (await played.exit(1)).exit_code == 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from elastic_launcher.engines.kubernetes.identity import Names, job_id
-from elastic_launcher.engines.kubernetes.seat import Deposed, Seat
+from elastic_launcher.engines.kubernetes.seat import Abolished, Deposed, Seat
 from elastic_launcher.engines.kubernetes.service import STOP, coordinator_labels
 from elastic_launcher.kube.api import MERGE, Api
 from tests.cluster.spaces import LAUNCHER, PATIENCE, make_owner, space
@@ -87,17 +87,23 @@ def test_who_holds_the_seat_sees_that_it_is_to_stop_and_that_it_is_deposed() -> 
     asyncio.run(steps())
 
 
-def test_a_service_that_was_deleted_deposes() -> None:
+def test_a_service_that_was_deleted_is_missed_and_made_again_at_its_address_once() -> None:
     async def steps() -> None:
         async with space("seat") as (api, name):
             owner = await make_owner(api, name)
             await make_pod(api, name, "step-0")
             seat = Seat(api, name, NAMES)
-            await seat.take(owner, PORTS, "step-0")
+            before = await seat.take(owner, PORTS, "step-0")
             async with aclosing(seat.follow()) as records, asyncio.timeout(PATIENCE):
                 await anext(records)
                 await api.request("DELETE", f"/api/v1/namespaces/{name}/services/{NAMES.service}")
-                with pytest.raises(Deposed, match="was deleted"):
+                with pytest.raises(Abolished, match="was deleted"):
                     await anext(records)
+            await seat.restore(owner, PORTS)
+            assert (seat.record.address, seat.record.term) == (before.address, before.term)
+            assert (await service(api, name))["spec"]["selector"] == coordinator_labels(NAMES, before.term)
+            await seat.tell({"step": 7})
+            with pytest.raises(Deposed, match="another coordinator has made Service"):
+                await seat.restore(owner, PORTS)
 
     asyncio.run(steps())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from elastic_launcher.checkpoint.remote import RemoteShelf
-from elastic_launcher.cli import launch
+from elastic_launcher.cli import launch, patience
 from elastic_launcher.cli.launch import Showing
 from elastic_launcher.cli.places import share_gpus
 from elastic_launcher.config import ExitCode, JobConfig
@@ -75,6 +76,56 @@ def test_on_one_machine_a_work_directory_that_is_held_is_refused_at_once(tmp_pat
     config = dataclasses.replace(IN_CLUSTER, engine="local", orphan_timeout=60.0)
     with claim(config, tmp_path), pytest.raises(WorkDirHeld, match="belongs to a job that is alive"):
         launch.launch(config, tmp_path)
+
+
+SHUT = OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+
+class Stale:
+    """Stands for a volume that is away for so many looks."""
+
+    def __init__(self, looks: int, error: OSError = SHUT) -> None:
+        self.looks = looks
+        self.error = error
+
+    def mkdir(self, path: Path, **options: Any) -> None:
+        self.looks -= 1
+        if self.looks >= 0:
+            raise self.error
+        os.makedirs(path, exist_ok=True)
+
+
+def shut(monkeypatch: pytest.MonkeyPatch, volume: Stale) -> None:
+    monkeypatch.setattr(Path, "mkdir", lambda path, **options: volume.mkdir(path, **options))
+    monkeypatch.setattr(patience, "RETRY_SECONDS", (0.01,))
+
+
+def test_in_a_cluster_a_volume_that_is_away_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shut(monkeypatch, Stale(3))
+    launch.claim_in_time(dataclasses.replace(IN_CLUSTER, orphan_timeout=60.0), tmp_path).close()
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "Stale file handle" in said and said.endswith("that is tried again for 60 s")
+
+
+def test_in_a_cluster_a_volume_that_stays_away_is_worth_another_try_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shut(monkeypatch, Stale(1000))
+    assert launch.launch(IN_CLUSTER, tmp_path) == 75
+    assert capsys.readouterr().err.splitlines()[-1].endswith("was away for 0.2 s (--orphan-timeout): try again later")
+
+
+@pytest.mark.parametrize(
+    ("engine", "error"), [("local", SHUT), ("kubernetes", PermissionError(errno.EACCES, "Permission denied"))]
+)
+def test_a_volume_of_this_machine_and_one_that_is_not_ours_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, error: OSError
+) -> None:
+    shut(monkeypatch, Stale(1, error))
+    with pytest.raises(ConfigError, match="the work directory .* can't be written"):
+        launch.launch(dataclasses.replace(IN_CLUSTER, engine=engine), tmp_path)
 
 
 def showing(folder: Path, recorder: Recorder) -> Showing:

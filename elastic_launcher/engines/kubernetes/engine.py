@@ -16,6 +16,9 @@ from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.login import Login
 from elastic_launcher.options import ConfigError
 
+CLOSE_SECONDS = 8.0
+"""For ending all nodes at the end: a launcher that is stopped is killed 10 s after its job is saved, and ends too."""
+
 Answer = TypeVar("Answer")
 
 
@@ -105,7 +108,7 @@ class KubernetesEngine:
         if not self._thread.is_alive():
             return
         try:
-            self._call(self._fleet.end_all())
+            self._call(self._fleet.end_all(CLOSE_SECONDS))
         finally:
             self.leave()
 

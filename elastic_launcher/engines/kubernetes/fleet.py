@@ -12,9 +12,19 @@ from typing import Any
 from elastic_launcher.engines import NodeExit, NodeSpec
 from elastic_launcher.engines.kubernetes.identity import NODE_LABEL
 from elastic_launcher.engines.kubernetes.job import JobPlan, node_job, node_of, spec_of
-from elastic_launcher.engines.kubernetes.pods import Cause, Gone, Standing, Waiting, refused, turned_away
+from elastic_launcher.engines.kubernetes.machines import Machines
+from elastic_launcher.engines.kubernetes.pods import (
+    Cause,
+    Gone,
+    Standing,
+    Waiting,
+    never_began,
+    refused,
+    refused_for_now,
+    turned_away,
+)
 from elastic_launcher.engines.kubernetes.track import Track
-from elastic_launcher.kube.api import CONFLICT, LONG_PAUSES, NOT_FOUND, Api, ApiError, insist
+from elastic_launcher.kube.api import BUSY, CONFLICT, LONG_PAUSES, NOT_FOUND, Api, ApiError, insist, items_of
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
 from elastic_launcher.options import ConfigError
 
@@ -22,18 +32,18 @@ KILL_SECONDS = 1
 """The least grace by which the machine itself ends a pod; 0 would only have the API forget it."""
 FORCE_AFTER = 10.0
 """Seconds after which a machine that does not end a pod counts as lost, and the API forgets the pod."""
-KEEP_OFF_SECONDS = 120.0
-"""For how long new nodes keep off such a machine: the cluster itself takes 50 s or so to see that it is silent."""
-LONGEST_REST = 60.0
-"""Seconds until a Job is made after machines have refused pods, one after another."""
 ASK_AGAIN_SECONDS = 5.0
 """Between tries to make a Job that was forbidden: one request, however many nodes wait."""
 EXPLAIN_SECONDS = 5.0
 """Between looks at the events of nodes that wait; most are running by then."""
 EXPLAIN_AGAIN_SECONDS = 60.0
 """The same after they could not be read: the right to may come, or be back."""
+MOST_EXPLAINED = 4
+"""Such looks at a time: the server reads all events of the namespace for each, and one line tells few reasons."""
 EXPLAINED_BY_EVENTS = (Cause.STARTING, Cause.QUOTA, Cause.REFUSED)
 FORBIDDEN = 403
+CROSSED = "Conflict"
+"""A write of the server's own lost to another one, as where many Jobs are charged to one ResourceQuota at once."""
 
 
 class Fleet:
@@ -58,9 +68,8 @@ class Fleet:
         self._looked_for: set[int] = set()
         self._ending: set[int] = set()
         self._errands: set[asyncio.Task[None]] = set()
-        self._kept_off: dict[str, float] = {}
-        self._refusals = 0
-        self._rest = (0.0, "")
+        self._machines = Machines(time.monotonic)
+        self._force_after = FORCE_AFTER
         self._changed = asyncio.Condition()
 
     async def run(self) -> None:
@@ -121,17 +130,21 @@ class Fleet:
             self._ending.add(node)
             self._run_errand(self._end(node))
 
-    async def end_all(self) -> None:
-        """Ends all nodes, and waits until they are gone, for as long as that may take.
+    async def end_all(self, within: float = 2 * FORCE_AFTER) -> None:
+        """Ends all nodes, and waits until they are gone; the API forgets those that are not after half of the time.
 
         What the cluster is still asked for of nodes that ended by themselves is waited for too: whoever leaves before
         leaves their Jobs behind.
+
+        Args:
+            within: Seconds that this takes at most.
         """
+        self._force_after = within / 2
         nodes = list(self._tracks)
         for node in nodes:
             self.kill(node)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(2 * FORCE_AFTER):
+            async with asyncio.timeout(within):
                 async with self._changed:
                     await self._changed.wait_for(lambda: self._tracks.keys().isdisjoint(nodes))
                 while self._errands:
@@ -149,26 +162,32 @@ class Fleet:
                 await self._settle()
 
     async def _explain(self) -> None:
-        """Looks for the events of nodes that wait; seldom where they may not be read, as in a stock KFP step."""
+        """Looks for the events of nodes that wait; seldom where they may not be read, as in a stock KFP step.
+
+        Nodes that wait alike, as for a pod, wait for the same: the events of the first of them stand for all.
+        """
         pause = EXPLAIN_SECONDS
         while True:
             await asyncio.sleep(pause)
             pause = EXPLAIN_SECONDS
-            for node, track in list(self._tracks.items()):
+            alike: dict[Standing, list[int]] = {}
+            for node, track in self._tracks.items():
                 now = track.standing
-                if track.held is not None or not isinstance(now, Waiting) or now.cause not in EXPLAINED_BY_EVENTS:
-                    continue
-                name = track.pod["metadata"]["name"] if track.pod is not None else self._plan.names.node(node)
+                if track.held is None and isinstance(now, Waiting) and now.cause in EXPLAINED_BY_EVENTS:
+                    alike.setdefault(track.show_events(()).standing, []).append(node)
+            for nodes in list(alike.values())[:MOST_EXPLAINED]:
+                pod = self._tracks[nodes[0]].pod if nodes[0] in self._tracks else None
+                name = pod["metadata"]["name"] if pod is not None else self._plan.names.node(nodes[0])
                 query = {"fieldSelector": f"involvedObject.name={name}"}
                 try:
-                    found = (await self._api.request("GET", self._events, query=query))["items"]
+                    found = items_of(await self._api.request("GET", self._events, query=query))
                 except ApiError as error:
                     if error.status == FORBIDDEN:
                         pause = EXPLAIN_AGAIN_SECONDS
                         break
                     continue
-                if node in self._tracks:
-                    self._tracks[node] = self._tracks[node].show_events(sorted(found, key=_time_of))
+                events = sorted(found, key=_time_of)
+                self._tracks |= {one: self._tracks[one].show_events(events) for one in nodes if one in self._tracks}
 
     def _take_jobs(self, change: Snapshot | Change) -> None:
         if isinstance(change, Snapshot):
@@ -221,7 +240,7 @@ class Fleet:
         """Asks for the pod of a node that is gone if it has none."""
         query = {"labelSelector": f"{self._plan.names.selector},{NODE_LABEL}={node}"}
         try:
-            pods = (await insist(lambda: self._api.request("GET", self._pods, query=query)))["items"]
+            pods = items_of(await insist(lambda: self._api.request("GET", self._pods, query=query)))
         finally:
             self._looked_for.discard(node)
         if node in self._tracks:
@@ -236,9 +255,10 @@ class Fleet:
                 self._looked_for.add(node)
                 self._run_errand(self._look_for_pod(node))
             elif track.gone is not None:
+                if track.pod is not None and (turned_away(track.pod) or never_began(track.pod)):
+                    self._machines.keep_off(track.pod)
                 if track.pod is not None and turned_away(track.pod):
-                    self._keep_off(track)
-                    self._rest_after(track.gone.why)
+                    self._machines.rest(track.gone.why)
                 del self._tracks[node]
                 self._exits.append(NodeExit(node, track.gone.exit_code, track.gone.why, track.gone.taken))
                 if track.job is not None:
@@ -255,7 +275,7 @@ class Fleet:
     async def _list(self, path: str) -> dict[int, Mapping[str, Any]]:
         query = {"labelSelector": self._plan.names.selector}
         found = await insist(lambda: self._api.request("GET", path, query=query), LONG_PAUSES)
-        return self._by_node(found["items"])
+        return self._by_node(items_of(found))
 
     def _by_node(self, found: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
         nodes = ((node_of(self._plan.names, one), one) for one in found)
@@ -265,20 +285,19 @@ class Fleet:
 
     async def _ask_for(self, spec: NodeSpec) -> None:
         """Has a node's Job made, unless that is forbidden for now, or a machine has just refused the pod of another."""
-        until, why = self._rest
-        if time.monotonic() < until:
-            self._tracks[spec.node] = self._tracks[spec.node].hold(
-                Waiting(Cause.ROOM, f"a machine refused the last one: {why}")
-            )
+        if (resting := self._machines.resting) is not None:
+            self._tracks[spec.node] = self._tracks[spec.node].hold(resting)
             return
-        job = node_job(self._plan, spec, self._avoided())
+        job = node_job(self._plan, spec, self._machines.avoided)
 
         async def make() -> Waiting | None:
             try:
                 await self._api.request("POST", self._jobs, job, {"fieldValidation": "Strict"})
             except ApiError as error:
-                if error.status == FORBIDDEN:
+                if refused_for_now(error.status, str(error)):
                     return refused(str(error))
+                if error.reason == CROSSED:
+                    raise ApiError(BUSY, error.reason, str(error)) from error
                 if error.status == CONFLICT and spec.node in self._perhaps_made:
                     return None  # by a try before, whose answer was lost
                 if error.unsure:
@@ -326,29 +345,14 @@ class Fleet:
         asked = False
         while node in self._tracks:
             if asked:
-                self._keep_off(self._tracks.get(node))
+                self._machines.keep_off(self._tracks[node].pod)
             with contextlib.suppress(ApiError):  # before its Job, with which it goes: a grace that has begun stays
                 asked = await self._delete_pod(self._tracks.get(node), 0 if asked else KILL_SECONDS)
             with contextlib.suppress(ApiError):
                 await self._delete_job(node)
             with contextlib.suppress(TimeoutError):
-                await self._wait(FORCE_AFTER, partial(self._came_on, node, asked))
+                await self._wait(self._force_after, partial(self._came_on, node, asked))
         self._ending.discard(node)
-
-    def _keep_off(self, track: Track | None) -> None:
-        """Has new nodes keep off the machine of one that it did not end, or did not take."""
-        machine = track.pod["spec"].get("nodeName") if track is not None and track.pod is not None else None
-        if machine:
-            self._kept_off[machine] = time.monotonic()
-
-    def _rest_after(self, why: str) -> None:
-        """Has new Jobs made the later, the more machines have refused pods one after another."""
-        now, (until, _) = time.monotonic(), self._rest
-        self._refusals = self._refusals + 1 if now < until + LONGEST_REST else 1
-        self._rest = (now + min(LONGEST_REST, 2.0**self._refusals), why)
-
-    def _avoided(self) -> list[str]:
-        return [machine for machine, since in self._kept_off.items() if time.monotonic() - since < KEEP_OFF_SECONDS]
 
     def _came_on(self, node: int, asked: bool) -> bool:
         """Whether a node is gone, or has a pod by now that nobody has ended yet."""

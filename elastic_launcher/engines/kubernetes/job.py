@@ -35,14 +35,12 @@ class JobPlan:
         owner: What they belong to.
         template: The user's pod template.
         shape: What a node needs besides.
-        longest: Seconds after which the cluster itself ends a node; None for no limit.
     """
 
     names: Names
     owner: Owner
     template: Mapping[str, Any]
     shape: Shape
-    longest: int | None = None
 
 
 def node_job(plan: JobPlan, spec: NodeSpec, avoided: Sequence[str] = ()) -> Document:
@@ -89,8 +87,6 @@ def node_job(plan: JobPlan, spec: NodeSpec, avoided: Sequence[str] = ()) -> Docu
             "template": pod,
         },
     }
-    if plan.longest is not None:
-        job["spec"]["activeDeadlineSeconds"] = plan.longest
     return job
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from elastic_launcher.engines.kubernetes.identity import JOB_LABEL, Names, Owner
 from elastic_launcher.engines.kubernetes.pod import KEY_NAME, KEY_VARIABLE
-from elastic_launcher.kube.api import CONFLICT, NOT_FOUND, Api, ApiError
+from elastic_launcher.kube.api import CONFLICT, NOT_FOUND, Api, ApiError, items_of
 from elastic_launcher.options import ConfigError
 
 KEY_BYTES = 32
@@ -34,7 +34,7 @@ async def find_key(api: Api, namespace: str, names: Names, owner: Owner, may: bo
         ApiError: If the cluster can't be asked.
     """
     query = {"labelSelector": names.selector}
-    jobs = (await api.request("GET", f"/apis/batch/v1/namespaces/{namespace}/jobs", query=query))["items"]
+    jobs = items_of(await api.request("GET", f"/apis/batch/v1/namespaces/{namespace}/jobs", query=query))
     in_jobs = next((key for job in jobs if (key := key_in(job))), "")  # what is running knows no other
     key = in_jobs or secrets.token_hex(KEY_BYTES)
     if may:

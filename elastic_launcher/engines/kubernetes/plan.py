@@ -22,6 +22,8 @@ from elastic_launcher.options import ConfigError, holds_text
 
 NO_GPUS = "none"
 _RESOURCE = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?")
+NODE_USER = 65532
+"""Uid of nodes whose launcher is root, and group of their volumes: root is what *restricted* nodes may not be."""
 LEAST_GRACE = 30
 """Seconds, the cluster's own default: saving and leaving take as long as they take."""
 
@@ -96,7 +98,11 @@ def make_plan(
         gpus=0 if config.gpu_resource == NO_GPUS else config.nproc_per_node,
         resource=config.gpu_resource,
         grace_seconds=max(LEAST_GRACE, math.ceil(config.grace_period)),
-        run_as_user=os.getuid() or None,
+        # another image has a user of its own, and may be readable to that one only
+        run_as_user=os.getuid() or (NODE_USER if image == site.image else None),
+        # what a root launcher makes on a claim, nodes of another uid could not write to
+        fs_group=None if os.getuid() else NODE_USER,
+        pull_secrets=site.pod["spec"].get("imagePullSecrets") or (),
     )
     pod = node_pod(template, shape, {}, {})
     for option, place in (("--checkpoint-dir", config.checkpoint_dir), ("--output", config.output)):

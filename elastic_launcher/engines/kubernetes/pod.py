@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic_launcher.engines.kubernetes.identity import PREFIX
-from elastic_launcher.engines.kubernetes.template import NODE_CONTAINER, Document, node_container
+from elastic_launcher.engines.kubernetes.template import DEFAULT_CONTAINER, NODE_CONTAINER, Document, node_container
 from elastic_launcher.options import ConfigError
 
 RESERVED = "ELASTIC_"
@@ -34,6 +34,7 @@ WRITABLE = {
     "LOGNAME": "elastic",
 }
 _NO_SIDECAR = "sidecar.istio.io/inject"
+_NO_LINKERD = "linkerd.io/inject"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class Shape:
         shm_size: Size of ``/dev/shm``, which data loaders and NCCL share memory by.
         grace_seconds: From a node's notice until its end.
         run_as_user: A uid other than root; None for the image's, or one of the cluster's choice.
+        fs_group: The group that volumes are given to; None to leave them as they are.
+        pull_secrets: What images are pulled with, as a pod's spec has it.
     """
 
     image: str
@@ -63,6 +66,8 @@ class Shape:
     shm_size: str = "1Gi"
     grace_seconds: int = 30
     run_as_user: int | None = None
+    fs_group: int | None = None
+    pull_secrets: Sequence[Mapping[str, Any]] = ()
 
 
 def node_pod(
@@ -92,11 +97,18 @@ def node_pod(
     metadata["labels"] |= labels
     spec["restartPolicy"] = "Never"
     spec.setdefault("terminationGracePeriodSeconds", shape.grace_seconds)
+    if shape.pull_secrets and not spec.get("imagePullSecrets"):
+        spec["imagePullSecrets"] = [dict(one) for one in shape.pull_secrets]
+    if shape.fs_group is not None:
+        spec["securityContext"] = {"fsGroup": shape.fs_group} | (spec.get("securityContext") or {})
     spec.setdefault("enableServiceLinks", False)  # seven variables for each Service of the namespace
     if not spec.get("serviceAccountName") and not spec.get("serviceAccount"):
         spec.setdefault("automountServiceAccountToken", False)
     spec["containers"] = spec.get("containers") or [{"name": NODE_CONTAINER}]
     container = spec["containers"][node_container(pod)]
+    # webhooks may put a container of theirs first
+    metadata["annotations"].setdefault(DEFAULT_CONTAINER, container["name"])
+    metadata["annotations"].setdefault(_NO_LINKERD, "disabled")
     _complete(container, shape, environment)
     _add_volumes(spec, container, shape)
     container["securityContext"] = _secured(
@@ -133,15 +145,10 @@ def _variables(given: Sequence[Document], shape: Shape, environment: Mapping[str
         raise ConfigError(f"the pod template sets {taken[0]}: the launcher sets all of {RESERVED}*; leave it out")
     key = {KEY_FILE_VARIABLE: f"{KEY_FOLDER}/{KEY_NAME}"} if shape.key is None else {KEY_VARIABLE: shape.key}
     ours: dict[str, str] = {**WRITABLE, **shape.environment, **environment, **key}
-    fields = {
-        "ELASTIC_POD": "metadata.name",
-        "ELASTIC_POD_IPS": "status.podIPs",
-        "ELASTIC_MACHINE": "spec.nodeName",
-    }
     return [
         *given,
         *({"name": name, "value": value} for name, value in ours.items() if name not in names),
-        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+        {"name": "ELASTIC_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
     ]
 
 
@@ -192,7 +199,7 @@ def _secured(given: Document, of_pod: Document, run_as_user: int | None) -> Docu
     """Returns the container's security context, restricted in all that the user says nothing of."""
     context = copy.deepcopy(given)
     said = of_pod | given
-    if run_as_user is not None and "runAsUser" not in said:
+    if run_as_user is not None and "runAsUser" not in said and said.get("runAsNonRoot", True):
         context["runAsUser"] = run_as_user
     if "runAsNonRoot" not in said and said.get("runAsUser") != 0:
         context["runAsNonRoot"] = True

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from elastic_launcher.engines.kubernetes.template import node_container
+from elastic_launcher.engines.kubernetes.template import live_container
 
 Document = Mapping[str, Any]
 
@@ -56,11 +56,11 @@ class Running:
     """A node whose agent runs.
 
     Attributes:
-        addresses: Of its pod, the first of each family.
+        pod: The name of its pod.
         machine: What it runs on.
     """
 
-    addresses: tuple[str, ...]
+    pod: str
     machine: str
 
 
@@ -106,6 +106,10 @@ _IMAGE = {
 }
 _REFUSED = re.compile(r'^(Error creating: )?([a-z.]+ "[^"]*" is forbidden: )?')
 """Names a Job or a pod that never was, pods another at each try."""
+_FORBIDDEN = 403
+BAD_DOCUMENT = (400, 422)
+_BY_ADMISSION = re.compile(r'admission webhook "|\S+ "[^"]*" is forbidden: ')
+"""What others have decided, with the codes of a bad document: it says nothing of that, and may be otherwise later."""
 _NO_RIGHT = re.compile(r'User ".*" cannot \w+ resource "')
 _NEVER_BEGAN = {"StartError", "ContainerCannotRun"}
 """Reasons of a container that ended before its command began: its exit code is the runtime's."""
@@ -162,8 +166,7 @@ def standing(job: Document | None, pod: Document | None, events: Sequence[Docume
     if leaving is not None:
         return leaving
     if "running" in state:
-        found = [one["ip"] for one in pod["status"].get("podIPs") or ()]
-        return Running(tuple(found), pod["spec"].get("nodeName", ""))
+        return Running(pod["metadata"]["name"], pod["spec"].get("nodeName", ""))
     return _waiting(pod, state.get("waiting") or {}, events)
 
 
@@ -190,6 +193,16 @@ def refused(message: str) -> Waiting:
     if "exceeded quota" in why:
         return Waiting(Cause.QUOTA, why)
     return Waiting(Cause.RIGHT if _NO_RIGHT.search(why) else Cause.REFUSED, why)
+
+
+def refused_for_now(status: int, message: str) -> bool:
+    """Whether the API server refuses an object as it is now, and may take the same one later: quota, right, admission.
+
+    Args:
+        status: The answer's.
+        message: What the server says.
+    """
+    return status == _FORBIDDEN or (status in BAD_DOCUMENT and _BY_ADMISSION.match(one_line(message)) is not None)
 
 
 def _waiting(pod: Document, state: Document, events: Sequence[Document]) -> Waiting:
@@ -258,6 +271,11 @@ def turned_away(pod: Document) -> bool:
     return status.get("phase") == "Failed" and not begun and (reason in _TURNED_AWAY or reason.startswith(_NO_ROOM))
 
 
+def never_began(pod: Document) -> bool:
+    """Whether a pod's machine could not start the node's container: the image may be to blame, or the machine."""
+    return ((_node_status(pod).get("state") or {}).get("terminated") or {}).get("reason") in _NEVER_BEGAN
+
+
 def _failed_init(pod: Document) -> str:
     """Returns which container failed that had to end well before the node's own began; "" if none did."""
     for status in pod["status"].get("initContainerStatuses") or ():
@@ -269,14 +287,13 @@ def _failed_init(pod: Document) -> str:
 
 
 def _node_status(pod: Document) -> Document:
-    name = pod["spec"]["containers"][node_container(pod)]["name"]
+    name = live_container(pod)["name"]
     found = [one for one in pod["status"].get("containerStatuses") or () if one["name"] == name]
     return found[0] if found else {}
 
 
 def _memory(pod: Document) -> str:
-    container = pod["spec"]["containers"][node_container(pod)]
-    limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
+    limit = ((live_container(pod).get("resources") or {}).get("limits") or {}).get("memory")
     return f" beyond its limit of {limit}" if limit else ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,14 +18,13 @@ async def lacks(api: Api, needs: Sequence[Asked]) -> list[Lack]:
     Raises:
         ApiError: If the cluster can't be asked.
     """
-    found = await asyncio.gather(*(_lack(api, one) for one in needs))
+    found = [await _lack(api, one) for one in needs]  # one after another: each launcher asks again and again
     return [one for one in found if one.verbs]
 
 
 async def _lack(api: Api, asked: Asked) -> Lack:
-    reviews = asked.reviews()
-    allowed = await asyncio.gather(*(_is_allowed(api, review) for review in reviews.values()))
-    return Lack(asked, tuple(verb for verb, yes in zip(reviews, allowed, strict=True) if not yes))
+    allowed = {verb: await _is_allowed(api, review) for verb, review in asked.reviews().items()}
+    return Lack(asked, tuple(verb for verb, yes in allowed.items() if not yes))
 
 
 async def _is_allowed(api: Api, review: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from elastic_launcher.engines.kubernetes.service import (
     coordinator_labels,
     new_service,
     read_record,
+    same_service,
     take_over,
     tell_status,
 )
@@ -96,6 +97,21 @@ class Seat:
                     case Snapshot(objects=[service]) | Change(object=service):
                         self._check(read_record(service))
                         yield self.record
+
+    async def restore(self, owner: Owner, ports: Mapping[str, int]) -> None:
+        """Makes the Service again that was deleted, under this term and at its address, if that is still free.
+
+        Raises:
+            Deposed: If another coordinator has made one.
+            ApiError: If the cluster refuses it, or can't be reached.
+        """
+        try:
+            made = await self._api.request("POST", self._services, same_service(self._names, owner, ports, self.record))
+        except ApiError as error:
+            if error.status != CONFLICT:
+                raise
+            raise Deposed(f"another coordinator has made Service {self._names.service} anew") from error
+        self.record = read_record(made)
 
     async def _take(self, owner: Owner, ports: Mapping[str, int], pod: str) -> Record:
         found = read_record(await self._find(owner, ports))

@@ -74,6 +74,21 @@ def new_service(names: Names, owner: Owner, ports: Mapping[str, int]) -> Documen
     }
 
 
+def same_service(names: Names, owner: Owner, ports: Mapping[str, int], held: Record) -> Document:
+    """Returns a job's Service as its coordinator holds it: nodes know its address, and would never learn another.
+
+    Args:
+        names: What the job's objects are called.
+        owner: What it belongs to.
+        ports: What the coordinator listens at, by name.
+        held: What the Service said last.
+    """
+    service = new_service(names, owner, ports)
+    service["metadata"]["annotations"] = {TERM: str(held.term), STATUS: json.dumps(held.status)}
+    service["spec"] |= {"clusterIP": held.address, "selector": coordinator_labels(names, held.term)}
+    return service
+
+
 def coordinator_labels(names: Names, term: int) -> dict[str, str]:
     """Returns what the pod of a term's coordinator is known by."""
     return {COORDINATOR_LABEL: names.job_id, TERM: str(term)}
@@ -92,16 +107,17 @@ def tell_status(found: Record, status: Mapping[str, Any]) -> Document:
 
 
 def read_record(service: Mapping[str, Any]) -> Record:
-    """Returns what a Service says; what others have made unreadable of its status counts as none."""
+    """Returns what a Service says; what others have made unreadable of its status or its term counts as none."""
     metadata = service["metadata"]
     notes = metadata.get("annotations") or {}
     try:
         status = json.loads(notes.get(STATUS, "{}"))
     except ValueError:
         status = {}
+    term = notes.get(TERM, "")
     return Record(
         metadata["resourceVersion"],
-        int(notes.get(TERM, "0")),
+        int(term) if term.isdecimal() else 0,
         service["spec"].get("clusterIP", ""),
         status if isinstance(status, dict) else {},
         notes.get(STOP, ""),

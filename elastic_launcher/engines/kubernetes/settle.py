@@ -7,6 +7,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from elastic_launcher.engines.kubernetes.identity import Names, Owner, job_id_of, owner_of
 from elastic_launcher.engines.kubernetes.key import find_key
@@ -14,8 +15,8 @@ from elastic_launcher.engines.kubernetes.reviews import lacks
 from elastic_launcher.engines.kubernetes.rights import Asked, Lack, needs_of, told
 from elastic_launcher.engines.kubernetes.seat import Seat
 from elastic_launcher.engines.kubernetes.service import Record
-from elastic_launcher.engines.kubernetes.template import node_container
-from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError
+from elastic_launcher.engines.kubernetes.template import live_container
+from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError, items_of
 from elastic_launcher.kube.follow import FORBIDDEN
 from elastic_launcher.options import ConfigError
 
@@ -23,6 +24,9 @@ PORTS = {"control": 18500, "store": 18501}
 """What the coordinator listens at, in its pod and at the Service."""
 POD_VARIABLE = "POD_NAME"
 """Names the launcher's own pod where its host name does not, as with ``hostNetwork``."""
+STEP_VARIABLE = "KFP_POD_NAME"
+"""Names it in every step of a Kubeflow pipeline."""
+_FINISHED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class Site:
     @property
     def image(self) -> str:
         """What the launcher itself runs in."""
-        return str(self.pod["spec"]["containers"][node_container(self.pod)]["image"])
+        return str(live_container(self.pod)["image"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,8 @@ async def settle(api: Api, site: Site) -> Settled:
 
 
 async def _own_pod(api: Api, namespace: str) -> Mapping[str, Any]:
-    name = os.environ.get(POD_VARIABLE) or socket.gethostname()
+    host = socket.gethostname()
+    name = os.environ.get(POD_VARIABLE) or os.environ.get(STEP_VARIABLE) or host
     try:
         return await api.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
     except ApiError as error:
@@ -119,10 +124,32 @@ async def _own_pod(api: Api, namespace: str) -> Mapping[str, Any]:
             await _check_rights(api, pod, needs_of(pod))
         if error.status != NOT_FOUND:
             raise
+        found = await _pods_here(api, namespace, host) if name == host else []
+        if len(found) == 1:
+            return found[0]
         raise ConfigError(
             f"--engine kubernetes runs in a pod, and namespace {namespace} has no pod {name}: start the launcher in "
             f"one, or set {POD_VARIABLE} to its pod's name"
         ) from error
+
+
+async def _pods_here(api: Api, namespace: str, host: str) -> Sequence[Mapping[str, Any]]:
+    """Returns the pods that this may be: a host name of more than 63 characters is cut, and a template may set it."""
+    query = {"fieldSelector": f"status.podIP={_own_address(api.login.server)}"}
+    pods = items_of(await api.request("GET", f"/api/v1/namespaces/{namespace}/pods", query=query))
+    living = [one for one in pods if one["status"].get("phase") not in _FINISHED]  # addresses are used again
+    return [one for one in living if one["metadata"]["name"].startswith(host) or one["spec"].get("hostname") == host]
+
+
+def _own_address(server: str) -> str:
+    """Returns by which address of its own this process speaks to a server."""
+    where = urlsplit(server)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:  # connected, it sends nothing
+        try:
+            asking.connect((where.hostname, where.port or 443))
+        except OSError:
+            return ""  # IPv6, say: no pod is found by that
+        return str(asking.getsockname()[0])
 
 
 async def _check_rights(api: Api, pod: Mapping[str, Any], needs: Sequence[Asked]) -> Sequence[Lack]:

@@ -181,6 +181,16 @@ def node_container(template: Mapping[str, Any]) -> int:
     return names.index(wanted)
 
 
+def live_container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns which container of a pod that is there is meant: the default one, or else the first.
+
+    It is named in every node's pod: webhooks put containers of their own before it.
+    """
+    containers: list[Mapping[str, Any]] = pod["spec"]["containers"]
+    wanted = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER)
+    return next((one for one in containers if one["name"] == wanted), containers[0])
+
+
 def _given(fields: Mapping[str, Any]) -> Document:
     return {key: value for key, value in fields.items() if value}
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
-
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.job import JobPlan, node_job
+from elastic_launcher.engines.kubernetes.pods import BAD_DOCUMENT, refused_for_now
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.options import ConfigError
 
 DRY = {"dryRun": "All", "fieldValidation": "Strict"}
-BAD_DOCUMENT = (400, 422)
 WEBHOOK_FAILED = 500
 """Or the server itself, which then says no more of it when it is asked again."""
-_BY_ADMISSION = re.compile(r'admission webhook "|\S+ "[^"]*" is forbidden: ')
-"""What others have decided, with the same codes: it says nothing about the document, and may be otherwise later."""
 _OF_THE_JOB = "spec.template."
 
 
@@ -40,7 +36,7 @@ async def try_out(api: Api, namespace: str, plan: JobPlan, source: str) -> None:
         if error.away and error.status != WEBHOOK_FAILED:
             raise
         said = " ".join(str(error).split())
-        if error.status in BAD_DOCUMENT and not _BY_ADMISSION.match(said):
+        if error.status in BAD_DOCUMENT and not refused_for_now(error.status, said):
             raise ConfigError(
                 f"{source}: the API server refuses the nodes' pods: {said.replace(_OF_THE_JOB, '')}"
             ) from error

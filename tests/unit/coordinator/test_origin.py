@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from elastic_launcher.away import StoreAway, may_pass
 from elastic_launcher.checkpoint import Fenced
+from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.origin import Origin, find_origin
 from elastic_launcher.options import ConfigError
@@ -66,6 +71,34 @@ def test_one_that_the_disk_does_not_give_stays_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"checkpoints in {folder} can't be read: .*; once they can, the same"):
         look(tmp_path)
     assert names(folder) == there
+
+
+def refuse(error: OSError) -> Any:
+    def call(*arguments: Any, **more: Any) -> Any:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize("call", ["find_newest", "raise_fence"])
+@pytest.mark.parametrize(
+    ("code", "away"), [(errno.ESTALE, True), (errno.EIO, True), (errno.ENOSPC, True), (errno.EACCES, False)]
+)
+def test_a_folder_that_may_be_there_again_in_a_moment_is_told_from_one_that_is_not_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int, away: bool
+) -> None:
+    shelf = type(open_shelf(None, tmp_path))
+    monkeypatch.setattr(shelf, call, refuse(OSError(code, os.strerror(code))))
+    with pytest.raises(ConfigError, match=f"can't be (read|written): .*{os.strerror(code)}") as refused:
+        look(tmp_path)
+    assert isinstance(refused.value, StoreAway) == away
+
+
+@pytest.mark.parametrize(("cause", "away"), [(PermissionError("403"), False), (ConnectionError("reset"), True)])
+def test_a_store_that_may_answer_in_a_moment_is_told_from_one_that_refuses(cause: Exception, away: bool) -> None:
+    error = OSError("s3://bucket: it does not answer")
+    error.__cause__ = cause
+    assert may_pass(error) == away
 
 
 @pytest.mark.parametrize(

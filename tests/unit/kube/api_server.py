@@ -75,10 +75,10 @@ class ApiServer:
             queue.put_nowait(b'{"type": "MODI')
             queue.put_nowait(None)
 
-    def garble(self) -> None:
+    def garble(self, line: bytes) -> None:
         """Tells the watches something that is no event, as what stands between may."""
         for queue in self._watches:
-            queue.put_nowait(b'{"kind": "Status", "code": 502}\n')
+            queue.put_nowait(line + b"\n")
 
     async def watched(self) -> None:
         """Waits until somebody watches."""

@@ -9,7 +9,7 @@ import pytest
 from elastic_launcher.kube.api import ApiError, insist
 
 AWAY = ApiError(0, "Unreachable", "connection refused")
-NO_PAUSES = (0.0,) * 3
+NO_PAUSES = (0.0,) * 4
 
 
 class Server:
@@ -26,7 +26,8 @@ class Server:
 
 
 def test_it_waits_for_one_that_comes_back_and_knows_its_roles_again() -> None:
-    server = Server(AWAY, ApiError(503, "", "starting"), ApiError(403, "Forbidden", "no role known"), "a seat")
+    new = [ApiError(503, "", "starting"), ApiError(401, "", "no account known"), ApiError(403, "", "no role known")]
+    server = Server(AWAY, *new, "a seat")
     assert asyncio.run(insist(server.ask, NO_PAUSES)) == "a seat"
 
 
@@ -53,3 +54,8 @@ def test_the_server_says_how_long_to_wait() -> None:
         return asyncio.get_running_loop().time() - began
 
     assert asyncio.run(steps()) >= 0.05
+
+
+@pytest.mark.parametrize(("asked", "heeded"), [(3.0, 3.0), (3600.0, 30.0)])
+def test_what_a_server_asks_to_wait_is_heeded_within_bounds(asked: float, heeded: float) -> None:
+    assert ApiError(503, "", "maintenance", asked).retry_after == heeded

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from elastic_launcher.kube.login import log_in
+from elastic_launcher.kube.login import bearer_of, log_in
 from elastic_launcher.options import ConfigError
 
 CLUSTER = {"server": "https://127.0.0.1:9"}
@@ -36,6 +36,35 @@ def test_a_kubeconfig_says_the_server_the_namespace_and_the_proof(
     assert (login.server, login.namespace, login.authorization()) == ("https://127.0.0.1:9", "team", "Bearer x")
     file.write_text(kubeconfig())
     assert log_in().namespace == "default"
+
+
+class Client:
+    """The client library's configuration, as far as a token goes.
+
+    Args:
+        name: Under which it keeps the token: ``authorization`` until version 35, ``BearerToken`` from 36 on.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.api_key: dict[str, str] = {}
+
+    def get_api_key_with_prefix(self, name: str) -> str | None:
+        self.api_key = self.api_key and {self.name: "Bearer fresh"}  # what is asked for is refreshed
+        return self.api_key.get(name)
+
+    def auth_settings(self) -> dict[str, dict[str, str | None]]:
+        known = {"type": "api_key", "in": "header", "key": "authorization"}
+        value = self.get_api_key_with_prefix(self.name)
+        return {"BearerToken": known | {"value": value}} if self.name in self.api_key else {}
+
+
+@pytest.mark.parametrize("name", ["authorization", "BearerToken"])
+def test_a_token_is_found_under_either_name_of_the_client_library_and_as_fresh_as_it_is(name: str) -> None:
+    client = Client(name)
+    assert bearer_of(client) == ""
+    client.api_key = {name: "Bearer old"}
+    assert bearer_of(client) == "Bearer fresh"
 
 
 @pytest.mark.parametrize(

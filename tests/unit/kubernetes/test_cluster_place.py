@@ -10,7 +10,7 @@ from elastic_launcher.kube.api import ApiError
 from elastic_launcher.options import ConfigError
 
 
-@pytest.mark.parametrize("status", [0, 429, 500, 503])
+@pytest.mark.parametrize("status", [0, 401, 429, 500, 503])
 def test_an_api_server_that_stays_away_is_no_mistake_of_the_command(status: int) -> None:
     with pytest.raises(EngineAway, match="connection refused; nothing was started, so try again later"), refusals():
         raise ApiError(status, "", "connection refused")

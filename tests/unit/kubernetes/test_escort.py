@@ -14,13 +14,13 @@ from elastic_launcher.cli import cluster_escort
 from elastic_launcher.cli.cluster_escort import PENDING_SECONDS, ClusterEscort, PendingLine
 from elastic_launcher.coordinator.observations import StopAsked
 from elastic_launcher.engines.kubernetes.owner import Order, Verdict
-from elastic_launcher.engines.kubernetes.pods import Cause, Running, Standing, Waiting
-from elastic_launcher.engines.kubernetes.seat import Abolished
+from elastic_launcher.engines.kubernetes.pods import Cause, Leaving, Running, Standing, Waiting
+from elastic_launcher.engines.kubernetes.seat import Abolished, Deposed
 from elastic_launcher.kube.api import ApiError
 from elastic_launcher.kube.collection import Snapshot
 from elastic_launcher.workdir import Layout
 
-RUNS = Running(("10.0.0.1",), "node-1")
+RUNS = Running("digits-x-1-abcde", "node-1")
 WAITS = Waiting(Cause.ROOM, "0/2 nodes are available")
 
 
@@ -57,16 +57,23 @@ class Job:
 
     def __init__(self, stops: bool) -> None:
         self.left: list[str] = []
+        self.notes: list[Any] = []
         self.judged = asyncio.Event()
+        self.told = asyncio.Event()
         self._stops = stops
 
     @property
     def state(self) -> SimpleNamespace:
         asyncio.get_running_loop().call_soon(self.judged.set)
-        return SimpleNamespace(nodes={}, finished=False, stopping="deleted" if self._stops else None)
+        return SimpleNamespace(nodes={}, generation=0, finished=False, stopping="deleted" if self._stops else None)
 
     def leave(self, why: str, close: Callable[[], None]) -> None:
         self.left.append(why)
+        self.told.set()
+
+    def note(self, kind: str, **fields: Any) -> None:
+        self.notes.append((kind, fields))
+        self.told.set()
 
     def observe(self, make: Callable[[float], Any]) -> None:
         """Keeps it for later: it is not known yet where the job stands."""
@@ -74,7 +81,8 @@ class Job:
 
 def settled(pod: dict[str, Any]) -> Any:
     """Returns what a launcher in that pod has in the cluster, as far as an escort looks."""
-    return SimpleNamespace(site=SimpleNamespace(namespace="ml", names=None, pod=pod, lacking=[]), record=None)
+    site = SimpleNamespace(namespace="ml", names=None, owner=None, pod=pod, lacking=[])
+    return SimpleNamespace(site=site, record=None)
 
 
 async def escorted(job: Any, engine: Any, folder: Path, until: asyncio.Event) -> None:
@@ -92,9 +100,15 @@ def test_a_signal_says_how_long_its_pod_has_until_it_is_killed(tmp_path: Path) -
     seen: list[Any] = []
     job: Any = SimpleNamespace(observe=lambda make: seen.append(make(7.0)))
     nobody: Any = None
-    asyncio.run(ClusterEscort(nobody, settled(pod), nobody, Layout(tmp_path)).signalled(job))
+    escort = ClusterEscort(nobody, settled(pod), nobody, Layout(tmp_path))
+
+    async def steps() -> None:
+        for _ in range(3):  # whoever is impatient may signal it again
+            await escort.signalled(job)
+
+    asyncio.run(steps())
     why = "stopped: SIGTERM, and it can't be read whether the step is stopped or moved"
-    assert seen == [StopAsked(7.0, why, 45.0)]
+    assert seen == [StopAsked(7.0, why, 45.0)] * 3
 
 
 class Lost:
@@ -113,11 +127,14 @@ class Lost:
         await asyncio.Event().wait()
 
     async def tell(self, status: dict[str, Any]) -> None:
-        raise Abolished("Service train-1 was deleted")
+        raise ApiError(404, "NotFound", "there is no Service train-1")
 
     async def follow(self) -> AsyncIterator[Any]:
         raise Abolished("Service train-1 was deleted")
         yield
+
+    async def restore(self, owner: Any, ports: Any) -> None:
+        raise AssertionError("it is not to be made again")
 
 
 class Ends(Lost):
@@ -129,24 +146,91 @@ class Ends(Lost):
         tell(Verdict(Order.STOP, "Job train is being deleted"))
 
 
-@pytest.mark.parametrize(("stops", "succession"), [(True, Lost), (False, Ends), (False, Lost)])
-def test_a_job_whose_service_is_gone_is_left_unless_it_is_being_stopped(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stops: bool, succession: type[Lost]
-) -> None:
+def put_in_place(monkeypatch: pytest.MonkeyPatch, seat: type[Lost], succession: type[Lost] = Lost) -> None:
+    """Has escorts meet such a seat and such an owner, in a cluster that grants nothing and takes no time."""
+
     async def lacks_all(api: Any, asked: list[Any]) -> list[Any]:
         return asked
 
-    for name, stand_in in (("Api", Lost), ("Seat", Lost), ("Succession", succession)):
+    for name, stand_in in (("Api", Lost), ("Seat", seat), ("Succession", succession)):
         monkeypatch.setattr(cluster_escort, name, stand_in)
     monkeypatch.setattr(cluster_escort, "lacks", lacks_all)
     monkeypatch.setattr(cluster_escort, "OWNER_SECONDS", 0.0)
-    engine: Any = SimpleNamespace(standings=dict, leave=lambda: None)
-    job: Any = Job(stops)
 
-    asyncio.run(escorted(job, engine, tmp_path, job.judged))
-    assert job.left == (
-        [] if stops or succession is Ends else ["Service train-1 was deleted: this launcher leaves the job as it is"]
-    )
+
+ENGINE: Any = SimpleNamespace(standings=dict, leave=lambda: None)
+
+
+@pytest.mark.parametrize(("stops", "succession"), [(True, Lost), (False, Ends)])
+def test_a_job_that_is_being_stopped_needs_no_service_any_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stops: bool, succession: type[Lost]
+) -> None:
+    put_in_place(monkeypatch, Lost, succession)
+    job: Any = Job(stops)
+    asyncio.run(escorted(job, ENGINE, tmp_path, job.judged))
+    assert (job.left, job.notes) == ([], [])
+
+
+class Restored(Lost):
+    """A seat whose Service can be made again, at the second try."""
+
+    record = SimpleNamespace(address="10.96.0.7")
+
+    def __init__(self, *arguments: Any) -> None:
+        self.tries = 0
+
+    async def restore(self, owner: Any, ports: Any) -> None:
+        self.tries += 1
+        if self.tries == 1:
+            raise ApiError(503, "ServiceUnavailable", "starting")
+
+    async def follow(self) -> AsyncIterator[Any]:
+        if self.tries < 2:
+            raise Abolished("Service train-1 was deleted")
+        await asyncio.Event().wait()
+        yield
+
+
+def test_a_service_that_is_all_that_was_deleted_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    put_in_place(monkeypatch, Restored)
+    job: Any = Job(stops=False)
+    asyncio.run(escorted(job, ENGINE, tmp_path, job.told))
+    said = "Service train-1 was deleted: it was made again at the same address, 10.96.0.7"
+    assert (job.left, job.notes) == ([], [("warning", {"message": said})])
+
+
+class Taken(Lost):
+    """A seat whose Service's address is somebody else's by now."""
+
+    async def restore(self, owner: Any, ports: Any) -> None:
+        raise ApiError(422, "Invalid", "provided IP is already allocated")
+
+
+class Deputy(Lost):
+    """A seat that another coordinator has taken, which only whoever writes there is told."""
+
+    async def follow(self) -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield
+
+    async def tell(self, status: dict[str, Any]) -> None:
+        raise Deposed("another coordinator governs the job: term 3, and this one's is 2")
+
+
+@pytest.mark.parametrize(
+    ("seat", "why"),
+    [
+        (Taken, "Service train-1 was deleted, and can't be made again (provided IP is already allocated)"),
+        (Deputy, "another coordinator governs the job: term 3, and this one's is 2"),
+    ],
+)
+def test_a_job_that_this_launcher_governs_no_more_is_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seat: type[Lost], why: str
+) -> None:
+    put_in_place(monkeypatch, seat)
+    job: Any = Job(stops=False)
+    asyncio.run(escorted(job, ENGINE, tmp_path, job.told))
+    assert job.left == [f"{why}: this launcher leaves the job as it is"]
 
 
 class Watching(Job):
@@ -201,3 +285,21 @@ def test_machines_are_followed_as_soon_as_that_is_granted_whatever_was_answered_
 
     asyncio.run(escorted(job, engine, tmp_path, job.noticed))
     assert answers == []
+
+
+def test_where_a_node_runs_is_said_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    put_in_place(monkeypatch, Kept)
+    monkeypatch.setattr(cluster_escort, "LOOK_SECONDS", 0.0)
+    looks = [{1: RUNS}, {1: Leaving("its pod is being deleted", 30)}, {1: RUNS}]
+    seen = asyncio.Event()
+
+    def standings() -> dict[int, Standing]:
+        if not looks:
+            seen.set()
+        return dict(looks.pop(0)) if looks else {}
+
+    engine: Any = SimpleNamespace(standings=standings, leave=lambda: None)
+    job: Any = Watching()
+    asyncio.run(escorted(job, engine, tmp_path, seen))
+    placed = {"node": 1, "pod": "digits-x-1-abcde", "machine": "node-1"}
+    assert [fields for kind, fields in job.notes if kind == "node_placed"] == [placed]

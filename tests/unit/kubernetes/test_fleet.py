@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any, cast
+from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
+from elastic_launcher.coordinator.grace import EXIT_SECONDS
 from elastic_launcher.engines import NodeSpec
-from elastic_launcher.engines.kubernetes.fleet import Fleet
+from elastic_launcher.engines.kubernetes.engine import CLOSE_SECONDS
 from elastic_launcher.engines.kubernetes.pods import Cause, Running, Waiting
-from elastic_launcher.kube.api import Api, ApiError
+from elastic_launcher.kube.api import ApiError
 from elastic_launcher.kube.follow import GONE
-from tests.unit.kubernetes.templates import SHAPE, plan, template
-
-PATIENCE = 30.0
+from tests.unit.kubernetes.fleets import AWAY, QUOTA, Full, Refusing, following
 
 
 class Crossing:
@@ -53,109 +51,6 @@ class Crossing:
             self.listed.set()
         await asyncio.Event().wait()
         yield {}
-
-
-QUOTA = 'jobs.batch "digits-x-1" is forbidden: exceeded quota: jobs, used: count/jobs.batch=2, limited: 2'
-AWAY = ApiError(0, "Unreachable", "connection reset")
-
-
-class Refusing:
-    """An API that answers requests for Jobs in this way, one after another, and takes them from then on.
-
-    Attributes:
-        made: The Jobs that it has.
-        deleted: Those that were to be deleted.
-    """
-
-    def __init__(self, *answers: ApiError) -> None:
-        self.answers = list(answers)
-        self.made: list[str] = []
-        self.deleted: list[str] = []
-
-    async def request(self, method: str, path: str, body: Any = None, *more: Any, **query: Any) -> dict[str, Any]:
-        if method == "POST":
-            name = body["metadata"]["name"]
-            if self.answers:
-                error = self.answers.pop(0)
-                self.made += [name] if error.unsure else []
-                raise error
-            if name in self.made:
-                raise ApiError(409, "AlreadyExists", f"{name} already exists")
-            self.made.append(name)
-        if method == "DELETE":
-            self.deleted.append(path.rpartition("/")[2])
-        return {"metadata": {"resourceVersion": "1"}, "items": []}
-
-    async def watch(self, *args: Any) -> AsyncGenerator[dict[str, Any], None]:
-        await asyncio.Event().wait()
-        yield {}
-
-
-@contextlib.asynccontextmanager
-async def following(api: Any) -> AsyncIterator[Fleet]:
-    fleet = Fleet(cast(Api, api), "ml", plan(template(), SHAPE))
-    running = asyncio.create_task(fleet.run())
-    try:
-        async with asyncio.timeout(PATIENCE):
-            await asyncio.sleep(0)  # it has begun
-            yield fleet
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-
-class Full(Refusing):
-    """An API whose only machine refuses the first pods that it is given: this many."""
-
-    def __init__(self, refusals: int) -> None:
-        super().__init__()
-        self.refusals = refusals
-        self.shown: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-
-    def next_state(self) -> dict[str, Any]:
-        """Returns the status of the next pod."""
-        if self.refusals:
-            self.refusals -= 1
-            return {"phase": "Failed", "reason": "OutOfpods", "message": "Pod was rejected: no room"}
-        return {"phase": "Running", "containerStatuses": [{"name": "node", "state": {"running": {}}}]}
-
-    async def request(self, method: str, path: str, body: Any = None, *more: Any, **query: Any) -> dict[str, Any]:
-        found = await super().request(method, path, body, *more, **query)
-        if method == "POST":
-            state = self.next_state()
-            job = body["metadata"]
-            owner = {"name": job["name"], "controller": True}
-            metadata = {
-                "name": f"{job['name']}-a",
-                "uid": job["name"],
-                "labels": job["labels"],
-                "ownerReferences": [owner],
-            }
-            spec = {"nodeName": "m-1", **body["spec"]["template"]["spec"]}
-            await self.shown.put({"metadata": metadata | {"resourceVersion": "2"}, "spec": spec, "status": state})
-        return found
-
-    async def watch(self, path: str, *args: Any) -> AsyncGenerator[dict[str, Any], None]:
-        while path.endswith("/pods"):
-            yield {"type": "ADDED", "object": await self.shown.get()}
-        await asyncio.Event().wait()
-
-
-def test_after_a_machine_has_refused_a_pod_the_next_waits_and_then_keeps_off_it() -> None:
-    async def steps() -> None:
-        api = Full(refusals=1)
-        async with following(api) as fleet:
-            await fleet.start(NodeSpec(1, 1, 1))
-            while not (told := fleet.take_exits()):
-                await asyncio.sleep(0.01)
-            assert told[0].taken
-            await fleet.start(NodeSpec(2, 2, 1))
-            held = Waiting(Cause.ROOM, "a machine refused the last one: OutOfpods: Pod was rejected: no room")
-            assert (fleet.standings(), len(api.made)) == ({2: held}, 1)
-            while not isinstance(fleet.standings()[2], Running):
-                await asyncio.sleep(0.01)
-
-    asyncio.run(steps())
 
 
 class Trained(Full):
@@ -195,6 +90,36 @@ def test_the_jobs_of_nodes_that_ended_by_themselves_are_deleted_before_the_clust
     asyncio.run(steps())
 
 
+class Silent(Full):
+    """An API whose machine ends no pod: it has to be told to forget them."""
+
+    def __init__(self) -> None:
+        super().__init__(refusals=0)
+        self.graces: list[int] = []
+
+    async def request(self, method: str, path: str, body: Any = None, *more: Any, **query: Any) -> dict[str, Any]:
+        if method == "DELETE" and "gracePeriodSeconds" in body:
+            self.graces.append(body["gracePeriodSeconds"])
+        return await super().request(method, path, body, *more, **query)
+
+
+def test_nodes_of_a_silent_machine_are_forgotten_before_the_time_to_end_all_is_over() -> None:
+    async def steps() -> None:
+        api = Silent()
+        async with following(api) as fleet:
+            await fleet.start(NodeSpec(1, 1, 1))
+            while not isinstance(fleet.standings()[1], Running):
+                await asyncio.sleep(0.01)
+            await fleet.end_all(within=0.5)
+            assert api.graces == [1, 0]
+
+    asyncio.run(steps())
+
+
+def test_a_launcher_that_is_stopped_has_ended_its_nodes_before_it_is_killed() -> None:
+    assert CLOSE_SECONDS < EXIT_SECONDS
+
+
 class Unread(Refusing):
     """An API that answers so when it is asked for events, before it tells them."""
 
@@ -226,6 +151,49 @@ def test_events_that_could_not_be_read_are_asked_for_again(status: int, monkeypa
     asyncio.run(steps())
 
 
+class Explained(Unread):
+    """An API that tells the events of whatever is asked for, and whose Jobs get no pods."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.shown: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def watch(self, path: str, *args: Any) -> AsyncGenerator[dict[str, Any], None]:
+        while path.endswith("/jobs"):
+            yield {"type": "ADDED", "object": await self.shown.get()}
+        await asyncio.Event().wait()
+
+    async def request(self, method: str, path: str, body: Any = None, *more: Any, **query: Any) -> dict[str, Any]:
+        if method == "POST":
+            await self.shown.put({**body, "metadata": body["metadata"] | {"resourceVersion": "2"}})
+        if not path.endswith("/events"):
+            return await super().request(method, path, body, *more, **query)
+        name = query["query"]["fieldSelector"].removeprefix("involvedObject.name=")
+        self.asked.append(name)
+        why = f'Error creating: pods "{name}-a" is forbidden: exceeded quota: pods'
+        return {"items": [{"reason": "FailedCreate", "message": why, "lastTimestamp": "2026-11-22T09:00:00Z"}]}
+
+
+def test_of_nodes_that_wait_alike_the_events_of_one_tell_why_all_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_launcher.engines.kubernetes.fleet.EXPLAIN_SECONDS", 0.01)
+
+    async def steps() -> None:
+        api = Explained()
+        async with following(api) as fleet:
+            for node in range(1, 9):
+                await fleet.start(NodeSpec(node, node, 1))
+            explained = Waiting(Cause.QUOTA, "exceeded quota: pods")
+            while set(fleet.standings().values()) != {explained}:
+                await asyncio.sleep(0.01)
+            before = len(api.asked)
+            while len(api.asked) < before + 3:
+                await asyncio.sleep(0.01)
+            assert set(api.asked) == {"digits-x-1"}
+
+    asyncio.run(steps())
+
+
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elastic_launcher.engines.kubernetes.fleet.ASK_AGAIN_SECONDS", 0.01)
@@ -242,6 +210,52 @@ def test_a_node_whose_job_a_quota_refuses_waits_and_is_made_once_it_may_be() -> 
                 await asyncio.sleep(0.01)
             assert fleet.take_exits() == []
         assert api.answers == []
+
+    asyncio.run(steps())
+
+
+WEBHOOK = 'admission webhook "queue.example" denied the request: not now'
+POLICY = 'jobs.batch "digits-x-1" is forbidden: ValidatingAdmissionPolicy "p" with binding "b" denied request: not now'
+
+
+@pytest.mark.parametrize(("status", "said"), [(400, WEBHOOK), (403, WEBHOOK), (422, POLICY)])
+def test_a_node_whose_job_admission_refuses_waits_with_whatever_code_it_does(status: int, said: str) -> None:
+    async def steps() -> None:
+        api = Refusing(*[ApiError(status, "", said)] * 3)
+        async with following(api) as fleet:
+            await fleet.start(NodeSpec(1, 1, 1))
+            assert fleet.standings() == {1: Waiting(Cause.REFUSED, said.removeprefix(POLICY.partition("Valid")[0]))}
+            while not api.made:
+                await asyncio.sleep(0.01)
+            assert fleet.take_exits() == []
+
+    asyncio.run(steps())
+
+
+def test_a_quota_that_many_jobs_are_charged_to_at_once_costs_nobody_a_node() -> None:
+    crossed = 'Operation cannot be fulfilled on resourcequotas "jobs": the object has been modified'
+
+    async def steps() -> None:
+        api = Refusing(ApiError(409, "Conflict", crossed))
+        async with following(api) as fleet:
+            await fleet.start(NodeSpec(1, 1, 1))
+        assert api.made == ["digits-x-1"]
+
+    asyncio.run(steps())
+
+
+def test_an_api_server_that_knows_no_accounts_yet_costs_a_node_that_waits_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("elastic_launcher.engines.kubernetes.fleet.insist", lambda call, *pauses: call())
+
+    async def steps() -> None:
+        api = Refusing(ApiError(403, "Forbidden", QUOTA), ApiError(401, "Unauthorized", "Unauthorized"))
+        async with following(api) as fleet:
+            await fleet.start(NodeSpec(1, 1, 1))
+            while not api.made:
+                await asyncio.sleep(0.01)
+            assert fleet.take_exits() == []
 
     asyncio.run(steps())
 

@@ -12,6 +12,7 @@ from hypothesis import example, given
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.identity import Names
 from elastic_launcher.engines.kubernetes.job import node_job, node_of, spec_of
+from elastic_launcher.engines.kubernetes.template import live_container
 from elastic_launcher.options import ConfigError
 from tests.unit.kubernetes.templates import ALL_OF_A_POD, SHAPE, SPEC, TEMPLATES, contains, plan, template
 
@@ -83,14 +84,14 @@ def test_what_a_job_was_made_for_can_be_read_back(given: dict[str, Any]) -> None
 
 
 def test_a_job_has_one_pod_that_is_never_made_again() -> None:
-    job = node_job(replace(plan(template()), longest=7200), SPEC)
+    job = node_job(plan(template()), SPEC)
     assert job["metadata"]["name"] == "digits-x-3"
     assert job["metadata"]["ownerReferences"] == [
         {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "train-abc", "uid": "uid-1"}
     ]
     spec = job["spec"]
     assert (spec["backoffLimit"], spec["completions"], spec["parallelism"]) == (0, 1, 1)
-    assert (spec["ttlSecondsAfterFinished"], spec["activeDeadlineSeconds"]) == (300, 7200)
+    assert spec["ttlSecondsAfterFinished"] == 300 and "activeDeadlineSeconds" not in spec
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
 
 
@@ -178,6 +179,13 @@ def test_the_node_is_the_default_container() -> None:
     proxy, train = pod(given)["spec"]["containers"]
     assert proxy == {"name": "proxy", "image": "p"}
     assert (train["image"], train["command"]) == (SHAPE.image, list(SHAPE.command))
+
+
+def test_a_node_stays_the_node_where_a_webhook_puts_its_container_first() -> None:
+    made = pod(template())
+    made["spec"]["containers"].insert(0, {"name": "proxy", "image": "p"})
+    assert live_container(made)["name"] == "node"
+    assert made["metadata"]["annotations"]["linkerd.io/inject"] == "disabled"
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from elastic_launcher.cli.code import MOST_BYTES, code_of
+from elastic_launcher.cli.code import MOST_BYTES, Code, code_of
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.identity import Names, job_id_of, owner_of
@@ -58,6 +60,52 @@ def test_a_node_runs_the_agent_in_the_launchers_image_and_finds_the_service() ->
     assert (told["ELASTIC_NODE"], told["ELASTIC_FIRST_MEMBER"], told["ELASTIC_ORPHAN_TIMEOUT"]) == ("3", "5", "45")
     assert (told["ELASTIC_DATA"], told["ELASTIC_CHECKPOINT_DIR"]) == ("/claim/data", "/claim")
     assert "ELASTIC_WORK_DIR" not in told
+
+
+def test_nodes_run_the_launchers_image_and_not_that_of_what_a_webhook_put_before_it() -> None:
+    proxied = {
+        "metadata": POD["metadata"] | {"annotations": {"kubectl.kubernetes.io/default-container": "main"}},
+        "spec": {"containers": [{"name": "proxy", "image": "registry/proxy:1"}, *POD["spec"]["containers"]]},
+    }
+    assert replace(SITE, pod=proxied).image == "registry/step:1"
+    assert replace(SITE, pod=proxied | {"metadata": POD["metadata"]}).image == "registry/proxy:1"
+
+
+def security(config: JobConfig) -> tuple[Any, Any]:
+    """Returns the security contexts of a node's pod and of its container."""
+    spec = node_job(plan(config), NodeSpec(1, 1, 1))["spec"]["template"]["spec"]
+    return spec.get("securityContext"), spec["containers"][0]["securityContext"]
+
+
+def test_nodes_are_of_the_launchers_user_and_of_another_one_where_that_is_root(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    of_pod, of_container = security(config_of())
+    assert (of_pod, of_container["runAsUser"], of_container["runAsNonRoot"]) == (None, 1000, True)
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    of_pod, of_container = security(config_of())
+    assert (of_pod, of_container["runAsUser"], of_container["runAsNonRoot"]) == ({"fsGroup": 65532}, 65532, True)
+    assert "runAsUser" not in security(config_of(node_image="registry/train:2"))[1]
+    template = tmp_path / "pod.yaml"
+    template.write_text("spec: {securityContext: {runAsNonRoot: false, fsGroup: 7}, containers: [{name: main}]}")
+    of_pod, of_container = security(config_of(pod_template=str(template)))
+    assert of_pod == {"runAsNonRoot": False, "fsGroup": 7} and "runAsUser" not in of_container
+
+
+def test_nodes_are_pulled_with_the_launchers_secrets_unless_the_template_names_some(tmp_path: Path) -> None:
+    secrets = [{"name": "registry"}]
+    site = replace(SITE, pod=POD | {"spec": POD["spec"] | {"imagePullSecrets": secrets}})
+
+    def pulled_with(config: JobConfig) -> Any:
+        made = make_plan(config, given_template(config), site)
+        return node_job(made, NodeSpec(1, 1, 1))["spec"]["template"]["spec"].get("imagePullSecrets")
+
+    assert pulled_with(config_of()) == secrets
+    template = tmp_path / "pod.yaml"
+    template.write_text("spec: {imagePullSecrets: [{name: mine}]}")
+    assert pulled_with(config_of(pod_template=str(template))) == [{"name": "mine"}]
+    assert "imagePullSecrets" not in node_job(plan(config_of()), NodeSpec(1, 1, 1))["spec"]["template"]["spec"]
 
 
 def test_another_image_is_run_by_the_python_that_it_has(tmp_path: Path) -> None:
@@ -111,8 +159,13 @@ def test_nodes_are_handed_the_script_and_what_lies_beside_it(tmp_path: Path) -> 
     (tmp_path / "train.py").write_text("import b")
     (tmp_path / "b.py").write_text("B = 1")
     (tmp_path / "data.csv").write_text("1,2")
-    assert list(code_of("train.py", tmp_path).items()) == [("train.py", "import b"), ("b.py", "B = 1")]
-    assert code_of(None, tmp_path) == {}
+    (tmp_path / "model.yaml").write_text("width: 8")
+    (tmp_path / "vocabulary.json").write_text("1" * MOST_BYTES)
+    (tmp_path / "notes.txt").write_bytes(b"\xff")
+    code = code_of("train.py", tmp_path)
+    assert list(code.files.items()) == [("train.py", "import b"), ("b.py", "B = 1"), ("model.yaml", "width: 8")]
+    assert code.left_out == ["notes.txt", "vocabulary.json"]
+    assert code_of(None, tmp_path) == Code()
     (tmp_path / "b.py").write_text("#" * MOST_BYTES)
     with pytest.raises(ConfigError, match=r"1 \.py files beside it have 1048584 bytes.*give -m MODULE"):
         code_of("train.py", tmp_path)

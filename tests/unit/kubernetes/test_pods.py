@@ -190,8 +190,8 @@ def test_an_image_that_takes_its_time_is_said_while_it_is_pulled() -> None:
 
 def test_a_node_runs_once_its_container_does() -> None:
     found = pod("Running", state=RUNNING, machine="node-0", podIPs=[{"ip": "10.244.0.9"}, {"ip": "fd00::9"}])
-    assert standing(JOB, found) == Running(("10.244.0.9", "fd00::9"), "node-0")
-    assert standing(None, found) == Running(("10.244.0.9", "fd00::9"), "node-0")  # its Job went first
+    assert standing(JOB, found) == Running("digits-x-3-abcde", "node-0")
+    assert standing(None, found) == Running("digits-x-3-abcde", "node-0")  # its Job went first
 
 
 @pytest.mark.parametrize(

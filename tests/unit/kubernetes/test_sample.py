@@ -85,3 +85,10 @@ def test_its_command_line_is_one_that_can_be_run() -> None:
     given = dict(flag.removeprefix("--").replace("-", "_").split("=", 1) for flag in command[2 : command.index("--")])
     config = JobConfig.from_texts(given, command[command.index("--") + 1 :])
     assert (config.engine, config.min_nodes, config.max_nodes) == ("kubernetes", 1, 3)
+    assert config.orphan_timeout >= 300, "a launcher that is moved may have its image pulled first"
+
+
+def test_its_launcher_is_named_among_containers_that_webhooks_put_there() -> None:
+    (job,) = objects(SAMPLE, "Job")
+    named = job["spec"]["template"]["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"]
+    assert named == launcher()["containers"][0]["name"]

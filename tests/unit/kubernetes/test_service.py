@@ -12,6 +12,7 @@ from elastic_launcher.engines.kubernetes.service import (
     coordinator_labels,
     new_service,
     read_record,
+    same_service,
     take_over,
     tell_status,
 )
@@ -44,6 +45,15 @@ def test_each_term_leads_to_its_own_pod_and_keeps_what_was_told() -> None:
         assert service["spec"]["selector"] == coordinator_labels(NAMES, term)
 
 
+def test_one_that_was_deleted_is_made_again_as_it_was() -> None:
+    service = served({}, new_service(NAMES, OWNER, {"control": 8080}), "1")
+    service = served(take_over(NAMES, read_record(service)), service, "2")
+    service = served(tell_status(read_record(service), {"step": 7}), service, "3")
+    again = same_service(NAMES, OWNER, {"control": 8080}, read_record(service))
+    assert (again["spec"], again["metadata"]["ownerReferences"]) == (service["spec"], [OWNER.reference()])
+    assert read_record(served({}, again, "3")) == read_record(service)
+
+
 def test_every_change_is_bound_to_what_was_read() -> None:
     found = Record("41", 2, "10.96.0.7", {}, "")
     assert take_over(NAMES, found)["metadata"]["resourceVersion"] == "41"
@@ -55,6 +65,13 @@ def test_a_status_that_nobody_can_read_is_none() -> None:
     for text in ("{", "[]", ""):
         service["metadata"]["annotations"]["elastic-launcher/status"] = text
         assert read_record(service).status == {}
+
+
+@pytest.mark.parametrize("text", ["x", "", "-1", "1.5"])
+def test_a_term_that_nobody_can_read_is_none(text: str) -> None:
+    service = served({}, new_service(NAMES, OWNER, {"control": 8080}), "1")
+    service["metadata"]["annotations"]["elastic-launcher/term"] = text
+    assert read_record(service).term == 0
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,10 @@ SAID = [
         Event("node_started", 0, 1, {"node": 2, "members": [3, 4, 5]}),
         "node 2 is starting (members 3-5); the others train on meanwhile",
     ),
+    (
+        Event("node_placed", 0, 1, {"node": 2, "pod": "bert-x-2-abcde", "machine": "m-1"}),
+        "node 2 runs in pod bert-x-2-abcde on machine m-1",
+    ),
     (Event("node_warm", 0, 1, {"node": 2}), "node 2 is ready to train"),
     (
         Event("coordinator_adopted", 0, 2, {"term": 2, "step": 41, "members": MEMBERS}),

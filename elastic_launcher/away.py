@@ -1,0 +1,38 @@
+"""Is what a disk or a store does not give now likely to be there in a moment?"""
+
+from __future__ import annotations
+
+import errno
+
+from elastic_launcher.options import ConfigError
+
+_LASTING = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+_LASTING |= {errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL}
+_LASTING_OF_STORES = {
+    "FileNotFoundError",
+    "NotFoundError",
+    "PermissionError",
+    "PermissionDeniedError",
+    "UnauthenticatedError",
+    "NoCredentialsError",
+}
+"""Names of the errors by which the libraries of stores say so."""
+
+
+class StoreAway(ConfigError):  # noqa: N818 - says what is the case
+    """A volume or a store can't be read or written now; what was asked for is right, as far as that is known."""
+
+
+def unavailable(message: str, error: OSError) -> ConfigError:
+    """Returns the error that says so: `StoreAway`, unless what was asked for can't be had by waiting.
+
+    Args:
+        message: What the user is told.
+        error: What the disk or the store has answered.
+    """
+    return StoreAway(message) if may_pass(error) else ConfigError(message)
+
+
+def may_pass(error: OSError) -> bool:
+    """Whether a disk or a store may give in a moment what it does not give now."""
+    return error.errno not in _LASTING and type(error.__cause__).__name__ not in _LASTING_OF_STORES

@@ -1,0 +1,50 @@
+"""Which machines do new nodes keep off, and how long is the next one put off, after machines have refused pods?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from elastic_launcher.engines.kubernetes.pods import Cause, Waiting
+
+KEEP_OFF_SECONDS = 120.0
+"""For how long new nodes keep off a silent machine: the cluster itself takes 50 s or so to see that it is."""
+LONGEST_REST = 60.0
+"""Seconds until a Job is made after machines have refused pods, one after another."""
+
+
+class Machines:
+    """What one job has met on machines lately.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._kept_off: dict[str, float] = {}
+        self._refusals = 0
+        self._rest = (0.0, "")
+
+    @property
+    def avoided(self) -> list[str]:
+        """Those that new nodes keep off, wherever others have room."""
+        return [machine for machine, since in self._kept_off.items() if self._clock() - since < KEEP_OFF_SECONDS]
+
+    @property
+    def resting(self) -> Waiting | None:
+        """What the next node waits for before its Job is made; None where it is made at once."""
+        until, why = self._rest
+        return Waiting(Cause.ROOM, f"a machine refused the last one: {why}") if self._clock() < until else None
+
+    def keep_off(self, pod: Mapping[str, Any] | None) -> None:
+        """Has new nodes keep off the machine of a pod that it did not end, did not take, or could not start."""
+        machine = pod["spec"].get("nodeName") if pod is not None else None
+        if machine:
+            self._kept_off[machine] = self._clock()
+
+    def rest(self, why: str) -> None:
+        """Has new Jobs made the later, the more machines have refused pods one after another."""
+        now, (until, _) = self._clock(), self._rest
+        self._refusals = self._refusals + 1 if now < until + LONGEST_REST else 1
+        self._rest = (now + min(LONGEST_REST, 2.0**self._refusals), why)
