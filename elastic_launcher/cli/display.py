@@ -102,7 +102,7 @@ class Display:
         if event.kind == "progress":
             self._tell_progress()
         elif event.kind not in SILENT and (line := describe(event)) is not None:
-            self._say(line, alarming=event.kind in ALARMING)
+            self._say(line + self._pod(event), alarming=event.kind in ALARMING)
 
     def script_line(self, rank: int | None, text: str) -> None:
         """Shows a line that a script wrote; of what it overwrote itself (a progress bar), the last state."""
@@ -112,6 +112,11 @@ class Display:
             self._console.print(Text(prefix, style="cyan") + Text.from_ansi(text), soft_wrap=True)
         else:
             _print(prefix + text, sys.stdout)
+
+    def _pod(self, event: Event) -> str:
+        """Returns under which name ``kubectl`` knows a node that failed, to follow the line that says so."""
+        node = self._state.nodes.get(event.get("node")) if event.kind in ("node_failed", "node_lost") else None
+        return f" (pod {node.pod})" if node is not None and node.pod else ""
 
     def _tell_progress(self) -> None:
         """Says where the training stands, if nobody sees it live and it was not said just now."""

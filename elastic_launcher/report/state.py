@@ -25,11 +25,13 @@ class NodeState:
         node: Its number.
         members: Its members' numbers.
         phase: ``starting``, ``warm`` (waits to be admitted), ``training``, ``leaving``, ``left``, ``failed``, ``lost``.
+        pod: The name of its pod in a cluster; "" elsewhere.
     """
 
     node: int
     members: tuple[int, ...]
     phase: str
+    pod: str = ""
 
     @property
     def is_there(self) -> bool:
@@ -224,8 +226,8 @@ def _form(state: JobState, event: Event, now: float) -> JobState:
     nodes = dict(state.nodes)
     for node in sorted({member["node"] for member in members}):
         own = tuple(member["member"] for member in members if member["node"] == node)
-        phase = "leaving" if node in nodes and nodes[node].phase == "leaving" else "training"
-        nodes[node] = NodeState(node, own, phase)
+        known = nodes.get(node, NodeState(node, own, "starting"))
+        nodes[node] = replace(known, members=own, phase="leaving" if known.phase == "leaving" else "training")
     return replace(
         state,
         last_at=now,
@@ -250,12 +252,15 @@ _PHASES = {
 
 
 def _follow_node(state: JobState, event: Event) -> JobState:
-    phase, number = _PHASES.get(event.kind), event["node"]
-    if phase is None:
-        return state
+    number = event["node"]
     known = state.nodes.get(number, NodeState(number, (), "starting"))
-    members = tuple(event.get("members") or known.members)
-    return replace(state, nodes={**state.nodes, number: NodeState(number, members, phase)})
+    if event.kind == "node_placed":
+        after = replace(known, pod=str(event.get("pod") or ""))
+    elif event.kind in _PHASES:
+        after = replace(known, members=tuple(event.get("members") or known.members), phase=_PHASES[event.kind])
+    else:
+        return state
+    return replace(state, nodes={**state.nodes, number: after})
 
 
 def fold(events: Iterable[Event]) -> JobState:

@@ -135,7 +135,10 @@ async def _own_pod(api: Api, namespace: str) -> Mapping[str, Any]:
 
 async def _pods_here(api: Api, namespace: str, host: str) -> Sequence[Mapping[str, Any]]:
     """Returns the pods that this may be: a host name of more than 63 characters is cut, and a template may set it."""
-    query = {"fieldSelector": f"status.podIP={_own_address(api.login.server)}"}
+    address = _own_address(api.login.server)
+    if not address:
+        return []
+    query = {"fieldSelector": f"status.podIP={address}"}
     pods = items_of(await api.request("GET", f"/api/v1/namespaces/{namespace}/pods", query=query))
     living = [one for one in pods if one["status"].get("phase") not in _FINISHED]  # addresses are used again
     return [one for one in living if one["metadata"]["name"].startswith(host) or one["spec"].get("hostname") == host]

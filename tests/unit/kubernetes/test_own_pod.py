@@ -81,6 +81,12 @@ def test_it_is_found_by_what_names_it(variable: str, monkeypatch: pytest.MonkeyP
     assert found_by("machine-1", pod("other"), pod(LONG)) == LONG
 
 
+def test_where_it_has_no_address_no_pod_is_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cluster, "login", Login("http://[::1]:9", "ml"))
+    with pytest.raises(ConfigError, match="set POD_NAME to its pod's name"):
+        found_by(LONG[:63], pod(LONG))
+
+
 @pytest.mark.parametrize("pods", [[], [pod("other")], [pod(LONG + "-a"), pod(LONG + "-b")]])
 def test_one_that_is_not_found_is_asked_for(pods: list[dict[str, Any]]) -> None:
     with pytest.raises(ConfigError, match="set POD_NAME to its pod's name"):

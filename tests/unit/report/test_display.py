@@ -13,6 +13,7 @@ from rich.console import Console
 
 from elastic_launcher.cli.display import Display, panel
 from elastic_launcher.config import JobConfig
+from elastic_launcher.events import Event
 from elastic_launcher.report.state import fold
 from tests.unit.report import jobs
 from tests.unit.report.terminals import ANSI, in_terminal, screen
@@ -55,6 +56,20 @@ def test_each_change_is_a_plain_line_of_ours(display: Display, capsys: pytest.Ca
     assert said[0].startswith("job bert started")
     assert "node 1 was given notice (signal): it leaves at the next step" in said
     assert said[-1] == "generation 3: 2 ranks on nodes 2, 3 from step 221 because a node was given notice; pause 12 ms"
+
+
+def test_a_node_that_fails_in_a_cluster_is_told_with_its_pod(
+    display: Display, capsys: pytest.CaptureFixture[str]
+) -> None:
+    display.feed(Event("node_started", 0.0, 0, {"node": 2, "members": [2]}))
+    display.feed(Event("node_placed", 1.0, 0, {"node": 2, "pod": "bert-x-2-abcde", "machine": "m-1"}))
+    display.feed(Event("node_lost", 2.0, 1, {"node": 2, "message": "node 2 was killed by SIGKILL"}))
+    display.feed(Event("node_lost", 2.0, 1, {"node": 3, "message": "node 3 was killed by SIGKILL"}))
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "elastic-launcher: node 2 runs in pod bert-x-2-abcde on machine m-1",
+        "elastic-launcher: node 2 was killed by SIGKILL (pod bert-x-2-abcde)",
+        "elastic-launcher: node 3 was killed by SIGKILL",
+    ]
 
 
 def test_progress_is_told_at_once_and_then_every_five_seconds_at_most(
