@@ -164,7 +164,9 @@ def test_a_job_without_any_quota_holds_no_pod_and_goes_on_once_there_is_some(sta
 
 
 def test_an_image_that_is_not_there_is_said_and_given_up_in_the_time_that_was_asked_for(stage: Stage) -> None:
+    (node,) = pods.python_pod(stage.space, "node", writable=[stage.folder])["spec"]["containers"]
     container = {"name": "main", "image": "localhost/none:1", "imagePullPolicy": "Never"}
+    container["volumeMounts"] = node["volumeMounts"]
     given = {"script": SCRIPT, "argument": options(stage.folder), "template": {"containers": [container]}}
     stage.launch("--nodes=1:1", "--pending-timeout=30s", **given)
     assert stage.wait() == 76

@@ -108,7 +108,8 @@ class Seat:
         try:
             made = await self._api.request("POST", self._services, same_service(self._names, owner, ports, self.record))
         except ApiError as error:
-            if error.status != CONFLICT:
+            # of a Service that is there the address is refused before the name, with another status
+            if error.status != CONFLICT and (error.away or await self._found() is None):
                 raise
             raise Deposed(f"another coordinator has made Service {self._names.service} anew") from error
         self.record = read_record(made)
@@ -123,12 +124,16 @@ class Seat:
         return self.record
 
     async def _find(self, owner: Owner, ports: Mapping[str, int]) -> Mapping[str, Any]:
+        found = await self._found()
+        return found or await self._api.request("POST", self._services, new_service(self._names, owner, ports))
+
+    async def _found(self) -> Mapping[str, Any] | None:
         try:
             return await self._api.request("GET", self._path)
         except ApiError as error:
             if error.status != NOT_FOUND:
                 raise
-        return await self._api.request("POST", self._services, new_service(self._names, owner, ports))
+            return None
 
     async def _tell(self, status: Mapping[str, Any]) -> None:
         try:
