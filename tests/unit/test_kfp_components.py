@@ -17,6 +17,7 @@ from kfp.compiler import Compiler
 
 import elastic_launcher
 from elastic_launcher import kfp as front
+from elastic_launcher.lint.pipeline import STEPS, UNCACHED
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = ROOT / "components" / "training"
@@ -113,7 +114,11 @@ def test_tasks_are_made_with_caching_off(name: str, tmp_path: Path) -> None:
 
 
 def test_caching_can_be_asked_for(tmp_path: Path) -> None:
-    assert only_task("elastic_train", tmp_path, cached=True)["cachingOptions"] == {"enableCache": True}
+    assert only_task("elastic_plan", tmp_path, cached=True)["cachingOptions"] == {"enableCache": True}
+
+
+def test_the_linter_knows_all_components() -> None:
+    assert set(STEPS) | set(UNCACHED) | {"elastic_verdict"} == set(front.COMPONENTS)
 
 
 def kind(given: Any) -> tuple[str, bool]:
@@ -126,7 +131,7 @@ def only_task(name: str, folder: Path, cached: bool = False) -> dict[str, Any]:
 
     @dsl.pipeline(name="one")
     def one():  # type: ignore[no-untyped-def]
-        task = getattr(front, name)()
+        task = getattr(front, name)(**({"exit_code": 0} if name == "elastic_verdict" else {}))
         if cached:
             task.set_caching_options(True)
 
