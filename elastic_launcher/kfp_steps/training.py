@@ -105,8 +105,17 @@ def _in_pod(given: Mapping[str, Any]) -> _Run:
             'release="exit" saves and ends the step then, elastic_train_distributed gives each node a pod of its own'
         )
     options["nodes"] = f"{given['min_nodes']}:{most}"
+    return _here(given, options)
+
+
+def _here(given: Mapping[str, Any], options: dict[str, object]) -> _Run:
+    """Nodes see all that the step sees.
+
+    The model of a job that outlives the step is kept beside its folder: a later step that finds it done has that too.
+    """
     options["data"] = given["data"].path if given.get("data") else None
-    return _Run(options, given["model"].path, given["work_dir"])
+    folder = given["work_dir"].rstrip("/")
+    return _Run(options, f"{folder}.model" if folder else given["model"].path, given["work_dir"])
 
 
 def _distributed(given: Mapping[str, Any]) -> _Run:
@@ -124,8 +133,7 @@ def _distributed(given: Mapping[str, Any]) -> _Run:
     if given["engine"] != "kubernetes":  # a laptop, where nodes are processes and see all that the step sees
         for key in ("pod_template", "node_image", "gpu_resource"):
             options[key] = None
-        options["data"] = given["data"].path if given.get("data") else None
-        return _Run(options, given["model"].path, given["work_dir"])
+        return _here(given, options)
     pod = own_pod()
     template = nodes_template(task, given["pod_template"], run_of(pod))
     if not (given["node_image"] or _image(template)) and image_of(pod).rpartition("/")[2] == BARE_IMAGE:

@@ -213,6 +213,16 @@ def test_an_artifact_without_a_way_is_refused_before_a_pod_is_made(step: Step) -
     assert not step.asked
 
 
+def test_a_job_that_was_done_before_gives_its_model_again(step: Step, tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    step.run("elastic_train", work_dir=f"{jobs}/trial-1")
+    Path(step.given["model"].path).unlink()
+    step.writes = {}  # as a launcher does that finds its job done
+    step.run("elastic_train", work_dir=f"{jobs}/trial-1")
+    assert Path(step.given["model"].path).read_text() == "weights"
+
+
 def test_two_iterations_and_a_retry(step: Step, claim: dict[str, Any], tmp_path: Path) -> None:
     folders = []
     for node_name in (
