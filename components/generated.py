@@ -19,6 +19,9 @@ from kfp.compiler import Compiler
 from elastic_launcher.kfp import COMPONENTS
 
 TRAINING = Path(__file__).with_name("training")
+CACHED = "cachingOptions:\n          enableCache: true\n"
+UNCACHED = "cachingOptions: {}\n"
+"""As the compiler writes it of a task with caching off."""
 MARK = "<!-- custom-content -->"
 
 
@@ -28,8 +31,9 @@ def component(name: str) -> Any:
 
 
 def write_yaml(name: str, path: Path) -> None:
-    """Compiles a component."""
+    """Compiles a component; run as a pipeline of its own, it is not answered from the cache either."""
     Compiler().compile(component(name), str(path))
+    path.write_text(path.read_text().replace(CACHED, UNCACHED))
 
 
 def readme(name: str, custom: str) -> str:
