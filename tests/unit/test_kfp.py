@@ -12,12 +12,15 @@ from kfp import compiler, dsl
 from components.training.elastic_train import example_pipelines
 from elastic_launcher.config import JobConfig
 from elastic_launcher.kfp import elastic_train, elastic_train_distributed
+from elastic_launcher.lint import lint
 from elastic_launcher.options import OPTIONS, ConfigError
 from elastic_launcher.step import left_behind, run_arguments
 from pipelines.digits_elastic.run import in_order
 from tests.unit.report import jobs
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden"
+PIPELINES = ("digits_elastic", "digits_search", "plan_train_evaluate", "text_tuning")
 KINDS = {
     "whole": "Integer",
     "seconds": "Float",
@@ -46,12 +49,19 @@ OWN_DEFAULTS = {"elastic_train": {}, "elastic_train_distributed": {"engine": "ku
 both = pytest.mark.parametrize("component", [elastic_train, elastic_train_distributed], ids=lambda one: one.name)
 
 
-def test_the_compiled_pipeline_is_the_golden_one(tmp_path: Path) -> None:
-    compiled = tmp_path / "digits_elastic.yaml"
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_compiled_pipeline_is_the_golden_one(name: str, tmp_path: Path) -> None:
+    compiled = tmp_path / f"{name}.yaml"
     # in a process of its own: hera, once imported, has long texts written in another style
-    module = [sys.executable, "-m", "pipelines.digits_elastic.pipeline", str(compiled)]
-    subprocess.run(module, check=True, cwd=GOLDEN.parents[1])
-    assert compiled.read_bytes() == (GOLDEN / "digits_elastic.yaml").read_bytes(), "`make golden` writes it anew"
+    subprocess.run([sys.executable, "-m", f"pipelines.{name}.pipeline", str(compiled)], check=True, cwd=ROOT)
+    assert compiled.read_bytes() == (GOLDEN / f"{name}.yaml").read_bytes(), "`make golden` writes it anew"
+
+
+def test_every_pipeline_has_a_golden_one_and_the_linter_finds_nothing() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.yaml")} == set(PIPELINES)
+    assert {path.parent.name for path in (ROOT / "pipelines").glob("*/pipeline.py")} == set(PIPELINES)
+    for name in PIPELINES:
+        assert lint({name: (GOLDEN / f"{name}.yaml").read_text()}) == []
 
 
 @pytest.mark.parametrize("pipeline", [example_pipelines.script_in_image, example_pipelines.script_in_pipeline])
