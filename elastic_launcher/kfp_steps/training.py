@@ -14,14 +14,15 @@ from typing import Any, NoReturn
 
 from elastic_launcher import __version__
 from elastic_launcher.checkpoint.storage import is_url
-from elastic_launcher.config import ExitCode
+from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.engines.kubernetes.identity import job_id_of
+from elastic_launcher.engines.kubernetes.template import node_container
 from elastic_launcher.engines.machine import gpus
 from elastic_launcher.kfp_steps.own_pod import image_of, own_pod, run_of
 from elastic_launcher.kfp_steps.release import CHOICES as RELEASES
 from elastic_launcher.kfp_steps.release import ended_by_shrink
 from elastic_launcher.kfp_steps.task_config import as_text, gpus_of, mounts_of, nodes_template
-from elastic_launcher.kfp_steps.travel import Meeting, fetch, model_place, read_beside, send
+from elastic_launcher.kfp_steps.travel import FIX, Meeting, fetch, model_place, read_beside, send
 from elastic_launcher.options import OPTIONS, ConfigError
 from elastic_launcher.step import Companion, StepFailed, Trained, left_behind, train
 
@@ -75,6 +76,7 @@ def train_step(given: Mapping[str, Any]) -> Outputs:
                 if value not in choices:
                     raise ConfigError(f"{name} is {value!r}: it must be {' or '.join(choices)}")
             run = _distributed(given) if "task_config" in given else _in_pod(given)
+            _check(given, run.options)
             done = _train(given, run, release)
             _take_model(given, run)
         code, reason = int(ExitCode.DONE), "done"
@@ -148,6 +150,9 @@ def _distributed(given: Mapping[str, Any]) -> _Run:
     common = folder or (f"{checkpoints.rstrip('/')}/artifacts" if checkpoints else "")
     meeting = Meeting(mounts_of(template), common)
     options |= {"pod_template": as_text(template), "checkpoint_dir": checkpoints}
+    if not checkpoints:
+        raise ConfigError(f"nodes need a place that they all see for checkpoints: {FIX}")
+    _check(given, options)  # before anything is copied
     output = model_place(given["model"], meeting)
     options["data"] = send(given["data"], meeting) if given.get("data") else None
     places = (output, str(options.get("data") or ""))
@@ -163,6 +168,18 @@ def _options(given: Mapping[str, Any]) -> dict[str, object]:
             value = given[option.key]
             found[option.key] = value or None if option.kind == "whole" else value
     return found
+
+
+def _check(given: Mapping[str, Any], options: Mapping[str, object]) -> None:
+    """Refuses here what the launcher would refuse, in its words.
+
+    Raises:
+        ConfigError: If the parameters are no job.
+    """
+    if bool(given["script"]) == bool(given["module"]):
+        raise ConfigError("give either script or module")
+    texts = {key: value for key, value in options.items() if value is not None and value is not False and value != ""}
+    JobConfig.from_texts(texts, ["-m", given["module"]] if given["module"] else [given["script"]])
 
 
 def _train(given: Mapping[str, Any], run: _Run, release: str) -> Trained:
@@ -231,7 +248,8 @@ def _scalars(done: Trained) -> tuple[int, int, float, int, str]:
 
 
 def _image(template: Mapping[str, Any]) -> str:
-    return str(next((one.get("image", "") for one in template["spec"].get("containers") or ()), ""))
+    containers = template["spec"].get("containers") or [{}]
+    return str(containers[node_container(template)].get("image", ""))
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import yaml
 from kfp import compiler, dsl
 
 from components.training.elastic_train import example_pipelines
+from components.training.elastic_train_distributed import example_pipelines as distributed_examples
 from elastic_launcher.config import JobConfig
 from elastic_launcher.kfp import elastic_train, elastic_train_distributed
 from elastic_launcher.lint import lint
@@ -64,10 +65,18 @@ def test_every_pipeline_has_a_golden_one_and_the_linter_finds_nothing() -> None:
         assert lint({name: (GOLDEN / f"{name}.yaml").read_text()}) == []
 
 
-@pytest.mark.parametrize("pipeline", [example_pipelines.script_in_image, example_pipelines.script_in_pipeline])
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        example_pipelines.script_in_image,
+        example_pipelines.script_in_pipeline,
+        distributed_examples.two_gpus_a_node,
+        distributed_examples.reported,
+    ],
+)
 def test_the_examples_compile(pipeline: Any, tmp_path: Path) -> None:
     compiler.Compiler().compile(pipeline, str(tmp_path / "example.yaml"))
-    assert (tmp_path / "example.yaml").stat().st_size > 0
+    assert lint({"example.yaml": (tmp_path / "example.yaml").read_text()}) == []
 
 
 def test_the_component_compiles_alone_and_needs_nothing_but_a_script(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -65,5 +64,4 @@ def test_the_launcher_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             log.append("hint_applied", 1, target_nodes=1)
             log.append("hint_applied", 1, target_nodes=1)
             assert launcher.told.wait(30)
-            time.sleep(0.05)
     assert launcher.sent == [signal.SIGTERM]

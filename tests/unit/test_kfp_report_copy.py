@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 
 import pytest
@@ -26,13 +26,18 @@ def test_all_of_the_report_goes_there(scheme: str, tmp_path: Path) -> None:
 def test_it_goes_there_while_the_run_goes_on_and_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_copy, "COPY_SECONDS", 0.02)
     job, place, story = tmp_path / "job", tmp_path / "elsewhere", jobs.resized()
+    copied = threading.Semaphore(0)
+
+    def copy_and_tell(folder: Path, place: str) -> None:
+        copy_report(folder, place)
+        copied.release()
+
+    monkeypatch.setattr(report_copy, "copy_report", copy_and_tell)
+    jobs.write(story.events[:10], job)
     run = [sys.executable, "-c", "input()"]
     with subprocess.Popen(run, stdin=subprocess.PIPE, text=True) as process, copied_to(str(place))(process, job):
-        jobs.write(story.events[:10], job)
-        until = time.monotonic() + 60
-        while not (place / "report.html").exists():
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        assert copied.acquire(timeout=60)
+        assert (place / "report.html").exists()
         jobs.write(story.events, job)
         process.communicate("\n")
     assert (place / "events.jsonl").read_bytes() == (job / "events.jsonl").read_bytes()
@@ -42,13 +47,18 @@ def test_a_place_that_can_not_be_written_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(report_copy, "COPY_SECONDS", 0.02)
-    jobs.write(jobs.resized().events, tmp_path / "job")
-    (tmp_path / "file").write_text("in the way")
-    copied, run = copied_to(str(tmp_path / "file")), [sys.executable, "-c", "input()"]
-    with subprocess.Popen(run, stdin=subprocess.PIPE, text=True) as process, copied(process, tmp_path / "job"):
-        time.sleep(0.3)
+    tries = threading.Semaphore(0)
+
+    def full(folder: Path, place: str) -> None:
+        tries.release()
+        raise OSError("no space left")
+
+    monkeypatch.setattr(report_copy, "copy_report", full)
+    run = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(run, stdin=subprocess.PIPE, text=True) as process, copied_to("/full")(process, tmp_path):
+        assert all(tries.acquire(timeout=60) for _ in range(3))
         process.communicate("\n")
-    assert 1 <= capsys.readouterr().out.count("can't be written") <= 2  # the last try tells it, too
+    assert capsys.readouterr().out.count("/full can't be written: no space left") == 2  # the last try tells it, too
 
 
 def test_a_run_that_was_refused_has_none(tmp_path: Path) -> None:

@@ -11,7 +11,13 @@ import pytest
 import yaml
 
 from elastic_launcher.config import JobConfig
+from elastic_launcher.engines import NodeSpec
+from elastic_launcher.engines.kubernetes.identity import Names, job_id_of, owner_of
+from elastic_launcher.engines.kubernetes.job import node_job
+from elastic_launcher.engines.kubernetes.plan import given_template, make_plan
+from elastic_launcher.engines.kubernetes.settle import Site
 from elastic_launcher.kfp_steps import training
+from elastic_launcher.kfp_steps.release import ended_by_shrink
 from elastic_launcher.options import command_line
 from elastic_launcher.step import StepFailed, Trained
 from tests.unit import kfp_bodies as bodies
@@ -128,7 +134,7 @@ def test_a_pod_that_keeps_its_gpus_says_so(step: Step, capsys: pytest.CaptureFix
     assert "a shrink frees none for others" in capsys.readouterr().out
     step.run("elastic_train", hints="hints.json", release="exit")
     assert "a shrink frees none for others" not in capsys.readouterr().out
-    assert step.asked["beside"] == [training.ended_by_shrink]
+    assert step.asked["beside"] == [ended_by_shrink]
 
 
 def test_a_failure_is_red_at_once(step: Step) -> None:
@@ -208,9 +214,61 @@ def test_data_and_model_travel_through_a_volume(step: Step, claim: dict[str, Any
 def test_an_artifact_without_a_way_is_refused_before_a_pod_is_made(step: Step) -> None:
     data = SimpleNamespace(path="/minio/digits", uri="minio://mlpipeline/digits")
     with pytest.raises(StepFailed, match="model: nodes have no way to .*mount a volume claim") as refused:
-        step.run("elastic_train_distributed", data=data)
+        step.run("elastic_train_distributed", data=data, checkpoint_dir="minio://mlpipeline/checkpoints")
     assert refused.value.exit_code == 2
     assert not step.asked
+
+
+@pytest.mark.parametrize("name", ["elastic_train", "elastic_train_distributed"])
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        ({"min_nodes": 3, "max_nodes": 2}, "--nodes is '3:2': it must be MIN:MAX"),
+        ({"min_nodes": 0}, "--nodes is '0:"),
+        ({"nproc_per_node": -1}, "--nproc-per-node is '-1': it must be a whole number, 1 or more"),
+        ({"share": "half"}, "--share is 'half'"),
+        ({"match": {"colour": "red"}}, "--match has the unknown key 'colour'"),
+        ({"require_hints": True}, "--require-hints needs --hints"),
+        ({"wait_for_quota": -1.0}, "--wait-for-quota is -1"),
+        ({"max_runtime": "soon"}, "--max-runtime is 'soon'"),
+        ({"metrics_port": 70000}, "--metrics-port is 70000"),
+        ({"checkpoint_every": "often"}, "--checkpoint-every is 'often'"),
+        ({"accept_changes": "everything"}, "--accept-changes is 'everything'"),
+        ({"module": "package.train"}, "give either script or module"),
+    ],
+)
+def test_a_bad_parameter_is_red_with_the_command_lines_message(
+    step: Step, claim: dict[str, Any], tmp_path: Path, name: str, parameters: dict[str, Any], told: str
+) -> None:
+    of_nodes = {"task_config": bodies.task(**claim), "shared_dir": f"{tmp_path}/work"}
+    with pytest.raises(StepFailed) as refused:
+        step.run(name, **parameters, **(of_nodes if name == "elastic_train_distributed" else {}))
+    assert told in str(refused.value)
+    assert refused.value.exit_code == 2
+    assert not step.asked
+    assert not list((tmp_path / "work").iterdir()), "nothing is copied before that"
+
+
+def test_nodes_without_a_place_for_checkpoints_are_refused(step: Step) -> None:
+    with pytest.raises(StepFailed, match="nodes need a place that they all see for checkpoints: mount a volume claim"):
+        step.run("elastic_train_distributed")
+
+
+def test_a_node_is_made_of_what_the_task_says(step: Step, claim: dict[str, Any], tmp_path: Path) -> None:
+    resources = {"limits": {"nvidia.com/gpu": "2", "memory": "8Gi"}, "requests": {"cpu": "1"}}
+    tolerations = [{"key": "gpu", "operator": "Exists"}]
+    task = bodies.task(**claim, resources=resources, tolerations=tolerations, env=[{"name": "REGION", "value": "eu"}])
+    step.run("elastic_train_distributed", task_config=task, max_nodes=4, shared_dir=f"{tmp_path}/work")
+    site = Site("ml", step.pod, owner_of(step.pod), Names(job_id_of(step.pod)), [], [])
+    plan = make_plan(step.config, given_template(step.config), site, "10.96.0.7")
+    job = node_job(plan, NodeSpec(1, 1, step.config.nproc_per_node))
+    assert job["metadata"]["labels"]["pipeline/runid"] == "run-1", "what elastic_cleanup looks for"
+    spec = job["spec"]["template"]["spec"]
+    assert spec["tolerations"] == tolerations
+    (container,) = spec["containers"]
+    assert container["resources"] == resources
+    assert {one["name"]: one.get("value") for one in container["env"]}["REGION"] == "eu"
+    assert claim["volume_mounts"][0] in container["volumeMounts"]
 
 
 def test_a_job_that_was_done_before_gives_its_model_again(step: Step, tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from elastic_launcher.kfp_steps.verdict import verdict_step
 from elastic_launcher.step import StepFailed
 
 
-def test_a_training_that_is_done_is_green() -> None:
+def test_a_training_that_is_done_is_green(capsys: pytest.CaptureFixture[str]) -> None:
     verdict_step(0, "done")
+    assert "the training is done" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("code", [1, 2, 70, 75, 76])
