@@ -47,13 +47,13 @@ class _Run:
         options: By the keys of the option table.
         output: Where the script leaves its model.
         work_dir: The run's folder; "" for a new one beside the step's artifacts.
-        leftovers: What is of no use once the step has ended well.
+        copy: The copy of the data set, which is of no use once the step has ended well; "" for none.
     """
 
     options: Mapping[str, object]
     output: str
     work_dir: str
-    leftovers: tuple[str, ...] = ()
+    copy: str = ""
 
 
 def train_step(given: Mapping[str, Any]) -> Outputs:
@@ -147,7 +147,7 @@ def _distributed(given: Mapping[str, Any]) -> _Run:
     folder = f"{given['shared_dir'].rstrip('/')}/{job}" if given["shared_dir"] else ""
     checkpoints = given["checkpoint_dir"] or (f"{folder}/checkpoints" if folder else "")
     # what both must see is where checkpoints go, if nothing else is said
-    common = folder or (f"{checkpoints.rstrip('/')}/artifacts" if checkpoints else "")
+    common = folder or (f"{checkpoints.rstrip('/')}/jobs/{job}" if checkpoints else "")
     meeting = Meeting(mounts_of(template), common)
     options |= {"pod_template": as_text(template), "checkpoint_dir": checkpoints}
     if not checkpoints:
@@ -155,9 +155,11 @@ def _distributed(given: Mapping[str, Any]) -> _Run:
     _check(given, options)  # before anything is copied
     output = model_place(given["model"], meeting)
     options["data"] = send(given["data"], meeting) if given.get("data") else None
-    places = (output, str(options.get("data") or ""))
-    leftovers = tuple(one for one in places if common and one.startswith(f"{common}/") and not is_url(one))
-    return _Run(options, output, given["work_dir"] or f"{SCRATCH}/{job}", leftovers)
+    data = str(options["data"] or "")
+    copy = data if data.startswith(f"{common}/") and not is_url(data) else ""
+    # an attempt that finds the events of the one before takes its nodes over; the launcher finds those under a URL
+    work_dir = given["work_dir"] or (f"{SCRATCH}/{job}" if is_url(common) else f"{common}/job")
+    return _Run(options, output, work_dir, copy)
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, object]:
@@ -210,8 +212,8 @@ def _take_model(given: Mapping[str, Any], run: _Run) -> None:
     text = read_beside(run.output, CLASSES)
     if text:
         _classify(given["classification"], text)
-    for place in run.leftovers:
-        _remove(Path(place))
+    if run.copy:
+        _remove(Path(run.copy))
 
 
 def _remove(path: Path) -> None:

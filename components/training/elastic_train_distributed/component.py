@@ -110,7 +110,7 @@ def elastic_train_distributed(
         share: Which part of the hint's entry is this job's, as 1/2.
         require_hints: Fail when there are no hints at the start.
         wait_for_quota: Seconds to wait, at the start, and later saved and without a node, until hints allow min_nodes.
-        work_dir: Folder for events, logs and report; without one, a folder of the step's own.
+        work_dir: Folder for events, logs and report; without one, a folder in shared_dir or checkpoint_dir.
         max_runtime: Time after which the training is saved and the step ends, as 30m or 12h; without it, no limit.
         metrics_port: Port of the step's pod at which the launcher answers Prometheus, at /metrics; 0 for none.
         start_timeout: Seconds after which a node that is not ready to train counts as failed.
