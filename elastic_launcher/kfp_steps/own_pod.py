@@ -15,6 +15,8 @@ from elastic_launcher.kube.login import Login, log_in
 from elastic_launcher.options import ConfigError
 
 Pod = Mapping[str, Any]
+KUBEFLOWS_NAME = "KFP_POD_NAME"
+"""In which Kubeflow names the pod; its host name has 63 characters at most, of a name that often has more."""
 
 
 def own_pod(login: Login | None = None) -> Pod:
@@ -27,7 +29,7 @@ def own_pod(login: Login | None = None) -> Pod:
         ConfigError: If this is no pod of a cluster, or the pod can't be read.
     """
     found = login or log_in()
-    name = os.environ.get(POD_VARIABLE) or socket.gethostname()
+    name = named().get(POD_VARIABLE) or socket.gethostname()
     path = f"/api/v1/namespaces/{found.namespace}/pods/{name}"
 
     async def read() -> Pod:
@@ -43,6 +45,12 @@ def own_pod(login: Login | None = None) -> Pod:
             f"the step runs in a pod, and namespace {found.namespace} has no pod {name}; on a machine of your own "
             'give engine="local"'
         ) from error
+
+
+def named(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Returns the variable by which a launcher knows the pod that it runs in, where anything names that."""
+    name = environment.get(POD_VARIABLE) or environment.get(KUBEFLOWS_NAME)
+    return {POD_VARIABLE: name} if name else {}
 
 
 def run_of(pod: Pod) -> str:

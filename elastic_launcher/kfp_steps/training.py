@@ -18,7 +18,7 @@ from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.engines.kubernetes.identity import job_id_of
 from elastic_launcher.engines.kubernetes.template import node_container
 from elastic_launcher.engines.machine import gpus
-from elastic_launcher.kfp_steps.own_pod import image_of, own_pod, run_of
+from elastic_launcher.kfp_steps.own_pod import image_of, named, own_pod, run_of
 from elastic_launcher.kfp_steps.release import CHOICES as RELEASES
 from elastic_launcher.kfp_steps.release import ended_by_shrink
 from elastic_launcher.kfp_steps.task_config import as_text, gpus_of, mounts_of, nodes_template
@@ -197,6 +197,7 @@ def _train(given: Mapping[str, Any], run: _Run, release: str) -> Trained:
         options={**run.options, "output": run.output},
         work_dir=run.work_dir,
         artifacts=str(Path(given["timeline"].path).parent),
+        environment=named(),
         beside=beside,
     )
 

@@ -141,7 +141,6 @@ def test_a_coordinator_that_ends_is_waited_for(cluster: Cluster, monkeypatch: py
 
 
 def test_a_refusal_is_red_with_its_reason(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_launcher.kube.api.PAUSES", ())
     cluster.status = 409
     with pytest.raises(StepFailed, match="elastic_cleanup: you may not"):
         clean(cluster, monkeypatch)
