@@ -7,12 +7,14 @@ nodes read and write it at its own URI, through fsspec. Where there is none, tha
 
 from __future__ import annotations
 
+import contextlib
+import os
 import posixpath
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from elastic_launcher.checkpoint.storage import RemoteFolder, StorageError, is_url, open_storage
 from elastic_launcher.options import ConfigError
@@ -154,14 +156,25 @@ def _upload(source: Path, url: str) -> None:
 
 
 def _download(url: str, target: Path) -> None:
+    """Copies an object, or all that is below its name; nothing where there is neither."""
     parent, _, name = url.rpartition("/")
     remote = RemoteFolder(parent)
-    with remote.opened() as storage:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError), remote.opened() as storage:
         top = posixpath.join(remote.root, name)
-        for path in storage.find(top):
-            inside = posixpath.relpath(path, top)
-            if inside.startswith(".."):
-                continue  # another object whose name begins alike
-            place = target if inside == "." else target / inside
-            place.parent.mkdir(parents=True, exist_ok=True)
-            storage.get_file(path, str(place))
+        below = [path for path in storage.find(top) if path.startswith(f"{top}/")]
+        if not below:  # a store's listing has no object of just that name
+            _get(storage, top, target)
+        for path in below:
+            _get(storage, path, target / posixpath.relpath(path, top))
+
+
+def _get(storage: Any, path: str, target: Path) -> None:
+    """Copies an object, so that a part of one is never taken for it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{target.name}.draft")
+    try:
+        storage.get_file(path, str(draft))
+        os.replace(draft, target)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ import pytest
 
 from elastic_launcher.kfp_steps.travel import Meeting, fetch, model_place, read_beside, send
 from elastic_launcher.options import ConfigError
+from tests.object_store import object_store
 
 
 def artifact(path: Path | str, uri: str = "minio://mlpipeline/x") -> Any:
@@ -61,6 +62,25 @@ def test_a_copy_goes_under_a_url_and_back(tmp_path: Path, as_folder: bool) -> No
     model = artifact(tmp_path / "back")
     fetch(place, model)
     assert (Path(model.path) / "part" if as_folder else Path(model.path)).read_text() == "pixels"
+
+
+@pytest.mark.parametrize("as_folder", [True, False])
+def test_a_copy_goes_to_an_object_store_and_back(tmp_path: Path, as_folder: bool) -> None:
+    made = tmp_path / "step" / "x"
+    (made if as_folder else made.parent).mkdir(parents=True)
+    (made / "part" if as_folder else made).write_text("pixels")
+    with object_store(tmp_path / "buckets") as store:
+        meeting = Meeting([], store.url)
+        place = send(artifact(made), meeting)
+        assert place == f"{store.url}/data"
+        back, none = artifact(tmp_path / "back"), artifact(tmp_path / "none")
+        fetch(place, back)
+        fetch(model_place(none, meeting), none)
+        assert read_beside(place, ".classes.json") == ""
+        (store.bucket / "jobs" / "digits" / "data.classes.json").write_text("{}")
+        assert read_beside(place, ".classes.json") == "{}"
+    assert (Path(back.path) / "part" if as_folder else Path(back.path)).read_text() == "pixels"
+    assert not Path(none.path).exists(), "the script left no model"
 
 
 def test_nodes_take_a_uri_that_can_be_opened() -> None:
