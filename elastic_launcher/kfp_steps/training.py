@@ -81,9 +81,9 @@ def train_step(given: Mapping[str, Any]) -> Outputs:
             _take_model(given, run)
         code, reason = int(ExitCode.DONE), "done"
     except StepFailed as failed:
-        _say(str(failed))
         if given["on_failure"] != "report":
             _end(failed)
+        _say(str(failed))
         done = left_behind(failed.folder or Path(given["work_dir"] or "nowhere"))
         code, reason = failed.exit_code, str(failed)
     _write(given, done)
@@ -92,6 +92,7 @@ def train_step(given: Mapping[str, Any]) -> Outputs:
 
 def _end(failed: StepFailed) -> NoReturn:
     if failed.exit_code in RETRIED:
+        _say(str(failed))
         sys.exit(int(failed.exit_code))
     raise failed
 
