@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PURE   := elastic_launcher/batch.py elastic_launcher/sampling.py elastic_launcher/config.py elastic_launcher/options.py elastic_launcher/events.py elastic_launcher/period.py elastic_launcher/hints elastic_launcher/checkpoint elastic_launcher/kube elastic_launcher/engines/kubernetes elastic_launcher/argo.py
 TWO    := --numprocesses 2 --dist loadgroup # local cases wait for processes most of the time
+IRS    := digits_elastic digits_search plan_train_evaluate text_tuning
 KNOWN  := settings=$$($(PYTHON) -m tests.cluster env) && eval "$$settings" # KUBECONFIG, and kubectl on the PATH
 
 .DEFAULT_GOAL := help
@@ -63,8 +64,9 @@ soak: $(STAMP) ## 100 launches that end well and badly, none of which may leave 
 chaos: $(STAMP) ## jobs to which all sorts of things happen at drawn moments (resumable: SEEDS=40-300; ARGS="--kills 50", "--resizes 1000")
 	$(BIN)/python -m tests.chaos $(or $(ARGS),--seeds $(or $(SEEDS),1-300) --at-once $(or $(AT_ONCE),1))
 
-golden: $(STAMP) ## write anew what is made from code and committed: compiled pipelines, Argo's templates, Hera's YAML
-	$(BIN)/python -m pipelines.digits_elastic.pipeline tests/golden/digits_elastic.yaml
+golden: $(STAMP) ## write anew what is made from code and committed: compiled pipelines, components' YAML and READMEs, Argo's templates, Hera's YAML
+	for name in $(IRS); do $(BIN)/python -m pipelines.$$name.pipeline tests/golden/$$name.yaml || exit; done
+	$(BIN)/python -m components.generated
 	$(BIN)/python -m elastic_launcher.argo manifests/argo
 	$(BIN)/python -m pipelines.hera_examples
 

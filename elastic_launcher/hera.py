@@ -25,8 +25,8 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.engines.kubernetes.pod import HOME
 from elastic_launcher.engines.kubernetes.template import PodFields, template_of
 from elastic_launcher.hints.reference import SCHEME
-from elastic_launcher.kfp import StepFailed, Trained, train
 from elastic_launcher.options import BY_KEY, OPTIONS, ConfigError, command_line, read_option
+from elastic_launcher.step import StepFailed, Trained, train
 
 __all__ = ["ElasticTrain", "PodFields", "StepFailed", "Trained", "elastic_train"]
 

@@ -45,7 +45,6 @@ def digits_elastic(
         work_dir=work_dir,
         name="digits",
     )
-    training.set_caching_options(False)
     verdict = evaluate(model=training.outputs["model"], digits=data.outputs["digits"])
     return verdict.outputs["Output"]
 

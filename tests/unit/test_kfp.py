@@ -6,16 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kfp import compiler
+import yaml
+from kfp import compiler, dsl
 
 from components.training.elastic_train import example_pipelines
+from components.training.elastic_train_distributed import example_pipelines as distributed_examples
 from elastic_launcher.config import JobConfig
-from elastic_launcher.kfp import elastic_train, left_behind, run_arguments
-from elastic_launcher.options import OPTIONS
+from elastic_launcher.kfp import elastic_train, elastic_train_distributed
+from elastic_launcher.lint import lint
+from elastic_launcher.options import OPTIONS, ConfigError
+from elastic_launcher.step import left_behind, run_arguments
 from pipelines.digits_elastic.run import in_order
 from tests.unit.report import jobs
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden"
+PIPELINES = ("digits_elastic", "digits_search", "plan_train_evaluate", "text_tuning")
 KINDS = {
     "whole": "Integer",
     "seconds": "Float",
@@ -29,25 +35,48 @@ KINDS = {
     "time": "String",
 }
 AS_ARTIFACTS = {"data", "output"}
+ELSEWHERE = {
+    "elastic_train": {"engine", "pod_template", "node_image", "gpu_resource", "pending_timeout", "min_wait"},
+    "elastic_train_distributed": {"resize", "rdzv_backend"},
+}
+"""Options that mean nothing where nodes are processes of the step's pod, or where they are pods."""
+OF_THE_STEP = {
+    "elastic_train": {"data", "min_nodes", "max_nodes", "release", "on_failure", "report_uri"},
+    "elastic_train_distributed": {
+        "data", "min_nodes", "max_nodes", "on_failure", "report_uri", "shared_dir", "task_config",
+    },
+}  # fmt: skip
+OWN_DEFAULTS = {"elastic_train": {}, "elastic_train_distributed": {"engine": "kubernetes", "nproc_per_node": 0}}
+both = pytest.mark.parametrize("component", [elastic_train, elastic_train_distributed], ids=lambda one: one.name)
 
 
-def defaults() -> dict[str, Any]:
-    """Returns what the component gives to the launcher when nothing is said."""
-    return {name: given.default for name, given in elastic_train.component_spec.inputs.items() if name != "data"}
-
-
-def test_the_compiled_pipeline_is_the_golden_one(tmp_path: Path) -> None:
-    compiled = tmp_path / "digits_elastic.yaml"
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_compiled_pipeline_is_the_golden_one(name: str, tmp_path: Path) -> None:
+    compiled = tmp_path / f"{name}.yaml"
     # in a process of its own: hera, once imported, has long texts written in another style
-    module = [sys.executable, "-m", "pipelines.digits_elastic.pipeline", str(compiled)]
-    subprocess.run(module, check=True, cwd=GOLDEN.parents[1])
-    assert compiled.read_bytes() == (GOLDEN / "digits_elastic.yaml").read_bytes(), "`make golden` writes it anew"
+    subprocess.run([sys.executable, "-m", f"pipelines.{name}.pipeline", str(compiled)], check=True, cwd=ROOT)
+    assert compiled.read_bytes() == (GOLDEN / f"{name}.yaml").read_bytes(), "`make golden` writes it anew"
 
 
-@pytest.mark.parametrize("pipeline", [example_pipelines.script_in_image, example_pipelines.script_in_pipeline])
+def test_every_pipeline_has_a_golden_one_and_the_linter_finds_nothing() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.yaml")} == set(PIPELINES)
+    assert {path.parent.name for path in (ROOT / "pipelines").glob("*/pipeline.py")} == set(PIPELINES)
+    for name in PIPELINES:
+        assert lint({name: (GOLDEN / f"{name}.yaml").read_text()}) == []
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        example_pipelines.script_in_image,
+        example_pipelines.script_in_pipeline,
+        distributed_examples.two_gpus_a_node,
+        distributed_examples.reported,
+    ],
+)
 def test_the_examples_compile(pipeline: Any, tmp_path: Path) -> None:
     compiler.Compiler().compile(pipeline, str(tmp_path / "example.yaml"))
-    assert (tmp_path / "example.yaml").stat().st_size > 0
+    assert lint({"example.yaml": (tmp_path / "example.yaml").read_text()}) == []
 
 
 def test_the_component_compiles_alone_and_needs_nothing_but_a_script(tmp_path: Path) -> None:
@@ -55,22 +84,46 @@ def test_the_component_compiles_alone_and_needs_nothing_but_a_script(tmp_path: P
     assert all(given.optional for given in elastic_train.component_spec.inputs.values())
 
 
-def test_every_option_is_a_parameter_of_the_same_kind() -> None:
-    inputs = elastic_train.component_spec.inputs
-    options = {option.key: option for option in OPTIONS if option.key not in AS_ARTIFACTS | {"nodes"}}
-    assert {name: inputs[name].type for name in options} == {key: KINDS[one.kind] for key, one in options.items()}
-    others = {"data", "min_nodes", "max_nodes"}
-    assert set(inputs) == set(options) | others
+@both
+def test_every_option_is_a_parameter_of_the_same_kind(component: Any) -> None:
+    inputs, name = component.component_spec.inputs, component.python_func.__name__
+    left_out = AS_ARTIFACTS | {"nodes"} | ELSEWHERE[name]
+    options = {option.key: option for option in OPTIONS if option.key not in left_out}
+    assert {key: inputs[key].type for key in options} == {key: KINDS[one.kind] for key, one in options.items()}
+    assert set(inputs) == set(options) | OF_THE_STEP[name]
 
 
-def test_the_parameters_defaults_are_the_options_defaults() -> None:
-    given = defaults()
-    nodes = f"{given.pop('min_nodes')}:{given.pop('max_nodes')}"
+@both
+def test_the_parameters_defaults_are_the_options_defaults(component: Any) -> None:
+    name = component.python_func.__name__
+    given = {key: one.default for key, one in component.component_spec.inputs.items() if key not in OF_THE_STEP[name]}
+    assert {key: given[key] for key in OWN_DEFAULTS[name]} == OWN_DEFAULTS[name]
+    given = {key: value for key, value in given.items() if key not in OWN_DEFAULTS[name]}
     given |= {
-        name: given[name] or None for name in ("max_failures", "metrics_port", "global_batch_size", "max_batch_per_gpu")
+        option.key: given[option.key] or None
+        for option in OPTIONS
+        if option.kind == "whole" and given.get(option.key) == 0
     }
-    argv = run_arguments("train.py", "", [], {**given, "nodes": nodes}, Path("unused"))
+    argv = run_arguments("train.py", "", [], given, Path("unused"))
     assert read(argv) == JobConfig.from_texts({}, ["train.py"])
+
+
+def test_an_accelerator_limit_is_of_the_pod_or_of_each_node(tmp_path: Path) -> None:
+    pod, node = (compiled(component, tmp_path) for component in (elastic_train, elastic_train_distributed))
+    wanted = {"count": "2", "resourceCount": "2", "resourceType": "nvidia.com/gpu", "type": "nvidia.com/gpu"}
+    for _, container in (pod, node):  # what is asked for is the same
+        assert container["resources"]["accelerator"] == wanted
+    assert "taskConfigPassthroughs" not in pod[0]
+    assert {one["field"]: one.get("applyToTask", False) for one in node[0]["taskConfigPassthroughs"]} == {
+        "RESOURCES": False,  # taken away from the step's pod, and handed to the nodes'
+        "KUBERNETES_TOLERATIONS": False,
+        "KUBERNETES_NODE_SELECTOR": False,
+        "KUBERNETES_AFFINITY": False,
+        "ENV": True,
+        "KUBERNETES_VOLUMES": True,
+    }
+    kinds = node[0]["inputDefinitions"]["parameters"]
+    assert [name for name, one in kinds.items() if one["parameterType"] == "TASK_CONFIG"] == ["task_config"]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +164,7 @@ def test_a_run_that_could_not_write_its_report_has_numbers_and_says_so(tmp_path:
 
 @pytest.mark.parametrize(("script", "module"), [("", ""), ("train.py", "package.train")])
 def test_script_and_module_exclude_each_other(script: str, module: str) -> None:
-    with pytest.raises(ValueError, match="either script or module"):
+    with pytest.raises(ConfigError, match="either script or module"):
         run_arguments(script, module, [], {}, Path("unused"))
 
 
@@ -123,10 +176,17 @@ def test_make_run_wants_its_sizes_in_order(seen: list[int], right: bool) -> None
     assert in_order([1, 3, 2], seen) is right
 
 
-def test_the_component_imports_nothing_but_kfp_at_the_top() -> None:
-    source = Path(elastic_train.python_func.__code__.co_filename).read_text()
-    top = [line for line in source.splitlines() if line.startswith(("import ", "from "))]
-    assert all(line.split()[1].split(".")[0] in {"typing", "kfp"} for line in top)
+def compiled(component: Any, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns component and container of a pipeline's one task, which asks for two GPUs."""
+
+    @dsl.pipeline(name="two-gpus")
+    def two_gpus():  # type: ignore[no-untyped-def]
+        component(script="train.py").set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(2)
+
+    compiler.Compiler().compile(two_gpus, str(folder / "two.yaml"))
+    document = next(yaml.safe_load_all((folder / "two.yaml").read_text()))
+    (found,) = document["components"].values()
+    return found, document["deploymentSpec"]["executors"][found["executorLabel"]]["container"]
 
 
 def read(argv: list[str]) -> JobConfig:

@@ -3,17 +3,18 @@
 from typing import Dict, List, NamedTuple, Optional
 
 from kfp import dsl
-from kfp.dsl import HTML, Dataset, Input, Markdown, Metrics, Model, Output
+from kfp.dsl import HTML, ClassificationMetrics, Dataset, Input, Markdown, Metrics, Model, Output
 
 
 @dsl.component(
     base_image="python:3.11",
-    packages_to_install=["elastic-launcher[kfp,torch]==0.1.0"],
+    packages_to_install=["elastic-launcher[kfp,kubernetes,storage,torch]==0.1.0"],
     install_kfp_package=False,
 )
 def elastic_train(
     model: Output[Model],
     metrics: Output[Metrics],
+    classification: Output[ClassificationMetrics],
     timeline: Output[HTML],
     summary: Output[Markdown],
     script: str = "",
@@ -21,11 +22,7 @@ def elastic_train(
     arguments: Optional[List[str]] = None,
     data: Optional[Input[Dataset]] = None,
     min_nodes: int = 1,
-    max_nodes: int = 1,
-    engine: str = "local",
-    pod_template: str = "",
-    node_image: str = "",
-    gpu_resource: str = "nvidia.com/gpu",
+    max_nodes: int = 0,
     nproc_per_node: int = 1,
     global_batch_size: int = 0,
     max_batch_per_gpu: int = 0,
@@ -38,8 +35,6 @@ def elastic_train(
     max_runtime: str = "",
     metrics_port: int = 0,
     start_timeout: float = 600,
-    pending_timeout: str = "",
-    min_wait: float = 300,
     orphan_timeout: float = 60,
     heartbeat_timeout: float = 10,
     progress_timeout: float = 60,
@@ -52,18 +47,31 @@ def elastic_train(
     checkpoint_dir: str = "",
     accept_changes: str = "",
     name: str = "",
+    release: str = "keep",
+    on_failure: str = "raise",
+    report_uri: str = "",
 ) -> NamedTuple(
     "Outputs",
-    [("world_size_final", int), ("resizes_total", int), ("goodput", float), ("steps", int), ("job_dir", str)],
+    [
+        ("world_size_final", int),
+        ("resizes_total", int),
+        ("goodput", float),
+        ("steps", int),
+        ("job_dir", str),
+        ("exit_code", int),
+        ("reason", str),
+    ],
 ):
     """Trains a PyTorch script on as many nodes as the quota hints allow right now, changing their number while it runs.
 
-    Every optimizer step uses exactly the global batch, whatever the number of nodes. The step is red when the training
-    failed, and its message then holds the script's last lines.
+    Nodes are processes of the step's own pod. Every optimizer step uses exactly the global batch, whatever the number
+    of nodes. The step is red when the training failed, and its log then ends with the script's last lines. A pod keeps
+    its GPUs to its end, so a shrink of the hint frees none for others, unless release says otherwise.
 
     Args:
         model: What the script writes to the path in the environment variable ELASTIC_OUTPUT.
         metrics: world_size_final, resizes_total, goodput, samples_per_second, steps, and the last values of job.log.
+        classification: The confusion matrix and ROC curve that the script writes beside its model.
         timeline: World size against the hints, pauses, loss and samples per second over time.
         summary: The same in a few lines.
         script: Path of the training script in the step's image, or the text of a script.
@@ -71,11 +79,7 @@ def elastic_train(
         arguments: Arguments of the script.
         data: Data set; the script finds its path in the environment variable ELASTIC_DATA.
         min_nodes: Fewest nodes that the training starts and goes on with.
-        max_nodes: Most nodes.
-        engine: Where nodes live: `local`, in the step's own container, or `kubernetes`, as pods of the cluster.
-        pod_template: With `kubernetes`: the nodes' pod template, a file or its YAML; what it says nothing of is added.
-        node_image: With `kubernetes`: what nodes run where the template names no image; without it, the step's image.
-        gpu_resource: With `kubernetes`: what the cluster calls a GPU, of which each rank gets one; `none` for none.
+        max_nodes: Most nodes; 0 for as many as the pod has GPUs for, and min_nodes where it has none.
         nproc_per_node: Processes on each node, one for a GPU.
         global_batch_size: Samples in each optimizer step, which elastic.init() reads; 0 where the script says it.
         max_batch_per_gpu: Most samples that one GPU takes at a time, read likewise; 0 where the script says it.
@@ -88,8 +92,6 @@ def elastic_train(
         max_runtime: Time after which the training is saved and the step ends, as 30m or 12h; without it, no limit.
         metrics_port: Port of the step's pod at which the launcher answers Prometheus, at /metrics; 0 for none.
         start_timeout: Seconds after which a node that is not ready to train counts as failed.
-        pending_timeout: How long a node may wait for a place in the cluster, as 90s or 30m; without it, no limit.
-        min_wait: Seconds that fewer than min_nodes hold places in a cluster before training; then they give them back.
         orphan_timeout: Seconds that nodes go on when the launcher can't be reached.
         heartbeat_timeout: Seconds without a sign of life after which a rank that others wait for counts as lost.
         progress_timeout: Seconds without progress in a step (or 10 usual steps) after which it counts as lost, too.
@@ -102,6 +104,10 @@ def elastic_train(
         checkpoint_dir: Folder or URL of the checkpoints; without it, a folder in the work directory.
         accept_changes: What may differ from the checkpoint that is gone on from, with commas between.
         name: The job's name; without one, that of the script or of the folder.
+        release: What a shrink of the hint does: `keep` goes on with fewer GPUs of the pod at work, `exit` saves and
+            ends the step with exit code 75, so that another try of it begins at the new size.
+        on_failure: `raise` makes the step red at once; `report` ends it green with its report, for elastic_verdict.
+        report_uri: Folder or URL to which the report goes while the step trains, and at its end however that is.
 
     Returns:
         world_size_final: Ranks at the end.
@@ -109,63 +115,14 @@ def elastic_train(
         goodput: Share of the wall time that was spent in steps that counted.
         steps: Optimizer steps done.
         job_dir: The folder with events, logs and report.
+        exit_code: 0, or with `report` how the training ended.
+        reason: Why it ended so, with the script's last lines.
     """
-    from pathlib import Path
+    given = dict(locals())
 
-    from elastic_launcher.kfp import train
+    from elastic_launcher.kfp_steps.training import train_step
 
-    done = train(
-        script=script,
-        module=module,
-        arguments=arguments or [],
-        options={
-            "nodes": f"{min_nodes}:{max_nodes}",
-            "engine": engine,
-            "pod_template": pod_template,
-            "node_image": node_image,
-            "gpu_resource": gpu_resource,
-            "nproc_per_node": nproc_per_node,
-            "global_batch_size": global_batch_size or None,
-            "max_batch_per_gpu": max_batch_per_gpu or None,
-            "hints": hints,
-            "match": match,
-            "share": share,
-            "require_hints": require_hints,
-            "wait_for_quota": wait_for_quota,
-            "max_runtime": max_runtime,
-            "metrics_port": metrics_port or None,
-            "start_timeout": start_timeout,
-            "pending_timeout": pending_timeout,
-            "min_wait": min_wait,
-            "orphan_timeout": orphan_timeout,
-            "heartbeat_timeout": heartbeat_timeout,
-            "progress_timeout": progress_timeout,
-            "grace_period": grace_period,
-            "resize": resize,
-            "rdzv_backend": rdzv_backend,
-            "max_failures": max_failures or None,
-            "checkpoint_every": checkpoint_every,
-            "keep_checkpoints": keep_checkpoints,
-            "checkpoint_dir": checkpoint_dir,
-            "accept_changes": accept_changes,
-            "data": data.path if data else None,
-            "output": model.path,
-            "name": name,
-        },
-        work_dir=work_dir,
-        artifacts=str(Path(timeline.path).parent),
-    )
-    for name, value in done.metrics.items():
-        metrics.log_metric(name, value)
-    Path(timeline.path).write_text(done.timeline, encoding="utf-8")
-    Path(summary.path).write_text(done.summary, encoding="utf-8")
-    return (
-        int(done.metrics["world_size_final"]),
-        int(done.metrics["resizes_total"]),
-        float(done.metrics["goodput"]),
-        int(done.metrics["steps"]),
-        done.work_dir,
-    )
+    return train_step(given)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,153 @@
+"""The elastic training step whose nodes are pods, as a lightweight Python component."""
+
+from typing import Dict, List, NamedTuple, Optional
+
+from kfp import dsl
+from kfp.dsl import HTML, ClassificationMetrics, Dataset, Input, Markdown, Metrics, Model, Output
+
+
+@dsl.component(
+    base_image="python:3.11",
+    packages_to_install=["elastic-launcher[kfp,kubernetes,storage,torch]==0.1.0"],
+    install_kfp_package=False,
+    task_config_passthroughs=[
+        dsl.TaskConfigField.RESOURCES,
+        dsl.TaskConfigField.KUBERNETES_TOLERATIONS,
+        dsl.TaskConfigField.KUBERNETES_NODE_SELECTOR,
+        dsl.TaskConfigField.KUBERNETES_AFFINITY,
+        dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.ENV, apply_to_task=True),
+        dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.KUBERNETES_VOLUMES, apply_to_task=True),
+    ],
+)
+def elastic_train_distributed(
+    model: Output[Model],
+    metrics: Output[Metrics],
+    classification: Output[ClassificationMetrics],
+    timeline: Output[HTML],
+    summary: Output[Markdown],
+    task_config: dsl.TaskConfig,
+    script: str = "",
+    module: str = "",
+    arguments: Optional[List[str]] = None,
+    data: Optional[Input[Dataset]] = None,
+    min_nodes: int = 1,
+    max_nodes: int = 0,
+    engine: str = "kubernetes",
+    pod_template: str = "",
+    node_image: str = "",
+    gpu_resource: str = "nvidia.com/gpu",
+    nproc_per_node: int = 0,
+    global_batch_size: int = 0,
+    max_batch_per_gpu: int = 0,
+    hints: str = "",
+    match: Optional[Dict[str, str]] = None,
+    share: str = "",
+    require_hints: bool = False,
+    wait_for_quota: float = 0,
+    work_dir: str = "",
+    max_runtime: str = "",
+    metrics_port: int = 0,
+    start_timeout: float = 600,
+    pending_timeout: str = "",
+    min_wait: float = 300,
+    orphan_timeout: float = 60,
+    heartbeat_timeout: float = 10,
+    progress_timeout: float = 60,
+    grace_period: float = 15,
+    max_failures: int = 0,
+    checkpoint_every: str = "",
+    keep_checkpoints: int = 2,
+    checkpoint_dir: str = "",
+    shared_dir: str = "",
+    accept_changes: str = "",
+    name: str = "",
+    on_failure: str = "raise",
+    report_uri: str = "",
+) -> NamedTuple(
+    "Outputs",
+    [
+        ("world_size_final", int),
+        ("resizes_total", int),
+        ("goodput", float),
+        ("steps", int),
+        ("job_dir", str),
+        ("exit_code", int),
+        ("reason", str),
+    ],
+):
+    """Trains a PyTorch script on as many nodes as the quota hints allow right now, changing their number while it runs.
+
+    Nodes are pods; the step itself is their coordinator and needs no GPU. What is set on the task is the nodes':
+    resources, tolerations, node selector and affinity theirs alone, environment and volumes theirs and the step's.
+    set_accelerator_limit(n) is the number of GPUs of each node. Every optimizer step uses exactly the global batch,
+    whatever the number of nodes. The step is red when the training failed, and its log then ends with the script's last
+    lines.
+
+    Args:
+        model: What the script writes to the path, or URL, in the environment variable ELASTIC_OUTPUT.
+        metrics: world_size_final, resizes_total, goodput, samples_per_second, steps, and the last values of job.log.
+        classification: The confusion matrix and ROC curve that the script writes beside its model.
+        timeline: World size against the hints, pauses, loss and samples per second over time.
+        summary: The same in a few lines.
+        task_config: What is set on the task; Kubeflow fills it in.
+        script: Path of the training script in the step's image, or the text of a script.
+        module: Module to train with instead of a script, as after python -m.
+        arguments: Arguments of the script.
+        data: Data set; the script finds its path, or URL, in the environment variable ELASTIC_DATA.
+        min_nodes: Fewest nodes that the training starts and goes on with.
+        max_nodes: Most nodes; 0 for no more than min_nodes.
+        engine: Where nodes live: `kubernetes`, or `local`, in the step itself, to try a pipeline on a laptop.
+        pod_template: The nodes' pod template, a file or its YAML, for what a task can't say (labels, image, priority
+            class); where it says what the task says too, it holds.
+        node_image: What nodes run: an image with this version of elastic-launcher and what the script imports; without
+            it the image of the template, or of the step where that is one of yours.
+        gpu_resource: What the cluster calls a GPU, of which each rank gets one; `none` for none.
+        nproc_per_node: Processes on each node, one for a GPU; 0 for as many as set_accelerator_limit gives, or else 1.
+        global_batch_size: Samples in each optimizer step, which elastic.init() reads; 0 where the script says it.
+        max_batch_per_gpu: Most samples that one GPU takes at a time, read likewise; 0 where the script says it.
+        hints: Quota hints that are followed while the training runs; without any, max_nodes are used.
+        match: What the hints are matched by, such as queue and pipeline.
+        share: Which part of the hint's entry is this job's, as 1/2.
+        require_hints: Fail when there are no hints at the start.
+        wait_for_quota: Seconds to wait, at the start, and later saved and without a node, until hints allow min_nodes.
+        work_dir: Folder for events, logs and report; without one, a folder in shared_dir or checkpoint_dir.
+        max_runtime: Time after which the training is saved and the step ends, as 30m or 12h; without it, no limit.
+        metrics_port: Port of the step's pod at which the launcher answers Prometheus, at /metrics; 0 for none.
+        start_timeout: Seconds after which a node that is not ready to train counts as failed.
+        pending_timeout: How long a node may wait for a place in the cluster, as 90s or 30m; without it, no limit.
+        min_wait: Seconds that fewer than min_nodes hold places in a cluster before training; then they give them back.
+        orphan_timeout: Seconds that nodes go on when the launcher can't be reached.
+        heartbeat_timeout: Seconds without a sign of life after which a rank that others wait for counts as lost.
+        progress_timeout: Seconds without progress in a step (or 10 usual steps) after which it counts as lost, too.
+        grace_period: Seconds from a node's notice until it may be killed.
+        max_failures: Exceptions of the script within an hour that cost the node only; 0 ends the training at the first.
+        checkpoint_every: How often the training is saved, as 30s, 5m or 100 steps; without it, as its cost allows.
+        keep_checkpoints: How many checkpoints are kept.
+        checkpoint_dir: Folder or URL of the checkpoints that step and nodes see; without it, a folder in shared_dir.
+        shared_dir: Folder of a volume that is mounted on the task, or URL, by which data and model travel; each job has
+            a folder of its own there, over all attempts and apart from those of other iterations of a loop.
+        accept_changes: What may differ from the checkpoint that is gone on from, with commas between.
+        name: The job's name; without one, that of the script or of the folder.
+        on_failure: `raise` makes the step red at once; `report` ends it green with its report, for elastic_verdict.
+        report_uri: Folder or URL to which the report goes while the step trains, and at its end however that is.
+
+    Returns:
+        world_size_final: Ranks at the end.
+        resizes_total: How often the number of nodes changed.
+        goodput: Share of the wall time that was spent in steps that counted.
+        steps: Optimizer steps done.
+        job_dir: The folder with events, logs and report.
+        exit_code: 0, or with `report` how the training ended.
+        reason: Why it ended so, with the script's last lines.
+    """
+    given = dict(locals())
+
+    from elastic_launcher.kfp_steps.training import train_step
+
+    return train_step(given)
+
+
+if __name__ == "__main__":
+    from kfp.compiler import Compiler
+
+    Compiler().compile(elastic_train_distributed, package_path=__file__.replace(".py", ".yaml"))

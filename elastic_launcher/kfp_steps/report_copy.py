@@ -1,0 +1,82 @@
+"""Keeps a copy of a run's report elsewhere while it trains: Kubeflow shows nothing of a step before that ends well."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from elastic_launcher.checkpoint.storage import RemoteFolder, is_url
+from elastic_launcher.events import EventError
+from elastic_launcher.report import write_report
+from elastic_launcher.step import Companion
+
+COPY_SECONDS = 30.0
+"""Between copies, as between the log's lines of progress."""
+FILES = ("report.html", "report.md", "metrics.json", "events.jsonl")
+
+
+def copied_to(place: str) -> Companion:
+    """Returns what copies a run's report to a folder or URL, every :data:`COPY_SECONDS` and at the end."""
+
+    @contextlib.contextmanager
+    def beside(process: subprocess.Popen[str], folder: Path) -> Iterator[None]:
+        over = threading.Event()
+
+        def follow() -> None:
+            told = ""
+            while not over.wait(COPY_SECONDS):
+                told = _try(folder, place, told)
+
+        thread = threading.Thread(target=follow, name="report-copy", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            process.wait()
+            _try(folder, place, "")
+
+    return beside
+
+
+def copy_report(folder: Path, place: str) -> None:
+    """Copies a run's report, made of its events so far; nothing where there are none yet.
+
+    Raises:
+        EventError: If the events can't be read.
+        OSError: If the report can't be written there.
+    """
+    if not (folder / "events.jsonl").exists():
+        return
+    with tempfile.TemporaryDirectory(prefix="elastic-report-") as name:
+        draft = Path(name)
+        shutil.copyfile(folder / "events.jsonl", draft / "events.jsonl")
+        write_report(draft)
+        if is_url(place):
+            remote = RemoteFolder(place)
+            with remote.opened() as storage:
+                storage.makedirs(remote.root, exist_ok=True)
+                for file in FILES:
+                    storage.put_file(str(draft / file), posixpath.join(remote.root, file))
+            return
+        Path(place).mkdir(parents=True, exist_ok=True)
+        for file in FILES:
+            shutil.copyfile(draft / file, Path(place) / file)
+
+
+def _try(folder: Path, place: str, told: str) -> str:
+    """Copies it, or says once what keeps it from that: the training goes on. Returns what was said."""
+    try:
+        copy_report(folder, place)
+    except (OSError, EventError, ValueError) as error:
+        if str(error) != told:
+            print(f"elastic-launcher: report_uri {place} can't be written: {error}", flush=True)
+        return str(error)
+    return ""

@@ -1,0 +1,135 @@
+"""What do the nodes' pods have of what the author set on the task, whose configuration is handed to the step?
+
+The law: all that the task says is in the nodes' pod, and where the pod template says the same thing, the template's is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from elastic_launcher.engines.kubernetes.identity import RUN_LABEL
+from elastic_launcher.engines.kubernetes.template import (
+    Document,
+    PodFields,
+    node_container,
+    read_template,
+    template_of,
+)
+from elastic_launcher.options import BY_KEY, ConfigError, holds_text
+
+_MERGED = ("env", "volumes", "volumeMounts", "tolerations")
+"""Lists of which both may have members; those of one key are the template's alone."""
+_OWN = ("emptyDir", "ephemeral")
+"""Volumes that come and go with a pod."""
+_KEYS = {"env": "name", "volumes": "name", "volumeMounts": "mountPath"}
+
+
+class TaskConfig(Protocol):
+    """What Kubeflow hands over (``dsl.TaskConfig``); each is None, or empty, where the author set nothing."""
+
+    affinity: dict[str, Any] | None
+    tolerations: list[dict[str, Any]] | None
+    node_selector: dict[str, str] | None
+    env: list[dict[str, Any]] | None
+    volumes: list[dict[str, Any]] | None
+    volume_mounts: list[dict[str, Any]] | None
+    resources: dict[str, Any] | None
+
+
+def nodes_template(task: TaskConfig, pod_template: str, run: str = "") -> Document:
+    """Returns the pod template of the nodes.
+
+    Args:
+        task: What the author set on the task.
+        pod_template: File or text of a pod template, or "".
+        run: The run's id, for a label; "" for none.
+
+    Raises:
+        ConfigError: If the template can't be read, or is none.
+    """
+    fields = PodFields(
+        env=task.env or (),
+        resources=task.resources or {},
+        volumes=task.volumes or (),
+        volume_mounts=task.volume_mounts or (),
+        tolerations=task.tolerations or (),
+        node_selector=task.node_selector or {},
+        affinity=task.affinity or {},
+        labels={RUN_LABEL: run} if run else {},
+    )
+    of_task = template_of(fields)
+    if not pod_template:
+        return of_task
+    template = _read(pod_template)
+    template["spec"].setdefault("containers", [{"name": of_task["spec"]["containers"][0]["name"]}])
+    container = template["spec"]["containers"][node_container(template)]
+    theirs = of_task["spec"].pop("containers")[0]
+    _add(template["metadata"], of_task["metadata"])
+    _add(template["spec"], of_task["spec"])
+    _add(container, {key: value for key, value in theirs.items() if key != "name"})
+    return template
+
+
+def gpus_of(resources: Mapping[str, Any] | None, given: str) -> tuple[str, int | None]:
+    """Returns what a GPU is called, and how many a task asks for (``set_accelerator_limit``); None where it does not.
+
+    Args:
+        resources: Of the task.
+        given: What the author says a GPU is called; the option's default gives way to what the task has.
+
+    Raises:
+        ConfigError: If the task asks for another kind than the author says, or for what is no number.
+    """
+    limits = (resources or {}).get("limits") or {}
+    # as cpu, memory and hugepages-2Mi have no domain, and GPUs always have one
+    asked = [name for name in limits if "/" in name]
+    if not asked:
+        return given, None
+    if len(asked) > 1 or (given not in asked and given != BY_KEY["gpu_resource"].default):
+        raise ConfigError(
+            f"gpu_resource is {given!r}, and the task asks for {', '.join(asked)}: give the name of one of them, alone"
+        )
+    count = str(limits[asked[0]])
+    if not count.isdecimal() or int(count) < 1:
+        raise ConfigError(f"the task asks for {count!r} {asked[0]}; it must be a whole number, 1 or more, as a str")
+    return asked[0], int(count)
+
+
+def mounts_of(template: Mapping[str, Any]) -> Sequence[str]:
+    """Returns where a node sees volumes that others see as well."""
+    containers = template["spec"].get("containers") or ()
+    found = containers[node_container(template)] if containers else {}
+    own = {one["name"] for one in template["spec"].get("volumes") or () if any(kind in one for kind in _OWN)}
+    return [one["mountPath"] for one in found.get("volumeMounts") or () if one["name"] not in own]
+
+
+def _read(pod_template: str) -> Document:
+    try:
+        text = pod_template if holds_text(pod_template) else Path(pod_template).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"pod_template {pod_template} can't be read: {error}") from error
+    try:
+        return read_template(text)
+    except ConfigError as error:
+        raise ConfigError(f"pod_template: {error}") from error
+
+
+def _add(template: Document, task: Mapping[str, Any]) -> None:
+    """Adds to a part of the template what the task says and the template does not."""
+    for key, value in task.items():
+        there = template.get(key)
+        if not there:
+            template[key] = value
+        elif key in _MERGED:
+            named = {one.get(_KEYS.get(key, "")) for one in there} - {None}
+            template[key] = [*there, *(one for one in value if one.get(_KEYS.get(key, "")) not in named)]
+        elif isinstance(value, Mapping) and key != "affinity":
+            _add(there, value)
+
+
+def as_text(template: Mapping[str, Any]) -> str:
+    """Returns a template as the option takes it."""
+    return json.dumps(template)

@@ -1,0 +1,269 @@
+"""The body of ``elastic_train`` and ``elastic_train_distributed``: parameters in, the step's outputs out."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from elastic_launcher import __version__
+from elastic_launcher.checkpoint.storage import is_url
+from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.engines.kubernetes.identity import job_id_of
+from elastic_launcher.engines.kubernetes.template import node_container
+from elastic_launcher.engines.machine import gpus
+from elastic_launcher.kfp_steps.own_pod import image_of, named, own_pod, run_of
+from elastic_launcher.kfp_steps.release import CHOICES as RELEASES
+from elastic_launcher.kfp_steps.release import ended_by_shrink
+from elastic_launcher.kfp_steps.task_config import as_text, gpus_of, mounts_of, nodes_template
+from elastic_launcher.kfp_steps.travel import FIX, Meeting, fetch, model_place, read_beside, send
+from elastic_launcher.options import OPTIONS, ConfigError
+from elastic_launcher.step import Companion, StepFailed, Trained, left_behind, train
+
+FAILURES = ("raise", "report")
+"""What ``on_failure`` may be: red at once, or green with a report that ``elastic_verdict`` turns red."""
+RETRIED = (ExitCode.STOPPED, ExitCode.NO_QUOTA)
+"""How a step ends that another attempt would help."""
+BARE_IMAGE = "python:3.11"
+"""What the components run in by default: the launcher is installed when the step starts, which nodes don't do."""
+SCRATCH = "/tmp/elastic-launcher"
+CLASSES = ".classes.json"
+"""What a script's confusion matrix and ROC curve are beside its model: ``labels``, ``matrix``; ``roc``."""
+
+Outputs = tuple[int, int, float, int, str, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What a step has its launcher do.
+
+    Attributes:
+        options: By the keys of the option table.
+        output: Where the script leaves its model.
+        work_dir: The run's folder; "" for a new one beside the step's artifacts.
+        copy: The copy of the data set, which is of no use once the step has ended well; "" for none.
+    """
+
+    options: Mapping[str, object]
+    output: str
+    work_dir: str
+    copy: str = ""
+
+
+def train_step(given: Mapping[str, Any]) -> Outputs:
+    """Trains, and fills the step's artifacts.
+
+    Args:
+        given: The component's parameters and artifacts, by name.
+
+    Returns:
+        The component's scalar outputs, in their order.
+
+    Raises:
+        StepFailed: If the training did not end well, and that is not to be reported.
+        SystemExit: Likewise, with the launcher's exit code, where another attempt would help.
+    """
+    try:
+        with _refusals():
+            failure, release = given["on_failure"], given.get("release", RELEASES[0])
+            for name, value, choices in (("on_failure", failure, FAILURES), ("release", release, RELEASES)):
+                if value not in choices:
+                    raise ConfigError(f"{name} is {value!r}: it must be {' or '.join(choices)}")
+            run = _distributed(given) if "task_config" in given else _in_pod(given)
+            _check(given, run.options)
+            done = _train(given, run, release)
+            _take_model(given, run)
+        code, reason = int(ExitCode.DONE), "done"
+    except StepFailed as failed:
+        if given["on_failure"] != "report":
+            _end(failed)
+        _say(str(failed))
+        done = left_behind(failed.folder or Path(given["work_dir"] or "nowhere"))
+        code, reason = failed.exit_code, str(failed)
+    _write(given, done)
+    return (*_scalars(done), code, reason)
+
+
+def _end(failed: StepFailed) -> NoReturn:
+    if failed.exit_code in RETRIED:
+        _say(str(failed))
+        sys.exit(int(failed.exit_code))
+    raise failed
+
+
+def _in_pod(given: Mapping[str, Any]) -> _Run:
+    """Nodes are processes of the step's own pod, as many as it has GPUs where nobody says how many."""
+    options = _options(given)
+    ranks = given["nproc_per_node"]
+    most = given["max_nodes"] or max(given["min_nodes"], len(gpus()) // max(1, ranks))
+    if given["hints"] and given["release"] == "keep" and most > given["min_nodes"]:
+        _say(
+            "nodes are processes of this step's pod, which keeps its GPUs to its end: a shrink frees none for others; "
+            'release="exit" saves and ends the step then, elastic_train_distributed gives each node a pod of its own'
+        )
+    options["nodes"] = f"{given['min_nodes']}:{most}"
+    return _here(given, options)
+
+
+def _here(given: Mapping[str, Any], options: dict[str, object]) -> _Run:
+    """Nodes see all that the step sees.
+
+    The model of a job that outlives the step is kept beside its folder: a later step that finds it done has that too.
+    """
+    options["data"] = given["data"].path if given.get("data") else None
+    folder = given["work_dir"].rstrip("/")
+    return _Run(options, f"{folder}.model" if folder else given["model"].path, given["work_dir"])
+
+
+def _distributed(given: Mapping[str, Any]) -> _Run:
+    """Nodes are pods, made of what the author has set on the task; the step's own pod is the coordinator's."""
+    options = _options(given)
+    task = given["task_config"]
+    resource, asked = gpus_of(task.resources, given["gpu_resource"])
+    ranks = given["nproc_per_node"] or asked or 1
+    if asked is not None and ranks != asked:
+        raise ConfigError(
+            f"nproc_per_node is {ranks}, and set_accelerator_limit gives each node {asked} GPUs: leave one of them out"
+        )
+    options |= {"nproc_per_node": ranks, "gpu_resource": resource}
+    options["nodes"] = f"{given['min_nodes']}:{given['max_nodes'] or given['min_nodes']}"
+    if given["engine"] != "kubernetes":  # a laptop, where nodes are processes and see all that the step sees
+        for key in ("pod_template", "node_image", "gpu_resource"):
+            options[key] = None
+        return _here(given, options)
+    pod = own_pod()
+    template = nodes_template(task, given["pod_template"], run_of(pod))
+    if not (given["node_image"] or _image(template)) and image_of(pod).rpartition("/")[2] == BARE_IMAGE:
+        raise ConfigError(
+            f"nodes would run {image_of(pod)}, which has no elastic-launcher: give node_image, an image that has "
+            f"elastic-launcher[torch] {__version__} and what the script imports"
+        )
+    job = job_id_of(pod, given["name"])
+    folder = f"{given['shared_dir'].rstrip('/')}/{job}" if given["shared_dir"] else ""
+    checkpoints = given["checkpoint_dir"] or (f"{folder}/checkpoints" if folder else "")
+    # what both must see is where checkpoints go, if nothing else is said
+    common = folder or (f"{checkpoints.rstrip('/')}/jobs/{job}" if checkpoints else "")
+    meeting = Meeting(mounts_of(template), common)
+    options |= {"pod_template": as_text(template), "checkpoint_dir": checkpoints}
+    if not checkpoints:
+        raise ConfigError(f"nodes need a place that they all see for checkpoints: {FIX}")
+    _check(given, options)  # before anything is copied
+    output = model_place(given["model"], meeting)
+    options["data"] = send(given["data"], meeting) if given.get("data") else None
+    data = str(options["data"] or "")
+    copy = data if data.startswith(f"{common}/") and not is_url(data) else ""
+    # an attempt that finds the events of the one before takes its nodes over; the launcher finds those under a URL
+    work_dir = given["work_dir"] or (f"{SCRATCH}/{job}" if is_url(common) else f"{common}/job")
+    return _Run(options, output, work_dir, copy)
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, object]:
+    """Returns the options that the component's parameters give; 0 stands for none where the option is 1 or more."""
+    found: dict[str, object] = {}
+    for option in OPTIONS:
+        if option.key in given and option.key not in ("script", "module", "arguments", "work_dir", "data"):
+            value = given[option.key]
+            found[option.key] = value or None if option.kind == "whole" else value
+    return found
+
+
+def _check(given: Mapping[str, Any], options: Mapping[str, object]) -> None:
+    """Refuses here what the launcher would refuse, in its words.
+
+    Raises:
+        ConfigError: If the parameters are no job.
+    """
+    if bool(given["script"]) == bool(given["module"]):
+        raise ConfigError("give either script or module")
+    texts = {key: value for key, value in options.items() if value is not None and value is not False and value != ""}
+    JobConfig.from_texts(texts, ["-m", given["module"]] if given["module"] else [given["script"]])
+
+
+def _train(given: Mapping[str, Any], run: _Run, release: str) -> Trained:
+    beside: list[Companion] = [ended_by_shrink] if release == "exit" else []
+    if given["report_uri"]:
+        from elastic_launcher.kfp_steps.report_copy import copied_to
+
+        beside.append(copied_to(given["report_uri"]))
+    return train(
+        script=given["script"],
+        module=given["module"],
+        arguments=given["arguments"] or [],
+        options={**run.options, "output": run.output},
+        work_dir=run.work_dir,
+        artifacts=str(Path(given["timeline"].path).parent),
+        environment=named(),
+        beside=beside,
+    )
+
+
+def _take_model(given: Mapping[str, Any], run: _Run) -> None:
+    """Brings model and classification where the next step finds them, and says what the model is made with."""
+    model = given["model"]
+    fetch(run.output, model)
+    model.framework = "pytorch"
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        model.metadata["framework_version"] = importlib.metadata.version("torch")
+    model.metadata["elastic_launcher_version"] = __version__
+    text = read_beside(run.output, CLASSES)
+    if text:
+        _classify(given["classification"], text)
+    if run.copy:
+        _remove(Path(run.copy))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _classify(classification: Any, text: str) -> None:
+    """Fills the step's classification; what is no such thing is told, and costs the training nothing."""
+    try:
+        found = json.loads(text)
+        if "matrix" in found:
+            classification.log_confusion_matrix([str(one) for one in found["labels"]], found["matrix"])
+        for one in found.get("roc", ()):
+            classification.log_roc_data_point(one["fpr"], one["tpr"], one["threshold"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        _say(f"ELASTIC_OUTPUT{CLASSES} can't be shown ({type(error).__name__}: {error}): {{labels, matrix, roc}}")
+
+
+def _write(given: Mapping[str, Any], done: Trained) -> None:
+    for name, value in done.metrics.items():
+        given["metrics"].log_metric(name, value)
+    Path(given["timeline"].path).write_text(done.timeline, encoding="utf-8")
+    Path(given["summary"].path).write_text(done.summary, encoding="utf-8")
+    _say(f"summary:\n{done.summary}")
+
+
+def _scalars(done: Trained) -> tuple[int, int, float, int, str]:
+    found = done.metrics
+    numbers = int(found["world_size_final"]), int(found["resizes_total"]), float(found["goodput"]), int(found["steps"])
+    return (*numbers, done.work_dir)
+
+
+def _image(template: Mapping[str, Any]) -> str:
+    containers = template["spec"].get("containers") or [{}]
+    return str(containers[node_container(template)].get("image", ""))
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Tells what was refused before a launcher ran as the launcher would have."""
+    try:
+        yield
+    except ConfigError as error:
+        raise StepFailed(f"{error} (exit code {int(ExitCode.BAD_USAGE)})", ExitCode.BAD_USAGE) from error
+
+
+def _say(message: str) -> None:
+    print(f"elastic-launcher: {message}", flush=True)

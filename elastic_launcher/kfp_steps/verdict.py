@@ -1,0 +1,17 @@
+"""The body of ``elastic_verdict``: turns a run red whose training step was to end green with its report."""
+
+from __future__ import annotations
+
+from elastic_launcher.config import ExitCode
+from elastic_launcher.step import StepFailed
+
+
+def verdict_step(exit_code: int, reason: str) -> None:
+    """Raises unless the training was done.
+
+    Raises:
+        StepFailed: If it was not, with the reason.
+    """
+    if exit_code != ExitCode.DONE:
+        raise StepFailed(reason or f"the training ended with exit code {exit_code}", exit_code)
+    print("elastic-launcher: the training is done", flush=True)

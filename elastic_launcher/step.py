@@ -1,0 +1,214 @@
+"""A training as one step of a pipeline, here and now: what the fronts of Kubeflow and Hera have in common.
+
+:func:`train` turns a step's options into the arguments of ``elastic-launcher run``, runs that command as a child whose
+lines the step shows, and reads the step's outputs from what the run left behind.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from elastic_launcher.config import UNNAMED, ExitCode
+from elastic_launcher.events import read_events
+from elastic_launcher.options import ConfigError, command_line
+
+TAIL_LINES = 30
+"""How many of the last lines a failed step carries in its message: a traceback and what led to it."""
+
+METRICS = ("world_size_final", "resizes_total", "goodput", "samples_per_second", "steps")
+"""The keys that every run has, so that runs can be compared."""
+
+REASONS: dict[int, str] = {
+    ExitCode.SCRIPT_FAILED: "the training script failed",
+    ExitCode.BAD_USAGE: "bad usage, configuration or hints: nothing was started",
+    ExitCode.LAUNCHER_FAILED: "the launcher itself failed",
+    ExitCode.STOPPED: "the training was preempted or stopped",
+    ExitCode.NO_QUOTA: "no quota for the minimum number of nodes",
+    ExitCode.INTERRUPTED: "interrupted from the keyboard",
+}
+
+
+Companion = Callable[["subprocess.Popen[str]", Path], AbstractContextManager[None]]
+"""What goes on beside a run, made of its launcher's process and its folder."""
+
+
+class StepFailed(RuntimeError):
+    """The training ended with another exit code than 0; the message says why and carries its last lines.
+
+    Attributes:
+        exit_code: The launcher's.
+        folder: What the run has left behind; None where it was refused before it had a folder.
+    """
+
+    def __init__(self, message: str, exit_code: int = ExitCode.SCRIPT_FAILED, folder: Path | None = None) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.folder = folder
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a run has left behind.
+
+    Attributes:
+        work_dir: The run's folder.
+        metrics: The keys of :data:`METRICS` and the last value of each number that the script gave to ``job.log``.
+        timeline: The timeline as one HTML document.
+        summary: The summary in Markdown.
+    """
+
+    work_dir: str
+    metrics: dict[str, float]
+    timeline: str
+    summary: str
+
+
+def run_arguments(
+    script: str, module: str, arguments: Sequence[str], options: Mapping[str, object], script_copy: Path
+) -> list[str]:
+    """Returns the arguments of ``elastic-launcher`` for one run.
+
+    Args:
+        script: A script's path, or its text: what holds a line break is text, and is written to ``script_copy``.
+        module: The module to run instead of a script, as ``python -m`` would.
+        arguments: What the script is given.
+        options: Values by the keys of the option table; None and "" leave an option out.
+        script_copy: Where a script's text goes.
+
+    Raises:
+        ConfigError: If not exactly one of ``script`` and ``module`` is given.
+    """
+    if bool(script) == bool(module):
+        raise ConfigError("give either script or module")
+    argv = ["run", *command_line(options)]
+    if module:
+        return [*argv, "--", "-m", module, *arguments]
+    if "\n" in script:
+        script_copy.parent.mkdir(parents=True, exist_ok=True)
+        script_copy.write_text(script, encoding="utf-8")
+        script = str(script_copy)
+    return [*argv, "--", script, *arguments]
+
+
+def train(
+    *,
+    script: str,
+    module: str,
+    arguments: Sequence[str],
+    options: Mapping[str, object],
+    work_dir: str,
+    artifacts: str,
+    environment: Mapping[str, str] | None = None,
+    beside: Sequence[Companion] = (),
+) -> Trained:
+    """Runs a training to its end, showing its lines.
+
+    Args:
+        script: See :func:`run_arguments`.
+        module: See :func:`run_arguments`.
+        arguments: What the script is given.
+        options: Options of ``elastic-launcher run`` but for the work directory.
+        work_dir: The run's folder; "" means a new one beside the step's artifacts.
+        artifacts: The folder of the step's artifacts.
+        environment: Variables that the run has besides those of this process.
+        beside: What goes on while it runs.
+
+    Raises:
+        StepFailed: If the training did not end with exit code 0.
+    """
+    folder = Path(work_dir) if work_dir else _new_folder(Path(artifacts))
+    name = Path(str(options.get("name") or UNNAMED)).name
+    script_copy = folder.with_name(f"{folder.name}.code") / f"{name}.py"  # the same script over all attempts
+    argv = run_arguments(script, module, arguments, {**options, "work_dir": folder}, script_copy)
+    command = [sys.executable, "-m", "elastic_launcher", *argv]
+    exit_code, last_lines = _stream(command, environment or {}, folder, beside)
+    if exit_code != 0:
+        reason = REASONS.get(exit_code, "the launcher died")
+        told = f"{reason} (exit code {exit_code}). Its last lines:\n{''.join(last_lines)}"
+        raise StepFailed(told, exit_code, folder)
+    return left_behind(folder)
+
+
+def left_behind(folder: Path) -> Trained:
+    """Returns what a run that has ended has left in its folder; of a report that could not be written, that fact."""
+    return Trained(
+        work_dir=str(folder),
+        metrics=_metrics(folder),
+        timeline=_report(folder / "report.html"),
+        summary=_report(folder / "report.md"),
+    )
+
+
+def _new_folder(parent: Path) -> Path:
+    """Returns a folder name that is not taken: a task that its runner tries again finds the first one in place."""
+    taken = {path.name for path in parent.glob("job*")}
+    return next(parent / name for name in map("job-{}".format, range(1, len(taken) + 2)) if name not in taken)
+
+
+def _stream(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path, beside: Sequence[Companion]
+) -> tuple[int, list[str]]:
+    """Runs ``command``, prints its lines as they come, and returns its exit code and its last lines."""
+    last_lines: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
+    with contextlib.ExitStack() as stack:
+        process = stack.enter_context(
+            subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+                text=True,
+                errors="replace",
+            )
+        )
+        assert process.stdout is not None
+        for companion in beside:
+            stack.enter_context(companion(process, folder))
+        try:
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                last_lines.append(line)
+        except KeyboardInterrupt:  # the launcher has had it too, from the same terminal
+            process.wait()
+            raise
+        except OSError:  # nobody reads the step's lines any more: whoever ran it has gone
+            process.terminate()
+            raise
+    return process.returncode, list(last_lines)
+
+
+def _report(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        return f"The training has ended, and there is no {path.name}: {error.strerror}. The step's log says why.\n"
+
+
+def _metrics(folder: Path) -> dict[str, float]:
+    """Returns the run's metrics and the last values that the script logged, but for what no chart can show."""
+    try:
+        measured = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # a full disk; the events are what it would have been made from
+        from elastic_launcher.report.metrics import measure
+
+        try:
+            measured = measure(list(read_events(folder / "events.jsonl"))).to_dict()
+        except OSError:  # nothing was started
+            measured = {"logged": {}, **dict.fromkeys(METRICS, 0)}
+    logged = {name: value for name, value in measured["logged"].items() if _finite(value)}
+    return {**logged, **{key: measured[key] for key in METRICS}}
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)

@@ -1,0 +1,54 @@
+"""The pipeline: prepare, then for each learning rate elastic_train and evaluate, then best."""
+
+import sys
+from pathlib import Path
+
+from kfp import compiler, dsl
+
+from elastic_launcher.kfp import elastic_train
+from pipelines.digits_elastic.steps import evaluate, prepare
+from pipelines.digits_search.steps import best, suggest
+
+SCRIPT = Path(__file__).with_name("train_trial.py")
+RATES = ["0.03", "0.003", "0.0003"]
+
+
+@dsl.pipeline(name="digits-search", description="A search whose trials share the quota and shrink instead of queueing.")
+def digits_search(work_dir: str, hints: str = "", max_nodes: int = 4, epochs: str = "6") -> str:
+    """Tries all learning rates at once.
+
+    Args:
+        work_dir: Where each trial has a folder of its own, by which it goes on where it was.
+        hints: Quota hints, of whose entry the i-th trial takes the i-th part; none means max_nodes.
+        max_nodes: Most nodes of each trial.
+        epochs: How often each trial goes through the data.
+
+    Returns:
+        The best learning rate.
+    """
+    data = prepare()
+    with dsl.ParallelFor([str(number + 1) for number in range(len(RATES))]) as number:
+        trial = suggest(trial=number, rates=RATES)
+        training = elastic_train(
+            script=SCRIPT.read_text(),
+            arguments=["--rate", trial.outputs["rate"], "--epochs", epochs],
+            data=data.outputs["digits"],
+            max_nodes=max_nodes,
+            global_batch_size=128,
+            max_batch_per_gpu=64,
+            hints=hints,
+            share=trial.outputs["share"],
+            work_dir=f"{work_dir}/trial-{number}",
+            name="search",
+        )
+        tested = evaluate(model=training.outputs["model"], digits=data.outputs["digits"])
+    return best(rates=RATES, accuracies=dsl.Collected(tested.outputs["Output"])).outputs["Output"]
+
+
+def compile_to(path: str) -> None:
+    """Writes the pipeline's IR to ``path``."""
+    compiler.Compiler().compile(digits_search, path)
+
+
+if __name__ == "__main__":
+    compile_to(sys.argv[1] if len(sys.argv) > 1 else "digits_search.yaml")

@@ -1,0 +1,1 @@
+"""Fine-tunes a small text model with a token-weighted loss."""

@@ -1,0 +1,48 @@
+"""The pipeline: prepare, elastic_train, compare."""
+
+import sys
+from pathlib import Path
+
+from kfp import compiler, dsl
+
+from elastic_launcher.kfp import elastic_train
+from pipelines.text_tuning.steps import compare, prepare
+
+SCRIPT = Path(__file__).with_name("tune.py")
+
+
+@dsl.pipeline(name="text-tuning", description="A small text model, fine-tuned with a token-weighted loss.")
+def text_tuning(hints: str = "", min_nodes: int = 1, max_nodes: int = 2, epochs: str = "2") -> float:
+    """Fine-tunes a model of bytes on Python's own help pages about statements.
+
+    Args:
+        hints: Quota hints; none means max_nodes.
+        min_nodes: Fewest nodes that the training starts and goes on with.
+        max_nodes: Most nodes.
+        epochs: How often the training goes through the lines.
+
+    Returns:
+        By how much less a token surprises the tuned model, as a ratio of perplexities.
+    """
+    texts = prepare()
+    training = elastic_train(
+        script=SCRIPT.read_text(),
+        arguments=["--epochs", epochs],
+        data=texts.outputs["texts"],
+        min_nodes=min_nodes,
+        max_nodes=max_nodes,
+        global_batch_size=64,
+        max_batch_per_gpu=16,
+        hints=hints,
+        name="tune",
+    )
+    return compare(model=training.outputs["model"], texts=texts.outputs["texts"]).outputs["Output"]
+
+
+def compile_to(path: str) -> None:
+    """Writes the pipeline's IR to ``path``."""
+    compiler.Compiler().compile(text_tuning, path)
+
+
+if __name__ == "__main__":
+    compile_to(sys.argv[1] if len(sys.argv) > 1 else "text_tuning.yaml")

@@ -1,0 +1,118 @@
+"""Each pipeline that is shipped, run for real by ``kfp.local`` as on a laptop."""
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kfp import dsl, local
+
+from elastic_launcher.events import EventFollower
+from elastic_launcher.kfp import elastic_train, elastic_train_distributed, elastic_verdict
+from pipelines.digits_search.pipeline import RATES, digits_search
+from pipelines.plan_train_evaluate.pipeline import plan_train_evaluate
+from pipelines.text_tuning.pipeline import text_tuning
+
+FAILING = (
+    "import elastic_launcher.torch as elastic\nelastic.init(8, 4)\nraise ArithmeticError('the third wheel came off')\n"
+)
+SLOW = """
+import time
+import torch
+import elastic_launcher.torch as elastic
+
+job = elastic.init(8, 4)
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = job.prepare(model, optimizer)
+inputs = torch.arange(64.0).reshape(32, 2) / 64
+loader = job.dataloader(torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True)), shuffle=True)
+for epoch in job.epochs(30):
+    for x, y in loader:
+        time.sleep(0.2)
+        job.backward(torch.nn.functional.mse_loss(model(x), y))
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+pytestmark = pytest.mark.thorough
+
+
+@pytest.fixture(autouse=True)
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs steps in this environment, where our own version is present: nothing may be installed."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    roots = {"pipeline_root": str(tmp_path / "kfp"), "workspace_root": str(tmp_path / "kfp")}
+    local.init(local.SubprocessRunner(use_venv=False), **roots)
+
+
+@pytest.fixture
+def hints(tmp_path: Path) -> str:
+    allow(tmp_path / "hints.json", 3)
+    return str(tmp_path / "hints.json")
+
+
+def allow(hints: Path, gpus: int) -> None:
+    entry = {"gpus": {"guaranteed": 1, "allowed": gpus, "limit": 4}}
+    draft = hints.with_suffix(".draft")
+    draft.write_text(json.dumps({"apiVersion": "elastic-hints/v1", "defaults": entry}))
+    draft.replace(hints)
+
+
+def test_trials_of_a_search_share_the_quota_and_go_on_where_they_were(tmp_path: Path, hints: str) -> None:
+    parameters: dict[str, Any] = {"work_dir": str(tmp_path / "jobs"), "hints": hints, "epochs": "2"}
+    assert digits_search(**parameters).output in RATES
+    jobs = [tmp_path / "jobs" / f"trial-{number}" for number in (1, 2, 3)]
+    sizes = [json.loads((job / "metrics.json").read_text())["world_size_final"] for job in jobs]
+    assert sizes == [1, 1, 1]  # 3 GPUs, of which each trial takes its part
+    events = [(job / "events.jsonl").stat().st_size for job in jobs]
+    assert digits_search(**parameters).output in RATES
+    assert [(job / "events.jsonl").stat().st_size for job in jobs] == events, "what is done is not done again"
+
+
+def test_a_step_is_as_large_as_was_planned(tmp_path: Path, hints: str) -> None:
+    done = plan_train_evaluate(hints=hints, epochs="3", max_nodes=2, report_uri=str(tmp_path / "report"))
+    assert done.output > 0.8
+    assert json.loads((tmp_path / "report" / "metrics.json").read_text())["world_size_final"] == 2
+
+
+def test_a_text_model_is_tuned(hints: str) -> None:
+    assert text_tuning(hints=hints, max_nodes=2, epochs="1").output > 1.02
+
+
+def test_a_failure_that_is_reported_turns_red_one_step_later(capfd: pytest.CaptureFixture[str]) -> None:
+    @dsl.pipeline(name="reported")
+    def reported():  # type: ignore[no-untyped-def]
+        training = elastic_train_distributed(script=FAILING, engine="local", on_failure="report")
+        elastic_verdict(exit_code=training.outputs["exit_code"], reason=training.outputs["reason"])
+
+    with pytest.raises(RuntimeError, match="elastic-verdict"):
+        reported()
+    shown = capfd.readouterr().out
+    assert "ArithmeticError: the third wheel came off" in shown[shown.rindex("StepFailed: ") :]
+
+
+def test_a_shrink_ends_a_step_that_is_to_release_its_gpus_and_the_next_one_goes_on(
+    tmp_path: Path, hints: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = tmp_path / "job"
+    parameters: dict[str, Any] = {"max_nodes": 2, "hints": hints, "release": "exit", "on_failure": "report"}
+
+    def shrink() -> None:
+        events = EventFollower(job / "events.jsonl")
+        while not any(event.kind == "generation_formed" and event["nodes"] == 2 for event in events.poll()):
+            time.sleep(0.05)
+        allow(Path(hints), 1)
+
+    admin = threading.Thread(target=shrink, daemon=True)
+    admin.start()
+    first = elastic_train(script=SLOW, work_dir=str(job), **parameters).outputs
+    assert first["exit_code"] == 75
+    assert 'release="exit": the hint gives it 1 of its 2 nodes' in capfd.readouterr().out
+    again = elastic_train(script=SLOW, work_dir=str(job), **parameters).outputs
+    assert (again["exit_code"], again["world_size_final"]) == (0, 1)
+    assert again["steps"] == 120
+    assert 0 < first["steps"] < 120

@@ -1,0 +1,298 @@
+"""The body of both training components, the run itself replaced: what it asks for, and what it makes of the end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from elastic_launcher.config import JobConfig
+from elastic_launcher.engines import NodeSpec
+from elastic_launcher.engines.kubernetes.identity import Names, job_id_of, owner_of
+from elastic_launcher.engines.kubernetes.job import node_job
+from elastic_launcher.engines.kubernetes.plan import given_template, make_plan
+from elastic_launcher.engines.kubernetes.settle import Site
+from elastic_launcher.kfp_steps import training
+from elastic_launcher.kfp_steps.release import ended_by_shrink
+from elastic_launcher.options import command_line
+from elastic_launcher.step import StepFailed, Trained
+from tests.unit import kfp_bodies as bodies
+
+NUMBERS = {"world_size_final": 2, "resizes_total": 3, "goodput": 0.9, "samples_per_second": 55.5, "steps": 120}
+CLAIM = {
+    "volumes": [{"name": "work", "persistentVolumeClaim": {"claimName": "work"}}],
+    "volume_mounts": [{"name": "work", "mountPath": "{work}"}],
+}
+RED = StepFailed("the training script failed (exit code 1). Its last lines:\nArithmeticError: no\n", 1)
+
+
+class Step:
+    """A step whose run only notes what it was asked, and leaves a model where it was told.
+
+    Attributes:
+        asked: What the run was asked.
+        fails: How it ends, if not well.
+        writes: What the script leaves beside its model, by suffix.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.asked: dict[str, Any] = {}
+        self.fails: StepFailed | None = None
+        self.writes = {"": "weights"}
+        self.pod = bodies.pod()
+        monkeypatch.setattr(training, "train", self._train)
+        monkeypatch.setattr(training, "own_pod", lambda: self.pod)
+        monkeypatch.setattr(training, "gpus", lambda: ["0", "1", "2"])
+
+    def _train(self, **asked: Any) -> Trained:
+        self.asked = asked
+        if self.fails is not None:
+            raise self.fails
+        for suffix, text in self.writes.items():
+            Path(asked["options"]["output"] + suffix).write_text(text)
+        return Trained("/jobs/1", dict(NUMBERS), "<html>timeline</html>", "# summary")
+
+    def run(self, name: str, **parameters: Any) -> tuple[Any, ...]:
+        self.given = bodies.given(name, self.folder, script="train.py", **parameters)
+        return training.train_step(self.given)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.asked["options"])
+
+    @property
+    def config(self) -> JobConfig:
+        """What the launcher makes of the options."""
+        texts = {key: value for key, value in self.options.items() if value not in (None, "", False)}
+        return JobConfig.from_texts(texts, ["train.py"])
+
+
+@pytest.fixture
+def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Step:
+    folder = tmp_path / "artifacts"
+    folder.mkdir()
+    return Step(folder, monkeypatch)
+
+
+@pytest.fixture
+def claim(tmp_path: Path) -> dict[str, Any]:
+    """A task with a claim mounted, as Kubeflow tells it."""
+    (tmp_path / "work").mkdir()
+    return json.loads(json.dumps(CLAIM).replace("{work}", str(tmp_path / "work")))  # type: ignore[no-any-return]
+
+
+def test_outputs_are_what_the_run_has_left(step: Step) -> None:
+    assert step.run("elastic_train") == (2, 3, 0.9, 120, "/jobs/1", 0, "done")
+    assert step.given["metrics"].metadata == NUMBERS
+    assert Path(step.given["timeline"].path).read_text() == "<html>timeline</html>"
+    assert Path(step.given["summary"].path).read_text() == "# summary"
+
+
+def test_the_summary_is_in_the_log_too(step: Step, capsys: pytest.CaptureFixture[str]) -> None:
+    step.run("elastic_train")
+    assert "summary:\n# summary" in capsys.readouterr().out
+
+
+def test_the_model_says_what_made_it(step: Step) -> None:
+    step.run("elastic_train")
+    found = step.given["model"].metadata
+    assert found["framework"] == "pytorch"
+    assert {"framework_version", "elastic_launcher_version"} <= set(found)
+
+
+def test_a_script_may_leave_a_confusion_matrix_and_a_curve(step: Step) -> None:
+    points = [{"fpr": 0.0, "tpr": 0.5, "threshold": 0.9}]
+    step.writes[training.CLASSES] = json.dumps({"labels": [0, 1], "matrix": [[8, 1], [0, 9]], "roc": points})
+    step.run("elastic_train")
+    found = step.given["classification"].metadata
+    assert [row["row"] for row in found["confusionMatrix"]["rows"]] == [[8, 1], [0, 9]]
+    assert found["confidenceMetrics"] == [{"confidenceThreshold": 0.9, "recall": 0.5, "falsePositiveRate": 0.0}]
+
+
+def test_what_is_no_classification_is_told_and_costs_nothing(step: Step, capsys: pytest.CaptureFixture[str]) -> None:
+    step.writes[training.CLASSES] = '{"matrix": [[1]]}'
+    assert step.run("elastic_train")[5] == 0
+    assert "can't be shown (KeyError: 'labels')" in capsys.readouterr().out
+
+
+def test_nodes_are_as_many_as_the_pod_has_gpus(step: Step) -> None:
+    step.run("elastic_train")
+    assert step.options["nodes"] == "1:3"
+    step.run("elastic_train", nproc_per_node=2)
+    assert step.options["nodes"] == "1:1"
+    step.run("elastic_train", max_nodes=2)
+    assert step.options["nodes"] == "1:2"
+
+
+def test_a_pod_that_keeps_its_gpus_says_so(step: Step, capsys: pytest.CaptureFixture[str]) -> None:
+    step.run("elastic_train", hints="hints.json")
+    assert "a shrink frees none for others" in capsys.readouterr().out
+    step.run("elastic_train", hints="hints.json", release="exit")
+    assert "a shrink frees none for others" not in capsys.readouterr().out
+    assert step.asked["beside"] == [ended_by_shrink]
+
+
+def test_a_failure_is_red_at_once(step: Step) -> None:
+    step.fails = RED
+    with pytest.raises(StepFailed, match="ArithmeticError: no"):
+        step.run("elastic_train")
+
+
+@pytest.mark.parametrize("code", [75, 76])
+def test_an_end_that_another_try_helps_has_the_launchers_exit_code(step: Step, code: int) -> None:
+    step.fails = StepFailed("preempted", code)
+    with pytest.raises(SystemExit) as ended:
+        step.run("elastic_train")
+    assert ended.value.code == code
+
+
+def test_a_failure_that_is_reported_ends_green_with_its_reason(step: Step) -> None:
+    step.fails = RED
+    *_, code, reason = step.run("elastic_train", on_failure="report")
+    assert code == 1
+    assert "ArithmeticError: no" in reason
+    assert set(step.given["metrics"].metadata) == set(NUMBERS)
+    assert "there is no report.html" in Path(step.given["timeline"].path).read_text()
+
+
+@pytest.mark.parametrize(("name", "value"), [("on_failure", "ignore"), ("release", "yes")])
+def test_a_bad_word_is_refused_before_anything_runs(step: Step, name: str, value: str) -> None:
+    with pytest.raises(StepFailed, match=f"{name} is '{value}': it must be .*exit code 2") as refused:
+        step.run("elastic_train", **{name: value})
+    assert refused.value.exit_code == 2
+    assert not step.asked
+
+
+def test_a_task_config_without_anything_is_fine(step: Step) -> None:
+    step.run("elastic_train_distributed", engine="local")
+    assert step.config == JobConfig("train.py", output=str(step.folder / "model"))
+
+
+def test_what_is_set_on_the_task_is_the_nodes(step: Step, claim: dict[str, Any], tmp_path: Path) -> None:
+    task = bodies.task(**claim, resources={"limits": {"nvidia.com/gpu": "2", "memory": "8Gi"}})
+    step.run("elastic_train_distributed", task_config=task, max_nodes=4, shared_dir=f"{tmp_path}/work/digits")
+    config = step.config
+    assert (config.engine, config.nproc_per_node, config.max_nodes) == ("kubernetes", 2, 4)
+    template = yaml.safe_load(str(config.pod_template))
+    (container,) = template["spec"]["containers"]
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": "2", "memory": "8Gi"}}
+    assert template["spec"]["volumes"] == claim["volumes"]
+    assert template["metadata"]["labels"] == {"pipeline/runid": "run-1"}
+    assert any(word.startswith("--pod-template={") for word in command_line(step.options))
+
+
+def test_two_numbers_of_gpus_are_refused(step: Step) -> None:
+    task = bodies.task(resources={"limits": {"nvidia.com/gpu": "2"}})
+    with pytest.raises(StepFailed, match="nproc_per_node is 3, and set_accelerator_limit gives each node 2 GPUs"):
+        step.run("elastic_train_distributed", task_config=task, nproc_per_node=3, checkpoint_dir="s3://b/c")
+
+
+def test_nodes_without_the_launcher_in_their_image_are_refused(step: Step) -> None:
+    step.pod = bodies.pod(image="docker.io/library/python:3.11")
+    with pytest.raises(StepFailed, match="has no elastic-launcher: give node_image"):
+        step.run("elastic_train_distributed", checkpoint_dir="s3://b/c")
+
+
+def test_data_and_model_travel_through_a_volume(step: Step, claim: dict[str, Any], tmp_path: Path) -> None:
+    digits = tmp_path / "digits.npz"
+    digits.write_text("pixels")
+    data = SimpleNamespace(path=str(digits), uri="minio://mlpipeline/digits")
+    shared = f"{tmp_path}/work/digits"
+    step.run("elastic_train_distributed", task_config=bodies.task(**claim), shared_dir=shared, data=data)
+    seen = step.options
+    assert all(str(seen[key]).startswith(f"{shared}/") for key in ("data", "output", "checkpoint_dir"))
+    assert Path(step.given["model"].path).read_text() == "weights"
+    assert not Path(seen["data"]).exists(), "a copy is of no use any more"
+    assert Path(seen["output"]).exists(), "another attempt, which finds the job done, gives the model again"
+
+
+def test_an_artifact_without_a_way_is_refused_before_a_pod_is_made(step: Step) -> None:
+    data = SimpleNamespace(path="/minio/digits", uri="minio://mlpipeline/digits")
+    with pytest.raises(StepFailed, match="model: nodes have no way to .*mount a volume claim") as refused:
+        step.run("elastic_train_distributed", data=data, checkpoint_dir="minio://mlpipeline/checkpoints")
+    assert refused.value.exit_code == 2
+    assert not step.asked
+
+
+@pytest.mark.parametrize("name", ["elastic_train", "elastic_train_distributed"])
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        ({"min_nodes": 3, "max_nodes": 2}, "--nodes is '3:2': it must be MIN:MAX"),
+        ({"min_nodes": 0}, "--nodes is '0:"),
+        ({"nproc_per_node": -1}, "--nproc-per-node is '-1': it must be a whole number, 1 or more"),
+        ({"share": "half"}, "--share is 'half'"),
+        ({"match": {"colour": "red"}}, "--match has the unknown key 'colour'"),
+        ({"require_hints": True}, "--require-hints needs --hints"),
+        ({"wait_for_quota": -1.0}, "--wait-for-quota is -1"),
+        ({"max_runtime": "soon"}, "--max-runtime is 'soon'"),
+        ({"metrics_port": 70000}, "--metrics-port is 70000"),
+        ({"checkpoint_every": "often"}, "--checkpoint-every is 'often'"),
+        ({"accept_changes": "everything"}, "--accept-changes is 'everything'"),
+        ({"module": "package.train"}, "give either script or module"),
+    ],
+)
+def test_a_bad_parameter_is_red_with_the_command_lines_message(
+    step: Step, claim: dict[str, Any], tmp_path: Path, name: str, parameters: dict[str, Any], told: str
+) -> None:
+    of_nodes = {"task_config": bodies.task(**claim), "shared_dir": f"{tmp_path}/work"}
+    with pytest.raises(StepFailed) as refused:
+        step.run(name, **parameters, **(of_nodes if name == "elastic_train_distributed" else {}))
+    assert told in str(refused.value)
+    assert refused.value.exit_code == 2
+    assert not step.asked
+    assert not list((tmp_path / "work").iterdir()), "nothing is copied before that"
+
+
+def test_nodes_without_a_place_for_checkpoints_are_refused(step: Step) -> None:
+    with pytest.raises(StepFailed, match="nodes need a place that they all see for checkpoints: mount a volume claim"):
+        step.run("elastic_train_distributed")
+
+
+def test_a_node_is_made_of_what_the_task_says(step: Step, claim: dict[str, Any], tmp_path: Path) -> None:
+    resources = {"limits": {"nvidia.com/gpu": "2", "memory": "8Gi"}, "requests": {"cpu": "1"}}
+    tolerations = [{"key": "gpu", "operator": "Exists"}]
+    task = bodies.task(**claim, resources=resources, tolerations=tolerations, env=[{"name": "REGION", "value": "eu"}])
+    step.run("elastic_train_distributed", task_config=task, max_nodes=4, shared_dir=f"{tmp_path}/work")
+    site = Site("ml", step.pod, owner_of(step.pod), Names(job_id_of(step.pod)), [], [])
+    plan = make_plan(step.config, given_template(step.config), site, "10.96.0.7")
+    job = node_job(plan, NodeSpec(1, 1, step.config.nproc_per_node))
+    assert job["metadata"]["labels"]["pipeline/runid"] == "run-1", "what elastic_cleanup looks for"
+    spec = job["spec"]["template"]["spec"]
+    assert spec["tolerations"] == tolerations
+    (container,) = spec["containers"]
+    assert container["resources"] == resources
+    assert {one["name"]: one.get("value") for one in container["env"]}["REGION"] == "eu"
+    assert claim["volume_mounts"][0] in container["volumeMounts"]
+
+
+def test_a_job_that_was_done_before_gives_its_model_again(step: Step, tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    step.run("elastic_train", work_dir=f"{jobs}/trial-1")
+    Path(step.given["model"].path).unlink()
+    step.writes = {}  # as a launcher does that finds its job done
+    step.run("elastic_train", work_dir=f"{jobs}/trial-1")
+    assert Path(step.given["model"].path).read_text() == "weights"
+
+
+def test_two_iterations_and_a_retry(step: Step, claim: dict[str, Any], tmp_path: Path) -> None:
+    folders = []
+    for node_name in (
+        "p(0).root(0).loop(0).iteration-iterations(0:0).train(0).executor(0)",
+        "p(0).root(0).loop(0).iteration-iterations(1:1).train(0).executor(0)",
+        "p(0).root(0).loop(0).iteration-iterations(1:1).train(1).executor(2)",
+    ):
+        step.pod = bodies.pod(node_name)
+        step.run("elastic_train_distributed", task_config=bodies.task(**claim), shared_dir=f"{tmp_path}/work")
+        folders.append((step.options["checkpoint_dir"], step.asked["work_dir"]))
+    first, second, again = folders
+    assert first[0] != second[0]
+    assert first[1] != second[1]
+    assert again == second
+    assert again[1].startswith(f"{tmp_path}/work/"), "where the events outlive the pod, nodes are taken over"
