@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ from elastic_launcher.kfp import elastic_train, elastic_train_distributed, elast
 from pipelines.digits_search.pipeline import RATES, digits_search
 from pipelines.plan_train_evaluate.pipeline import plan_train_evaluate
 from pipelines.text_tuning.pipeline import text_tuning
+from tests.local.resizes import LONG
+from tests.support import until
 
 FAILING = (
     "import elastic_launcher.torch as elastic\nelastic.init(8, 4)\nraise ArithmeticError('the third wheel came off')\n"
@@ -103,8 +104,11 @@ def test_a_shrink_ends_a_step_that_is_to_release_its_gpus_and_the_next_one_goes_
 
     def shrink() -> None:
         events = EventFollower(job / "events.jsonl")
-        while not any(event.kind == "generation_formed" and event["nodes"] == 2 for event in events.poll()):
-            time.sleep(0.05)
+        until(
+            lambda: any(event.kind == "generation_formed" and event["nodes"] == 2 for event in events.poll()),
+            "two nodes train",
+            LONG,
+        )
         allow(Path(hints), 1)
 
     admin = threading.Thread(target=shrink, daemon=True)
