@@ -13,7 +13,8 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from pathlib import Path
 from elastic_launcher.config import UNNAMED, ExitCode
 from elastic_launcher.events import read_events
 from elastic_launcher.options import ConfigError, command_line
+from elastic_launcher.script_file import script_path, write_script
 
 TAIL_LINES = 30
 """How many of the last lines a failed step carries in its message: a traceback and what led to it."""
@@ -73,6 +75,40 @@ class Trained:
     summary: str
 
 
+def say(message: str) -> None:
+    """Tells the step's reader something, in its log."""
+    print(f"elastic-launcher: {message}", flush=True)
+
+
+@contextlib.contextmanager
+def going_on_beside(name: str, follow: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Has a thread do something while the block runs.
+
+    Args:
+        name: The thread's.
+        follow: Does it, until the event is set.
+    """
+    over = threading.Event()
+    thread = threading.Thread(target=follow, args=(over,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def what_to_run(script: str, module: str) -> list[str]:
+    """Returns a script or a module as the command line names it after ``--``.
+
+    Raises:
+        ConfigError: If not exactly one of them is given.
+    """
+    if bool(script) == bool(module):
+        raise ConfigError("give either script or module")
+    return ["-m", module] if module else [script]
+
+
 def run_arguments(
     script: str, module: str, arguments: Sequence[str], options: Mapping[str, object], script_copy: Path
 ) -> list[str]:
@@ -88,16 +124,11 @@ def run_arguments(
     Raises:
         ConfigError: If not exactly one of ``script`` and ``module`` is given.
     """
-    if bool(script) == bool(module):
-        raise ConfigError("give either script or module")
-    argv = ["run", *command_line(options)]
-    if module:
-        return [*argv, "--", "-m", module, *arguments]
-    if "\n" in script:
-        script_copy.parent.mkdir(parents=True, exist_ok=True)
-        script_copy.write_text(script, encoding="utf-8")
-        script = str(script_copy)
-    return [*argv, "--", script, *arguments]
+    what = what_to_run(script, module)
+    if "\n" in script:  # a word of a command has room for 128 KiB
+        write_script(script, script_copy)
+        what = [str(script_copy)]
+    return ["run", *command_line(options), "--", *what, *arguments]
 
 
 def train(
@@ -127,8 +158,7 @@ def train(
         StepFailed: If the training did not end with exit code 0.
     """
     folder = Path(work_dir) if work_dir else _new_folder(Path(artifacts))
-    name = Path(str(options.get("name") or UNNAMED)).name
-    script_copy = folder.with_name(f"{folder.name}.code") / f"{name}.py"  # the same script over all attempts
+    script_copy = script_path(folder, str(options.get("name") or UNNAMED))
     argv = run_arguments(script, module, arguments, {**options, "work_dir": folder}, script_copy)
     command = [sys.executable, "-m", "elastic_launcher", *argv]
     exit_code, last_lines = _stream(command, environment or {}, folder, beside)

@@ -17,6 +17,7 @@ from elastic_launcher.engines.kubernetes.identity import (
     NODES_VARIABLE,
 )
 from elastic_launcher.options import OPTIONS, ConfigError, read_option
+from elastic_launcher.script_file import script_path, write_script
 from elastic_launcher.workdir import DEFAULT_PARENT
 
 _SWITCHES = {option.flag: option for option in OPTIONS if option.kind == "switch"}
@@ -71,8 +72,6 @@ def add_words_on_the_pod(texts: MutableMapping[str, Any], environment: Mapping[s
 def keep_script(config: JobConfig, directory: Path) -> JobConfig:
     """Writes a script that was given as a text to a file of its own folder; returns the configuration with its path.
 
-    Each attempt at the same job has it at the same path, and other code is never beside it.
-
     Args:
         config: The job.
         directory: Where relative paths start.
@@ -84,12 +83,9 @@ def keep_script(config: JobConfig, directory: Path) -> JobConfig:
         return config
     digest = hashlib.sha256(config.script.encode()).hexdigest()[:12]
     place = config.work_dir or f"{DEFAULT_PARENT}/{digest}"
-    path = directory / f"{place.rstrip('/')}.code" / f"{Path(config.name).name}.py"
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    path = script_path(directory / place, config.name)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(config.script, encoding="utf-8")
-        os.replace(draft, path)
+        write_script(config.script, path)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"the script's text can't be written to {path}: {error}; choose another place with --work-dir DIR"

@@ -14,10 +14,10 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL, RUN_LABEL
 from elastic_launcher.kfp_steps.own_pod import own_pod, run_of
-from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError, insist
+from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError, insist, items_of
 from elastic_launcher.kube.login import Login, log_in
 from elastic_launcher.options import ConfigError
-from elastic_launcher.step import StepFailed
+from elastic_launcher.step import StepFailed, say
 
 LOOK_SECONDS = 2.0
 """Between looks at whether a coordinator has ended."""
@@ -62,18 +62,17 @@ async def _clean(login: Login, run: str, wait_seconds: float, clock: Callable[[]
                     deleted += await _delete(api, jobs, job)
             left = {name for job in found if (name := job["metadata"]["labels"][JOB_LABEL]) in governed}
             if not left:
-                _say(f"run {run}: {deleted} nodes were left, and are ended")
+                say(f"run {run}: {deleted} nodes were left, and are ended")
                 return deleted
             if clock() >= until:
                 names = ", ".join(sorted(left))
-                _say(f"run {run}: {deleted} nodes were left; the launcher of {names} lives, and keeps its nodes")
+                say(f"run {run}: {deleted} nodes were left; the launcher of {names} lives, and keeps its nodes")
                 return deleted
             await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _listed(api: Api, path: str, selector: str) -> Sequence[Mapping[str, Any]]:
-    found = await insist(lambda: api.request("GET", path, query={"labelSelector": selector}))
-    return list(found.get("items") or ())
+    return items_of(await insist(lambda: api.request("GET", path, query={"labelSelector": selector})))
 
 
 async def _governed(api: Api, pods: str) -> set[str]:
@@ -97,7 +96,3 @@ async def _delete(api: Api, jobs: str, job: Mapping[str, Any]) -> int:
             raise
         return 0
     return 1
-
-
-def _say(message: str) -> None:
-    print(f"elastic-launcher: {message}", flush=True)

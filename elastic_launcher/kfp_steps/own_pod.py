@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import Mapping
 from typing import Any
 
 from elastic_launcher.engines.kubernetes.identity import RUN_LABEL
-from elastic_launcher.engines.kubernetes.settle import POD_VARIABLE
-from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError, insist
+from elastic_launcher.engines.kubernetes.settle import find_own_pod, own_pod_name
+from elastic_launcher.engines.kubernetes.template import live_container
+from elastic_launcher.kube.api import Api, ApiError, insist
 from elastic_launcher.kube.login import Login, log_in
 from elastic_launcher.options import ConfigError
 
 Pod = Mapping[str, Any]
-KUBEFLOWS_NAME = "KFP_POD_NAME"
-"""In which Kubeflow names the pod; its host name has 63 characters at most, of a name that often has more."""
 
 
 def own_pod(login: Login | None = None) -> Pod:
@@ -28,29 +25,22 @@ def own_pod(login: Login | None = None) -> Pod:
     Raises:
         ConfigError: If this is no pod of a cluster, or the pod can't be read.
     """
-    found = login or log_in()
-    name = named().get(POD_VARIABLE) or socket.gethostname()
-    path = f"/api/v1/namespaces/{found.namespace}/pods/{name}"
+    cluster = login or log_in()
 
-    async def read() -> Pod:
-        async with Api(found) as api:
-            return await insist(lambda: api.request("GET", path))
+    async def find() -> Pod | None:
+        async with Api(cluster) as api:
+            return await insist(lambda: find_own_pod(api))
 
     try:
-        return asyncio.run(read())
+        found = asyncio.run(find())
     except ApiError as error:
-        if error.status != NOT_FOUND:
-            raise ConfigError(f"the step's own pod {name} can't be read: {error}") from error
+        raise ConfigError(f"the step's own pod {own_pod_name()} can't be read: {error}") from error
+    if found is None:
         raise ConfigError(
-            f"the step runs in a pod, and namespace {found.namespace} has no pod {name}; on a machine of your own "
-            'give engine="local"'
-        ) from error
-
-
-def named(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Returns the variable by which a launcher knows the pod that it runs in, where anything names that."""
-    name = environment.get(POD_VARIABLE) or environment.get(KUBEFLOWS_NAME)
-    return {POD_VARIABLE: name} if name else {}
+            f"the step runs in a pod, and namespace {cluster.namespace} has no pod {own_pod_name()}; on a machine of "
+            'your own give engine="local"'
+        )
+    return found
 
 
 def run_of(pod: Pod) -> str:
@@ -60,5 +50,4 @@ def run_of(pod: Pod) -> str:
 
 def image_of(pod: Pod) -> str:
     """Returns what a step's pod runs."""
-    containers = pod["spec"]["containers"]
-    return str(next((one for one in containers if one["name"] == "main"), containers[0])["image"])
+    return str(live_container(pod)["image"])

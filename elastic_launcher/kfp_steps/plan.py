@@ -10,7 +10,7 @@ from elastic_launcher.cli.hint_places import hint_place
 from elastic_launcher.config import ExitCode
 from elastic_launcher.hints import Demand, HintError, Resolution, parse, resolve
 from elastic_launcher.options import BY_KEY, MATCH_KEYS, ConfigError, read_option
-from elastic_launcher.step import StepFailed
+from elastic_launcher.step import StepFailed, say
 
 LOOK_SECONDS = 5.0
 """Between looks at the hints while the step waits for quota."""
@@ -39,7 +39,7 @@ def plan_step(
         until = clock() + given["wait_for_quota"]
         while True:
             nodes, why = _look(given, demand)
-            print(f"elastic-launcher: {why}", flush=True)
+            say(why)
             if nodes:
                 return nodes, str(nodes * demand.nproc_per_node), why
             if clock() >= until:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from elastic_launcher.events import Event, EventError, EventFollower
+from elastic_launcher.step import going_on_beside, say
 
 LOOK_SECONDS = 0.5
 """Between looks at the events; saving takes longer."""
@@ -44,9 +45,8 @@ class Shrinks:
 @contextlib.contextmanager
 def ended_by_shrink(process: subprocess.Popen[str], folder: Path) -> Iterator[None]:
     """Has the run saved and ended (SIGTERM, exit code 75) when its hint shrinks, while the block runs."""
-    over = threading.Event()
 
-    def follow() -> None:
+    def follow(over: threading.Event) -> None:
         events, shrinks = EventFollower(folder / "events.jsonl"), Shrinks()
         with contextlib.suppress(OSError, EventError):
             shrinks.take(events.poll())  # what a launcher before this one has done is not done again
@@ -54,21 +54,12 @@ def ended_by_shrink(process: subprocess.Popen[str], folder: Path) -> Iterator[No
             try:
                 why = shrinks.take(events.poll())
             except (OSError, EventError) as error:
-                _say(f"release: the events can't be read ({error}): the run is not ended by a shrink")
+                say(f"release: the events can't be read ({error}): the run is not ended by a shrink")
                 return
             if why:
-                _say(f'release="exit": {why}; it is saved and ended with exit code 75, which frees the GPUs of its pod')
+                say(f'release="exit": {why}; it is saved and ended with exit code 75, which frees the GPUs of its pod')
                 process.send_signal(signal.SIGTERM)
                 return
 
-    thread = threading.Thread(target=follow, name="release", daemon=True)
-    thread.start()
-    try:
+    with going_on_beside("release", follow):
         yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def _say(message: str) -> None:
-    print(f"elastic-launcher: {message}", flush=True)

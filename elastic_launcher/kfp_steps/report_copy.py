@@ -14,7 +14,7 @@ from pathlib import Path
 from elastic_launcher.checkpoint.storage import RemoteFolder, is_url
 from elastic_launcher.events import EventError
 from elastic_launcher.report import write_report
-from elastic_launcher.step import Companion
+from elastic_launcher.step import Companion, going_on_beside, say
 
 COPY_SECONDS = 30.0
 """Between copies, as between the log's lines of progress."""
@@ -26,20 +26,15 @@ def copied_to(place: str) -> Companion:
 
     @contextlib.contextmanager
     def beside(process: subprocess.Popen[str], folder: Path) -> Iterator[None]:
-        over = threading.Event()
-
-        def follow() -> None:
+        def follow(over: threading.Event) -> None:
             told = ""
             while not over.wait(COPY_SECONDS):
                 told = _try(folder, place, told)
 
-        thread = threading.Thread(target=follow, name="report-copy", daemon=True)
-        thread.start()
         try:
-            yield
+            with going_on_beside("report-copy", follow):
+                yield
         finally:
-            over.set()
-            thread.join()
             process.wait()
             _try(folder, place, "")
 
@@ -77,6 +72,6 @@ def _try(folder: Path, place: str, told: str) -> str:
         copy_report(folder, place)
     except (OSError, EventError, ValueError) as error:
         if str(error) != told:
-            print(f"elastic-launcher: report_uri {place} can't be written: {error}", flush=True)
+            say(f"report_uri {place} can't be written: {error}")
         return str(error)
     return ""

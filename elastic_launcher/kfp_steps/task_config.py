@@ -5,20 +5,18 @@ The law: all that the task says is in the nodes' pod, and where the pod template
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from elastic_launcher.engines.kubernetes.identity import RUN_LABEL
+from elastic_launcher.engines.kubernetes.plan import load_template
 from elastic_launcher.engines.kubernetes.template import (
     Document,
     PodFields,
     node_container,
-    read_template,
     template_of,
 )
-from elastic_launcher.options import BY_KEY, ConfigError, holds_text
+from elastic_launcher.options import BY_KEY, ConfigError
 
 _MERGED = ("env", "volumes", "volumeMounts", "tolerations")
 """Lists of which both may have members; those of one key are the template's alone."""
@@ -63,7 +61,7 @@ def nodes_template(task: TaskConfig, pod_template: str, run: str = "") -> Docume
     of_task = template_of(fields)
     if not pod_template:
         return of_task
-    template = _read(pod_template)
+    template = load_template(pod_template, "pod_template")
     template["spec"].setdefault("containers", [{"name": of_task["spec"]["containers"][0]["name"]}])
     container = template["spec"]["containers"][node_container(template)]
     theirs = of_task["spec"].pop("containers")[0]
@@ -106,17 +104,6 @@ def mounts_of(template: Mapping[str, Any]) -> Sequence[str]:
     return [one["mountPath"] for one in found.get("volumeMounts") or () if one["name"] not in own]
 
 
-def _read(pod_template: str) -> Document:
-    try:
-        text = pod_template if holds_text(pod_template) else Path(pod_template).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"pod_template {pod_template} can't be read: {error}") from error
-    try:
-        return read_template(text)
-    except ConfigError as error:
-        raise ConfigError(f"pod_template: {error}") from error
-
-
 def _add(template: Document, task: Mapping[str, Any]) -> None:
     """Adds to a part of the template what the task says and the template does not."""
     for key, value in task.items():
@@ -128,8 +115,3 @@ def _add(template: Document, task: Mapping[str, Any]) -> None:
             template[key] = [*there, *(one for one in value if one.get(_KEYS.get(key, "")) not in named)]
         elif isinstance(value, Mapping) and key != "affinity":
             _add(there, value)
-
-
-def as_text(template: Mapping[str, Any]) -> str:
-    """Returns a template as the option takes it."""
-    return json.dumps(template)

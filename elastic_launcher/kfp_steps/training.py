@@ -18,13 +18,13 @@ from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.engines.kubernetes.identity import job_id_of
 from elastic_launcher.engines.kubernetes.template import node_container
 from elastic_launcher.engines.machine import gpus
-from elastic_launcher.kfp_steps.own_pod import image_of, named, own_pod, run_of
+from elastic_launcher.kfp_steps.own_pod import image_of, own_pod, run_of
 from elastic_launcher.kfp_steps.release import CHOICES as RELEASES
 from elastic_launcher.kfp_steps.release import ended_by_shrink
-from elastic_launcher.kfp_steps.task_config import as_text, gpus_of, mounts_of, nodes_template
+from elastic_launcher.kfp_steps.task_config import gpus_of, mounts_of, nodes_template
 from elastic_launcher.kfp_steps.travel import FIX, Meeting, fetch, model_place, read_beside, send
 from elastic_launcher.options import OPTIONS, ConfigError
-from elastic_launcher.step import Companion, StepFailed, Trained, left_behind, train
+from elastic_launcher.step import Companion, StepFailed, Trained, left_behind, say, train, what_to_run
 
 FAILURES = ("raise", "report")
 """What ``on_failure`` may be: red at once, or green with a report that ``elastic_verdict`` turns red."""
@@ -76,14 +76,13 @@ def train_step(given: Mapping[str, Any]) -> Outputs:
                 if value not in choices:
                     raise ConfigError(f"{name} is {value!r}: it must be {' or '.join(choices)}")
             run = _distributed(given) if "task_config" in given else _in_pod(given)
-            _check(given, run.options)
             done = _train(given, run, release)
             _take_model(given, run)
         code, reason = int(ExitCode.DONE), "done"
     except StepFailed as failed:
         if given["on_failure"] != "report":
             _end(failed)
-        _say(str(failed))
+        say(str(failed))
         done = left_behind(failed.folder or Path(given["work_dir"] or "nowhere"))
         code, reason = failed.exit_code, str(failed)
     _write(given, done)
@@ -92,7 +91,7 @@ def train_step(given: Mapping[str, Any]) -> Outputs:
 
 def _end(failed: StepFailed) -> NoReturn:
     if failed.exit_code in RETRIED:
-        _say(str(failed))
+        say(str(failed))
         sys.exit(int(failed.exit_code))
     raise failed
 
@@ -103,7 +102,7 @@ def _in_pod(given: Mapping[str, Any]) -> _Run:
     ranks = given["nproc_per_node"]
     most = given["max_nodes"] or max(given["min_nodes"], len(gpus()) // max(1, ranks))
     if given["hints"] and given["release"] == "keep" and most > given["min_nodes"]:
-        _say(
+        say(
             "nodes are processes of this step's pod, which keeps its GPUs to its end: a shrink frees none for others; "
             'release="exit" saves and ends the step then, elastic_train_distributed gives each node a pod of its own'
         )
@@ -116,6 +115,7 @@ def _here(given: Mapping[str, Any], options: dict[str, object]) -> _Run:
 
     The model of a job that outlives the step is kept beside its folder: a later step that finds it done has that too.
     """
+    _check(given, options)
     options["data"] = given["data"].path if given.get("data") else None
     folder = given["work_dir"].rstrip("/")
     return _Run(options, f"{folder}.model" if folder else given["model"].path, given["work_dir"])
@@ -150,7 +150,7 @@ def _distributed(given: Mapping[str, Any]) -> _Run:
     # what both must see is where checkpoints go, if nothing else is said
     common = folder or (f"{checkpoints.rstrip('/')}/jobs/{job}" if checkpoints else "")
     meeting = Meeting(mounts_of(template), common)
-    options |= {"pod_template": as_text(template), "checkpoint_dir": checkpoints}
+    options |= {"pod_template": json.dumps(template), "checkpoint_dir": checkpoints}
     if not checkpoints:
         raise ConfigError(f"nodes need a place that they all see for checkpoints: {FIX}")
     _check(given, options)  # before anything is copied
@@ -179,10 +179,7 @@ def _check(given: Mapping[str, Any], options: Mapping[str, object]) -> None:
     Raises:
         ConfigError: If the parameters are no job.
     """
-    if bool(given["script"]) == bool(given["module"]):
-        raise ConfigError("give either script or module")
-    texts = {key: value for key, value in options.items() if value is not None and value is not False and value != ""}
-    JobConfig.from_texts(texts, ["-m", given["module"]] if given["module"] else [given["script"]])
+    JobConfig.from_texts(options, what_to_run(given["script"], given["module"]))
 
 
 def _train(given: Mapping[str, Any], run: _Run, release: str) -> Trained:
@@ -198,7 +195,6 @@ def _train(given: Mapping[str, Any], run: _Run, release: str) -> Trained:
         options={**run.options, "output": run.output},
         work_dir=run.work_dir,
         artifacts=str(Path(given["timeline"].path).parent),
-        environment=named(),
         beside=beside,
     )
 
@@ -234,7 +230,7 @@ def _classify(classification: Any, text: str) -> None:
         for one in found.get("roc", ()):
             classification.log_roc_data_point(one["fpr"], one["tpr"], one["threshold"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        _say(f"ELASTIC_OUTPUT{CLASSES} can't be shown ({type(error).__name__}: {error}): {{labels, matrix, roc}}")
+        say(f"ELASTIC_OUTPUT{CLASSES} can't be shown ({type(error).__name__}: {error}): {{labels, matrix, roc}}")
 
 
 def _write(given: Mapping[str, Any], done: Trained) -> None:
@@ -242,7 +238,7 @@ def _write(given: Mapping[str, Any], done: Trained) -> None:
         given["metrics"].log_metric(name, value)
     Path(given["timeline"].path).write_text(done.timeline, encoding="utf-8")
     Path(given["summary"].path).write_text(done.summary, encoding="utf-8")
-    _say(f"summary:\n{done.summary}")
+    say(f"summary:\n{done.summary}")
 
 
 def _scalars(done: Trained) -> tuple[int, int, float, int, str]:
@@ -263,7 +259,3 @@ def _refusals() -> Iterator[None]:
         yield
     except ConfigError as error:
         raise StepFailed(f"{error} (exit code {int(ExitCode.BAD_USAGE)})", ExitCode.BAD_USAGE) from error
-
-
-def _say(message: str) -> None:
-    print(f"elastic-launcher: {message}", flush=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic_launcher.config import ExitCode
-from elastic_launcher.step import StepFailed
+from elastic_launcher.step import StepFailed, say
 
 
 def verdict_step(exit_code: int, reason: str) -> None:
@@ -14,4 +14,4 @@ def verdict_step(exit_code: int, reason: str) -> None:
     """
     if exit_code != ExitCode.DONE:
         raise StepFailed(reason or f"the training ended with exit code {exit_code}", exit_code)
-    print("elastic-launcher: the training is done", flush=True)
+    say("the training is done")

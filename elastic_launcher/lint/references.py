@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from elastic_launcher.argo import NAME as ELASTIC_TRAIN
 from elastic_launcher.lint.finding import Finding, finding
 from elastic_launcher.lint.pods import mounts, volumes
 from elastic_launcher.lint.tree import Node
 from elastic_launcher.lint.workflow import Workflow, is_open
 
-ELASTIC_TEMPLATE = "elastic-train"
-"""The name of our own WorkflowTemplate, which may not be among the files."""
 COMPLETED = "OnPodCompletion"
 
 Library = Mapping[tuple[bool, str], Workflow]
@@ -44,7 +43,7 @@ def check_references(workflow: Workflow, library: Library) -> Iterator[Finding]:
 
 def _reference(workflow: Workflow, reference: Node, source: Workflow | None) -> Iterator[Finding]:
     name, wanted = reference.at("name").text, reference.at("template").text
-    ours = ELASTIC_TEMPLATE in (name, wanted)
+    ours = ELASTIC_TRAIN in (name, wanted)  # which may not be among the files
     template = next((one for one in source.templates() if one.at("name").text == wanted), None) if source else None
     if template is not None:
         yield from _volumes(workflow, reference, template)

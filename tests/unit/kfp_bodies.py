@@ -52,7 +52,10 @@ def pod(node_name: str = "p(0).root(0).train(0).executor(0)", image: str = "ml/t
             "name": "p-system-container-impl-1",
             "uid": node_name,
             "labels": {"pipeline/runid": run},
-            "annotations": {"workflows.argoproj.io/node-name": node_name},
+            "annotations": {
+                "workflows.argoproj.io/node-name": node_name,
+                "kubectl.kubernetes.io/default-container": "main",
+            },
             "ownerReferences": [owner],
         },
         "spec": {"containers": [{"name": "wait", "image": "argoexec"}, {"name": "main", "image": image}]},

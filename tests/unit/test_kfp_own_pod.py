@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from elastic_launcher.engines.kubernetes.settle import own_pod_name
 from elastic_launcher.kfp_steps import own_pod as module
-from elastic_launcher.kfp_steps.own_pod import image_of, named, own_pod, run_of
+from elastic_launcher.kfp_steps.own_pod import image_of, own_pod, run_of
 from elastic_launcher.kube.login import Login
 from elastic_launcher.options import ConfigError
 from tests.unit.kfp_bodies import pod
@@ -19,9 +21,9 @@ LONG = "a-pipeline-with-a-name-that-says-it-all-x7k2p-system-container-impl-1234
 
 def test_the_name_is_kubeflows_and_not_the_host_names() -> None:
     assert len(LONG) > 63
-    assert named({"KFP_POD_NAME": LONG, "HOSTNAME": LONG[:63]}) == {"POD_NAME": LONG}
-    assert named({"POD_NAME": "mine", "KFP_POD_NAME": LONG}) == {"POD_NAME": "mine"}
-    assert named({}) == {}
+    assert own_pod_name({"KFP_POD_NAME": LONG, "HOSTNAME": LONG[:63]}) == LONG
+    assert own_pod_name({"POD_NAME": "mine", "KFP_POD_NAME": LONG}) == "mine"
+    assert own_pod_name({}) == socket.gethostname()
 
 
 def read(monkeypatch: pytest.MonkeyPatch, status: int = 200) -> Any:

@@ -36,11 +36,22 @@ def given_template(config: JobConfig) -> Document:
     """
     if config.pod_template is None:
         return {"metadata": {}, "spec": {}}
-    source = template_source(config)
+    return load_template(config.pod_template, "--pod-template")
+
+
+def load_template(given: str, option: str) -> Document:
+    """Returns a pod template that is given as a file or as a text.
+
+    Args:
+        given: Which of the two.
+        option: What messages call it.
+
+    Raises:
+        ConfigError: If it can't be read, or is none.
+    """
+    source = _source(given, option)
     try:
-        if holds_text(config.pod_template):
-            return read_template(config.pod_template)
-        return read_template(Path(config.pod_template).read_text(encoding="utf-8"))
+        return read_template(given if holds_text(given) else Path(given).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{source} can't be read: {error}") from error
     except ConfigError as error:
@@ -51,7 +62,11 @@ def template_source(config: JobConfig) -> str:
     """Returns where the nodes' pod comes from, as messages name it."""
     if config.pod_template is None:
         return "--engine kubernetes"
-    return "--pod-template" if holds_text(config.pod_template) else f"--pod-template {config.pod_template}"
+    return _source(config.pod_template, "--pod-template")
+
+
+def _source(given: str, option: str) -> str:
+    return option if holds_text(given) else f"{option} {given}"
 
 
 def make_plan(

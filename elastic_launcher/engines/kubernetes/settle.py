@@ -90,7 +90,7 @@ async def look_around(api: Api, name: str, hints: tuple[str, str] | None = None)
         ApiError: If the cluster refuses something, or can't be reached.
     """
     namespace = api.login.namespace
-    pod = await _own_pod(api, namespace)
+    pod = await _own_pod(api)
     needs = needs_of(pod, hints)
     lacking = await _check_rights(api, pod, needs)
     return Site(namespace, pod, owner_of(pod), Names(job_id_of(pod, name)), needs, lacking)
@@ -113,24 +113,42 @@ async def settle(api: Api, site: Site) -> Settled:
     return Settled(site, key, in_secret, record)
 
 
-async def _own_pod(api: Api, namespace: str) -> Mapping[str, Any]:
-    host = socket.gethostname()
-    name = os.environ.get(POD_VARIABLE) or os.environ.get(STEP_VARIABLE) or host
+def own_pod_name(environment: Mapping[str, str] = os.environ) -> str:
+    """Returns what the pod that this process runs in is called, as far as that is told from inside."""
+    return environment.get(POD_VARIABLE) or environment.get(STEP_VARIABLE) or socket.gethostname()
+
+
+async def find_own_pod(api: Api) -> Mapping[str, Any] | None:
+    """Returns the pod that this process runs in; None where the cluster has no such pod.
+
+    Raises:
+        ApiError: If the cluster refuses to say, or can't be reached.
+    """
+    namespace, name = api.login.namespace, own_pod_name()
     try:
         return await api.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
+    except ApiError as error:
+        if error.status != NOT_FOUND:
+            raise
+    found = await _pods_here(api, namespace, name) if name == socket.gethostname() else []
+    return found[0] if len(found) == 1 else None
+
+
+async def _own_pod(api: Api) -> Mapping[str, Any]:
+    namespace, name = api.login.namespace, own_pod_name()
+    try:
+        found = await find_own_pod(api)
     except ApiError as error:
         if error.status in FORBIDDEN:  # whatever the pod is: this names all that is missing
             pod = {"metadata": {"name": name, "namespace": namespace, "uid": ""}, "spec": {}}
             await _check_rights(api, pod, needs_of(pod))
-        if error.status != NOT_FOUND:
-            raise
-        found = await _pods_here(api, namespace, host) if name == host else []
-        if len(found) == 1:
-            return found[0]
+        raise
+    if found is None:
         raise ConfigError(
             f"--engine kubernetes runs in a pod, and namespace {namespace} has no pod {name}: start the launcher in "
             f"one, or set {POD_VARIABLE} to its pod's name"
-        ) from error
+        )
+    return found
 
 
 async def _pods_here(api: Api, namespace: str, host: str) -> Sequence[Mapping[str, Any]]:

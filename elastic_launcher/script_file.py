@@ -1,0 +1,28 @@
+"""Where is a script that is given as a text? In a file of its own, beside the job's folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def script_path(work_dir: Path, name: str) -> Path:
+    """Returns where a job keeps a script that is given as a text: all attempts at one place, beside no other code.
+
+    Args:
+        work_dir: The job's folder.
+        name: The job's name.
+    """
+    return Path(f"{work_dir}.code") / f"{Path(name).name}.py"
+
+
+def write_script(text: str, path: Path) -> None:
+    """Writes a script's text, whole or not at all.
+
+    Raises:
+        OSError: If it can't be written.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)
