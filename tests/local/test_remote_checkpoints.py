@@ -26,13 +26,13 @@ def test_a_job_goes_on_from_the_store_alone_and_without_it_trains_on(tmp_path: P
             stage.wait_steps(job, 5)
             store.start()
             job.events.wait("checkpoint_saved", lambda e: e not in job.events.of("checkpoint_saved")[:known], LONG)
+            until(lambda: _told(store.bucket, 1), "copied")
             stage.kill_everything(job)
         saved = job.events.of("checkpoint_saved")[-1]
         stage.work_dir.rename(tmp_path / "lost")  # another machine has none of its files
         with stage.run(1, 7, *options) as job:
             stage.wait_steps(job, 3)
-            told = store.bucket / "jobs/digits/events"  # a launcher that is killed before has nothing to tell the next
-            until(lambda: any(b"generation_formed" in part.read_bytes() for part in told.glob("t00000002-*")), "copied")
+            until(lambda: _told(store.bucket, 2), "copied")
             stage.kill_everything(job)
         stage.work_dir.rename(tmp_path / "lost, too")
         with stage.run(1, 7, *options) as job:
@@ -92,3 +92,9 @@ def test_ranks_that_come_up_while_the_launcher_is_killed_go_on_from_the_store(tm
     assert found["generation"] == 0 and len(started) == 2
     assert formed["first_step"] == started[1]["resumed_step"] > 6
     stage.assert_like_plain(job.events.all(), 5)
+
+
+def _told(bucket: Path, term: int) -> bool:
+    """Returns whether the store knows a generation of that launcher: one killed before has nothing to tell the next."""
+    parts = (bucket / "jobs/digits/events").glob(f"t{term:08d}-*")
+    return any(b"generation_formed" in part.read_bytes() for part in parts)
