@@ -25,8 +25,8 @@ from elastic_launcher.options import OPTIONS, ConfigError, Option, holds_text
 
 USAGE = "SCRIPT|-m MODULE [ARGS...]"
 """What to train, and its own arguments."""
-STOPS = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that ask for the end as Ctrl-C does; SIGHUP comes when the terminal is closed or its connection lost."""
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask for the end: Ctrl-C gives SIGINT, a terminal that is closed or loses its connection SIGHUP."""
 PATHS = ("hints", "work_dir", "checkpoint_dir", "data", "output", "pod_template")
 """Options that are paths: relative ones start where the user stands."""
 OF_SCRIPTS = {"--data", "--output", "--name", "--script", "--module", "--arguments"}
@@ -40,7 +40,7 @@ def run(**given: Any) -> None:
     """
     command = given.pop("command") or []
     for number in STOPS:  # until the coordinator takes signals: there is nothing to end yet
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, and means it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, a shell SIGINT of what is behind `&`
             signal.signal(number, _stop)
     try:
         code = _run(given, command)
@@ -54,12 +54,9 @@ def run(**given: Any) -> None:
         traceback.print_exc()
         _say(f"the launcher itself failed ({type(error).__name__}: {error})")
         code = ExitCode.LAUNCHER_FAILED
-    except KeyboardInterrupt:
-        _say("interrupted from the keyboard before anything was started")
-        code = ExitCode.INTERRUPTED
     except _Stopped as stopped:
-        _say(f"stopped by {stopped} before anything was started")
-        code = ExitCode.STOPPED
+        _say(f"{stopped} before anything was started")
+        code = stopped.code
     raise typer.Exit(int(code))
 
 
@@ -103,12 +100,25 @@ def misplaced(command: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(flag for word in command[1:] if (flag := word.partition("=")[0]) in flags))
 
 
-class _Stopped(BaseException):
-    """A signal asks the launcher to stop; its text is the signal's name."""
+class _Stopped(KeyboardInterrupt):
+    """A signal asks the launcher to stop.
+
+    Attributes:
+        code: What the launcher then ends with.
+    """
+
+    def __init__(self, number: signal.Signals) -> None:
+        by_keyboard = number == signal.SIGINT
+        super().__init__("interrupted from the keyboard" if by_keyboard else f"stopped by {number.name}")
+        self.code = ExitCode.INTERRUPTED if by_keyboard else ExitCode.STOPPED
 
 
 def _stop(number: int, frame: object) -> None:
-    raise _Stopped(signal.Signals(number).name)
+    stopped = _Stopped(signal.Signals(number))
+    for each in STOPS:
+        if signal.getsignal(each) is _stop:
+            signal.signal(each, lambda *_: os._exit(stopped.code))  # a second one ends at once
+    raise stopped
 
 
 def read(texts: Mapping[str, Any], command: Sequence[str], directory: Path) -> JobConfig:
