@@ -1,0 +1,26 @@
+"""Writes the diffs of ``docs/migrate.md`` and ``docs/walk-script.md`` anew, each in the block that names its script."""
+
+import difflib
+import re
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PAGES = [HERE.parents[1] / "docs" / name for name in ("migrate.md", "walk-script.md")]
+ELASTIC = HERE / "to_elastic.py"
+BLOCK = re.compile(r"(?<=^```diff\n)--- (\w+\.py)\n.*?(?=^```$)", re.MULTILINE | re.DOTALL)
+
+
+def diff(script: str) -> str:
+    """Returns what makes a script the elastic one, as a unified diff."""
+    before, after = ((HERE / name).read_text().splitlines(keepends=True) for name in (script, ELASTIC.name))
+    return "".join(difflib.unified_diff(before, after, script, ELASTIC.name, n=2))
+
+
+def page(text: str) -> str:
+    """Returns a page with the diffs of today's scripts."""
+    return BLOCK.sub(lambda block: diff(block[1]), text)
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        path.write_text(page(path.read_text()), encoding="utf-8")
