@@ -2,8 +2,8 @@
 
 Imports and the command line are whole processes, each a fresh one. What is made or read in this process is done once
 before it is timed, so that no import is in it; each figure of a run then is the median of so many. A step is
-``elastic_train`` under ``kfp.local`` with the subprocess runner, as ``make run`` has it; the peer is
-``elastic-launcher run`` with the same script and options.
+``elastic_train`` under ``kfp.local`` with the subprocess runner, as ``make run`` has it; the peers are
+``elastic-launcher run`` with the same script and options, and a plain step that runs just that.
 """
 
 # annotations stay objects in this file: kfp reads them
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common import SCRIPTS, finish, in_turn, options_of, row
+from elastic_launcher import __version__
 
 ROOT = Path(__file__).parents[1]
 WORKFLOW = ROOT / "pipelines" / "hera_examples" / "digits.yaml"
@@ -150,16 +151,38 @@ def read_pipeline() -> None:
 
 
 def run_step() -> None:
-    """Trains in a step of Kubeflow, on this machine."""
-    from kfp import local
-
+    """Trains in our step of Kubeflow, on this machine."""
     from elastic_launcher.kfp import elastic_train
 
+    run_locally(lambda: elastic_train(script=str(SCRIPT)))
+
+
+def run_plain_step() -> None:
+    """Trains with the launcher in a step that a user would write, which installs what ours installs."""
+    from kfp import dsl
+
+    @dsl.component(
+        base_image="python:3.11",
+        packages_to_install=[f"elastic-launcher[kfp,kubernetes,storage,torch]=={__version__}"],
+        install_kfp_package=False,
+    )
+    def train(command: list, script: str, model: dsl.Output[dsl.Model]) -> None:  # type: ignore[type-arg]
+        import subprocess
+
+        subprocess.run([*command, f"--work-dir={model.path}.job", f"--output={model.path}", script], check=True)
+
+    launcher = [sys.executable, "-m", "elastic_launcher", "run"]
+    run_locally(lambda: train(command=launcher, script=str(SCRIPT)))
+
+
+def run_locally(step: Work) -> None:
+    """Runs a step of Kubeflow on this machine, to a good end."""
+    from kfp import local
+
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, contextlib.redirect_stdout(io.StringIO()) as told:
-        roots = {"pipeline_root": folder, "workspace_root": folder}
-        local.init(local.SubprocessRunner(use_venv=False), **roots)
+        local.init(local.SubprocessRunner(use_venv=False), pipeline_root=folder, workspace_root=folder)
         try:
-            elastic_train(script=str(SCRIPT))
+            step()
         except RuntimeError as error:
             raise RuntimeError(told.getvalue()[-2000:]) from error
 
@@ -199,6 +222,13 @@ CASES = (
     Case("render Argo's template", argo_ours, hera_plainly, "Hera's workflow of a plain Container", 5),
     Case("lint a workflow", lambda: lint_file(WORKFLOW), read_workflow, "Hera's Workflow.from_yaml", 5),
     Case("train 100 steps as a step of kfp.local", run_step, run_bare, "elastic-launcher run", 1),
+    Case(
+        "train 100 steps as a step of kfp.local, against a plain one",
+        run_step,
+        run_plain_step,
+        "a plain @dsl.component that runs elastic-launcher run",
+        1,
+    ),
 )
 
 
