@@ -1,4 +1,4 @@
-"""What `run` shows: live progress on a terminal, elsewhere a plain line at each change and every few seconds.
+"""What `run` shows: live progress on a terminal, elsewhere plain lines: of what happens, and of where it stands.
 
 What the launcher has to say goes to standard error, what the script writes to standard output.
 """
@@ -24,18 +24,16 @@ from elastic_launcher.report.describe import (
     done,
     loss,
     position,
-    progress_line,
     quota,
     slow,
     speed,
     time_left,
     waiting,
 )
+from elastic_launcher.report.progress_line import Told, tell
 from elastic_launcher.report.state import JobState, advance
 from elastic_launcher.report.words import number, plural
 
-PLAIN_SECONDS = 5.0
-"""Least time between two progress lines where there is no terminal: logs stay readable, and nobody thinks it hangs."""
 FRAMES_PER_SECOND = 4
 MOST_LOGGED = 3
 """Values of ``job.log`` that are shown live."""
@@ -64,7 +62,7 @@ class Display:
         self._clock = clock
         self._state = JobState()
         self._live: Live | None = None
-        self._told: float | None = None
+        self._told = Told(clock())
 
     @property
     def state(self) -> JobState:
@@ -73,7 +71,7 @@ class Display:
 
     def start(self) -> None:
         """Begins to show."""
-        if self._console.is_terminal and self._console.encoding.lower().startswith("utf"):
+        if self._has_room_for_live_lines():
             self._live = Live(
                 console=self._console,
                 get_renderable=self._panel,
@@ -99,10 +97,16 @@ class Display:
     def feed(self, event: Event) -> None:
         """Takes an event."""
         self._state = advance(self._state, event)
-        if event.kind == "progress":
-            self._tell_progress()
-        elif event.kind not in SILENT and (line := describe(event)) is not None:
+        if event.kind not in SILENT and (line := describe(event)) is not None:
             self._say(line + self._pod(event), alarming=event.kind in ALARMING)
+        self.tell_progress()
+
+    def tell_progress(self) -> None:
+        """Says where the training stands, if that is due and nobody sees it live."""
+        if self._live is None:
+            self._told, line = tell(self._told, self._state, self._clock())
+            if line:
+                self._say(line)
 
     def script_line(self, rank: int | None, text: str) -> None:
         """Shows a line that a script wrote; of what it overwrote itself (a progress bar), the last state."""
@@ -118,12 +122,11 @@ class Display:
         node = self._state.nodes.get(event.get("node")) if event.kind in ("node_failed", "node_lost") else None
         return f" (pod {node.pod})" if node is not None and node.pod else ""
 
-    def _tell_progress(self) -> None:
-        """Says where the training stands, if nobody sees it live and it was not said just now."""
-        now = self._clock()
-        if self._live is None and (self._told is None or now - self._told >= PLAIN_SECONDS):
-            self._told = now
-            self._say(progress_line(self._state))
+    def _has_room_for_live_lines(self) -> bool:
+        """Returns whether a person looks at a terminal that can show them; rich takes FORCE_COLOR for one."""
+        console = self._console
+        able = console.is_terminal and not console.is_dumb_terminal and console.encoding.lower().startswith("utf")
+        return able and console.file.isatty()
 
     def _say(self, line: str, *, alarming: bool = False) -> None:
         if self._live is not None:

@@ -46,6 +46,8 @@ LAST_LINES = "\nLast lines of "
 """What stands between the coordinator's message and the lines that it quotes."""
 CLAIM_SECONDS = 0.5
 """Between tries to have a work directory that another launcher has: a look at a lock costs next to nothing."""
+PROGRESS_SECONDS = 1.0
+"""Between looks whether a line of progress is due: it is late by this at most."""
 
 
 class Showing:
@@ -90,9 +92,16 @@ class Showing:
         with lenient(2):
             self._display.feed(event)
         if self._progress is not None:
-            self._tell_progress(self._progress)
+            self._write_progress(self._progress)
 
-    def _tell_progress(self, progress: ArgoProgress) -> None:
+    async def tell_progress(self) -> None:
+        """Says from time to time where the training stands, until it is cancelled; nothing may happen for long."""
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            with lenient(2):
+                self._display.tell_progress()
+
+    def _write_progress(self, progress: ArgoProgress) -> None:
         try:
             progress.take(self._display.state)
         except OSError as error:
@@ -353,7 +362,7 @@ def lenient(descriptor: int) -> Iterator[None]:
 
 
 async def _train(coordinator: Coordinator, showing: Showing, hurry: Callable[..., None]) -> tuple[int, str]:
-    following = asyncio.create_task(showing.follower.run())
+    following = [asyncio.create_task(showing.follower.run()), asyncio.create_task(showing.tell_progress())]
     try:
         code = await coordinator.run()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -363,9 +372,10 @@ async def _train(coordinator: Coordinator, showing: Showing, hurry: Callable[...
         verdict = coordinator.state.verdict
         return code, showing.last_words(coordinator.message, None if verdict is None else verdict.log_of)
     finally:
-        following.cancel()
-        with contextlib.suppress(asyncio.CancelledError, OSError):
-            await following
+        for task in following:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, OSError):
+                await task
         showing.follower.close()
 
 

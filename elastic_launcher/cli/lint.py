@@ -13,7 +13,7 @@ import typer
 
 from elastic_launcher.lint import Finding, MissingLibrary
 from elastic_launcher.lint import lint as find
-from elastic_launcher.report.words import plural
+from elastic_launcher.report.words import plural, size
 
 MAX_BYTES = 20 * 2**20
 """More is no pipeline: Kubernetes takes objects of a few megabytes."""
@@ -54,10 +54,14 @@ def _texts(files: Sequence[Path]) -> dict[str, str]:
     bad: list[str] = []
     for file in files:
         try:
-            content = file.read_bytes()
+            with file.open("rb") as opened:
+                content = opened.read(MAX_BYTES + 1)  # all of it may be more than there is memory for
             if len(content) > MAX_BYTES:
-                bad.append(f"{file} has {len(content)} bytes; it must have {MAX_BYTES} at most")
-            texts[str(file)] = content.decode("utf-8-sig")
+                bad.append(f"{file} has more than {size(MAX_BYTES)}: it is no workflow and no pipeline")
+            else:
+                texts[str(file)] = content.decode("utf-8-sig")
+        except IsADirectoryError:
+            bad.append(f"{file} is a directory: give its files")
         except OSError as error:
             bad.append(f"{file}: {error.strerror or error}")
         except UnicodeDecodeError as error:

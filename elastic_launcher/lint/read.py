@@ -126,9 +126,13 @@ def read(text: str, file: str, first_line: int = 1) -> tuple[list[Node], list[Fi
             document = reader.node(found, ())
             if document.there:
                 documents.append(document)
+    except yaml.reader.ReaderError as error:  # its position is in bytes or characters, as PyYAML was built
+        character = chr(error.character)
+        said = f"{error.reason} (U+{error.character:04X})"
+        reader.findings.append(_syntax(file, first_line + text.count("\n", 0, text.find(character)), said))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        said = getattr(error, "problem", None) or getattr(error, "reason", None) or "it can't be read"
+        said = getattr(error, "problem", None) or "it can't be read"
         reader.findings.append(_syntax(file, first_line + (mark.line if mark is not None else 0), str(said)))
     except _Unusable as error:
         reader.findings.append(_syntax(file, error.line, str(error)))

@@ -1,4 +1,4 @@
-"""What happened, and where a job stands, each in one line for people."""
+"""What happened, in one line for people, and the parts of where a job stands."""
 
 from __future__ import annotations
 
@@ -99,20 +99,6 @@ def quota(numbers: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {value:,}" for name, value in numbers.items())
 
 
-def progress_line(state: JobState) -> str:
-    """Returns where the training stands, in one line."""
-    parts = [
-        position(state),
-        loss(state),
-        size(state),
-        speed(state),
-        plural(state.resizes, "resize") if state.resizes else "",
-        time_left(state),
-        slow(state),
-    ]
-    return ", ".join(part for part in parts if part)
-
-
 def position(state: JobState) -> str:
     """Returns epoch and step of how many."""
     epochs = f"/{state.epochs:,}" if state.epochs else ""
@@ -129,12 +115,6 @@ def done(state: JobState) -> float:
 def loss(state: JobState) -> str:
     """Returns the loss; empty before the first."""
     return "" if state.loss is None else f"loss {number(state.loss)}"
-
-
-def size(state: JobState) -> str:
-    """Returns the world size with the hint's numbers."""
-    numbers = quota(state.quota)
-    return plural(state.world_size, "rank") + (f" ({numbers})" if numbers else "")
 
 
 def speed(state: JobState) -> str:

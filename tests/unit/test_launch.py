@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import errno
 import json
@@ -188,6 +189,32 @@ def test_a_full_disk_behind_stdout_ends_no_job(tmp_path: Path) -> None:
     (tmp_path / "1-0.log").write_text("hello\n")
     show.take(Event("warning", 0.0, 1))
     assert recorder.shown == ["warning"]
+
+
+def test_progress_is_told_again_and_again_also_after_a_moment_without_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "PROGRESS_SECONDS", 0.001)
+
+    async def looks() -> int:
+        count, enough = 0, asyncio.Event()
+
+        class Full(Recorder):
+            def tell_progress(self) -> None:
+                nonlocal count
+                count += 1
+                if count == 3:
+                    enough.set()
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        telling = asyncio.create_task(showing(tmp_path, Full()).tell_progress())
+        try:
+            await asyncio.wait_for(enough.wait(), 10)
+        finally:
+            telling.cancel()
+        return count
+
+    assert asyncio.run(looks()) == 3
 
 
 def test_a_reader_that_goes_away_ends_no_job() -> None:

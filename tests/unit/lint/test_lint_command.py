@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from elastic_launcher.cli.lint import lint
+from elastic_launcher.cli.lint import MAX_BYTES, lint
 from tests.unit.lint.pod_cases import patch
 from tests.unit.lint.retry_cases import retry
 from tests.unit.lint.workflow_cases import FINE, parameter
@@ -80,9 +81,35 @@ def test_what_cannot_be_read_ends_with_2(tmp_path: Path, as_json: tuple[str, ...
     assert (result.exit_code, result.stdout) == (2, "")
     assert [line.partition(str(tmp_path))[2] for line in result.stderr.splitlines()] == [
         "/none.yaml: No such file or directory",
-        ": Is a directory",
+        " is a directory: give its files",
         "/latin.yaml: byte 3 is not UTF-8; it must be YAML in UTF-8",
     ]
+
+
+@pytest.mark.parametrize("endless", [False, True])
+def test_what_is_no_pipeline_by_its_size_is_not_read_to_its_end(tmp_path: Path, endless: bool) -> None:
+    file = Path("/dev/zero")
+    if not endless:
+        file = tmp_path / "huge.yaml"
+        with file.open("wb") as huge:
+            huge.truncate(2**40)  # more than any machine has memory for, and nothing on the disk
+    result = run(file)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"elastic-launcher: lint: {file} has more than 21 MB: it is no workflow and no pipeline\n"
+
+
+def test_a_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
+    assert run(written(tmp_path, FINE + "#" * (MAX_BYTES - len(FINE)))).exit_code == 0
+
+
+def test_what_another_command_writes_is_read_from_its_pipe() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, FINE.encode())
+    os.close(writing)
+    try:
+        assert run(f"/dev/fd/{reading}").exit_code == 0
+    finally:
+        os.close(reading)
 
 
 def test_no_file_is_a_usage_error() -> None:

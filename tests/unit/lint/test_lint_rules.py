@@ -6,7 +6,7 @@ import pytest
 
 from elastic_launcher.lint import RULES, lint
 from tests.unit.lint import launcher_cases, pipeline_cases, pod_cases, retry_cases, workflow_cases
-from tests.unit.lint.case import Case
+from tests.unit.lint.case import Case, workflow
 
 CASES = [
     case for table in (workflow_cases, retry_cases, pod_cases, launcher_cases, pipeline_cases) for case in table.CASES
@@ -28,3 +28,13 @@ def test_a_rule_finds_its_mistake(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=[f"{index}-{case.rule}" for index, case in enumerate(CASES)])
 def test_what_is_mended_is_clean(case: Case) -> None:
     assert lint({"a.yaml": case.good}) == []
+
+
+def test_each_mistake_of_a_workflow_of_a_thousand_steps_is_found_in_its_line() -> None:
+    step = "\n  - - {name: s%d, template: work, arguments: {parameters: [{name: x, value: %d}]}}  # here"
+    steps = "".join(step % (number, number) for number in range(1000))
+    work = "- name: work\n  inputs: {parameters: [{name: x}]}\n  container: {image: python, command: [python]}"
+    long = Case(
+        "parameter-not-string", workflow(f"entrypoint: main\ntemplates:\n{work}\n- name: main\n  steps:{steps}"), ""
+    )
+    assert [(one.rule, one.line) for one in lint({"a.yaml": long.bad})] == [(long.rule, line) for line in long.lines]

@@ -25,6 +25,7 @@ def listed(word: str) -> str:
 CASES = [
     Case("yaml-syntax", FINE + "\nx: [1\ny: }  # here\n", FINE),
     Case("yaml-syntax", FINE + "x: &a [*a]  # here\n", FINE),
+    Case("yaml-syntax", FINE + "ü: ü\nx: a\x07b  # here\n", FINE),
     Case("duplicate-key", template("daemon: false\nfailFast: true\ndaemon: true  # here"), template("daemon: true")),
     Case("duplicate-key", FINE.replace("spec:", "kind: Workflow  # here\nspec:"), FINE),
     Case("nothing-to-lint", "# here\n", FINE),

@@ -14,13 +14,13 @@ import termios
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def in_terminal(code: str, *arguments: str, columns: int) -> str:
+def in_terminal(code: str, *arguments: str, columns: int, term: str = "xterm-256color") -> str:
     """Returns all that a program wrote to its terminal; it must end well."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
     hidden = ("NO_COLOR", "COLUMNS", "LINES")
     kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    environment = {**kept, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"}
+    environment = {**kept, "TERM": term, "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, "-c", code, *arguments]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
         os.close(theirs)

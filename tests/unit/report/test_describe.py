@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from elastic_launcher.events import KINDS, Event
-from elastic_launcher.report.describe import describe, progress_line, waiting
-from elastic_launcher.report.state import JobState, fold
+from elastic_launcher.report.describe import describe, waiting
+from elastic_launcher.report.state import fold
 from tests.unit.report import jobs
 
 MEMBERS = [{"member": 1, "node": 1}, {"member": 2, "node": 2}, {"member": 3, "node": 3}]
@@ -111,19 +111,6 @@ def test_the_start_says_what_was_asked_for() -> None:
 def test_an_event_that_lacks_all_fields_is_told_in_one_line(kind: str) -> None:
     line = describe(Event(kind, 0.0, 1, {}))
     assert line is None or ("\n" not in line and line.strip())
-
-
-def test_where_a_job_stands() -> None:
-    state = fold(jobs.resized().events[:-1])
-    assert progress_line(state) == (
-        "epoch 7/24, step 348/1,200 (29.0%), loss 0.6201, 2 ranks (guaranteed 1, allowed 3, limit 3), 2,048 samples/s, "
-        "2 resizes, 2 min 01 s left"
-    )
-
-
-def test_where_a_job_stands_of_which_little_is_known() -> None:
-    state = JobState(step=5, epoch=0, world_size=1, generation=1, loss="nan")
-    assert progress_line(state) == "epoch 1, step 5, loss nan, 1 rank"
 
 
 def test_which_nodes_are_on_their_way() -> None:

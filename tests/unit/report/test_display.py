@@ -72,17 +72,28 @@ def test_a_node_that_fails_in_a_cluster_is_told_with_its_pod(
     ]
 
 
-def test_progress_is_told_at_once_and_then_every_five_seconds_at_most(
+def test_where_the_training_stands_is_told_with_each_change_and_every_thirty_seconds(
     display: Display, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    events = [event for event in jobs.resized().events if event.kind in ("progress", "generation_formed")]
+    story = jobs.Story().hint(1, 1, 3).start_nodes(1).warm(1).form(1, cause="start").train(10).hint(1, 2, 3).train(65)
     told = []
-    for event in events[:20]:
+    for event in story.events:
+        clock.now = event.time - jobs.START
         display.feed(event)
-        if "epoch" in capsys.readouterr().err:
-            told.append(clock.now)
-        clock.now += 1.0
-    assert told == [1.0, 6.0, 11.0, 16.0]
+        told += [round(clock.now) for line in capsys.readouterr().err.splitlines() if ": progress " in line]
+    assert told == [1, 10, 40, 70]
+
+
+def test_where_the_training_stands_is_told_while_nothing_happens(
+    display: Display, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for event in jobs.Story().start_nodes(1).warm(1).form(1, cause="start").train(2).events:
+        display.feed(event)
+    capsys.readouterr()
+    for clock.now in (29.9, 30.0, 59.9, 60.0):
+        display.tell_progress()
+    (first, second) = capsys.readouterr().err.splitlines()
+    assert first == second and first.startswith("elastic-launcher: progress percent=")
 
 
 def test_a_scripts_lines_go_to_standard_output(display: Display, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,3 +191,35 @@ display.stop()
     assert lines[-2].startswith("elastic-launcher: generation 3") and lines[-1].startswith("[rank 0] hello from 3")
     assert "━" in written
     assert not any("━" in line for line in lines)
+
+
+SHOW_A_JOB = """
+from elastic_launcher.cli.display import Display
+from elastic_launcher.config import JobConfig
+from tests.unit.report import jobs
+display = Display(JobConfig(script="train.py", name="bert"))
+display.start()
+for event in jobs.resized().events:
+    display.feed(event)
+display.tell_progress()
+display.stop()
+"""
+
+
+def test_a_terminal_has_the_live_lines_and_no_others_of_progress() -> None:
+    assert "progress " not in in_terminal(SHOW_A_JOB, columns=120)
+
+
+def test_a_terminal_that_can_not_step_upwards_has_plain_lines() -> None:
+    written = in_terminal(SHOW_A_JOB, columns=120, term="dumb")
+    assert written.count("elastic-launcher: progress ") == 4
+    assert "\x1b" not in written
+
+
+@pytest.mark.parametrize("name", ["FORCE_COLOR", "TTY_COMPATIBLE"])
+def test_a_log_has_plain_lines_also_where_colours_are_forced(name: str) -> None:
+    environment = {**os.environ, name: "1", "PYTHONIOENCODING": "utf-8"}
+    result = subprocess.run([sys.executable, "-c", SHOW_A_JOB], env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("elastic-launcher: progress ") == 4
+    assert "\x1b" not in result.stderr

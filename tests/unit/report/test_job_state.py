@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_launcher.events import KINDS, Event
-from elastic_launcher.report.describe import progress_line, waiting
+from elastic_launcher.report.describe import slow, waiting
 from elastic_launcher.report.state import JobState, advance, fold, outcome
 from tests.unit.report import jobs
 
@@ -157,15 +157,14 @@ def test_a_straggler_is_known_until_it_is_none_any_more_or_has_gone() -> None:
     def event(kind: str, **fields: object) -> Event:
         return Event(kind, jobs.START, 1, fields)
 
-    def slow(member: int, over: bool = False) -> Event:
+    def is_slow(member: int, over: bool = False) -> Event:
         return event("straggler", member=member, rank=member - 1, node=member, factor=2.5, step_seconds=0.4, over=over)
 
     formed = event("generation_formed", members=members, world_size=3, cause="start")
-    state = fold([formed, slow(2), slow(3)])
+    state = fold([formed, is_slow(2), is_slow(3)])
     assert sorted(state.stragglers) == [2, 3]
-    line = progress_line(state)
-    assert "rank 1 (node 2) is 2.5 times slower, rank 2 (node 3) is 2.5 times slower" in line
-    state = advance(state, slow(2, over=True))
+    assert slow(state) == "rank 1 (node 2) is 2.5 times slower, rank 2 (node 3) is 2.5 times slower"
+    state = advance(state, is_slow(2, over=True))
     assert sorted(state.stragglers) == [3]
     fewer = event("generation_formed", members=members[:2], world_size=2, cause="notice")
     assert advance(state, fewer).stragglers == {}

@@ -1,0 +1,80 @@
+"""Where a training stands, in one line for people and programs, and when a log shows that line.
+
+The law: each change of the membership or of the hint's numbers is told once, with numbers of the new membership where
+the script tells any, and while the training goes on no `EVERY_SECONDS` pass without a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from elastic_launcher.report.state import JobState
+
+EVERY_SECONDS = 30.0
+"""Between two lines while nothing changes: a log stays readable, and nobody thinks that the training hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the last line told.
+
+    Attributes:
+        at: When, in monotonic seconds; before the first line, when the training was last seen not to go on.
+        generation: The membership that its numbers are of.
+        quota: The hint's numbers.
+    """
+
+    at: float
+    generation: int = 0
+    quota: Mapping[str, int] = field(default_factory=dict)
+
+
+def tell(told: Told, state: JobState, now: float) -> tuple[Told, str]:
+    """Returns what is told after a look at a job, and the line that is due now; empty while none is.
+
+    Args:
+        told: What was told before.
+        state: Of the job.
+        now: Monotonic seconds.
+    """
+    if state.outcome != "running" or not state.world_size:
+        return replace(told, at=now), ""
+    changed = (state.generation, state.quota) != (told.generation, told.quota)
+    with_numbers = state.timed_generation == state.generation
+    if (changed and with_numbers) or now - told.at >= EVERY_SECONDS:
+        return Told(now, state.timed_generation, state.quota), progress_line(state)
+    return told, ""
+
+
+def progress_line(state: JobState) -> str:
+    """Returns ``progress`` and what is known, as ``key=value`` without spaces in it."""
+    total = state.total_steps or 0
+    ranks = {member["member"]: rank for rank, member in enumerate(state.members)}
+    fields = {
+        "percent": f"{min(1000, 1000 * state.step // total) / 10}" if total else "",  # 100.0 only of what is over
+        "remaining": "" if state.seconds_left is None else _span(state.seconds_left),
+        "epoch": f"{state.epoch + 1}" + (f"/{state.epochs}" if state.epochs else ""),
+        "step": f"{state.step}" + (f"/{total}" if total else ""),
+        "generation": f"{state.generation}",
+        "world_size": f"{state.world_size}",
+        **{name: f"{value}" for name, value in state.quota.items()},
+        "loss": _number(state.loss),
+        "samples_per_second": _number(state.samples_per_second),
+        "slow_ranks": ",".join(str(ranks[member]) for member in sorted(state.stragglers) if member in ranks),
+    }
+    return " ".join(["progress", *(f"{key}={value}" for key, value in fields.items() if value)])
+
+
+def _number(value: float | str | None) -> str:
+    """Returns a number with four digits or all that stand before its point; a text as it is; nothing of none."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def _span(seconds: float) -> str:
+    """Returns a time span in hours, minutes and seconds, of which the larger ones may be missing: ``2h5m20s``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + f"{rest}s"
