@@ -18,7 +18,6 @@ from elastic_launcher.engines.kubernetes.pods import (
     Gone,
     Standing,
     Waiting,
-    never_began,
     refused,
     refused_for_now,
     turned_away,
@@ -255,9 +254,8 @@ class Fleet:
                 self._looked_for.add(node)
                 self._run_errand(self._look_for_pod(node))
             elif track.gone is not None:
-                if track.pod is not None and (turned_away(track.pod) or never_began(track.pod)):
-                    self._machines.keep_off(track.pod)
                 if track.pod is not None and turned_away(track.pod):
+                    self._machines.keep_off(track.pod)
                     self._machines.rest(track.gone.why)
                 del self._tracks[node]
                 self._exits.append(NodeExit(node, track.gone.exit_code, track.gone.why, track.gone.taken))

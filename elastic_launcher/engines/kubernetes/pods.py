@@ -113,6 +113,8 @@ _BY_ADMISSION = re.compile(r'admission webhook "|\S+ "[^"]*" is forbidden: ')
 _NO_RIGHT = re.compile(r'User ".*" cannot \w+ resource "')
 _NEVER_BEGAN = {"StartError", "ContainerCannotRun"}
 """Reasons of a container that ended before its command began: its exit code is the runtime's."""
+_QUOTED = r"[\"'`]{}\\*[\"'`]"
+"""How a runtime names a command that it can't run; what quotes that once more puts backslashes before its quotes."""
 _ORDINARY = {"", "ContainerCreating", "PodInitializing"}
 _TAKEN = {"Preempting", "Preempted", "Terminated", "NodeShutdown", "Shutdown", "NodeLost"}
 """Reasons of failed pods that are the cluster's doing; one that was evicted for its own limits has no condition."""
@@ -256,24 +258,32 @@ def _ended(pod: Document, ended: Document) -> Gone:
         limit = _memory(pod)
         return Gone(_KILLED, f"OOMKilled: out of memory{limit}; raise resources.limits.memory of the pod template")
     if reason in _NEVER_BEGAN:
-        why = one_line(ended.get("message", ""))
-        return Gone(None, f"{reason}: {why}; check the image and the command of the pod template", taken)
+        why = f"{reason}: {one_line(ended.get('message', ''))}".removesuffix(": ")
+        return Gone(None, why if taken else f"{why}; check the image and the command of the pod template", taken)
     if reason in ("Error", "Completed", ""):
         return Gone(code, leaving.why if leaving is not None else "", taken)
     return Gone(code, f"{reason}: {one_line(ended.get('message', ''))}".removesuffix(": "), taken)
 
 
 def turned_away(pod: Document) -> bool:
-    """Whether a pod's machine has refused it before any of its containers began, for a reason of its own."""
+    """Whether a pod's machine has refused it, or could not start a container of it, for a reason of its own."""
     status = pod["status"]
     begun = status.get("containerStatuses") or status.get("initContainerStatuses")
     reason = status.get("reason", "")
-    return status.get("phase") == "Failed" and not begun and (reason in _TURNED_AWAY or reason.startswith(_NO_ROOM))
+    refused_it = status.get("phase") == "Failed" and not begun
+    return (refused_it and (reason in _TURNED_AWAY or reason.startswith(_NO_ROOM))) or _machine_starts_none(pod)
 
 
-def never_began(pod: Document) -> bool:
-    """Whether a pod's machine could not start the node's container: the image may be to blame, or the machine."""
-    return ((_node_status(pod).get("state") or {}).get("terminated") or {}).get("reason") in _NEVER_BEGAN
+def _machine_starts_none(pod: Document) -> bool:
+    """Whether a container never began, and its runtime does not name the command: that the image lacks."""
+    initial = {one["name"]: one for one in pod["spec"].get("initContainers") or ()}
+    of_init = ((one, initial.get(one["name"], {})) for one in pod["status"].get("initContainerStatuses") or ())
+    for status, container in (*of_init, (_node_status(pod), live_container(pod))):
+        ended = (status.get("state") or {}).get("terminated") or {}
+        command = container.get("command")
+        if ended.get("reason") in _NEVER_BEGAN and command:  # without one it is the image's own, and nobody knows it
+            return re.search(_QUOTED.format(re.escape(command[0])), ended.get("message", "")) is None
+    return False
 
 
 def _failed_init(pod: Document) -> str:
