@@ -26,6 +26,7 @@ from elastic_launcher.coordinator.coordinator import Coordinator
 from elastic_launcher.coordinator.decide_end import kept, when
 from elastic_launcher.coordinator.logs import LogFollower
 from elastic_launcher.coordinator.origin import Origin, find_origin, own_term
+from elastic_launcher.coordinator.patience import given_up
 from elastic_launcher.coordinator.record import past_after, run_of
 from elastic_launcher.coordinator.remote_events import copied_events, recall_events
 from elastic_launcher.coordinator.shown import Shown
@@ -156,7 +157,7 @@ def _given_up(config: JobConfig, away: StoreAway) -> int:
     """Ends a launcher whose volume or store stays away, to be tried again; a local job's user tries again himself."""
     if config.engine == "local":
         raise away
-    say(f"{away}; it was away for {config.orphan_timeout:g} s (--orphan-timeout): try again later")
+    say(given_up(away, config.orphan_timeout))
     return ExitCode.STOPPED
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from elastic_launcher.away import StoreAway
 from elastic_launcher.config import JobConfig
-from elastic_launcher.coordinator.again import RETRY_SECONDS
+from elastic_launcher.coordinator.patience import RETRY_SECONDS
 
 Found = TypeVar("Found")
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from itertools import chain, repeat
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.observations import BegunAgain
 from elastic_launcher.coordinator.origin import Origin, find_origin
+from elastic_launcher.coordinator.patience import ask_again
 from elastic_launcher.coordinator.state import State
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, Past
-
-RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0)
-"""Before the next look at checkpoints that can't be read or written; the last one again and again."""
 
 
 class CannotBeginAgain(Exception):  # noqa: N818 - it says what can't be done
@@ -75,17 +72,14 @@ class Again:
         """
         said: list[str] = []
         past = used_up(state, self.origin.past)
-        until = self._monotonic() + self._config.orphan_timeout
-        for wait in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
-            try:
-                self.origin = await asyncio.to_thread(find_origin, self._config, self._layout, past, said.append)
-                break
-            except ConfigError as error:
-                left = until - self._monotonic()
-                if left <= 0:
-                    raise CannotBeginAgain(f"all nodes are gone, and the job can't begin again: {error}") from error
-                self._warn(f"{error}; that is tried again for {left:.0f} s")
-                await asyncio.sleep(min(wait, left))
+
+        def look() -> Origin:
+            return find_origin(self._config, self._layout, past, said.append)
+
+        try:
+            self.origin = await ask_again(look, ConfigError, self._config.orphan_timeout, self._warn, self._monotonic)
+        except ConfigError as error:
+            raise CannotBeginAgain(f"all nodes are gone, and the job can't begin again: {error}") from error
         refused = tuple(dict.fromkeys(line for line in said if line.endswith("is used instead")))
         return self.origin.first_state(self._config, state.rules.store), refused
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from elastic_launcher.away import StoreAway
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.coordinator.account import account_of_adoption, account_of_job
 from elastic_launcher.coordinator.actions import (
@@ -180,10 +181,10 @@ class Coordinator:
         with taken(self.interrupt, loop):
             try:
                 finish = await self._govern()
+            except (StoreAway, CannotBeginAgain) as error:
+                finish = Finish(ExitCode.STOPPED, str(error))
             except (HintError, ConfigError) as error:
                 finish = Finish(ExitCode.BAD_USAGE, str(error))
-            except CannotBeginAgain as error:
-                finish = Finish(ExitCode.STOPPED, str(error))
             except Exception as error:
                 logger.exception("the launcher failed")
                 finish = Finish(ExitCode.LAUNCHER_FAILED, f"the launcher failed: {type(error).__name__}: {error}")
@@ -206,7 +207,7 @@ class Coordinator:
         """Takes over what runs, or begins; from then on this answers, also what was said so far."""
         adoption, gathering = self._adoption, self._gathering
         if adoption is None or gathering is None or not await self._adopt(adoption, gathering):
-            await asyncio.to_thread(self._files.open)
+            await self._files.open(self._warn, self._monotonic)
             self._emit("job_started", 0, **account_of_job(self._config, self._layout, self._again.origin))
         elif wrong := await asyncio.to_thread(self._files.missed):
             self._warn(wrong)

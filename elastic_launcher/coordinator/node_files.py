@@ -9,14 +9,18 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from elastic_launcher.away import StoreAway, may_pass
 from elastic_launcher.checkpoint import landmark
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.account import job_id
 from elastic_launcher.coordinator.last_words import read_exit
+from elastic_launcher.coordinator.patience import ask_again, given_up
 from elastic_launcher.coordinator.roster import Exit
 from elastic_launcher.coordinator.where import Home
 from elastic_launcher.options import ConfigError
@@ -46,19 +50,33 @@ class NodeFiles:
         mark = self._home.landmark
         return {**told, "code": dict(self._home.code), "landmark": None if mark is None else asdict(mark)}
 
-    def open(self) -> None:
-        """Puts into the folder of checkpoints what nodes know it by.
+    async def open(self, warn: Callable[[str], None], clock: Callable[[], float]) -> None:
+        """Puts into the folder of checkpoints what nodes know it by; while that is away, it is tried again.
+
+        Args:
+            warn: Takes what is tried again.
+            clock: Monotonic seconds.
 
         Raises:
             ConfigError: If it can't be written.
+            StoreAway: If it was away for all of ``--orphan-timeout``.
         """
         if self._home.landmark is None:
             return
+        seconds = self._config.orphan_timeout
         try:
-            landmark.put(self._folder, self._home.landmark)
+            await ask_again(partial(self._put, self._home.landmark), StoreAway, seconds, warn, clock)
+        except StoreAway as away:
+            raise StoreAway(given_up(away, seconds)) from away
+
+    def _put(self, mark: landmark.Landmark) -> None:
+        try:
+            landmark.put(self._folder, mark)
         except OSError as error:
-            where = f"--checkpoint-dir is {self._folder}: the launcher can't write there ({error.strerror})"
-            raise ConfigError(f"{where}; {landmark.MEND}") from error
+            why = f"--checkpoint-dir is {self._folder}: the launcher can't write there ({error.strerror})"
+            if may_pass(error):
+                raise StoreAway(why) from error
+            raise ConfigError(f"{why}; {landmark.MEND}") from error
 
     def missed(self) -> str:
         """Returns what is wrong with the folder in which a coordinator before this one did so; "" if nothing is."""

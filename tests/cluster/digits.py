@@ -54,6 +54,23 @@ train_digits.main()
 """
 
 
+def run_here(spec: dict[str, Any], containers: list[dict[str, Any]]) -> None:
+    """Has a pod run on the tests' image.
+
+    Args:
+        spec: The pod's; changed.
+        containers: Those of it that are to run there.
+    """
+    shown, mounts = volumes.pod_volumes(pods.FOLDERS)
+    spec["securityContext"] |= {"runAsUser": pods.UID}
+    spec["volumes"] += shown
+    for one in containers:
+        one |= {"image": TEST, "imagePullPolicy": "Never", "volumeMounts": one["volumeMounts"] + mounts}
+        one["env"] = [*one.get("env", ()), {"name": "PYTHONPATH", "value": str(REPOSITORY)}]
+        if "command" in one:
+            one["command"] = [*COMMANDS[one["command"][0]], *one["command"][1:]]
+
+
 def sample(space: str, quota: str, work: Path) -> list[dict[str, Any]]:
     """Returns the sample's objects, and the volume that its claim asks for.
 
@@ -65,14 +82,14 @@ def sample(space: str, quota: str, work: Path) -> list[dict[str, Any]]:
     (job,) = objects(SAMPLE, "Job")
     (claim,) = objects(SAMPLE, "PersistentVolumeClaim")
     pod = job["spec"]["template"]["spec"]
-    _run_here(pod, [*pod["initContainers"], *pod["containers"]])
+    run_here(pod, [*pod["initContainers"], *pod["containers"]])
     told = pod["containers"][0]["command"]
     pod["containers"][0]["command"] = [
         one.replace("configmap/quota/", f"configmap/{quota}/").replace(SCRIPT.name, "smaller.py") for one in told
     ]
     files = {path.name: path.read_text() for path in generated(SAMPLE)["digits-files"]}
     node = yaml.safe_load(files["node.yaml"])
-    _run_here(node["spec"], node["spec"]["containers"])
+    run_here(node["spec"], node["spec"]["containers"])
     files["node.yaml"] = json.dumps(node)
     scripts = {SCRIPT.name: SCRIPT.read_text(), "smaller.py": SMALLER}
     found = [
@@ -98,18 +115,6 @@ def overlay(name: str, here: str, space: str) -> list[dict[str, Any]]:
         for subject in one.get("subjects", ()):
             subject["namespace"] = space
     return found
-
-
-def _run_here(spec: dict[str, Any], containers: list[dict[str, Any]]) -> None:
-    """Has a pod run on the tests' image."""
-    shown, mounts = volumes.pod_volumes(pods.FOLDERS)
-    spec["securityContext"] |= {"runAsUser": pods.UID}
-    spec["volumes"] += shown
-    for one in containers:
-        one |= {"image": TEST, "imagePullPolicy": "Never", "volumeMounts": one["volumeMounts"] + mounts}
-        one["env"] = [*one.get("env", ()), {"name": "PYTHONPATH", "value": str(REPOSITORY)}]
-        if "command" in one:
-            one["command"] = [*COMMANDS[one["command"][0]], *one["command"][1:]]
 
 
 def _volume(space: str, work: Path) -> dict[str, Any]:

@@ -99,13 +99,7 @@ class Stage:
             retries: How often that Job does so.
             variables: Variables of the nodes.
         """
-        node = pods.python_pod(self.space, "node", writable=[self.folder])["spec"]
-        container = node["containers"][0]
-        env = [next(one for one in container["env"] if one["name"] == "PYTHONPATH")]
-        env += [{"name": name, "value": value} for name, value in (variables or {}).items()]
-        given = {key: container[key] for key in ("name", "image", "imagePullPolicy", "volumeMounts")}
-        spec = {"containers": [{**given, "env": env}], "volumes": node["volumes"], **(template or {})}
-        spec.setdefault("securityContext", node["securityContext"])
+        spec = {**self.node_spec(variables), **(template or {})}
         files = {"pod.yaml": json.dumps({"spec": spec})}
         if isinstance(script, str):
             files["train.py"] = script
@@ -129,6 +123,20 @@ class Stage:
         controlled |= {key: owner["metadata"][key] for key in ("name", "uid")} | {"controller": True}
         metadata = {"name": NAME, "labels": {"job-name": NAME}, "ownerReferences": [controlled]}
         self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod})
+
+    def node_spec(self, variables: dict[str, str] | None = None) -> dict[str, Any]:
+        """Returns what each node's pod is made from.
+
+        Args:
+            variables: Variables of the nodes.
+        """
+        node = pods.python_pod(self.space, "node", writable=[self.folder])["spec"]
+        container = node["containers"][0]
+        env = [next(one for one in container["env"] if one["name"] == "PYTHONPATH")]
+        env += [{"name": name, "value": value} for name, value in (variables or {}).items()]
+        given = {key: container[key] for key in ("name", "image", "imagePullPolicy", "volumeMounts")}
+        kept = {key: node[key] for key in ("volumes", "securityContext")}
+        return {"containers": [{**given, "env": env}], **kept}
 
     @property
     def _checkpoints(self) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def test_a_pod_that_its_machine_refuses_is_no_failure_and_the_next_is_made_after
             gone = await played.exit(1)
             assert gone.taken and "OutOfcpu" in gone.why
             await played.start(2)
-            assert "a machine refused the last one: OutOfcpu" in await played.why(2, Cause.ROOM)
+            assert "a machine did not take the last one: OutOfcpu" in await played.why(2, Cause.ROOM)
             assert (await played.exit(2)).taken
 
     asyncio.run(steps())

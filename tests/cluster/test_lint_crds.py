@@ -1,21 +1,15 @@
-"""Hera's models know the fields that Argo's published CRDs have, but for the newer ones that the linter names.
-
-The CRDs are no part of this project: ``ARGO_CRDS`` says where they are.
-"""
+"""Hera's models know the fields that Argo's published CRDs have, but for the newer ones that the linter names."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import yaml
 from hera.workflows import models
 
 from elastic_launcher.lint.schema import NEWER, _inner
-
-CRDS = Path(os.environ.get("ARGO_CRDS", Path(__file__).parents[3] / "shared" / "crds" / "argo-workflows"))
+from tests.cluster.argo_crds import crd_file
 
 
 def unknown(schema: Mapping[str, Any], annotation: Any, seen: set[Any]) -> Iterator[tuple[str, str]]:
@@ -39,11 +33,10 @@ def unknown(schema: Mapping[str, Any], annotation: Any, seen: set[Any]) -> Itera
 
 
 def test_the_models_know_what_the_crds_have() -> None:
-    assert CRDS.is_dir(), f"{CRDS} is not there; set ARGO_CRDS"
     missing: set[str] = set()
     for kind in ("Workflow", "CronWorkflow"):
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        crd = yaml.load((CRDS / f"argoproj.io_{kind.lower()}s.yaml").read_text(), Loader=loader)
+        crd = yaml.load(crd_file(f"{kind.lower()}s").read_text(), Loader=loader)
         schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
         spec = getattr(models, f"{kind}Spec")
         missing |= {name for _, name in unknown(schema, spec, set())}

@@ -3,41 +3,19 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.cluster.kubectl import kubectl, made
 from tests.manifests import KUSTOMIZATION, MANIFESTS
 
 POD_MONITORS = Path(__file__).with_name("pod_monitors.yaml")
 OF_ARGO = MANIFESTS / "argo"
-"""Of kinds that Argo brings, which the cluster does not have."""
+"""Of kinds that Argo brings: see test_argo_accepted."""
 FOLDERS = sorted(path.parent for path in MANIFESTS.rglob(KUSTOMIZATION) if not path.is_relative_to(OF_ARGO))
-
-
-def kubectl(*arguments: str, stdin: str | None = None) -> str:
-    """Returns what kubectl printed; what it refuses fails the test."""
-    done = subprocess.run(("kubectl", *arguments), input=stdin, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@contextmanager
-def made(kind: str, *names: str) -> Iterator[None]:
-    """Makes what is not there of some objects that need a name only; removes that at the end."""
-    there = kubectl("get", kind, "--output=name").split()
-    missing = [name for name in names if f"{kind}/{name}" not in there]
-    try:
-        for name in missing:
-            kubectl("create", kind, name)
-        yield
-    finally:
-        for name in missing:
-            kubectl("delete", kind, name)
 
 
 @pytest.fixture(scope="module")

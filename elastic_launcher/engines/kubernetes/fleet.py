@@ -18,7 +18,6 @@ from elastic_launcher.engines.kubernetes.pods import (
     Gone,
     Standing,
     Waiting,
-    never_began,
     refused,
     refused_for_now,
     turned_away,
@@ -92,16 +91,18 @@ class Fleet:
     async def find(self) -> list[NodeSpec]:
         """Returns the nodes that the cluster has of this job, by number, and that are not gone."""
         found = await self._read()
-        return [found[node].spec for node in sorted(found) if not isinstance(found[node].standing, Gone)]
+        tracks = (found[node] for node in sorted(found))
+        return [track.spec for track in tracks if track is not None and not isinstance(track.standing, Gone)]
 
     async def used(self) -> list[NodeSpec]:
         """Returns all nodes whose Jobs or pods are still there, those that are gone or ending too."""
-        return [spec_of(one) for path in (self._jobs, self._pods) for one in (await self._list(path)).values()]
+        found = [spec_of(one) for path in (self._jobs, self._pods) for one in (await self._list(path)).values()]
+        return [spec for spec in found if spec is not None]
 
     async def adopt(self, specs: Sequence[NodeSpec]) -> None:
         """Takes nodes for its own that an earlier launcher has started, and deletes the Jobs of all others."""
         found = await self._read()
-        self._tracks |= {spec.node: found.get(spec.node, Track(spec)) for spec in specs}
+        self._tracks |= {spec.node: found.get(spec.node) or Track(spec) for spec in specs}
         for node in found.keys() - self._tracks.keys():
             await self._delete_job(node)
         await self._settle()
@@ -255,9 +256,8 @@ class Fleet:
                 self._looked_for.add(node)
                 self._run_errand(self._look_for_pod(node))
             elif track.gone is not None:
-                if track.pod is not None and (turned_away(track.pod) or never_began(track.pod)):
-                    self._machines.keep_off(track.pod)
                 if track.pod is not None and turned_away(track.pod):
+                    self._machines.keep_off(track.pod)
                     self._machines.rest(track.gone.why)
                 del self._tracks[node]
                 self._exits.append(NodeExit(node, track.gone.exit_code, track.gone.why, track.gone.taken))
@@ -266,11 +266,15 @@ class Fleet:
         async with self._changed:
             self._changed.notify_all()
 
-    async def _read(self) -> dict[int, Track]:
-        """Returns all nodes that the cluster has of this job."""
+    async def _read(self) -> dict[int, Track | None]:
+        """Returns all nodes that the cluster has of this job; None for one that nobody can tell any more what it is."""
         pods = await self._list(self._pods)
-        found = {node: Track(spec_of(job)).show_job(job) for node, job in (await self._list(self._jobs)).items()}
-        return {node: track.show_pod(pods[node]) if node in pods else track for node, track in found.items()}
+        found: dict[int, Track | None] = {}
+        for node, job in (await self._list(self._jobs)).items():
+            spec = spec_of(job)
+            track = Track(spec).show_job(job) if spec is not None else None
+            found[node] = track.show_pod(pods[node]) if track is not None and node in pods else track
+        return found
 
     async def _list(self, path: str) -> dict[int, Mapping[str, Any]]:
         query = {"labelSelector": self._plan.names.selector}
@@ -395,4 +399,5 @@ class Fleet:
 
 
 def _time_of(event: Mapping[str, Any]) -> str:
-    return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
+    made = (event.get("metadata") or {}).get("creationTimestamp")
+    return str(event.get("lastTimestamp") or event.get("eventTime") or made)

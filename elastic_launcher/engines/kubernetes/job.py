@@ -6,6 +6,7 @@ its nodes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ FIRST_MEMBER = PREFIX + "first-member"
 NPROC_PER_NODE = PREFIX + "nproc-per-node"
 RESIZE = PREFIX + "resize"
 _RESIZES = ("in-process", "respawn")
+_NUMBER = re.compile("[1-9][0-9]{0,17}")
 KEPT_SECONDS = 300
 """How long a finished Job stays when no coordinator deletes it: one that comes back reads in it how the node ended."""
 MOST_WEIGHT = 100
@@ -99,21 +101,22 @@ def _keep_off(spec: Document, machines: Sequence[str]) -> None:
     of_nodes[_PREFERRED] = [*(of_nodes.get(_PREFERRED) or ()), ours]
 
 
-def spec_of(found: Mapping[str, Any]) -> NodeSpec:
-    """Returns what a node's Job, or its pod, was made for."""
-    notes = found["metadata"]["annotations"]
-    return NodeSpec(
-        int(found["metadata"]["labels"][NODE_LABEL]),
-        int(notes[FIRST_MEMBER]),
-        int(notes[NPROC_PER_NODE]),
-        notes[RESIZE] == _RESIZES[True],
-    )
+def spec_of(found: Mapping[str, Any]) -> NodeSpec | None:
+    """Returns what a node's Job, or its pod, was made for; None where others have made that unreadable."""
+    inner = (found.get("spec") or {}).get("template") or {}  # a Job's, which nobody can change
+    for metadata in (found.get("metadata") or {}, inner.get("metadata") or {}):
+        notes, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+        texts = (labels.get(NODE_LABEL, ""), notes.get(FIRST_MEMBER, ""), notes.get(NPROC_PER_NODE, ""))
+        if notes.get(RESIZE) in _RESIZES and all(map(_NUMBER.fullmatch, texts)):
+            node, first_member, nproc_per_node = map(int, texts)
+            return NodeSpec(node, first_member, nproc_per_node, notes[RESIZE] == _RESIZES[True])
+    return None
 
 
 def node_of(names: Names, found: Mapping[str, Any]) -> int | None:
     """Returns which node a Job, or a pod, is; None for what bears a node's label only, as somebody's copy does."""
-    metadata = found["metadata"]
-    controllers = (one["name"] for one in metadata.get("ownerReferences") or () if one.get("controller"))
+    metadata = found.get("metadata") or {}
+    controllers = (one.get("name") for one in metadata.get("ownerReferences") or () if one.get("controller"))
     number = (metadata.get("labels") or {}).get(NODE_LABEL, "")
-    ours = number.isdecimal() and names.node(int(number)) in (metadata["name"], *controllers)
+    ours = _NUMBER.fullmatch(number) and names.node(int(number)) in (metadata.get("name"), *controllers)
     return int(number) if ours else None

@@ -30,7 +30,7 @@ async def find_key(api: Api, namespace: str, names: Names, owner: Owner, may: bo
         may: Whether the launcher has the rights to keep it in a Secret.
 
     Raises:
-        ConfigError: If nodes know a key that the launcher may not read.
+        ConfigError: If nodes know a key that the launcher may not read, or the Secret holds none.
         ApiError: If the cluster can't be asked.
     """
     query = {"labelSelector": names.selector}
@@ -40,6 +40,10 @@ async def find_key(api: Api, namespace: str, names: Names, owner: Owner, may: bo
     if may:
         path = f"/api/v1/namespaces/{namespace}/secrets"
         found = key_of(await _find_or_make(api, path, names, owner, key))
+        if not (in_jobs or found):
+            raise ConfigError(
+                f"--engine kubernetes: Secret {names.secret} holds no key of this job: delete it, and a new one is made"
+            )
         return (in_jobs, False) if in_jobs not in ("", found) else (found, True)
     if not in_jobs and any(mounts_key(names, job) for job in jobs):
         raise ConfigError(
@@ -79,18 +83,32 @@ def new_secret(names: Names, owner: Owner, key: str) -> dict[str, Any]:
 
 
 def key_of(secret: Mapping[str, Any]) -> str:
-    """Returns the key that a Secret holds."""
-    return base64.b64decode(secret["data"][KEY_NAME]).decode()
+    """Returns the key that a Secret holds; empty where there is none, as in one that others have put there."""
+    try:
+        return _digits(base64.b64decode((secret.get("data") or {}).get(KEY_NAME, ""), validate=True).decode())
+    except ValueError:
+        return ""
 
 
 def key_in(job: Mapping[str, Any]) -> str:
     """Returns the key in the environment of a node's Job; empty where there is none."""
-    containers = job["spec"]["template"]["spec"]["containers"]
-    variables = (one for container in containers for one in container.get("env") or ())
-    return next((one["value"] for one in variables if one["name"] == KEY_VARIABLE), "")
+    variables = (one for container in _pod_of(job).get("containers") or () for one in container.get("env") or ())
+    return _digits(next((one.get("value", "") for one in variables if one.get("name") == KEY_VARIABLE), ""))
 
 
 def mounts_key(names: Names, job: Mapping[str, Any]) -> bool:
     """Returns whether a node's Job takes the key from its Secret."""
-    volumes = job["spec"]["template"]["spec"].get("volumes") or ()
+    volumes = _pod_of(job).get("volumes") or ()
     return any((one.get("secret") or {}).get("secretName") == names.secret for one in volumes)
+
+
+def _digits(text: str) -> str:
+    """Returns a text of hexadecimal digits; empty where it is none."""
+    try:
+        return bytes.fromhex(text).hex()
+    except ValueError:
+        return ""
+
+
+def _pod_of(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    return ((job.get("spec") or {}).get("template") or {}).get("spec") or {}

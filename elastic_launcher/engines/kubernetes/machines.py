@@ -1,4 +1,4 @@
-"""Which machines do new nodes keep off, and how long is the next one put off, after machines have refused pods?"""
+"""Which machines do new nodes keep off, and how long is the next one put off, after machines did not take pods?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from elastic_launcher.engines.kubernetes.pods import Cause, Waiting
 KEEP_OFF_SECONDS = 120.0
 """For how long new nodes keep off a silent machine: the cluster itself takes 50 s or so to see that it is."""
 LONGEST_REST = 60.0
-"""Seconds until a Job is made after machines have refused pods, one after another."""
+"""Seconds until a Job is made after machines did not take pods, one after another."""
 
 
 class Machines:
@@ -35,7 +35,7 @@ class Machines:
     def resting(self) -> Waiting | None:
         """What the next node waits for before its Job is made; None where it is made at once."""
         until, why = self._rest
-        return Waiting(Cause.ROOM, f"a machine refused the last one: {why}") if self._clock() < until else None
+        return Waiting(Cause.ROOM, f"a machine did not take the last one: {why}") if self._clock() < until else None
 
     def keep_off(self, pod: Mapping[str, Any] | None) -> None:
         """Has new nodes keep off the machine of a pod that it did not end, did not take, or could not start."""
@@ -44,7 +44,7 @@ class Machines:
             self._kept_off[machine] = self._clock()
 
     def rest(self, why: str) -> None:
-        """Has new Jobs made the later, the more machines have refused pods one after another."""
+        """Has new Jobs made the later, the more pods were not taken one after another."""
         now, (until, _) = self._clock(), self._rest
         self._refusals = self._refusals + 1 if now < until + LONGEST_REST else 1
         self._rest = (now + min(LONGEST_REST, 2.0**self._refusals), why)

@@ -73,8 +73,9 @@ def judge(pod: Document | Unknown | None, owner: Document | Unknown | None, sign
 
 def grace_of(pod: Document) -> float:
     """Returns how many seconds the processes of a pod have from SIGTERM until they are killed."""
-    asked = pod["metadata"].get("deletionGracePeriodSeconds")
-    return float(pod["spec"].get("terminationGracePeriodSeconds", USUAL_GRACE) if asked is None else asked)
+    asked = (pod.get("metadata") or {}).get("deletionGracePeriodSeconds")
+    usual = (pod.get("spec") or {}).get("terminationGracePeriodSeconds", USUAL_GRACE)
+    return float(usual if asked is None else asked)
 
 
 def _ending(owner: Document | Unknown | None) -> str:
@@ -83,10 +84,10 @@ def _ending(owner: Document | Unknown | None) -> str:
         return "what the step belongs to was deleted"
     if isinstance(owner, Unknown):
         return ""
-    name = f"{owner.get('kind', 'its owner')} {owner['metadata']['name']}"
+    name = _name(owner)
     if owner.get("kind") == "Pod":
         return ""  # the launcher's own pod: its deletion is no more than a signal tells
-    if owner["metadata"].get("deletionTimestamp"):
+    if (owner.get("metadata") or {}).get("deletionTimestamp"):
         return f"{name} is being deleted"
     spec, status = owner.get("spec") or {}, owner.get("status") or {}
     if owner.get("kind") == "Workflow":
@@ -99,16 +100,20 @@ def _ending(owner: Document | Unknown | None) -> str:
         if spec.get("suspend"):
             return f"{name} was suspended"
         for one in status.get("conditions") or ():
-            if one["type"] in _JOB_ENDS and one["status"] == "True":
+            if one.get("type") in _JOB_ENDS and one.get("status") == "True":
                 return f"{name} has ended ({one.get('reason') or one['type']})"
     return ""
 
 
 def _moved(pod: Document) -> str:
-    for one in pod["status"].get("conditions") or ():
-        if one["type"] == "DisruptionTarget" and one["status"] == "True":
+    for one in (pod.get("status") or {}).get("conditions") or ():
+        if one.get("type") == "DisruptionTarget" and one.get("status") == "True":
             return f"its pod is being moved ({one.get('reason') or 'DisruptionTarget'})"
-    return "its pod is being deleted" if pod["metadata"].get("deletionTimestamp") else ""
+    return "its pod is being deleted" if (pod.get("metadata") or {}).get("deletionTimestamp") else ""
+
+
+def _name(owner: Document) -> str:
+    return f"{owner.get('kind', 'its owner')} {(owner.get('metadata') or {}).get('name', '')}".rstrip()
 
 
 def _last_of(owner: Document) -> str:
@@ -120,5 +125,5 @@ def _last_of(owner: Document) -> str:
         # a Job counts a pod as failed as soon as it is being deleted, unless told otherwise: that is this one
         counted = status.get("terminating", 0) > 0 and spec.get("podReplacementPolicy") != "Failed"
         if status.get("failed", 0) - counted >= spec.get("backoffLimit", 6):
-            return f"Job {owner['metadata']['name']} has no retries left (backoffLimit)"
+            return f"{_name(owner)} has no retries left (backoffLimit)"
     return ""

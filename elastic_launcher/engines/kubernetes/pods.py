@@ -113,6 +113,8 @@ _BY_ADMISSION = re.compile(r'admission webhook "|\S+ "[^"]*" is forbidden: ')
 _NO_RIGHT = re.compile(r'User ".*" cannot \w+ resource "')
 _NEVER_BEGAN = {"StartError", "ContainerCannotRun"}
 """Reasons of a container that ended before its command began: its exit code is the runtime's."""
+_QUOTED = r"[\"'`]{}\\*[\"'`]"
+"""How a runtime names a command that it can't run; what quotes that once more puts backslashes before its quotes."""
 _ORDINARY = {"", "ContainerCreating", "PodInitializing"}
 _TAKEN = {"Preempting", "Preempted", "Terminated", "NodeShutdown", "Shutdown", "NodeLost"}
 """Reasons of failed pods that are the cluster's doing; one that was evicted for its own limits has no condition."""
@@ -156,7 +158,7 @@ def standing(job: Document | None, pod: Document | None, events: Sequence[Docume
         return _without_pod(job, events)
     status = _node_status(pod)
     state = status.get("state") or {}
-    if pod["status"].get("phase") in ("Succeeded", "Failed") or "terminated" in state:
+    if _part(pod, "status").get("phase") in ("Succeeded", "Failed") or "terminated" in state:
         return _ended(pod, state.get("terminated") or {})
     if status.get("restartCount"):  # nothing of ours asks for it: the agent that ran there is no more
         return Gone(None, "its machine was started again", taken=True)
@@ -166,12 +168,12 @@ def standing(job: Document | None, pod: Document | None, events: Sequence[Docume
     if leaving is not None:
         return leaving
     if "running" in state:
-        return Running(pod["metadata"]["name"], pod["spec"].get("nodeName", ""))
+        return Running(_part(pod, "metadata").get("name", ""), _part(pod, "spec").get("nodeName", ""))
     return _waiting(pod, state.get("waiting") or {}, events)
 
 
 def _without_pod(job: Document | None, events: Sequence[Document]) -> Standing:
-    if job is None or job["metadata"].get("deletionTimestamp"):
+    if job is None or _part(job, "metadata").get("deletionTimestamp"):
         return Gone(None, "its Job was deleted", taken=True)
     status = job.get("status") or {}
     for kind in ("Failed", "FailureTarget", "Complete", "SuccessCriteriaMet"):
@@ -206,12 +208,12 @@ def refused_for_now(status: int, message: str) -> bool:
 
 
 def _waiting(pod: Document, state: Document, events: Sequence[Document]) -> Waiting:
-    scheduled = _condition(pod["status"], "PodScheduled", "False")
+    scheduled = _condition(_part(pod, "status"), "PodScheduled", "False")
     if scheduled is not None:
         if scheduled.get("reason") == "SchedulingGated":
             return Waiting(Cause.ADMISSION, "its pod is held back by a scheduling gate")
         return Waiting(Cause.ROOM, _room(scheduled.get("message", "")))
-    for status in (*(pod["status"].get("initContainerStatuses") or ()), {"state": {"waiting": state}}):
+    for status in (*(_part(pod, "status").get("initContainerStatuses") or ()), {"state": {"waiting": state}}):
         held = (status.get("state") or {}).get("waiting") or {}
         reason = held.get("reason", "")
         if reason not in _ORDINARY:
@@ -220,7 +222,7 @@ def _waiting(pod: Document, state: Document, events: Sequence[Document]) -> Wait
     trouble = _last(events, {"FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedScheduling"})
     if trouble is not None:
         return Waiting(Cause.STARTING, f"{trouble['reason']}: {one_line(trouble.get('message', ''))}")
-    where = pod["spec"].get("nodeName")
+    where = _part(pod, "spec").get("nodeName")
     progress = _last(events, {"Pulling", "Pulled"})
     if where and progress is not None and progress["reason"] == "Pulling":
         return Waiting(Cause.STARTING, f"{where} is {_lowered(one_line(progress.get('message', '')))}")
@@ -228,18 +230,18 @@ def _waiting(pod: Document, state: Document, events: Sequence[Document]) -> Wait
 
 
 def _leaving(pod: Document) -> Leaving | None:
-    seconds = pod["metadata"].get("deletionGracePeriodSeconds")
-    disruption = _condition(pod["status"], "DisruptionTarget")
+    seconds = _part(pod, "metadata").get("deletionGracePeriodSeconds")
+    disruption = _condition(_part(pod, "status"), "DisruptionTarget")
     if disruption is not None:
         reason = disruption.get("reason", "")
         what = _DISRUPTIONS.get(reason, reason or "disrupted")
         message = one_line(disruption.get("message", ""))
         return Leaving(f"{what}: {message}" if message else what, seconds)
-    return Leaving("its pod is being deleted", seconds) if pod["metadata"].get("deletionTimestamp") else None
+    return Leaving("its pod is being deleted", seconds) if _part(pod, "metadata").get("deletionTimestamp") else None
 
 
 def _ended(pod: Document, ended: Document) -> Gone:
-    status = pod["status"]
+    status = _part(pod, "status")
     code = ended.get("exitCode")
     reason = ended.get("reason", "")
     if code is None or reason == "ContainerStatusUnknown":
@@ -256,39 +258,57 @@ def _ended(pod: Document, ended: Document) -> Gone:
         limit = _memory(pod)
         return Gone(_KILLED, f"OOMKilled: out of memory{limit}; raise resources.limits.memory of the pod template")
     if reason in _NEVER_BEGAN:
-        why = one_line(ended.get("message", ""))
-        return Gone(None, f"{reason}: {why}; check the image and the command of the pod template", taken)
+        why = f"{reason}: {one_line(ended.get('message', ''))}".removesuffix(": ")
+        return Gone(None, why if taken else f"{why}; check the image and the command of the pod template", taken)
     if reason in ("Error", "Completed", ""):
         return Gone(code, leaving.why if leaving is not None else "", taken)
     return Gone(code, f"{reason}: {one_line(ended.get('message', ''))}".removesuffix(": "), taken)
 
 
 def turned_away(pod: Document) -> bool:
-    """Whether a pod's machine has refused it before any of its containers began, for a reason of its own."""
-    status = pod["status"]
+    """Whether a pod's machine has refused it, or could not start a container of it, for a reason of its own."""
+    status = _part(pod, "status")
     begun = status.get("containerStatuses") or status.get("initContainerStatuses")
     reason = status.get("reason", "")
-    return status.get("phase") == "Failed" and not begun and (reason in _TURNED_AWAY or reason.startswith(_NO_ROOM))
+    refused_it = status.get("phase") == "Failed" and not begun
+    return (refused_it and (reason in _TURNED_AWAY or reason.startswith(_NO_ROOM))) or _machine_starts_none(pod)
 
 
-def never_began(pod: Document) -> bool:
-    """Whether a pod's machine could not start the node's container: the image may be to blame, or the machine."""
-    return ((_node_status(pod).get("state") or {}).get("terminated") or {}).get("reason") in _NEVER_BEGAN
+def _machine_starts_none(pod: Document) -> bool:
+    """Whether a container never began, and its runtime does not name the command: that the image lacks."""
+    initial = {one.get("name"): one for one in _part(pod, "spec").get("initContainers") or ()}
+    of_init = (
+        (one, initial.get(one.get("name"), {})) for one in _part(pod, "status").get("initContainerStatuses") or ()
+    )
+    for status, container in (*of_init, (_node_status(pod), live_container(pod))):
+        ended = (status.get("state") or {}).get("terminated") or {}
+        command = container.get("command")
+        if ended.get("reason") in _NEVER_BEGAN and command:  # without one it is the image's own, and nobody knows it
+            return re.search(_QUOTED.format(re.escape(command[0])), ended.get("message", "")) is None
+    return False
+
+
+def _part(document: Document, name: str) -> Document:
+    """Returns a part that each has, unless others have put what they like there."""
+    found: Document = document.get(name) or {}
+    return found
 
 
 def _failed_init(pod: Document) -> str:
     """Returns which container failed that had to end well before the node's own began; "" if none did."""
-    for status in pod["status"].get("initContainerStatuses") or ():
+    for status in _part(pod, "status").get("initContainerStatuses") or ():
         ended = (status.get("state") or {}).get("terminated") or {}
         if ended.get("exitCode"):
             why = one_line(ended.get("message", "")) or ended.get("reason", "")
-            return f"its init container {status['name']} failed with {ended['exitCode']}: {why}".removesuffix(": ")
+            return f"its init container {status.get('name', '')} failed with {ended['exitCode']}: {why}".removesuffix(
+                ": "
+            )
     return ""
 
 
 def _node_status(pod: Document) -> Document:
-    name = live_container(pod)["name"]
-    found = [one for one in pod["status"].get("containerStatuses") or () if one["name"] == name]
+    name = live_container(pod).get("name")
+    found = [one for one in _part(pod, "status").get("containerStatuses") or () if one.get("name") == name]
     return found[0] if found else {}
 
 
@@ -310,7 +330,7 @@ def _last(events: Sequence[Document], reasons: set[str]) -> Document | None:
 
 
 def _by_queue(job: Document) -> str:
-    labels = job["metadata"].get("labels") or {}
+    labels = _part(job, "metadata").get("labels") or {}
     queue = next((labels[name] for name in _QUEUE_LABELS if name in labels), "")
     return f" by queue {queue}" if queue else ""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elastic_launcher.engines.kubernetes.rights import Asked, Lack
-from elastic_launcher.kube.api import Api
+from elastic_launcher.kube.api import MOST_SHOWN, Api, ApiError
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 """Every account that is known may ask this about itself."""
@@ -28,4 +28,8 @@ async def _lack(api: Api, asked: Asked) -> Lack:
 
 
 async def _is_allowed(api: Api, review: Mapping[str, Any]) -> bool:
-    return bool((await api.request("POST", REVIEWS, review))["status"]["allowed"])
+    match await api.request("POST", REVIEWS, review):
+        case {"status": {"allowed": bool(allowed)}}:
+            return allowed
+        case other:  # of what stands between, say
+            raise ApiError(0, "NoReview", f"{REVIEWS}: no review came, but {str(other)[:MOST_SHOWN]!r}")

@@ -6,6 +6,7 @@ The law: nodes are led to the pod of the newest term alone, and whoever writes w
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ NUMBERS = "numbers"
 """Of the status: ``node`` and ``member`` that were not used yet, nor any above."""
 STOP = PREFIX + "stop"
 """Why the job is to stop; who sets it is whoever may edit the Service."""
+
+_TERM = re.compile("[0-9]{1,18}")
 
 Document = dict[str, Any]
 
@@ -44,7 +47,7 @@ class Record:
     def numbers(self) -> tuple[int, int]:
         """The first node and the first member that were not used, as far as the status tells; 1 where it does not."""
         match self.status.get(NUMBERS):
-            case {"node": int(node), "member": int(member)}:
+            case {"node": int(node), "member": int(member)} if min(node, member) >= 1:
                 return node, member
         return 1, 1
 
@@ -108,17 +111,18 @@ def tell_status(found: Record, status: Mapping[str, Any]) -> Document:
 
 def read_record(service: Mapping[str, Any]) -> Record:
     """Returns what a Service says; what others have made unreadable of its status or its term counts as none."""
-    metadata = service["metadata"]
+    metadata = service.get("metadata") or {}
     notes = metadata.get("annotations") or {}
     try:
         status = json.loads(notes.get(STATUS, "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         status = {}
-    term = notes.get(TERM, "")
+    spec = service.get("spec") or {}
+    terms = (notes.get(TERM, ""), (spec.get("selector") or {}).get(TERM, ""))  # where annotations were taken, the other
     return Record(
-        metadata["resourceVersion"],
-        int(term) if term.isdecimal() else 0,
-        service["spec"].get("clusterIP", ""),
+        metadata.get("resourceVersion", ""),
+        next((int(term) for term in terms if _TERM.fullmatch(term)), 0),
+        spec.get("clusterIP", ""),
         status if isinstance(status, dict) else {},
         notes.get(STOP, ""),
     )

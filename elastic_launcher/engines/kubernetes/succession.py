@@ -99,6 +99,6 @@ def _seen(change: Snapshot | Change | Trouble, one: Owner) -> Mapping[str, Any] 
             found = next(iter(change.objects), None)
         case Change():
             found = None if change.deleted else change.object
-    if found is None or found["metadata"]["uid"] != one.uid:
+    if found is None or (found.get("metadata") or {}).get("uid") != one.uid:
         return None
     return {**found, "kind": one.kind}  # the members of a list don't say it

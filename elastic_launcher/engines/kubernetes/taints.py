@@ -25,5 +25,5 @@ def notice_of(machine: Mapping[str, Any]) -> str:
     Args:
         machine: A Node of the API.
     """
-    keys = [one["key"] for one in machine["spec"].get("taints") or ()]
+    keys = [one.get("key", "") for one in (machine.get("spec") or {}).get("taints") or ()]
     return next((f"{NOTICES[key]} (taint {key})" for key in keys if key in NOTICES), "")

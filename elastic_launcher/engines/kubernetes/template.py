@@ -186,9 +186,9 @@ def live_container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 
     It is named in every node's pod: webhooks put containers of their own before it.
     """
-    containers: list[Mapping[str, Any]] = pod["spec"]["containers"]
-    wanted = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER)
-    return next((one for one in containers if one["name"] == wanted), containers[0])
+    containers: list[Mapping[str, Any]] = (pod.get("spec") or {}).get("containers") or [{}]
+    wanted = ((pod.get("metadata") or {}).get("annotations") or {}).get(DEFAULT_CONTAINER)
+    return next((one for one in containers if one.get("name") == wanted), containers[0])
 
 
 def _given(fields: Mapping[str, Any]) -> Document:

@@ -9,7 +9,13 @@ import pytest
 from elastic_launcher.checkpoint.changes import Resumed
 from elastic_launcher.control.messages import Abandon, End, Failed, Form, Formed, FormFailed
 from elastic_launcher.coordinator.actions import Emit, Finish, StartNode
-from elastic_launcher.coordinator.observations import Interrupted, MemberJoined, MemberSilent, NodeNotStarted
+from elastic_launcher.coordinator.observations import (
+    Interrupted,
+    MemberJoined,
+    MemberSilent,
+    NodeExited,
+    NodeNotStarted,
+)
 from elastic_launcher.coordinator.roster import Phase
 from tests.unit.checkpoint.checkpoints import JOB as IDENTITY
 from tests.unit.coordinator.driver import Job
@@ -164,6 +170,14 @@ def test_three_failures_in_a_row_end_a_job_that_never_began() -> None:
     assert job.finish.log_of == (3, 0)
     assert "3 nodes in a row failed to come up" in job.finish.message
     assert "SIGKILL" in job.finish.message
+
+
+def test_nodes_that_the_cluster_took_are_no_failures_however_many() -> None:
+    job = Job(target=1)
+    for node in range(1, 8):
+        job.feed(NodeExited(job.now, node, None, (), why="StartError: nvml error", taken=True))
+        job.tick(10)
+    assert (job.finish, job.started[-1]) == (None, StartNode(8, 8, 1))
 
 
 def test_a_node_that_the_engine_can_not_start_counts_as_failed() -> None:

@@ -11,10 +11,12 @@ import pytest
 from elastic_launcher.coordinator.grace import EXIT_SECONDS
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.engine import CLOSE_SECONDS
+from elastic_launcher.engines.kubernetes.job import node_job
 from elastic_launcher.engines.kubernetes.pods import Cause, Running, Waiting
 from elastic_launcher.kube.api import ApiError
 from elastic_launcher.kube.follow import GONE
 from tests.unit.kubernetes.fleets import AWAY, QUOTA, Full, Refusing, following
+from tests.unit.kubernetes.templates import plan, template
 
 
 class Crossing:
@@ -334,5 +336,34 @@ def test_a_node_whose_job_is_made_after_a_list_is_not_gone() -> None:
             while not (told := fleet.take_exits()) and fleet.standings()[1].why == "its Job is being made":
                 await asyncio.sleep(0.01)
             assert told == []
+
+    asyncio.run(steps())
+
+
+class Holding(Refusing):
+    """An API that has these Jobs."""
+
+    def __init__(self, *jobs: dict[str, Any]) -> None:
+        super().__init__()
+        self.jobs = list(jobs)
+
+    async def request(self, method: str, path: str, body: Any = None, *more: Any, **query: Any) -> dict[str, Any]:
+        found = await super().request(method, path, body, *more, **query)
+        return found | {"items": self.jobs} if method == "GET" and path.endswith("/jobs") else found
+
+
+def test_a_node_that_others_have_made_unreadable_is_ended_and_ends_nothing_else() -> None:
+    known, stripped, spoilt = (node_job(plan(template()), NodeSpec(node, node, 1)) for node in (1, 2, 3))
+    del stripped["metadata"]["annotations"]
+    for metadata in (spoilt["metadata"], spoilt["spec"]["template"]["metadata"]):
+        metadata["annotations"] = {"elastic-launcher/first-member": "many"}
+
+    async def steps() -> None:
+        api = Holding(known, stripped, spoilt)
+        async with following(api) as fleet:
+            found = await fleet.find()
+            assert found == await fleet.used() == [NodeSpec(1, 1, 1), NodeSpec(2, 2, 1)]
+            await fleet.adopt(found)
+            assert (sorted(fleet.standings()), api.deleted) == ([1, 2], ["digits-x-3"])
 
     asyncio.run(steps())

@@ -68,3 +68,13 @@ def test_a_key_that_nodes_know_and_the_launcher_may_not_read_is_not_replaced() -
         ConfigError, match=f"their key is in Secret {NAMES.secret}, and the launcher may not read it: grant"
     ):
         Cluster([job(None)], secret=OLD).find(may=False)
+
+
+@pytest.mark.parametrize("data", [None, {}, {"key": "%"}, {"key": "bm8ga2V5"}])
+def test_a_secret_that_others_have_emptied_is_not_taken_for_a_key(data: Any) -> None:
+    cluster = Cluster([], secret=OLD)
+    cluster.secret = cast(dict[str, Any], cluster.secret) | {"data": data}
+    with pytest.raises(ConfigError, match=f"Secret {NAMES.secret} holds no key of this job: delete it"):
+        cluster.find(may=True)
+    cluster.jobs = [job(OLD)]
+    assert cluster.find(may=True) == (OLD, False)

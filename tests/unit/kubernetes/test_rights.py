@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
@@ -20,7 +21,7 @@ from elastic_launcher.engines.kubernetes.rights import (
     overlay_of,
     told,
 )
-from elastic_launcher.kube.api import Api
+from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.login import Login
 from tests.unit.kubernetes.launchers import pod
 
@@ -94,6 +95,31 @@ def test_a_right_that_was_missing_at_the_start_is_said_when_it_comes() -> None:
     assert known.look("x", [])[1] == []
 
 
+async def ask(answer: Callable[[web.Request], Awaitable[web.Response]]) -> list[Lack]:
+    """Returns what a launcher lacks where an API server answers so."""
+    application = web.Application()
+    application.router.add_post(REVIEWS, answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        port = runner.addresses[0][1]
+        async with Api(Login(f"http://127.0.0.1:{port}", "training")) as api:
+            return await lacks(api, needs_of(pod("elastic-launcher")))
+    finally:
+        await runner.cleanup()
+
+
+def test_an_answer_that_is_no_review_says_nothing_of_rights() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response({"login": "please"})
+
+    with pytest.raises(ApiError, match="no review came, but .*please") as refused:
+        asyncio.run(ask(answer))
+    assert refused.value.away
+
+
 def test_every_verb_is_asked_for_and_those_that_are_refused_are_found() -> None:
     refused = {("jobs", "delete"), ("pods", "patch"), ("pods", "watch")}
     asked: list[tuple[str, str]] = []
@@ -109,21 +135,7 @@ def test_every_verb_is_asked_for_and_those_that_are_refused_are_found() -> None:
         open_now -= 1
         return web.json_response({"status": {"allowed": (about["resource"], about["verb"]) not in refused}})
 
-    async def steps() -> list[Lack]:
-        application = web.Application()
-        application.router.add_post(REVIEWS, answer)
-        runner = web.AppRunner(application)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        try:
-            port = runner.addresses[0][1]
-            async with Api(Login(f"http://127.0.0.1:{port}", "training")) as api:
-                return await lacks(api, needs_of(pod("elastic-launcher")))
-        finally:
-            await runner.cleanup()
-
-    found = asyncio.run(steps())
+    found = asyncio.run(ask(answer))
     assert sorted(asked) == sorted((need.resource, verb) for need in BASE for verb in need.verbs)
     assert {(one.asked.need.resource, verb) for one in found for verb in one.verbs} == refused
     assert most == 1

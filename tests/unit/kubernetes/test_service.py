@@ -8,6 +8,7 @@ import pytest
 
 from elastic_launcher.engines.kubernetes.identity import Names, Owner
 from elastic_launcher.engines.kubernetes.service import (
+    TERM,
     Record,
     coordinator_labels,
     new_service,
@@ -52,6 +53,14 @@ def test_one_that_was_deleted_is_made_again_as_it_was() -> None:
     again = same_service(NAMES, OWNER, {"control": 8080}, read_record(service))
     assert (again["spec"], again["metadata"]["ownerReferences"]) == (service["spec"], [OWNER.reference()])
     assert read_record(served({}, again, "3")) == read_record(service)
+
+
+@pytest.mark.parametrize("notes", [{}, {TERM: ""}, {TERM: "third"}, {TERM: "9" * 5000}])
+def test_a_term_whose_annotation_was_taken_is_known_by_the_pod_that_it_leads_to(notes: dict[str, str]) -> None:
+    service = served({}, new_service(NAMES, OWNER, {"control": 8080}), "1")
+    service = served(take_over(NAMES, read_record(service)), service, "2")
+    service["metadata"]["annotations"] = notes
+    assert read_record(service).term == 1
 
 
 def test_every_change_is_bound_to_what_was_read() -> None:

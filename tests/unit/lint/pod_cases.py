@@ -85,6 +85,7 @@ def label(place: str) -> str:
     return workflow(f"entrypoint: main\n{place}")
 
 
+STEPS = "  steps: [[{name: a, template: b}]]"
 POD = "templates:\n- name: main\n  container: {command: [a]}"
 
 CASES = [
@@ -175,7 +176,7 @@ CASES = [
     ),
     Case(
         "elastic-label",
-        label("templates:\n- name: main\n  steps: []\n  metadata:\n    labels:\n      elastic: 'true'  # here"),
+        label(f"templates:\n- name: main\n{STEPS}\n  metadata:\n    labels:\n      elastic: 'true'  # here"),
         label(f"workflowMetadata: {{labels: {{elastic: 'true'}}}}\n{POD}\n  metadata: {{labels: {{elastic: 'true'}}}}"),
     ),
 ]

@@ -1,0 +1,53 @@
+"""What a disk or a store does not give now is asked for again, for a while, beside all else that the launcher does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import chain, repeat
+from typing import TypeVar
+
+from elastic_launcher.away import StoreAway
+from elastic_launcher.options import ConfigError
+
+RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0)
+"""Before the next look at what can't be read or written; the last one again and again."""
+
+Found = TypeVar("Found")
+
+
+async def ask_again(
+    look: Callable[[], Found],
+    passing: type[ConfigError],
+    seconds: float,
+    warn: Callable[[str], None],
+    clock: Callable[[], float],
+) -> Found:
+    """Returns what is found in a thread.
+
+    Args:
+        look: Looks for it.
+        passing: The error after which it is looked for again.
+        seconds: For how long.
+        warn: Takes what went wrong, and is tried again.
+        clock: Monotonic seconds.
+
+    Raises:
+        ConfigError: If it could not be looked for in that time, or another error is no ``passing`` one.
+    """
+    until = clock() + seconds
+    for wait in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
+        try:
+            return await asyncio.to_thread(look)
+        except passing as error:
+            left = until - clock()
+            if left <= 0:
+                raise
+            warn(f"{error}; that is tried again for {left:.0f} s")
+            await asyncio.sleep(min(wait, left))
+    raise AssertionError("the waits have no end")
+
+
+def given_up(away: StoreAway, seconds: float) -> str:
+    """Returns what is said of a volume or a store that was away for all of ``--orphan-timeout``."""
+    return f"{away}; it was away for {seconds:g} s (--orphan-timeout): try again later"

@@ -1,0 +1,62 @@
+"""Argo's published kinds, whole, with all their fields. They are no part of this project: ``ARGO_CRDS`` says where."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.cluster.kubectl import kubectl
+
+CRDS = Path(os.environ.get("ARGO_CRDS", Path(__file__).parents[3] / "shared" / "crds" / "argo-workflows"))
+NAMES = ("workflows", "workflowtemplates", "clusterworkflowtemplates", "cronworkflows")
+_DELETED = "--output=jsonpath={.metadata.deletionTimestamp}"
+_FIELDS = "--output=jsonpath={.spec.versions[0].schema.openAPIV3Schema.properties.spec.properties}"
+
+
+def crd_file(plural: str) -> Path:
+    """Returns where a kind's definition is; the test is skipped where it is not there, and fails with ``CI`` set."""
+    found = CRDS / f"argoproj.io_{plural}.yaml"
+    if not found.is_file():
+        _not_here(f"{found} is not there: ARGO_CRDS names the folder of Argo's CRDs")
+    return found
+
+
+@contextmanager
+def argo_known() -> Iterator[None]:
+    """Has the cluster know Argo's kinds meanwhile, unless it does anyway."""
+    files = {f"crd/{name}.argoproj.io": crd_file(name) for name in NAMES}
+    made = [name for name in files if not _is_there(name)]
+    try:
+        for name in made:
+            kubectl("create", "--filename", str(files[name]))  # too large to be applied from the client's side
+            kubectl("wait", "--for=condition=Established", name, "--timeout=60s")
+        yield
+    finally:
+        _forget(made)
+
+
+def _is_there(name: str) -> bool:
+    """Returns whether a kind is known, with all its fields; one that another test has just deleted is waited for."""
+    if kubectl("get", name, "--ignore-not-found", _DELETED):
+        kubectl("wait", "--for=delete", name, "--timeout=60s")
+    if not kubectl("get", name, "--ignore-not-found", "--output=name"):
+        return False
+    if not kubectl("get", name, _FIELDS):
+        _not_here(f"the cluster's {name} is Argo's minimal one, which takes any field")
+    return True
+
+
+def _forget(names: Sequence[str]) -> None:
+    for name in names:
+        kubectl("delete", name, "--ignore-not-found")
+
+
+def _not_here(why: str) -> NoReturn:
+    if os.environ.get("CI"):
+        pytest.fail(why)
+    pytest.skip(why)

@@ -1,0 +1,108 @@
+"""The API server, with Argo's whole kinds, as the referee: what we ship is taken, and what the linter finds judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from elastic_launcher.lint import RULES
+from pipelines.hera_examples.__main__ import HERE
+from tests.cluster.argo_crds import argo_known
+from tests.cluster.kubectl import made, refusal
+from tests.manifests import KUSTOMIZATION, MANIFESTS
+from tests.unit.lint import launcher_cases, pod_cases, retry_cases, workflow_cases
+from tests.unit.lint.case import Case
+
+FILES = sorted(path for path in (MANIFESTS / "argo").rglob("*.yaml") if path.name != KUSTOMIZATION)
+FILES += sorted(HERE.glob("*.yaml"))
+NAMESPACE = "training"
+"""Which the examples name; the others are tried there too."""
+
+OF_FILES = {"yaml-syntax", "duplicate-key", "nothing-to-lint"}
+"""What is wrong with a file before there is an object."""
+OF_PIPELINES = {"passthrough-argument", "accelerator-channel", "caching", "retry-deadline"}
+REFUSED = {"missing-field", "wrong-type", "parameter-not-string", "quantity", "unknown-choice", "retry-policy"}
+"""What is refused however little strictness is asked for; names are too, but for their length."""
+DROPPED = {"unknown-field", "singular-lock"}
+"""What is refused where it is asked to be strict, as kubectl does; from others the field is dropped without a word."""
+NAME = "metadata-name"
+LET_THROUGH = {
+    "newer-field",
+    "shutdown",
+    "retry-limit",
+    "retry-backoff",
+    "retry-expression-syntax",
+    "retry-expression-name",
+    "retry-expression-type",
+    "retry-expression-unread",
+    "retry-expression-policy",
+    "retry-expression-outer",
+    "timeout-beside-retry",
+    "volume-mount",
+    "volume-from-caller",
+    "missing-command",
+    "success-condition",
+    "pod-patch-syntax",
+    "pod-patch-field",
+    "pod-patch-value",
+    "pod-patch-container",
+    "configmap-label",
+    "configmap-key",
+    "configmap-default",
+    "configmap-optional",
+    "template-ref-volume",
+    "template-ref-service-account",
+    "template-ref-pod-gc",
+    "elastic-label",
+    "gpus-per-node",
+}
+"""What goes wrong later, if ever somebody notices: what the linter is for."""
+TABLES = (workflow_cases, retry_cases, pod_cases, launcher_cases)
+CASES = [case for table in TABLES for case in table.CASES if case.rule not in OF_FILES]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def argo() -> Iterator[None]:
+    with argo_known(), made("namespace", NAMESPACE):
+        yield
+
+
+def taken_as(case: Case) -> str:
+    """Returns with which strictness a file is taken that breaks a rule; "" if with none."""
+    if case.rule in REFUSED or (case.rule == NAME and not long_name(case.bad)):
+        return ""
+    return "ignore" if case.rule in DROPPED else "strict"
+
+
+def long_name(text: str) -> bool:
+    """Whether all that is wrong with an object's name is its length: the server takes 253 characters, a label 63."""
+    name = yaml.safe_load(text)["metadata"].get("name", "")
+    return len(name) > 50 and name.islower() and name.isalnum()
+
+
+def test_every_rule_has_a_verdict() -> None:
+    assert set(RULES) == OF_FILES | OF_PIPELINES | REFUSED | DROPPED | {NAME} | LET_THROUGH
+    assert {case.rule for case in CASES} == REFUSED | DROPPED | {NAME} | LET_THROUGH
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_the_server_takes_what_is_shipped_as_it_is_written(file: Path) -> None:
+    assert not refusal("--validate=strict", f"--namespace={NAMESPACE}", stdin=file.read_text())
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", CASES, ids=[f"{index}-{case.rule}" for index, case in enumerate(CASES)])
+def test_the_server_says_of_a_mistake_what_is_said_of_its_rule(case: Case) -> None:
+    wanted = taken_as(case)
+    for strictness in ("ignore", "strict"):
+        refused = refusal(f"--validate={strictness}", f"--namespace={NAMESPACE}", stdin=case.bad)
+        assert bool(refused) == (wanted not in ("strict", strictness)), (strictness, refused)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", CASES, ids=[f"{index}-{case.rule}" for index, case in enumerate(CASES)])
+def test_the_server_takes_what_the_linter_finds_clean(case: Case) -> None:
+    assert not refusal("--validate=strict", f"--namespace={NAMESPACE}", stdin=case.good)
