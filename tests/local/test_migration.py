@@ -56,7 +56,7 @@ def trained(folder: Path) -> dict[str, torch.Tensor]:
     ("script", "launcher", "environment"),
     [
         pytest.param("from_plain.py", (), {}, id="plain"),
-        pytest.param("from_ddp.py", TORCHRUN, {}, id="ddp", marks=pytest.mark.quick),
+        pytest.param("from_ddp.py", TORCHRUN, {}, id="ddp"),
         pytest.param("from_accelerate.py", TORCHRUN, ON_CPU, id="accelerate-two-processes"),
         pytest.param("from_accelerate.py", ACCELERATE, FOUR_STEPS, id="accelerate-launch", marks=pytest.mark.thorough),
         pytest.param("from_runai.py", (), {}, id="runai"),
