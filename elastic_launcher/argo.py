@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_launcher import __version__
-from elastic_launcher.config import CONFIG_VERSION
+from elastic_launcher.config import CONFIG_VERSION, RETRIED
 from elastic_launcher.engines.kubernetes.identity import (
     ELASTIC_LABEL,
     LABEL_VARIABLE,
@@ -39,17 +39,18 @@ KINDS = {"WorkflowTemplate": "workflow-template.yaml", "ClusterWorkflowTemplate"
 COMMAND = ("elastic-launcher",)
 POD_GC = {"strategy": "OnPodCompletion"}
 """Of the Workflow: what a stopped step's pod owns goes seconds later, and a process that hangs is killed."""
+_KILLED = (137, 143)  # by SIGKILL; by SIGTERM before it could take that
 RETRY = {
     "limit": 3,
     "retryPolicy": "Always",
     "expression": (
         '!(lastRetry.message matches "longer than the specified deadline|OOMKilled") && (lastRetry.status == "Error" '
-        "|| asInt(lastRetry.exitCode) in [75, 76, 137, 143] || lastRetry.message matches "
+        f"|| asInt(lastRetry.exitCode) in {[int(code) for code in (*RETRIED, *_KILLED)]} || lastRetry.message matches "
         '"(?i)preempt|evict|node.?shutdown|low on resource|exceeds the limit|NodeLost|exceeded quota")'
     ),
 }
-"""A pod that was taken away is tried again, a script that failed is not: measured on Argo Workflows 4.1.2. No pause
-between the attempts: nodes wait for their launcher no longer than ``--orphan-timeout``."""
+"""A pod that was taken away is tried again, a script that failed is not: measured on Argo Workflows 4.1.2, without 70
+among the codes. No pause between the attempts: nodes wait for their launcher no longer than ``--orphan-timeout``."""
 LABELS = {"app.kubernetes.io/component": NAME}
 ANNOTATIONS = {
     "workflows.argoproj.io/progress": "0/100",  # until the launcher knows how many steps there are
