@@ -18,6 +18,7 @@ from elastic_launcher.engines.kubernetes.identity import (
     LABEL_VARIABLE,
     NODES_ANNOTATION,
     NODES_VARIABLE,
+    POD_VARIABLE,
     PREFIX,
 )
 from elastic_launcher.engines.kubernetes.pod import HOME, SHM, TMP, WRITABLE
@@ -64,6 +65,7 @@ RESOURCES = {"requests": {"cpu": "250m", "memory": "512Mi"}}
 """Enough for a launcher whose nodes are pods of their own."""
 ENVIRONMENT: tuple[Document, ...] = (
     *({"name": name, "value": value} for name, value in WRITABLE.items()),
+    {"name": POD_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
     {"name": LABEL_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{ELASTIC_LABEL}']"}}},
     {"name": NODES_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{NODES_ANNOTATION}']"}}},
 )

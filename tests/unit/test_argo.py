@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from elastic_launcher import argo
 from elastic_launcher.cli import main
 from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.engines.kubernetes.settle import own_pod_name
 from elastic_launcher.engines.kubernetes.template import read_template
 from elastic_launcher.options import OPTIONS
 from tests.manifests import MANIFESTS, documents, objects
@@ -265,7 +266,9 @@ def test_the_size_of_the_next_attempt_comes_from_a_labelled_config_map_with_a_de
 
 def test_the_pods_own_words_are_told_to_the_launcher() -> None:
     paths = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in argo.ENVIRONMENT if "valueFrom" in one}
+    assert own_pod_name(paths) == "metadata.name", "a host name is cut where Argo's names are long"
     assert paths == {
+        "POD_NAME": "metadata.name",
         "ELASTIC_POD_LABEL": "metadata.labels['elastic']",
         "ELASTIC_POD_NODES": "metadata.annotations['elastic-launcher/nodes']",
     }
