@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from elastic_launcher import __version__
+from elastic_launcher import __version__, step_outputs
 from elastic_launcher.config import CONFIG_VERSION, RETRIED
 from elastic_launcher.engines.kubernetes.identity import (
     ELASTIC_LABEL,
@@ -63,8 +63,15 @@ POD_SECURITY = {"runAsNonRoot": True, "fsGroup": 65532, "seccompProfile": {"type
 SECURITY = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 RESOURCES = {"requests": {"cpu": "250m", "memory": "512Mi"}}
 """Enough for a launcher whose nodes are pods of their own."""
+OUTPUT_FOLDER = f"{TMP}/elastic-outputs"
+OUTPUTS: tuple[Document, ...] = tuple(
+    {"name": name, "valueFrom": {"path": f"{OUTPUT_FOLDER}/{name}", "default": default}}
+    for name, default in step_outputs.OUTPUTS.items()
+)
+"""Of the step. They have defaults, since a file that is not there would end a training in an error."""
 ENVIRONMENT: tuple[Document, ...] = (
     *({"name": name, "value": value} for name, value in WRITABLE.items()),
+    {"name": step_outputs.VARIABLE, "value": OUTPUT_FOLDER},
     {"name": POD_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
     {"name": LABEL_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{ELASTIC_LABEL}']"}}},
     {"name": NODES_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{NODES_ANNOTATION}']"}}},
@@ -150,6 +157,7 @@ def step_template(name: str, claim: Option | None = None) -> Document:
             "volumeMounts": mounts,
         },
         "volumes": volumes,
+        "outputs": {"parameters": list(OUTPUTS)},
     }
 
 

@@ -20,6 +20,7 @@ from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.engines.kubernetes.settle import own_pod_name
 from elastic_launcher.engines.kubernetes.template import read_template
 from elastic_launcher.options import OPTIONS
+from elastic_launcher.step_outputs import OUTPUTS, VARIABLE, tell_outputs
 from tests.manifests import MANIFESTS, documents, objects
 
 FOLDER = MANIFESTS / "argo"
@@ -203,6 +204,19 @@ def test_the_steps_pod_is_restricted_and_can_write_where_a_node_can(key: tuple[s
     assert set(mounts.values()) == {one["name"] for one in template["volumes"]}
 
 
+@pytest.mark.parametrize("key", TEMPLATES, ids=str)
+def test_each_output_is_the_file_that_the_launcher_writes_and_none_is_missed(
+    key: tuple[str, str], tmp_path: Path
+) -> None:
+    template = TEMPLATES[key]
+    (told,) = [one["value"] for one in template["container"]["env"] if one["name"] == VARIABLE]
+    found = {one["name"]: one["valueFrom"] for one in template["outputs"]["parameters"]}
+    assert {name: one["default"] for name, one in found.items()} == OUTPUTS, "a missing file fails a step otherwise"
+    assert any(Path(told).is_relative_to(one["mountPath"]) for one in template["container"]["volumeMounts"])
+    tell_outputs(2, "bad", None, pytest.fail, {VARIABLE: str(tmp_path / "told")})
+    assert {one["path"] for one in found.values()} == {f"{told}/{one.name}" for one in (tmp_path / "told").iterdir()}
+
+
 @pytest.mark.parametrize("kind", argo.KINDS)
 def test_retry_and_progress_stand_on_the_pods_own_template_and_pod_gc_on_the_workflow(kind: str) -> None:
     document = argo.workflow_template(kind)
@@ -253,6 +267,12 @@ def test_an_examples_arguments_are_parameters_and_make_a_job(name: str) -> None:
     config = asked(template, given)
     if config.pod_template:
         read_template(config.pod_template)
+
+
+@pytest.mark.parametrize("name", ["digits", "search", "whole"])
+def test_an_example_takes_only_outputs_that_there_are(name: str) -> None:
+    taken = re.findall(r"\{\{(?:steps|tasks)\.train\.outputs\.parameters\.(\w+)\}\}", EXAMPLES[name].read_text())
+    assert set(taken) <= set(OUTPUTS) and bool(taken) == (name == "digits")
 
 
 def test_the_size_of_the_next_attempt_comes_from_a_labelled_config_map_with_a_default() -> None:
