@@ -61,6 +61,22 @@ def check_pod_patches(workflow: Workflow) -> Iterator[Finding]:
             yield from _check(patch, defaults | set(_containers(template)))
 
 
+def read_patch(patch: Node) -> Node:
+    """Returns what a patch's text says of a pod; an absent node where that can't be read."""
+    documents, findings = _read(patch)
+    return documents[0] if documents and not findings else Node(patch.file, patch.line)
+
+
+def within(patch: Node, found: Finding) -> Finding:
+    """Returns a finding of the patch's text as one of the file."""
+    line = found.line if patch.text_line else patch.line
+    return Finding(patch.file, line, found.rule, f"{patch.where}: {found.where}", found.reason, found.fix)
+
+
+def _read(patch: Node) -> tuple[list[Node], list[Finding]]:
+    return read(_PLACEHOLDER.sub(STAND_IN, patch.text), patch.file, patch.text_line or patch.line)
+
+
 def _containers(template: Node) -> Iterator[str]:
     """Yields the names of the containers of a template's pod."""
     yield from _OWN
@@ -70,7 +86,7 @@ def _containers(template: Node) -> Iterator[str]:
 
 
 def _check(patch: Node, known: set[str] | None) -> Iterator[Finding]:
-    documents, findings = read(_PLACEHOLDER.sub(STAND_IN, patch.text), patch.file, patch.text_line or patch.line)
+    documents, findings = _read(patch)
     if findings or len(documents) > 1:
         said = findings[0].reason if findings else "it has several documents"
         reason = f'the patch can\'t be read ({said}): the step ends with "Error applying PodSpecPatch", and no more'
@@ -85,13 +101,7 @@ def _check(patch: Node, known: set[str] | None) -> Iterator[Finding]:
         return
     client = needed("kubernetes.client", "podSpecPatch is checked against the Kubernetes client's pod", "kubernetes")
     for found in (*_walk(client, root, "V1PodSpec"), *_unknown_containers(root, known)):
-        yield _within(patch, found)
-
-
-def _within(patch: Node, found: Finding) -> Finding:
-    """Returns a finding of the patch's text as one of the file."""
-    line = found.line if patch.text_line else patch.line
-    return Finding(patch.file, line, found.rule, f"{patch.where}: {found.where}", found.reason, found.fix)
+        yield within(patch, found)
 
 
 def _walk(client: Any, node: Node, declared: str) -> Iterator[Finding]:
