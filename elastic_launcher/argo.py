@@ -11,13 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from elastic_launcher import __version__
-from elastic_launcher.config import CONFIG_VERSION
+from elastic_launcher import __version__, step_outputs
+from elastic_launcher.config import CONFIG_VERSION, RETRIED
 from elastic_launcher.engines.kubernetes.identity import (
     ELASTIC_LABEL,
     LABEL_VARIABLE,
     NODES_ANNOTATION,
     NODES_VARIABLE,
+    POD_VARIABLE,
     PREFIX,
 )
 from elastic_launcher.engines.kubernetes.pod import HOME, SHM, TMP, WRITABLE
@@ -39,17 +40,18 @@ KINDS = {"WorkflowTemplate": "workflow-template.yaml", "ClusterWorkflowTemplate"
 COMMAND = ("elastic-launcher",)
 POD_GC = {"strategy": "OnPodCompletion"}
 """Of the Workflow: what a stopped step's pod owns goes seconds later, and a process that hangs is killed."""
+_KILLED = (137, 143)  # by SIGKILL; by SIGTERM before it could take that
 RETRY = {
     "limit": 3,
     "retryPolicy": "Always",
     "expression": (
         '!(lastRetry.message matches "longer than the specified deadline|OOMKilled") && (lastRetry.status == "Error" '
-        "|| asInt(lastRetry.exitCode) in [75, 76, 137, 143] || lastRetry.message matches "
+        f"|| asInt(lastRetry.exitCode) in {[int(code) for code in (*RETRIED, *_KILLED)]} || lastRetry.message matches "
         '"(?i)preempt|evict|node.?shutdown|low on resource|exceeds the limit|NodeLost|exceeded quota")'
     ),
 }
-"""A pod that was taken away is tried again, a script that failed is not: measured on Argo Workflows 4.1.2. No pause
-between the attempts: nodes wait for their launcher no longer than ``--orphan-timeout``."""
+"""A pod that was taken away is tried again, a script that failed is not: measured on Argo Workflows 4.1.2, without 70
+among the codes. No pause between the attempts: nodes wait for their launcher no longer than ``--orphan-timeout``."""
 LABELS = {"app.kubernetes.io/component": NAME}
 ANNOTATIONS = {
     "workflows.argoproj.io/progress": "0/100",  # until the launcher knows how many steps there are
@@ -61,8 +63,16 @@ POD_SECURITY = {"runAsNonRoot": True, "fsGroup": 65532, "seccompProfile": {"type
 SECURITY = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 RESOURCES = {"requests": {"cpu": "250m", "memory": "512Mi"}}
 """Enough for a launcher whose nodes are pods of their own."""
+OUTPUT_FOLDER = f"{TMP}/elastic-outputs"
+OUTPUTS: tuple[Document, ...] = tuple(
+    {"name": name, "valueFrom": {"path": f"{OUTPUT_FOLDER}/{name}", "default": default}}
+    for name, default in step_outputs.OUTPUTS.items()
+)
+"""Of the step. They have defaults, since a file that is not there would end a training in an error."""
 ENVIRONMENT: tuple[Document, ...] = (
     *({"name": name, "value": value} for name, value in WRITABLE.items()),
+    {"name": step_outputs.VARIABLE, "value": OUTPUT_FOLDER},
+    {"name": POD_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
     {"name": LABEL_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{ELASTIC_LABEL}']"}}},
     {"name": NODES_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{NODES_ANNOTATION}']"}}},
 )
@@ -147,6 +157,7 @@ def step_template(name: str, claim: Option | None = None) -> Document:
             "volumeMounts": mounts,
         },
         "volumes": volumes,
+        "outputs": {"parameters": list(OUTPUTS)},
     }
 
 

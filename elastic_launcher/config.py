@@ -42,6 +42,10 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+RETRIED = (ExitCode.LAUNCHER_FAILED, ExitCode.STOPPED, ExitCode.NO_QUOTA)
+"""How a launcher ends that another attempt helps, or may help; nobody interrupts one from a pipeline's keyboard."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobConfig:
     """Everything that was asked of a job; checked when made.

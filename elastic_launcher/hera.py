@@ -188,6 +188,10 @@ class ElasticTrain(Container):
         mounts = [one for one in argo.MOUNTS if one["mountPath"] not in used]
         kept = [one for one in argo.VOLUMES if any(mount["name"] == one["name"] for mount in mounts)]
         step.volumes = [*map(models.Volume.model_validate, kept), *_listed(self.volumes)]
+        own_outputs = self._build_outputs() or models.Outputs()
+        named = {one.name for one in own_outputs.parameters or ()}
+        told = [models.Parameter.model_validate(one) for one in argo.OUTPUTS if one["name"] not in named]
+        step.outputs = own_outputs.model_copy(update={"parameters": [*told, *(own_outputs.parameters or ())]})
         step.volume_mounts = [*map(models.VolumeMount.model_validate, mounts), *(self.volume_mounts or [])]
         return step
 

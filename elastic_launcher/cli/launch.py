@@ -37,6 +37,7 @@ from elastic_launcher.hints.reference import parse_reference
 from elastic_launcher.options import ConfigError
 from elastic_launcher.report.state import JobState
 from elastic_launcher.report.words import plural
+from elastic_launcher.step_outputs import tell_outputs
 from elastic_launcher.workdir import JobDone, WorkDir, WorkDirHeld, claim, note_past
 
 if TYPE_CHECKING:
@@ -139,13 +140,15 @@ def launch(config: JobConfig, directory: Path) -> int:
     except WorkDirHeld as held:
         if config.engine == "local":
             raise
-        say(f"{held}; it was not given up within {config.orphan_timeout:g} s (--orphan-timeout): try again later")
-        return ExitCode.STOPPED
+        return _put_off(
+            f"{held}; it was not given up within {config.orphan_timeout:g} s (--orphan-timeout): try again later"
+        )
     except StoreAway as away:
         return _given_up(config, away)
     except JobDone as job:
         say(f"the job in {job.path} is done: {job.message}")
         say(f"timeline: {job.path / 'report.html'}; to train anew, leave --work-dir out or choose another folder")
+        tell_outputs(ExitCode.DONE, job.message, job.path, say)
         return ExitCode.DONE
     try:
         return _govern(config, claimed, directory, began)
@@ -157,7 +160,12 @@ def _given_up(config: JobConfig, away: StoreAway) -> int:
     """Ends a launcher whose volume or store stays away, to be tried again; a local job's user tries again himself."""
     if config.engine == "local":
         raise away
-    say(given_up(away, config.orphan_timeout))
+    return _put_off(given_up(away, config.orphan_timeout))
+
+
+def _put_off(message: str) -> int:
+    say(message)
+    tell_outputs(ExitCode.STOPPED, message, None, say)
     return ExitCode.STOPPED
 
 
@@ -208,6 +216,7 @@ def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) 
             place.close()
             display.stop()
         say(_report(work_dir))
+        tell_outputs(code, message.partition(LAST_LINES)[0], work_dir.path, say)
         say(message)
     return code
 

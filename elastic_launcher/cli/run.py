@@ -22,6 +22,7 @@ from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.engines import EngineAway
 from elastic_launcher.hints.reference import SCHEME, parse_reference
 from elastic_launcher.options import OPTIONS, ConfigError, Option, holds_text
+from elastic_launcher.step_outputs import tell_outputs
 
 USAGE = "SCRIPT|-m MODULE [ARGS...]"
 """What to train, and its own arguments."""
@@ -45,19 +46,22 @@ def run(**given: Any) -> None:
     try:
         code = _run(given, command)
     except ConfigError as error:
-        _say(str(error))
-        code = ExitCode.BAD_USAGE
+        code = _end(ExitCode.BAD_USAGE, str(error))
     except EngineAway as error:
-        _say(str(error))
-        code = ExitCode.LAUNCHER_FAILED
+        code = _end(ExitCode.LAUNCHER_FAILED, str(error))
     except Exception as error:  # noqa: BLE001 - whatever it is, the exit code says that it was not the script
         traceback.print_exc()
-        _say(f"the launcher itself failed ({type(error).__name__}: {error})")
-        code = ExitCode.LAUNCHER_FAILED
+        code = _end(ExitCode.LAUNCHER_FAILED, f"the launcher itself failed ({type(error).__name__}: {error})")
     except _Stopped as stopped:
-        _say(f"{stopped} before anything was started")
-        code = stopped.code
+        code = _end(stopped.code, f"{stopped} before anything was started")
     raise typer.Exit(int(code))
+
+
+def _end(code: ExitCode, message: str) -> int:
+    """Tells how it ended where there is no job that would, and returns the exit code."""
+    _say(message)
+    tell_outputs(code, message, None, _say)
+    return code
 
 
 class RunCommand(TyperCommand):

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from elastic_launcher import __version__
 from elastic_launcher.checkpoint.storage import is_url
-from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.config import RETRIED, ExitCode, JobConfig
 from elastic_launcher.engines.kubernetes.identity import job_id_of
 from elastic_launcher.engines.kubernetes.template import node_container
 from elastic_launcher.engines.machine import gpus
@@ -28,8 +28,6 @@ from elastic_launcher.step import Companion, StepFailed, Trained, left_behind, s
 
 FAILURES = ("raise", "report")
 """What ``on_failure`` may be: red at once, or green with a report that ``elastic_verdict`` turns red."""
-RETRIED = (ExitCode.STOPPED, ExitCode.NO_QUOTA)
-"""How a step ends that another attempt would help."""
 BARE_IMAGE = "python:3.11"
 """What the components run in by default: the launcher is installed when the step starts, which nodes don't do."""
 SCRATCH = "/tmp/elastic-launcher"
@@ -67,7 +65,7 @@ def train_step(given: Mapping[str, Any]) -> Outputs:
 
     Raises:
         StepFailed: If the training did not end well, and that is not to be reported.
-        SystemExit: Likewise, with the launcher's exit code, where another attempt would help.
+        SystemExit: Likewise, with the launcher's exit code, where another attempt may help.
     """
     try:
         with _refusals():

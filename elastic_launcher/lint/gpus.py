@@ -1,14 +1,16 @@
-"""Do a node's ranks have a GPU each? Where a workflow's container runs the launcher itself."""
+"""Do a node's ranks have a GPU each? Where a workflow's container runs the launcher itself, or our template does."""
 
 from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from elastic_launcher.argo import NAME as ELASTIC_TRAIN
 from elastic_launcher.lint.finding import Finding, finding
+from elastic_launcher.lint.pod_patch import read_patch, within
 from elastic_launcher.lint.tree import Node
-from elastic_launcher.lint.workflow import Workflow, main_containers
+from elastic_launcher.lint.workflow import Workflow, is_open, main_containers
 
 _GPU = "/gpu"
 """Ends the name of the resource, whoever makes them."""
@@ -19,15 +21,33 @@ _ENGINE = "--engine"
 
 def check_gpus(workflow: Workflow) -> Iterator[Finding]:
     """Finds launchers whose pod has fewer GPUs than a node has ranks."""
+    for given in workflow.given_to(ELASTIC_TRAIN):
+        yield from _of_our_template(given)
     for template in workflow.templates():
         for container in main_containers(template):
             words = list(_words(container))
             ranks = _value(words, _FLAG)
             if not any(name in word for name in _PROGRAMS for word in words) or _value(words, _ENGINE) == "kubernetes":
                 continue
-            for name, limit in container.at("resources", "limits").fields.items():
-                if name.endswith(_GPU) and ranks.isdecimal() and (found := too_few(limit, int(ranks))) is not None:
-                    yield found
+            if ranks.isdecimal():
+                yield from _limits(container, int(ranks))
+
+
+def _of_our_template(given: Mapping[str, Node]) -> Iterator[Finding]:
+    """Finds a patch of the step's pod that gives nodes, which are its processes, too few GPUs."""
+    engine, ranks, patch = given.get("engine"), given.get("nproc_per_node"), given.get("pod_patch")
+    elsewhere = engine is not None and (engine.text == "kubernetes" or is_open(engine.text))
+    if elsewhere or ranks is None or ranks.number is None or patch is None:
+        return
+    for container in read_patch(patch).at("containers").items:
+        for found in _limits(container, ranks.number):
+            yield within(patch, found)
+
+
+def _limits(container: Node, ranks: int) -> Iterator[Finding]:
+    for name, limit in container.at("resources", "limits").fields.items():
+        if name.endswith(_GPU) and (found := too_few(limit, ranks)) is not None:
+            yield found
 
 
 def too_few(limit: Node, ranks: int) -> Finding | None:

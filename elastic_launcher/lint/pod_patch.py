@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from elastic_launcher.argo import NAME as ELASTIC_TRAIN
 from elastic_launcher.lint.finding import Finding, finding
 from elastic_launcher.lint.libraries import needed
 from elastic_launcher.lint.pods import is_quantity
@@ -49,7 +50,7 @@ _WORDS = {"str": "a text", "int": "a whole number", "float": "a number", "bool":
 
 
 def check_pod_patches(workflow: Workflow) -> Iterator[Finding]:
-    """Finds what a ``podSpecPatch`` says in vain."""
+    """Finds what a ``podSpecPatch`` says in vain, or what our template is given for one."""
     elsewhere = any(step.at("templateRef").there for step in workflow.steps())
     templates = list(workflow.all_templates())
     if (patch := workflow.spec.at("podSpecPatch")).text:
@@ -59,6 +60,25 @@ def check_pod_patches(workflow: Workflow) -> Iterator[Finding]:
     for template in templates:
         if (patch := template.at("podSpecPatch")).text:
             yield from _check(patch, defaults | set(_containers(template)))
+    for given in workflow.given_to(ELASTIC_TRAIN):
+        if (patch := given.get("pod_patch")) is not None and patch.text:
+            yield from _check(patch, set(_OWN))
+
+
+def read_patch(patch: Node) -> Node:
+    """Returns what a patch's text says of a pod; an absent node where that can't be read."""
+    documents, findings = _read(patch)
+    return documents[0] if documents and not findings else Node(patch.file, patch.line)
+
+
+def within(patch: Node, found: Finding) -> Finding:
+    """Returns a finding of the patch's text as one of the file."""
+    line = found.line if patch.text_line else patch.line
+    return Finding(patch.file, line, found.rule, f"{patch.where}: {found.where}", found.reason, found.fix)
+
+
+def _read(patch: Node) -> tuple[list[Node], list[Finding]]:
+    return read(_PLACEHOLDER.sub(STAND_IN, patch.text), patch.file, patch.text_line or patch.line)
 
 
 def _containers(template: Node) -> Iterator[str]:
@@ -70,7 +90,7 @@ def _containers(template: Node) -> Iterator[str]:
 
 
 def _check(patch: Node, known: set[str] | None) -> Iterator[Finding]:
-    documents, findings = read(_PLACEHOLDER.sub(STAND_IN, patch.text), patch.file, patch.text_line or patch.line)
+    documents, findings = _read(patch)
     if findings or len(documents) > 1:
         said = findings[0].reason if findings else "it has several documents"
         reason = f'the patch can\'t be read ({said}): the step ends with "Error applying PodSpecPatch", and no more'
@@ -85,13 +105,7 @@ def _check(patch: Node, known: set[str] | None) -> Iterator[Finding]:
         return
     client = needed("kubernetes.client", "podSpecPatch is checked against the Kubernetes client's pod", "kubernetes")
     for found in (*_walk(client, root, "V1PodSpec"), *_unknown_containers(root, known)):
-        yield _within(patch, found)
-
-
-def _within(patch: Node, found: Finding) -> Finding:
-    """Returns a finding of the patch's text as one of the file."""
-    line = found.line if patch.text_line else patch.line
-    return Finding(patch.file, line, found.rule, f"{patch.where}: {found.where}", found.reason, found.fix)
+        yield within(patch, found)
 
 
 def _walk(client: Any, node: Node, declared: str) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 The claim holds the script, ``pipelines/digits_elastic/train_digits.py``; all pods are as restricted as the step's.
 """
 
-from hera.workflows import DAG, ExistingVolume, Parameter, Workflow, models, script
+from hera.workflows import DAG, ExistingVolume, Parameter, Task, Workflow, models, script
 
 from elastic_launcher.hera import ElasticTrain, PodFields
 
@@ -26,7 +26,7 @@ def prepare(path: str) -> None:
 
 
 @script(image=IMAGE, volumes=[work], security_context=restricted)
-def evaluate(model: str, data: str) -> None:
+def evaluate(model: str, data: str, steps: str) -> None:
     """Tests the trained model."""
     import numpy
     import torch
@@ -34,7 +34,7 @@ def evaluate(model: str, data: str) -> None:
     with numpy.load(data) as arrays:
         images, labels = torch.from_numpy(arrays["x_test"]), arrays["y_test"]
     scores = torch.export.load(model).module()(images)
-    print("accuracy", (scores.argmax(1).numpy() == labels).mean())
+    print("accuracy after", steps, "steps:", (scores.argmax(1).numpy() == labels).mean())
 
 
 with Workflow(
@@ -79,5 +79,5 @@ with Workflow(
     )
     with DAG(name="main"):
         prepare(arguments={"path": "/work/digits.npz"})
-        train(depends="prepare")
-        evaluate(depends="train", arguments={"model": "/work/digits.pt2", "data": "/work/digits.npz"})
+        steps = Task(name="train", template=train, depends="prepare").get_parameter("steps")
+        evaluate(depends="train", arguments={"model": "/work/digits.pt2", "data": "/work/digits.npz", "steps": steps})

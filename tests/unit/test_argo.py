@@ -16,9 +16,11 @@ from pydantic import BaseModel
 
 from elastic_launcher import argo
 from elastic_launcher.cli import main
-from elastic_launcher.config import JobConfig
+from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.engines.kubernetes.settle import own_pod_name
 from elastic_launcher.engines.kubernetes.template import read_template
 from elastic_launcher.options import OPTIONS
+from elastic_launcher.step_outputs import OUTPUTS, VARIABLE, tell_outputs
 from tests.manifests import MANIFESTS, documents, objects
 
 FOLDER = MANIFESTS / "argo"
@@ -140,15 +142,10 @@ def test_whatever_a_text_holds_it_stays_one_word(texts: dict[str, str], argument
 
 ENDS = [
     ("Error", "-1", "pod deleted", True),
-    ("Failed", "75", "main: Error (exit code 75)", True),
-    ("Failed", "76", "main: Error (exit code 76)", True),
     ("Failed", "137", "main: Error (exit code 137)", True),
     ("Failed", "143", "main: Error (exit code 143)", True),
     ("Failed", "137", 'Usage of EmptyDir volume "fill" exceeds the limit "1Mi". ', True),
     ("Failed", "-1", "Preempted in order to admit critical pod", True),
-    ("Failed", "1", "main: Error (exit code 1)", False),
-    ("Failed", "2", "main: Error (exit code 2)", False),
-    ("Failed", "70", "main: Error (exit code 70)", False),
     ("Failed", "137", "main: OOMKilled (exit code 137)", False),
     ("Failed", "75", "Pod was active on the node longer than the specified deadline", False),
     ("Failed", "137", "Pod was active on the node longer than the specified deadline", False),
@@ -156,16 +153,37 @@ ENDS = [
 """Ends of a pod as Argo 4.1.2 tells them: status, exit code, message; and whether another attempt helps."""
 
 
-@pytest.mark.parametrize(("status", "code", "message", "again"), ENDS)
-def test_what_was_taken_away_is_tried_again_and_mistakes_are_not(
-    status: str, code: str, message: str, again: bool
-) -> None:
-    """Reads the expression as Python: the words in which the two differ are few."""
+HELPED = {
+    ExitCode.DONE: False,
+    ExitCode.SCRIPT_FAILED: False,
+    ExitCode.BAD_USAGE: False,
+    ExitCode.LAUNCHER_FAILED: True,
+    ExitCode.STOPPED: True,
+    ExitCode.NO_QUOTA: True,
+    ExitCode.INTERRUPTED: False,
+}
+"""Whether another attempt may help, for each way in which the launcher ends by itself."""
+
+
+def tried_again(status: str, code: str, message: str) -> object:
+    """Reads the retry expression as Python: the words in which the two differ are few."""
     text = re.sub(r'lastRetry\.message matches ("[^"]*")', r"bool(search(\1, message))", str(argo.RETRY["expression"]))
     for theirs, ours in (("!(", "not ("), ("&&", "and"), ("||", "or"), ("asInt(", "int(")):
         text = text.replace(theirs, ours)
     text = text.replace("lastRetry.status", "status").replace("lastRetry.exitCode", "code")
-    assert eval(text, {"search": re.search, "status": status, "code": code, "message": message}) is again
+    return eval(text, {"search": re.search, "status": status, "code": code, "message": message})
+
+
+@pytest.mark.parametrize(("status", "code", "message", "again"), ENDS)
+def test_what_was_taken_away_is_tried_again_and_mistakes_are_not(
+    status: str, code: str, message: str, again: bool
+) -> None:
+    assert tried_again(status, code, message) is again
+
+
+@pytest.mark.parametrize("code", ExitCode, ids=lambda code: code.name)
+def test_each_exit_code_of_the_launcher_is_tried_again_where_that_may_help(code: ExitCode) -> None:
+    assert tried_again("Failed", str(int(code)), f"main: Error (exit code {int(code)})") is HELPED[code]
 
 
 def test_few_attempts_follow_each_other_at_once() -> None:
@@ -184,6 +202,19 @@ def test_the_steps_pod_is_restricted_and_can_write_where_a_node_can(key: tuple[s
     mounts = {one["mountPath"]: one["name"] for one in template["container"]["volumeMounts"]}
     assert set(mounts) >= {"/tmp", "/home/elastic", "/dev/shm"}
     assert set(mounts.values()) == {one["name"] for one in template["volumes"]}
+
+
+@pytest.mark.parametrize("key", TEMPLATES, ids=str)
+def test_each_output_is_the_file_that_the_launcher_writes_and_none_is_missed(
+    key: tuple[str, str], tmp_path: Path
+) -> None:
+    template = TEMPLATES[key]
+    (told,) = [one["value"] for one in template["container"]["env"] if one["name"] == VARIABLE]
+    found = {one["name"]: one["valueFrom"] for one in template["outputs"]["parameters"]}
+    assert {name: one["default"] for name, one in found.items()} == OUTPUTS, "a missing file fails a step otherwise"
+    assert any(Path(told).is_relative_to(one["mountPath"]) for one in template["container"]["volumeMounts"])
+    tell_outputs(2, "bad", None, pytest.fail, {VARIABLE: str(tmp_path / "told")})
+    assert {one["path"] for one in found.values()} == {f"{told}/{one.name}" for one in (tmp_path / "told").iterdir()}
 
 
 @pytest.mark.parametrize("kind", argo.KINDS)
@@ -238,6 +269,12 @@ def test_an_examples_arguments_are_parameters_and_make_a_job(name: str) -> None:
         read_template(config.pod_template)
 
 
+@pytest.mark.parametrize("name", ["digits", "search", "whole"])
+def test_an_example_takes_only_outputs_that_there_are(name: str) -> None:
+    taken = re.findall(r"\{\{(?:steps|tasks)\.train\.outputs\.parameters\.(\w+)\}\}", EXAMPLES[name].read_text())
+    assert set(taken) <= set(OUTPUTS) and bool(taken) == (name == "digits")
+
+
 def test_the_size_of_the_next_attempt_comes_from_a_labelled_config_map_with_a_default() -> None:
     (size,) = documents(EXAMPLES["size"])
     ((_, arguments),) = steps_of("digits")
@@ -249,7 +286,9 @@ def test_the_size_of_the_next_attempt_comes_from_a_labelled_config_map_with_a_de
 
 def test_the_pods_own_words_are_told_to_the_launcher() -> None:
     paths = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in argo.ENVIRONMENT if "valueFrom" in one}
+    assert own_pod_name(paths) == "metadata.name", "a host name is cut where Argo's names are long"
     assert paths == {
+        "POD_NAME": "metadata.name",
         "ELASTIC_POD_LABEL": "metadata.labels['elastic']",
         "ELASTIC_POD_NODES": "metadata.annotations['elastic-launcher/nodes']",
     }

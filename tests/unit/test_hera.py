@@ -12,6 +12,7 @@ import typer.main
 from hera.shared import global_config, register_pre_build_hook
 from hera.workflows import (
     DAG,
+    Artifact,
     ClusterWorkflowTemplate,
     Container,
     CronWorkflow,
@@ -34,6 +35,7 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.engines.kubernetes.template import read_template
 from elastic_launcher.hera import ElasticTrain, PodFields, elastic_train
 from elastic_launcher.options import OPTIONS, ConfigError
+from elastic_launcher.step_outputs import OUTPUTS, VARIABLE
 
 Front = Callable[..., Container]
 FRONTS = [ElasticTrain, elastic_train]
@@ -141,7 +143,7 @@ def test_a_step_that_says_only_its_script_is_the_default_job(front: Front) -> No
 
 def test_its_pod_is_that_of_argos_template(front: Front) -> None:
     template, wanted = built(front, script="train.py"), argo.step_template("train")
-    for key in ("metadata", "retryStrategy", "securityContext", "volumes"):
+    for key in ("metadata", "retryStrategy", "securityContext", "volumes", "outputs"):
         assert template[key] == wanted[key]
     for key in ("command", "workingDir", "env", "resources", "securityContext", "volumeMounts"):
         assert template["container"][key] == wanted["container"][key]
@@ -178,11 +180,36 @@ def test_all_that_is_preset_can_be_overridden(front: Front) -> None:
     assert container["securityContext"] == {"runAsGroup": 1000}
     assert (container["workingDir"], container["terminationMessagePolicy"]) == ("/work", "File")
     values = [(one["name"], one["value"]) for one in container["env"] if "value" in one]
-    assert values == [("TMPDIR", "/tmp"), ("LOGNAME", "elastic"), ("HOME", "/work"), ("LR", "0.1"), ("USER", "me")]
+    preset = [("TMPDIR", "/tmp"), ("LOGNAME", "elastic"), (VARIABLE, argo.OUTPUT_FOLDER)]
+    assert values == [*preset, ("HOME", "/work"), ("LR", "0.1"), ("USER", "me")]
     mounts = sorted((one["mountPath"], one["name"]) for one in container["volumeMounts"])
     scratch = argo.VOLUMES[0]["name"]
     assert mounts == [("/dev/shm", "work"), ("/home/elastic", scratch), ("/tmp/", "own"), ("/work", "work")]
     assert [one["name"] for one in template["volumes"]] == [scratch, "work", "own"]
+
+
+OWN = models.Parameter(name="goodput", value_from=models.ValueFrom(path="/work/goodput"))
+BEST = Parameter(name="best", value_from=models.ValueFrom(path="/work/best"))
+REPORT = Artifact(name="report", path="/work/job/report.html")
+
+
+@pytest.mark.parametrize("outputs", [[OWN, BEST, REPORT], models.Outputs(parameters=[OWN, BEST.as_output()])])
+def test_outputs_of_its_own_are_added_and_take_the_place_of_preset_ones(front: Front, outputs: Any) -> None:
+    found = built(front, script="train.py", outputs=outputs)["outputs"]
+    paths = {one["name"]: one["valueFrom"]["path"] for one in found["parameters"]}
+    assert paths == {
+        **{name: f"{argo.OUTPUT_FOLDER}/{name}" for name in OUTPUTS},
+        "goodput": "/work/goodput",
+        "best": "/work/best",
+    }
+    assert [one["path"] for one in found.get("artifacts", ())] == ([REPORT.path] if isinstance(outputs, list) else [])
+
+
+def test_a_following_step_takes_an_output_by_its_name() -> None:
+    with Workflow(name="w", entrypoint="main"):
+        train = ElasticTrain(name="train", script="train.py")
+        with DAG(name="main"):
+            assert train().get_parameter("exit_code").value == "{{tasks.train.outputs.parameters.exit_code}}"
 
 
 def test_args_are_the_launchers_own(front: Front) -> None:

@@ -26,6 +26,8 @@ NODES_ANNOTATION = PREFIX + "nodes"
 LABEL_VARIABLE = "ELASTIC_POD_LABEL"
 NODES_VARIABLE = "ELASTIC_POD_NODES"
 """Where the downward API tells the launcher these two."""
+POD_VARIABLE = "POD_NAME"
+"""Names the launcher's own pod where its host name does not, as with ``hostNetwork``, or with a long name."""
 
 RUN_LABEL = "pipeline/runid"
 """Kubeflow's id of a run: it outlives the Workflow, which a run that is retried late gets a second time."""

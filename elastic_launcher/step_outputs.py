@@ -1,0 +1,81 @@
+"""What a pipeline's step tells the steps that follow it: one file for each word, in the folder that a variable names.
+
+Argo reads them as output parameters once the step has ended, however it ended. Without the variable nothing is written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from elastic_launcher.events import Event, EventError, read_events
+from elastic_launcher.report.metrics import measure
+
+VARIABLE = "ELASTIC_STEP_OUTPUTS"
+OUTPUTS = {
+    "exit_code": "-1",
+    "reason": "",
+    "steps": "0",
+    "world_size_final": "0",
+    "resizes_total": "0",
+    "goodput": "0",
+    "logged": "{}",
+    "job_dir": "",
+    "checkpoint": "",
+}
+"""Their names, as in Kubeflow; and what each one is where the launcher could not tell it, being killed."""
+
+
+def outputs_of(events: Sequence[Event], exit_code: int, reason: str, job_dir: str) -> dict[str, str]:
+    """Returns what a step tells.
+
+    Args:
+        events: The job's; none where nothing was started.
+        exit_code: The launcher's.
+        reason: How the job ended, in words.
+        job_dir: The job's folder; "" where nothing was started.
+    """
+    metrics = measure(events)
+    saved = [str(event.get("path", "")) for event in events if event.kind == "checkpoint_saved"]
+    return {
+        "exit_code": str(int(exit_code)),
+        "reason": reason,
+        "steps": str(metrics.steps),
+        "world_size_final": str(metrics.world_size_final),
+        "resizes_total": str(metrics.resizes_total),
+        "goodput": str(metrics.goodput),
+        "logged": json.dumps(metrics.logged),
+        "job_dir": job_dir,
+        "checkpoint": saved[-1] if saved else "",
+    }
+
+
+def tell_outputs(
+    exit_code: int,
+    reason: str,
+    job_dir: Path | None,
+    say: Callable[[str], None],
+    environment: Mapping[str, str] = os.environ,
+) -> None:
+    """Writes a step's outputs where somebody reads them; what keeps them from it does not change how the job ended.
+
+    Args:
+        exit_code: The launcher's.
+        reason: How the job ended, in words.
+        job_dir: The job's folder; None where nothing was started.
+        say: Told what kept them from being written.
+        environment: Names the folder.
+    """
+    folder = environment.get(VARIABLE)
+    if not folder:
+        return
+    try:
+        events = read_events(job_dir / "events.jsonl") if job_dir is not None else []
+        told = outputs_of(events, exit_code, reason, str(job_dir or ""))
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for name, text in told.items():
+            (Path(folder) / name).write_text(text, encoding="utf-8")
+    except (OSError, EventError) as error:
+        say(f"the step's outputs could not be written to {folder}: {error}")
