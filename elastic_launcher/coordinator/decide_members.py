@@ -179,6 +179,8 @@ def _end_in_group(state: State, member: Member, now: float) -> Decision:
     assert member.exit is not None
     if member.failure is None and (member.exit.signal is not None or member.exit.code is None):
         return lose_node(state, member, now)
+    if member.gave_up:
+        return lose_node(state, member, now, "left by itself, as its log says,")
     if not member.exit.clean:
         borne = bear_failure(state, member, how(member.exit), now) if member.failure is None else None
         return borne or exited_by_itself(state, member, now)
