@@ -246,7 +246,7 @@ class Member:
     def _introduce(self, refusal: ControlRefused) -> None:
         """Tells a coordinator that has come back, and knows nothing, where this member stands."""
         if refusal.term is None:
-            _leave(f"the coordinator no longer knows this member: {refusal}")
+            leave(f"the coordinator no longer knows this member: {refusal}")
         with self._introducing:
             if refusal.term == self.term:
                 return  # the other thread has done it
@@ -261,7 +261,7 @@ class Member:
                 self._consider_leaving()
                 return
             except ControlRefused as unwanted:
-                _leave(f"the coordinator that came back has no use for this member: {unwanted}")
+                leave(f"the coordinator that came back has no use for this member: {unwanted}")
             self.term, self._store, self._after = int(answer["term"]), str(answer["store"]), 0
         self._heard()
 
@@ -270,7 +270,7 @@ class Member:
         if silence > self._orphan_timeout:
             default = Layout(Path(os.environ["ELASTIC_WORK_DIR"])).checkpoints
             saved = open_shelf(os.environ.get("ELASTIC_CHECKPOINT_DIR"), default).kept()
-            _leave(f"the launcher has not been heard of for {self._orphan_timeout:g} s; {saved}")
+            leave(f"the launcher has not been heard of for {self._orphan_timeout:g} s; {saved}")
         if silence > self._orphan_timeout / 2 and not self._alone:
             self._alone = self.save_wanted = True  # before this rank, or its agent, leaves
         time.sleep(RETRY_SECONDS * (0.5 + random.random()))
@@ -290,7 +290,7 @@ class Member:
                 self.save_wanted, self.halt_wanted, self.goes_on = False, False, True
                 self._changed.notify_all()
         elif kind == "end" and order.get("at_once"):
-            _leave(f"this node was given up: {order.get('reason')}")
+            leave(f"this node was given up: {order.get('reason')}")
         elif kind == "end":
             with self._changed:
                 self._over = order.get("reason") or "the job is over"
@@ -300,7 +300,7 @@ class Member:
                 self._changed.notify_all()
         elif kind == "fail":
             end = "failed" if order.get("failed", True) else "ends"
-            _leave(f"the job {end}: {order.get('message', '')}", code=1)
+            leave(f"the job {end}: {order.get('message', '')}", code=1)
 
     def _save(self, order: dict[str, Any]) -> None:
         with self._changed:
@@ -401,7 +401,7 @@ class Member:
                     item["event"].set()
 
 
-def _leave(reason: str, code: int = ORPHANED) -> NoReturn:
+def leave(reason: str, code: int = ORPHANED) -> NoReturn:
     """Ends this process at once: other threads may be waiting for peers that will never answer."""
     print(f"elastic-launcher: {reason}; this rank leaves", file=sys.stderr, flush=True)
     sys.stdout.flush()
