@@ -23,6 +23,7 @@ import torch
 
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.control.client import ControlClient, ControlRefused, ControlUnreachable
+from elastic_launcher.control.contact import Contact
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.torch.account import Account
 from elastic_launcher.torch.faults import point
@@ -34,6 +35,7 @@ from elastic_launcher.torch.work import GroupError
 from elastic_launcher.workdir import Layout
 
 POLL_SECONDS = 2.0  # how long a request for orders waits; also the heartbeat
+ANSWER_SECONDS = POLL_SECONDS + 5.0  # for the answer to it, at most
 RETRY_SECONDS = 0.2  # between attempts to reach a coordinator that is away
 FLUSH_SECONDS = 3.0  # for the last reports of a process that ends
 GROUP_SECONDS = (
@@ -85,7 +87,7 @@ class Member:
         self._reports: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._closed = False
         self._alone = False
-        self._last_contact = time.monotonic()
+        self._contact = Contact(ANSWER_SECONDS + 2 * RETRY_SECONDS)
         self.before_growing: Callable[[Formation], None] = lambda formation: None
         self.expected_world_size = 1
         self.vitals: Callable[[], Vitals] = Vitals
@@ -147,7 +149,7 @@ class Member:
         """Waits until all reports are told: a bounded time, but for a coordinator that is away as long as all do."""
         done = threading.Event()
         self._reports.put({"kind": "", "event": done})
-        while not done.wait(FLUSH_SECONDS) and time.monotonic() - self._last_contact > FLUSH_SECONDS:
+        while not done.wait(FLUSH_SECONDS) and self._contact.silence() > FLUSH_SECONDS:
             pass
 
     def ready(self) -> Formation | None:
@@ -224,7 +226,7 @@ class Member:
                 term, after = self.term, self._after
             try:
                 query = f"after={after}&wait={POLL_SECONDS:g}&term={term}&{self.vitals().to_query()}"
-                answer = self._client.get(f"/v1/members/{self.number}/orders?{query}", timeout=POLL_SECONDS + 5.0)
+                answer = self._client.get(f"/v1/members/{self.number}/orders?{query}", timeout=ANSWER_SECONDS)
             except ControlUnreachable:
                 self._consider_leaving()
                 continue
@@ -240,7 +242,7 @@ class Member:
                 self._obey(order)
 
     def _heard(self) -> None:
-        self._last_contact = time.monotonic()
+        self._contact.hear()
         self._alone = False
 
     def _introduce(self, refusal: ControlRefused) -> None:
@@ -266,7 +268,7 @@ class Member:
         self._heard()
 
     def _consider_leaving(self) -> None:
-        silence = time.monotonic() - self._last_contact
+        silence = self._contact.silence()
         if silence > self._orphan_timeout:
             default = Layout(Path(os.environ["ELASTIC_WORK_DIR"])).checkpoints
             saved = open_shelf(os.environ.get("ELASTIC_CHECKPOINT_DIR"), default).kept()
