@@ -194,7 +194,7 @@ def _end_before_admission(state: State, member: Member, now: float) -> Decision:
     assert member.exit is not None
     formation, end = state.formation, member.exit
     forming = formation is not None and member.number in formation.members
-    by_itself = end.signal is None and end.code is not None
+    by_itself = end.signal is None and end.code is not None and not member.gave_up
     stood = formation is not None and set(formation.members) <= formation.formed | formation.active.keys()
     if not state.generation and by_itself and (end.code or (forming and stood)):
         return exited_by_itself(state, member, now)
