@@ -151,7 +151,10 @@ class Checkpoints:
         place = session.need_place("a checkpoint")
         self._saves = True
         mark = Mark(self._member.term, place.formation.generation, session.position.step)
-        self._saver.save(session.state, session.position, self._identity(), mark, place.world_size)
+        try:
+            self._saver.save(session.state, session.position, self._identity(), mark, place.world_size)
+        except (RuntimeError, MemoryError) as error:  # for lack of memory for the copy
+            self._tell_failed(mark.step, str(error))
 
     def halt(self, *, whole: bool = True) -> None:
         """Saves, and waits for the end of the job; saves also where the rank that was to do so is gone.
