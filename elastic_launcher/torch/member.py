@@ -61,6 +61,7 @@ class Member:
         number: Its own.
         checkpoint: The folder of the checkpoint that the job goes on from; "" for a job that begins.
         term: The coordinator's reign.
+        orphan_timeout: Seconds without a coordinator after which the process leaves.
         account: What a coordinator that comes back is told.
         save_wanted: Whether a checkpoint is asked for; whoever sees to it sets it back.
         halt_wanted: Whether the job is to stop after a checkpoint.
@@ -74,7 +75,7 @@ class Member:
         self.number = launch.member
         self._launch = launch
         self._device = device
-        self._orphan_timeout = orphan_timeout
+        self.orphan_timeout = orphan_timeout
         self._client = ControlClient(launch.control, f"m{launch.member}")
         self._changed = threading.Condition()
         self._pending: Formation | None = None
@@ -269,11 +270,11 @@ class Member:
 
     def _consider_leaving(self) -> None:
         silence = self._contact.silence()
-        if silence > self._orphan_timeout:
+        if silence > self.orphan_timeout:
             default = Layout(Path(os.environ["ELASTIC_WORK_DIR"])).checkpoints
             saved = open_shelf(os.environ.get("ELASTIC_CHECKPOINT_DIR"), default).kept()
-            leave(f"the launcher has not been heard of for {self._orphan_timeout:g} s; {saved}")
-        if silence > self._orphan_timeout / 2 and not self._alone:
+            leave(f"the launcher has not been heard of for {self.orphan_timeout:g} s; {saved}")
+        if silence > self.orphan_timeout / 2 and not self._alone:
             self._alone = self.save_wanted = True  # before this rank, or its agent, leaves
         time.sleep(RETRY_SECONDS * (0.5 + random.random()))
 
