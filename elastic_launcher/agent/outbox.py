@@ -9,11 +9,14 @@ from collections import deque
 from typing import Any
 
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
+from elastic_launcher.control.contact import Contact
 
 HEARTBEAT = 2.0
 """Seconds between heartbeats."""
 RETRY = 0.25
 """Seconds, jittered, before the next try when the coordinator could not be reached."""
+STALL = 1.0
+"""Seconds between two looks at the silence, of which there are many a second: more, and this process stood still."""
 
 
 class Outbox:
@@ -39,7 +42,7 @@ class Outbox:
         self._changed = threading.Condition()
         self._closed = False
         self._notices = 0  # told with each heartbeat: a coordinator that comes back knows of none
-        self._last_contact = time.monotonic()
+        self._contact = Contact(STALL)
         self.told_to_leave = False
         self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
 
@@ -55,8 +58,8 @@ class Outbox:
             self._changed.notify()
 
     def silence(self) -> float:
-        """Returns how many seconds ago the coordinator last took something."""
-        return time.monotonic() - self._last_contact
+        """Returns how many seconds ago the coordinator last took something; asked again and again."""
+        return self._contact.silence()
 
     def holds(self, what: str) -> bool:
         """Returns whether a message to the endpoint ``what`` has not been delivered yet."""
@@ -104,6 +107,6 @@ class Outbox:
         except ControlRefused as error:  # no contact: it may be another job's coordinator at our old one's address
             print(f"agent of node {self._node}: {what} refused: {error}", flush=True)
             return True
-        self._last_contact = time.monotonic()
+        self._contact.hear()
         self.told_to_leave = self.told_to_leave or bool(answer.get("leave"))
         return True

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from elastic_launcher.checkpoint.files import seal
+from elastic_launcher.checkpoint.files import MISSING, seal
 from elastic_launcher.checkpoint.manifest import CheckpointDamaged, FileEntry, Manifest, TensorEntry
 
 SHARD_BYTES = 2 << 30
@@ -49,7 +49,8 @@ def read_shards(folder: Path, manifest: Manifest) -> Iterator[tuple[int, torch.T
     """Yields each stored tensor with its number among the manifest's, a shard after the other.
 
     Raises:
-        CheckpointDamaged: If a shard can't be read.
+        CheckpointDamaged: If a shard is missing or damaged.
+        OSError: If the disk does not give it: it may be as good as ever.
     """
     for shard in dict.fromkeys(entry.shard for entry in manifest.tensors):
         try:
@@ -57,7 +58,7 @@ def read_shards(folder: Path, manifest: Manifest) -> Iterator[tuple[int, torch.T
                 for number, entry in enumerate(manifest.tensors):
                     if entry.shard == shard:
                         yield number, _restored(file.get_tensor(entry.name), entry)
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, *MISSING) as error:
             raise CheckpointDamaged(f"{folder / shard} can't be read: {error}") from error
 
 

@@ -29,7 +29,9 @@ def lost_elsewhere(state: State, node: int) -> Member | None:
     for number in state.lost():
         member = state.members[number]
         siblings = [state.members[one] for one in state.nodes[member.node].members]
-        own_fault = any(one.failure is not None or (one.exit is not None and one.exit.code) for one in siblings)
+        own_fault = any(
+            one.failure is not None or (one.exit is not None and one.exit.code and not one.gave_up) for one in siblings
+        )
         if member.node != node and not own_fault:
             return member
     return None

@@ -179,6 +179,8 @@ def _end_in_group(state: State, member: Member, now: float) -> Decision:
     assert member.exit is not None
     if member.failure is None and (member.exit.signal is not None or member.exit.code is None):
         return lose_node(state, member, now)
+    if member.gave_up:
+        return lose_node(state, member, now, "left by itself, as its log says,")
     if not member.exit.clean:
         borne = bear_failure(state, member, how(member.exit), now) if member.failure is None else None
         return borne or exited_by_itself(state, member, now)
@@ -192,7 +194,7 @@ def _end_before_admission(state: State, member: Member, now: float) -> Decision:
     assert member.exit is not None
     formation, end = state.formation, member.exit
     forming = formation is not None and member.number in formation.members
-    by_itself = end.signal is None and end.code is not None
+    by_itself = end.signal is None and end.code is not None and not member.gave_up
     stood = formation is not None and set(formation.members) <= formation.formed | formation.active.keys()
     if not state.generation and by_itself and (end.code or (forming and stood)):
         return exited_by_itself(state, member, now)

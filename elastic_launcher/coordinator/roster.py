@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Failed
 
 
@@ -102,3 +103,9 @@ class Member:
     failure: Failed | None = None
     exit: Exit | None = None
     place: tuple[int, int] | None = None
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether our library ended its process, without a launcher, or without a state to go on from."""
+        by_code = self.exit is not None and self.exit.code == ExitCode.STOPPED
+        return by_code and self.failure is None and not self.ended

@@ -6,24 +6,29 @@ and rank 0 saves it. A job that is to stop trains no further then.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import sys
 import time
+from functools import cached_property
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elastic_launcher.away import may_pass
 from elastic_launcher.checkpoint import CheckpointError, JobIdentity, Mark
 from elastic_launcher.checkpoint.changes import OF_SCRIPT, Resumed, step_in_epoch
 from elastic_launcher.checkpoint.files import read_manifest
 from elastic_launcher.checkpoint.shelf import open_shelf
+from elastic_launcher.config import JobConfig
 from elastic_launcher.period import Period, read_period
 from elastic_launcher.torch.faults import point
-from elastic_launcher.torch.member import JobOver
+from elastic_launcher.torch.member import JobOver, leave
 from elastic_launcher.torch.saving import Saved, Saver, load
 from elastic_launcher.torch.signals import Agreement
 from elastic_launcher.torch.state import StateMismatch
-from elastic_launcher.workdir import Layout, read_job
+from elastic_launcher.workdir import Layout, WorkDirError, read_job
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.member import Member
@@ -33,7 +38,7 @@ PLACE = "ELASTIC_CHECKPOINT_DIR"
 EVERY = "ELASTIC_CHECKPOINT_EVERY"
 KEEP = "ELASTIC_KEEP_CHECKPOINTS"
 AGAIN_SECONDS = (1.0, 2.0, 5.0, 10.0)
-"""Before a job that stands still tries again what it could not save; the last one again and again."""
+"""Before what could not be saved while the job stands still, or read, is tried again; the last one again and again."""
 
 
 class Checkpoints:
@@ -69,6 +74,9 @@ class Checkpoints:
     def resume(self, fingerprint: dict[str, Any]) -> None:
         """Takes the state of the checkpoint that the job goes on from, if there is one.
 
+        What the disk or the store does not give for a moment is tried again until the orphan time-out is over; then
+        this process leaves.
+
         Args:
             fingerprint: What this rank trains, as the coordinator is told.
 
@@ -78,17 +86,30 @@ class Checkpoints:
         self._fingerprint = fingerprint
         if not self._member.checkpoint:
             return
-        folder = Path(self._member.checkpoint)
+        until = time.monotonic() + self._member.orphan_timeout
+        for pause in chain(AGAIN_SECONDS, repeat(AGAIN_SECONDS[-1])):
+            try:
+                return self._resume_from(Path(self._member.checkpoint))
+            except (OSError, WorkDirError) as error:
+                why = f"this job can't go on from {self._member.checkpoint}: {error}"
+                if isinstance(error, OSError) and not may_pass(error):
+                    raise RuntimeError(why) from error
+                left = until - time.monotonic()
+                if left <= 0:
+                    leave(f"{why}; that was tried for {self._member.orphan_timeout:g} s")
+                print(f"elastic-launcher: {why}; that is tried again for {left:.0f} s", file=sys.stderr, flush=True)
+                time.sleep(min(pause, left))
+
+    def _resume_from(self, folder: Path) -> None:
         try:
             folder = self._shelf.bring(folder)
             manifest = read_manifest(folder)
-            accepted = read_job(self._work_dir)[1].accepted
-            if different := Resumed(manifest.job, accepted, str(folder)).refuse(fingerprint):
+            if different := Resumed(manifest.job, self._config.accepted, str(folder)).refuse(self._fingerprint):
                 raise RuntimeError(different)
             position = load(folder, manifest, self._session.state)
             position.step_in_epoch = step_in_epoch(manifest, self._identity())
             self._session.position = position
-        except (CheckpointError, StateMismatch, OSError) as error:
+        except (CheckpointError, StateMismatch) as error:
             raise RuntimeError(f"this job can't go on from {folder}: {error}") from error
 
     def note_training(self, fingerprint: dict[str, Any]) -> None:
@@ -96,11 +117,17 @@ class Checkpoints:
         self._fingerprint = fingerprint
         self._saves = self._session.need_place("a checkpoint").rank == 0
         self._begun_at, self._begun_step = time.monotonic(), self._session.position.step
+        with contextlib.suppress(WorkDirError):  # each save tries again
+            _ = self._config
+
+    @cached_property
+    def _config(self) -> JobConfig:
+        """The job's, read once: a folder that is away for a moment, or for good, costs no later save."""
+        return read_job(self._work_dir)[1]
 
     def _identity(self) -> JobIdentity:
-        _, config = read_job(self._work_dir)
-        script = config.module or os.path.basename(str(config.script))
-        return JobIdentity(script, config.arguments, **{name: self._fingerprint[name] for name in OF_SCRIPT})
+        script = self._config.module or os.path.basename(str(self._config.script))
+        return JobIdentity(script, self._config.arguments, **{name: self._fingerprint[name] for name in OF_SCRIPT})
 
     # -- saving
 
@@ -151,7 +178,10 @@ class Checkpoints:
         place = session.need_place("a checkpoint")
         self._saves = True
         mark = Mark(self._member.term, place.formation.generation, session.position.step)
-        self._saver.save(session.state, session.position, self._identity(), mark, place.world_size)
+        try:
+            self._saver.save(session.state, session.position, self._identity(), mark, place.world_size)
+        except (RuntimeError, MemoryError, WorkDirError) as error:  # the first two for lack of memory for the copy
+            self._tell_failed(mark.step, str(error))
 
     def halt(self, *, whole: bool = True) -> None:
         """Saves, and waits for the end of the job; saves also where the rank that was to do so is gone.

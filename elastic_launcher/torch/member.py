@@ -23,6 +23,7 @@ import torch
 
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.control.client import ControlClient, ControlRefused, ControlUnreachable
+from elastic_launcher.control.contact import Contact
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.torch.account import Account
 from elastic_launcher.torch.faults import point
@@ -34,6 +35,7 @@ from elastic_launcher.torch.work import GroupError
 from elastic_launcher.workdir import Layout
 
 POLL_SECONDS = 2.0  # how long a request for orders waits; also the heartbeat
+ANSWER_SECONDS = POLL_SECONDS + 5.0  # for the answer to it, at most
 RETRY_SECONDS = 0.2  # between attempts to reach a coordinator that is away
 FLUSH_SECONDS = 3.0  # for the last reports of a process that ends
 GROUP_SECONDS = (
@@ -59,6 +61,7 @@ class Member:
         number: Its own.
         checkpoint: The folder of the checkpoint that the job goes on from; "" for a job that begins.
         term: The coordinator's reign.
+        orphan_timeout: Seconds without a coordinator after which the process leaves.
         account: What a coordinator that comes back is told.
         save_wanted: Whether a checkpoint is asked for; whoever sees to it sets it back.
         halt_wanted: Whether the job is to stop after a checkpoint.
@@ -72,7 +75,7 @@ class Member:
         self.number = launch.member
         self._launch = launch
         self._device = device
-        self._orphan_timeout = orphan_timeout
+        self.orphan_timeout = orphan_timeout
         self._client = ControlClient(launch.control, f"m{launch.member}")
         self._changed = threading.Condition()
         self._pending: Formation | None = None
@@ -85,7 +88,7 @@ class Member:
         self._reports: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._closed = False
         self._alone = False
-        self._last_contact = time.monotonic()
+        self._contact = Contact(ANSWER_SECONDS + 2 * RETRY_SECONDS)
         self.before_growing: Callable[[Formation], None] = lambda formation: None
         self.expected_world_size = 1
         self.vitals: Callable[[], Vitals] = Vitals
@@ -147,7 +150,7 @@ class Member:
         """Waits until all reports are told: a bounded time, but for a coordinator that is away as long as all do."""
         done = threading.Event()
         self._reports.put({"kind": "", "event": done})
-        while not done.wait(FLUSH_SECONDS) and time.monotonic() - self._last_contact > FLUSH_SECONDS:
+        while not done.wait(FLUSH_SECONDS) and self._contact.silence() > FLUSH_SECONDS:
             pass
 
     def ready(self) -> Formation | None:
@@ -224,7 +227,7 @@ class Member:
                 term, after = self.term, self._after
             try:
                 query = f"after={after}&wait={POLL_SECONDS:g}&term={term}&{self.vitals().to_query()}"
-                answer = self._client.get(f"/v1/members/{self.number}/orders?{query}", timeout=POLL_SECONDS + 5.0)
+                answer = self._client.get(f"/v1/members/{self.number}/orders?{query}", timeout=ANSWER_SECONDS)
             except ControlUnreachable:
                 self._consider_leaving()
                 continue
@@ -240,13 +243,13 @@ class Member:
                 self._obey(order)
 
     def _heard(self) -> None:
-        self._last_contact = time.monotonic()
+        self._contact.hear()
         self._alone = False
 
     def _introduce(self, refusal: ControlRefused) -> None:
         """Tells a coordinator that has come back, and knows nothing, where this member stands."""
         if refusal.term is None:
-            _leave(f"the coordinator no longer knows this member: {refusal}")
+            leave(f"the coordinator no longer knows this member: {refusal}")
         with self._introducing:
             if refusal.term == self.term:
                 return  # the other thread has done it
@@ -261,17 +264,17 @@ class Member:
                 self._consider_leaving()
                 return
             except ControlRefused as unwanted:
-                _leave(f"the coordinator that came back has no use for this member: {unwanted}")
+                leave(f"the coordinator that came back has no use for this member: {unwanted}")
             self.term, self._store, self._after = int(answer["term"]), str(answer["store"]), 0
         self._heard()
 
     def _consider_leaving(self) -> None:
-        silence = time.monotonic() - self._last_contact
-        if silence > self._orphan_timeout:
+        silence = self._contact.silence()
+        if silence > self.orphan_timeout:
             default = Layout(Path(os.environ["ELASTIC_WORK_DIR"])).checkpoints
             saved = open_shelf(os.environ.get("ELASTIC_CHECKPOINT_DIR"), default).kept()
-            _leave(f"the launcher has not been heard of for {self._orphan_timeout:g} s; {saved}")
-        if silence > self._orphan_timeout / 2 and not self._alone:
+            leave(f"the launcher has not been heard of for {self.orphan_timeout:g} s; {saved}")
+        if silence > self.orphan_timeout / 2 and not self._alone:
             self._alone = self.save_wanted = True  # before this rank, or its agent, leaves
         time.sleep(RETRY_SECONDS * (0.5 + random.random()))
 
@@ -290,7 +293,7 @@ class Member:
                 self.save_wanted, self.halt_wanted, self.goes_on = False, False, True
                 self._changed.notify_all()
         elif kind == "end" and order.get("at_once"):
-            _leave(f"this node was given up: {order.get('reason')}")
+            leave(f"this node was given up: {order.get('reason')}")
         elif kind == "end":
             with self._changed:
                 self._over = order.get("reason") or "the job is over"
@@ -300,7 +303,7 @@ class Member:
                 self._changed.notify_all()
         elif kind == "fail":
             end = "failed" if order.get("failed", True) else "ends"
-            _leave(f"the job {end}: {order.get('message', '')}", code=1)
+            leave(f"the job {end}: {order.get('message', '')}", code=1)
 
     def _save(self, order: dict[str, Any]) -> None:
         with self._changed:
@@ -401,7 +404,7 @@ class Member:
                     item["event"].set()
 
 
-def _leave(reason: str, code: int = ORPHANED) -> NoReturn:
+def leave(reason: str, code: int = ORPHANED) -> NoReturn:
     """Ends this process at once: other threads may be waiting for peers that will never answer."""
     print(f"elastic-launcher: {reason}; this rank leaves", file=sys.stderr, flush=True)
     sys.stdout.flush()

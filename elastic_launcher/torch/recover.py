@@ -15,7 +15,7 @@ import torch
 from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.group import Group
 from elastic_launcher.torch.handover import meet
-from elastic_launcher.torch.member import JobOver
+from elastic_launcher.torch.member import JobOver, leave
 from elastic_launcher.torch.place import Place
 from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import Session
@@ -50,7 +50,6 @@ class Recovery:
 
         Raises:
             GroupError: If there is nobody who could form another generation.
-            LookupError: If no rank that is left has the state.
             SystemExit: With 0, if the job ends without needing this rank, or stops here.
         """
         session, began = self._session, time.monotonic()
@@ -86,6 +85,8 @@ class Recovery:
                 found.group.cut()
                 error = broken
                 continue
+            except LookupError as nobody:
+                leave(str(nobody))
             first_step = session.position.step + (way.todo is Todo.ADOPT or self._in_body(at))
             self._resizer.activate(found, first_step, first_step + 1, time.monotonic() - began)
             return way

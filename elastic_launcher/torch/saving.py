@@ -15,7 +15,7 @@ import torch
 
 from elastic_launcher import __version__
 from elastic_launcher.checkpoint import Fenced, JobIdentity, Manifest, Mark
-from elastic_launcher.checkpoint.files import STATE, seal, write_text
+from elastic_launcher.checkpoint.files import MISSING, STATE, seal, write_text
 from elastic_launcher.checkpoint.manifest import CheckpointError
 from elastic_launcher.checkpoint.remote import TakenOver
 from elastic_launcher.checkpoint.shards import read_shards, write_shards
@@ -169,12 +169,13 @@ def load(folder: Path, manifest: Manifest, state: TrainingState) -> Position:
     """Puts the state of a checkpoint in place; returns where it stands.
 
     Raises:
-        CheckpointError: If a file of it can't be read.
+        CheckpointError: If a file of it is missing or damaged.
+        OSError: If the disk does not give it: it may be as good as ever.
         StateMismatch: If this script has built something else; the state is a mixture then.
     """
     try:
         header: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (*MISSING, ValueError) as error:
         raise CheckpointError(f"{folder / STATE} can't be read: {error}") from error
     _move(header, state)
     targets = state.targets(header, sender=CHECKPOINT)

@@ -222,6 +222,18 @@ def test_a_node_without_its_coordinator_leaves_within_the_orphan_timeout(tmp_pat
         assert_no_process(ours.work_dir.path)
 
 
+def test_time_in_which_a_node_stands_still_itself_is_not_its_coordinators_silence(tmp_path: Path) -> None:
+    with node(tmp_path, "print('up')" + WAITS, orphan_timeout=3.0) as ours:
+        ours.await_log("up")
+        heard = len(ours.posts("heartbeat"))
+        ours.process.send_signal(signal.SIGSTOP)
+        time.sleep(4.0)  # of its standstill
+        ours.process.send_signal(signal.SIGCONT)
+        until(lambda: len(ours.posts("heartbeat")) > heard + 1, "it is heard of again")
+        (tmp_path / "go").touch()
+        assert ours.process.wait(PATIENCE) == 0, ours.agent_log()
+
+
 def test_a_refusal_is_no_contact(tmp_path: Path) -> None:
     with node(tmp_path, "print('up')" + WAITS, orphan_timeout=3.0) as ours:
         ours.await_log("up")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
+from elastic_launcher.agent import processes
 from tests.local.ledgers import SCRIPT, assert_each_sample_once, assert_same_model, counted, read_ledgers, train_plain
 from tests.support import assert_no_process, launched, until
 
@@ -109,6 +112,27 @@ def test_ranks_of_a_killed_launcher_leave_within_the_orphan_timeout(tmp_path: Pa
         job.process.kill()
         job.process.wait()
         assert_no_process(job.work_dir, timeout=30.0)
+
+
+@pytest.mark.thorough
+def test_a_job_of_which_all_stands_still_for_longer_than_the_orphan_timeout_goes_on(tmp_path: Path) -> None:
+    """As in a paused container; the launcher is the last to go on, so that its ranks ask in vain at first."""
+    script = options(tmp_path, pace=0.01)
+    with launched("--nodes", "2:2", "--orphan-timeout", "12", "--", SCRIPT, script, cwd=tmp_path) as job:
+        step = job.events.wait("progress", timeout=LONG)["step"]
+        all_of_it = [*processes.find(str(job.work_dir)), psutil.Process(job.process.pid)]
+        for process in all_of_it:
+            process.suspend()
+        time.sleep(15.0)  # of its standstill
+        for process in all_of_it:
+            process.resume()
+        job.events.wait("progress", lambda event: event["step"] > step + 200, LONG)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+        assert_no_process(job.work_dir)
+    assert len(job.events.of("generation_formed")) == 1 and not job.events.of("step_redone")
+    steps = assert_each_sample_once(read_ledgers(tmp_path), SAMPLES, BATCH, MICRO)
+    assert_same_model(tmp_path, train_plain(SAMPLES, BATCH, steps))
 
 
 def test_hints_below_the_minimum_while_running_end_the_job_with_75(tmp_path: Path) -> None:

@@ -245,12 +245,18 @@ def test_a_death_at_the_very_end(tmp_path: Path, faults: str) -> None:
     assert_same_sums(tmp_path)
 
 
-@pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.thorough), 3])
+@pytest.mark.parametrize(
+    ("nodes", "faults"),
+    [
+        pytest.param(1, "reduction@20:1", marks=pytest.mark.thorough, id="the only one"),
+        pytest.param(3, "reduction@20:1,reduction@20:2,reduction@20:3", id="all at once"),
+        pytest.param(2, "break=reduced@20:2,give@20:1", id="who gives the state, and its taker has a part of it"),
+    ],
+)
 def test_where_nobody_is_left_who_holds_the_state_all_begin_anew_from_the_last_checkpoint(
-    tmp_path: Path, nodes: int
+    tmp_path: Path, nodes: int, faults: str
 ) -> None:
     """Some steps are done again: all in the same way."""
-    faults = ",".join(f"reduction@20:{member}" for member in range(1, nodes + 1))
     arguments = ("--nodes", f"{nodes}:{nodes}", "--checkpoint-every", "5 steps", "--", SCRIPT, options(tmp_path))
     with launched(*arguments, cwd=tmp_path, environment={"ELASTIC_FAULT": faults}) as job:
         until(lambda: job.events.of("node_lost"), "a node is lost", LONG)

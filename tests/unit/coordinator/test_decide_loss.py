@@ -107,6 +107,43 @@ def test_without_anybody_who_holds_the_state_the_job_ends() -> None:
     assert job.finish.log_of == (1, 0)
 
 
+def test_a_rank_that_gave_itself_up_is_a_lost_node_and_no_failure_of_the_script() -> None:
+    job = training(2, step=41)
+    job.rank_ended(2, 75)
+    assert (
+        job.events("node_lost")[0]["message"]
+        == "member 2 (rank 1, node 2) left by itself, as its log says, after step 41"
+    )
+    job.break_step((1,), 1, 41)
+    assert (job.form.mode, job.form.members, job.finish) == ("recover", (1,), None)
+
+
+def test_where_all_ranks_gave_themselves_up_the_job_can_begin_anew() -> None:
+    job = training(2, step=41)
+    job.rank_ended(1, 75)
+    job.rank_ended(2, 75)
+    assert job.finish is not None and job.finish.curable
+    assert "no other node holds the state" in job.finish.message
+
+
+def test_who_fails_since_a_peer_gave_itself_up_is_not_to_blame() -> None:
+    job = training(2, step=41)
+    job.rank_ended(2, 75)
+    job.report(1, Failed("RuntimeError: Connection closed by peer", "", 41))
+    job.rank_ended(1, 1)
+    job.tick(10)
+    assert job.finish is not None and job.finish.curable
+
+
+def test_a_script_that_exits_with_75_itself_has_failed() -> None:
+    job = training(2, step=41)
+    job.report(2, Ended(41, False))
+    job.rank_ended(2, 75)
+    job.tick(10)
+    assert job.finish is not None and not job.finish.curable
+    assert "exited with code 75" in job.finish.message
+
+
 def test_all_that_were_lost_are_named_at_the_end() -> None:
     job = training(2)
     lose(job, 2)

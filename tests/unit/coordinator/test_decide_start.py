@@ -149,6 +149,22 @@ def test_a_script_that_can_not_be_imported_ends_the_job() -> None:
     assert "the script of member 1 (node 1) exited with code 1 before training began" in job.finish.message
 
 
+def test_a_rank_that_gave_itself_up_before_training_began_costs_its_node_only() -> None:
+    job = Job(minimum=2, target=2)
+    job.join(1, 2)
+    job.rank_ended(1, 75)
+    assert job.events("node_failed")[0]["message"] == "member 1 (node 1) exited with code 75 before it was admitted"
+    job.node_exited(1, 75)
+    job.tick(10)
+    assert [one.node for one in job.started] == [1, 2, 3]
+    job.warm(2, 3)
+    job.rank_ended(2, 75)
+    assert job.told(Abandon) == [3]
+    job.node_exited(2, 75)
+    job.tick(10)
+    assert [one.node for one in job.started] == [1, 2, 3, 4] and job.finish is None
+
+
 def test_a_node_that_dies_while_it_starts_is_replaced() -> None:
     job = Job(target=1)
     job.node_exited(1, -signal.SIGKILL)
