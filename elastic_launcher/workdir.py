@@ -273,6 +273,13 @@ def read_job(path: Path) -> tuple[str, JobConfig]:
     return str(document["id"]), JobConfig.from_dict(document["config"])
 
 
+def job_id(layout: Layout) -> str:
+    """Returns the job's id, or its folder's name where none was written."""
+    with contextlib.suppress(WorkDirError):
+        return read_job(layout.path)[0]
+    return layout.path.name
+
+
 def note_past(layout: Layout, past: Past) -> None:
     """Has ``job.json`` say that more was used up before this run than the folder tells.
 

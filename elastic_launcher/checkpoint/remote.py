@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastic_launcher.checkpoint.files import MANIFEST, check
-from elastic_launcher.checkpoint.folder import Fenced, Found
+from elastic_launcher.checkpoint.folder import Fenced, Found, TakenOver
 from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, Manifest, Mark
 from elastic_launcher.checkpoint.storage import RemoteFolder
 
@@ -29,10 +29,6 @@ TERM = re.compile(r"(\d{8,})-[0-9a-f]{8}\.json")
 TERMS = "terms"
 RUN = secrets.token_hex(4)
 """Of this process."""
-
-
-class TakenOver(Fenced):
-    """Another launcher goes on with the job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 
 from elastic_launcher import __version__
-from elastic_launcher.checkpoint import Fenced, JobIdentity, Manifest, Mark
+from elastic_launcher.checkpoint import Fenced, JobIdentity, Manifest, Mark, TakenOver
 from elastic_launcher.checkpoint.files import STATE, seal, write_text
 from elastic_launcher.checkpoint.manifest import CheckpointError
-from elastic_launcher.checkpoint.remote import TakenOver
 from elastic_launcher.checkpoint.shards import read_shards, write_shards
 from elastic_launcher.checkpoint.shelf import Shelf
 from elastic_launcher.torch.codec import DICT_TAGS

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.checkpoint import CheckpointError, Fenced, Manifest, check
+from elastic_launcher.checkpoint import CheckpointError, Fenced, Manifest, TakenOver, check
 from elastic_launcher.checkpoint.files import MANIFEST, STATE, seal
-from elastic_launcher.checkpoint.remote import RemoteShelf, TakenOver
+from elastic_launcher.checkpoint.remote import RemoteShelf
 from elastic_launcher.checkpoint.storage import StorageError, open_storage
 from tests.object_store import object_store
 from tests.unit.checkpoint.checkpoints import manifest, names, publish_on, save

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from elastic_launcher.checkpoint import CheckpointDamaged, Manifest, Mark, check, find_newest
+from elastic_launcher.checkpoint import CheckpointDamaged, Manifest, Mark, check, find_newest, raise_fence
 from elastic_launcher.checkpoint.shelf import LocalShelf
 from elastic_launcher.torch.position import Position
 from elastic_launcher.torch.saving import Saved, Saver, load
@@ -249,6 +249,16 @@ def test_a_writer_that_was_overtaken_says_nothing(tmp_path: Path) -> None:
     outcome.save(state, step=10, generation=4)
     outcome.save(state, step=11, generation=3)
     assert ([one.step for one in outcome.saved], outcome.failed) == ([10], [])
+
+
+def test_a_training_that_another_one_goes_on_with_is_told_that_nothing_of_it_is_saved(tmp_path: Path) -> None:
+    outcome = Outcome(tmp_path)
+    outcome.save(training(1), step=10)
+    raise_fence(tmp_path, term=2)
+    outcome.save(training(1), step=11)
+    assert [one.step for one in outcome.saved] == [10]
+    assert [step for step, _ in outcome.failed] == [11]
+    assert outcome.failed[0][1].startswith("another launcher of this job owns ")
 
 
 def test_another_model_is_refused_and_named(tmp_path: Path) -> None:
