@@ -20,7 +20,17 @@ import pytest
 from elastic_launcher.config import JobConfig
 from elastic_launcher.events import EventLog
 from elastic_launcher.lock import process_start
-from elastic_launcher.workdir import JobDone, Layout, Past, WorkDirError, WorkDirHeld, claim, read_job, write_json
+from elastic_launcher.workdir import (
+    JobDone,
+    Layout,
+    Past,
+    WorkDirError,
+    WorkDirHeld,
+    claim,
+    note_past,
+    read_job,
+    write_json,
+)
 
 CONFIG = JobConfig(script="train.py", arguments=("--lr", "0.1"), global_batch_size=64, work_dir="job")
 
@@ -167,6 +177,35 @@ def test_an_unreadable_job_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "job" / "job.json").write_text("{")
     with pytest.raises(WorkDirError, match="job.json that can't be read"):
         claim(CONFIG, tmp_path)
+
+
+def test_what_was_saved_beside_an_unreadable_job_json_can_be_gone_on_from(tmp_path: Path) -> None:
+    with claim(CONFIG, tmp_path) as work_dir:
+        work_dir.layout.checkpoints.mkdir()
+        work_dir.layout.job.write_text("")
+    with pytest.raises(WorkDirError, match=f"; --checkpoint-dir {tmp_path}/job/checkpoints goes on from what is saved"):
+        claim(CONFIG, tmp_path)
+
+
+def test_job_json_is_on_disk_before_anything_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[str, str]] = []
+    sync, replace = os.fsync, os.replace
+
+    def note_sync(descriptor: int) -> None:
+        sync(descriptor)
+        done.append(("sync", os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))))
+
+    def note_replace(draft: Path, path: Path) -> None:
+        replace(draft, path)
+        done.append(("replace", path.name))
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    written = [("sync", f".job.json.{os.getpid()}"), ("replace", "job.json"), ("sync", "job")]
+    with claim(CONFIG, tmp_path) as work_dir:
+        assert done == written
+        note_past(work_dir.layout, Past(term=3))
+        assert done == 2 * written
 
 
 def test_names_that_are_no_file_names_make_folders_all_the_same(tmp_path: Path) -> None:
