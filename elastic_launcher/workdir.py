@@ -227,7 +227,7 @@ def claim(config: JobConfig, directory: Path) -> WorkDir:
     """
     job_id = f"{_safe(config.name)}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     path = directory / (config.work_dir or f"{DEFAULT_PARENT}/{job_id}")
-    layout = Layout(Path(os.path.abspath(path)))
+    layout = Layout(Path(os.path.realpath(path)))  # nodes are known by it, by whatever name they are looked for
     try:
         for folder in (layout.path, layout.nodes, layout.logs):
             folder.mkdir(parents=True, exist_ok=True)

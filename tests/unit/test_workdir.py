@@ -143,6 +143,14 @@ def test_a_folder_that_was_moved_with_its_script_is_still_the_jobs(tmp_path: Pat
         assert (second.job_id, second.past.term) == (first.job_id, 2)
 
 
+def test_a_folder_by_another_name_is_known_by_its_own(tmp_path: Path) -> None:
+    with claim(CONFIG, tmp_path) as first:
+        pass
+    (tmp_path / "link").symlink_to("job")
+    with claim(JobConfig.from_dict(CONFIG.to_dict() | {"work_dir": "link"}), tmp_path) as second:
+        assert (second.path, second.job_id) == (first.path, first.job_id), "as its nodes have it"
+
+
 def test_what_the_user_accepts_is_not_refused(tmp_path: Path) -> None:
     claim(CONFIG, tmp_path).close()
     other = CONFIG.to_dict() | {"arguments": ["--lr", "0.2"], "global_batch_size": 65}
