@@ -81,7 +81,7 @@ def name_of(step: int) -> str:
 
 
 def publish(folder: Path, write: Callable[[Path], Manifest], mark: Mark, keep: int = KEEP, job: str = "") -> Path:
-    """Adds a checkpoint: all of it or nothing, whenever this process ends.
+    """Adds a checkpoint: all of it or nothing, whenever this process ends; one that is there already stays as it is.
 
     Args:
         folder: The job's folder of checkpoints; made if it is not there.
@@ -95,6 +95,8 @@ def publish(folder: Path, write: Callable[[Path], Manifest], mark: Mark, keep: i
         Fenced: If a later one was written by somebody else.
         OSError: If there is no room, or nothing can be written; what was begun is removed.
     """
+    if _is_there(folder, mark, job):
+        return folder / name_of(mark.step)
     folder.mkdir(parents=True, exist_ok=True)
     whose = f"t{mark.term}-g{mark.generation}-s{mark.step}"
     draft = folder / f"{DRAFT}{os.getpid()}-{whose}-{secrets.token_hex(4)}"
@@ -112,7 +114,8 @@ def publish(folder: Path, write: Callable[[Path], Manifest], mark: Mark, keep: i
             draft.rename(path)
             sync_folder(folder)
             _point(folder, Pointer(path.name, mark, job))
-            _clean(folder, mark, keep)
+            with contextlib.suppress(OSError):  # it is there; the next one tries again
+                _clean(folder, mark, keep)
     finally:
         shutil.rmtree(draft, ignore_errors=True)  # where it was not renamed
     return path
@@ -199,6 +202,14 @@ def _check_fence(folder: Path, mark: Mark, job: str) -> None:
             f"{mark.step} steps of generation {mark.generation} in term {mark.term} are not saved: {folder / POINTER} "
             f"stands at {last.step} steps of generation {last.generation} in term {last.term}"
         )
+
+
+def _is_there(folder: Path, mark: Mark, job: str) -> bool:
+    """Whether it was written by one that did not live to tell, or could not be sure."""
+    with contextlib.suppress(CheckpointError, OSError):
+        written = read_manifest(folder / name_of(mark.step)).mark == mark
+        return written and read_pointer(folder) == Pointer(name_of(mark.step), mark, job)
+    return False
 
 
 def _check_owner(folder: Path, last: Pointer, term: int, job: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -154,7 +155,7 @@ def test_one_that_was_set_aside_is_not_counted_any_more(tmp_path: Path) -> None:
 def test_a_writer_of_an_earlier_generation_or_term_changes_nothing(tmp_path: Path) -> None:
     save(tmp_path, 10, generation=4)
     before = names(tmp_path)
-    for step, generation in ((100, 3), (10, 4), (9, 4)):
+    for step, generation in ((100, 3), (9, 4)):
         with pytest.raises(Fenced, match=f"{step} steps of generation {generation} in term 1 are not saved"):
             save(tmp_path, step, generation)
     with pytest.raises(
@@ -244,6 +245,25 @@ def test_a_step_that_was_done_again_takes_the_place_of_the_one_that_was_lost(tmp
     found = find_newest(tmp_path)
     assert found.manifest is not None and found.manifest.samples == 2
     assert names(tmp_path) == [POINTER, "step-00000010"]
+
+
+def test_one_that_is_there_already_is_not_written_again(tmp_path: Path) -> None:
+    """Its writer could not tell: it died, or is not sure that it was done."""
+    path = save(tmp_path, 10, samples=1)
+    assert save(tmp_path, 10, samples=2) == path
+    found = find_newest(tmp_path)
+    assert found.manifest is not None and found.manifest.samples == 1
+    (path / MANIFEST).unlink()
+    with pytest.raises(Fenced):
+        save(tmp_path, 10)
+
+
+def test_what_can_not_be_cleaned_away_costs_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("elastic_launcher.checkpoint.folder._remove_drafts", fail)
+    assert find_newest(tmp_path).folder != save(tmp_path, 10) == find_newest(tmp_path).folder
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
