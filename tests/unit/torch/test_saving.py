@@ -277,6 +277,16 @@ def test_a_shard_that_vanishes_between_check_and_load_is_named(tmp_path: Path) -
         load(folder, manifest, training())
 
 
+def test_a_manifest_that_does_not_fit_its_state_is_refused_before_anything_is_changed(tmp_path: Path) -> None:
+    Outcome(tmp_path).save(training(1))
+    folder, manifest = newest(tmp_path)
+    other = training()
+    before = all_of(other)
+    with pytest.raises(CheckpointDamaged, match=r"manifest.json places \d+ tensors, and .*state.json has \d+"):
+        load(folder, replace(manifest, order=manifest.order[:-1]), other)
+    assert all_of(other) == before
+
+
 def test_no_file_of_a_checkpoint_is_a_pickle(tmp_path: Path) -> None:
     Outcome(tmp_path).save(training(2, filled=True))
     folder, _ = newest(tmp_path)
