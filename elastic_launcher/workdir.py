@@ -21,6 +21,7 @@ from typing import Any
 from elastic_launcher import __version__
 from elastic_launcher.away import StoreAway, may_pass
 from elastic_launcher.checkpoint.changes import FLAG
+from elastic_launcher.checkpoint.files import sync_folder
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.events import EventError, read_last
 from elastic_launcher.lock import Lock, LockHeld
@@ -226,7 +227,7 @@ def claim(config: JobConfig, directory: Path) -> WorkDir:
     """
     job_id = f"{_safe(config.name)}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     path = directory / (config.work_dir or f"{DEFAULT_PARENT}/{job_id}")
-    layout = Layout(Path(os.path.abspath(path)))
+    layout = Layout(Path(os.path.realpath(path)))  # nodes are known by it, by whatever name they are looked for
     try:
         for folder in (layout.path, layout.nodes, layout.logs):
             folder.mkdir(parents=True, exist_ok=True)
@@ -251,7 +252,7 @@ def claim(config: JobConfig, directory: Path) -> WorkDir:
             "directory": str(directory),
             "config": config.to_dict(),
         }
-        write_json(layout.job, document)
+        write_json(layout.job, document, lasting=True)
     except OSError as error:
         lock.release()
         raise _unwritable(layout.path, error)
@@ -273,6 +274,13 @@ def read_job(path: Path) -> tuple[str, JobConfig]:
     return str(document["id"]), JobConfig.from_dict(document["config"])
 
 
+def job_id(layout: Layout) -> str:
+    """Returns the job's id, or its folder's name where none was written."""
+    with contextlib.suppress(WorkDirError):
+        return read_job(layout.path)[0]
+    return layout.path.name
+
+
 def note_past(layout: Layout, past: Past) -> None:
     """Has ``job.json`` say that more was used up before this run than the folder tells.
 
@@ -280,11 +288,17 @@ def note_past(layout: Layout, past: Past) -> None:
         OSError: If it can't be written.
     """
     known = {"term": past.term, "first_node": past.first_node, "first_member": past.first_member}
-    write_json(layout.job, (_read_json(layout.job) or {}) | known)
+    write_json(layout.job, (_read_json(layout.job) or {}) | known, lasting=True)
 
 
-def write_json(path: Path, document: dict[str, Any], mode: int = 0o644) -> None:
+def write_json(path: Path, document: dict[str, Any], mode: int = 0o644, *, lasting: bool = False) -> None:
     """Writes a small document so that a reader sees the old one or the new one, never a part.
+
+    Args:
+        path: Where to.
+        document: What is written.
+        mode: Of the file.
+        lasting: Whether it is to be on disk, so that it outlasts its machine.
 
     Raises:
         OSError: If it can't be written.
@@ -294,7 +308,12 @@ def write_json(path: Path, document: dict[str, Any], mode: int = 0o644) -> None:
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             json.dump(document, file, indent=1)
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(draft, path)
+        if lasting:
+            sync_folder(path.parent)
     except OSError:
         draft.unlink(missing_ok=True)
         raise
@@ -338,6 +357,8 @@ def _refuse_other_jobs(layout: Layout, config: JobConfig) -> None:
     advice = "choose another folder with --work-dir DIR, or leave it out for a new one"
     document = _read_json(layout.job)
     if document is None:
+        if config.checkpoint_dir is None and layout.checkpoints.is_dir():
+            advice += f"; --checkpoint-dir {layout.checkpoints} goes on from what is saved"
         raise WorkDirError(f"the work directory {layout.path} has a job.json that can't be read: {advice}")
     theirs, ours = _identity(JobConfig.from_dict(document["config"])), _identity(config)
     different = [

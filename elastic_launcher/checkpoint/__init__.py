@@ -1,7 +1,16 @@
 """The format of checkpoints on disk: a folder each, with safetensors shards and a manifest; no pickle is ever read."""
 
 from elastic_launcher.checkpoint.files import check
-from elastic_launcher.checkpoint.folder import Fenced, Found, find_newest, kept, publish, raise_fence, set_aside
+from elastic_launcher.checkpoint.folder import (
+    Fenced,
+    Found,
+    TakenOver,
+    find_newest,
+    kept,
+    publish,
+    raise_fence,
+    set_aside,
+)
 from elastic_launcher.checkpoint.manifest import (
     CheckpointDamaged,
     CheckpointError,
@@ -22,6 +31,7 @@ __all__ = [
     "JobIdentity",
     "Manifest",
     "Mark",
+    "TakenOver",
     "TensorEntry",
     "check",
     "differences",

@@ -1,7 +1,8 @@
 """A job's folder of checkpoints: how a new one comes into it at once, which one is the newest good one, what is kept.
 
 ``latest.json`` points at the last one and is the fence: it only moves forward, so that a writer of an earlier term or
-generation, a process that was frozen and thaws, say, changes nothing.
+generation, a process that was frozen and thaws, say, changes nothing. It says whose the folder is, too: a job that
+another one has overtaken, or was quicker than, is told so.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from elastic_launcher.checkpoint.files import MANIFEST, check, read_manifest, sync_folder, write_text
 from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, Manifest, Mark
@@ -34,6 +36,24 @@ KEEP = 2
 
 class Fenced(CheckpointError):
     """Somebody later has written here: this writer has nothing to say any more."""
+
+
+class TakenOver(Fenced):
+    """Another launcher has the place where this job is saved: who trains is to know."""
+
+
+class Pointer(NamedTuple):
+    """What ``latest.json`` says.
+
+    Attributes:
+        checkpoint: The name of the last checkpoint; "" if there is none.
+        mark: What only later checkpoints pass.
+        job: The id of the job whose folder it is; "" where that is not known.
+    """
+
+    checkpoint: str
+    mark: Mark
+    job: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,54 +80,61 @@ def name_of(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def publish(folder: Path, write: Callable[[Path], Manifest], mark: Mark, keep: int = KEEP) -> Path:
-    """Adds a checkpoint: all of it or nothing, whenever this process ends.
+def publish(folder: Path, write: Callable[[Path], Manifest], mark: Mark, keep: int = KEEP, job: str = "") -> Path:
+    """Adds a checkpoint: all of it or nothing, whenever this process ends; one that is there already stays as it is.
 
     Args:
         folder: The job's folder of checkpoints; made if it is not there.
         write: Writes all files but the manifest into the folder that it is given, syncs them, and returns it.
         mark: The checkpoint's.
         keep: How many are kept, this one included.
+        job: The job's id; "" where nobody else can write here.
 
     Raises:
+        TakenOver: If another launcher has the folder.
         Fenced: If a later one was written by somebody else.
         OSError: If there is no room, or nothing can be written; what was begun is removed.
     """
+    if _is_there(folder, mark, job):
+        return folder / name_of(mark.step)
     folder.mkdir(parents=True, exist_ok=True)
     whose = f"t{mark.term}-g{mark.generation}-s{mark.step}"
     draft = folder / f"{DRAFT}{os.getpid()}-{whose}-{secrets.token_hex(4)}"
-    _check_fence(folder, mark)
+    _check_fence(folder, mark, job)
     try:
         draft.mkdir()
         manifest = write(draft)
         write_text(draft / MANIFEST, manifest.to_text())
         sync_folder(draft)
         with _locked(folder):
-            _check_fence(folder, mark)
+            _check_fence(folder, mark, job)
             path = folder / name_of(mark.step)
             if path.exists():  # of a training that was lost: its step has been done again
                 path.rename(folder / f"{draft.name}-old")
             draft.rename(path)
             sync_folder(folder)
-            _point(folder, path.name, mark)
-            _clean(folder, mark, keep)
+            _point(folder, Pointer(path.name, mark, job))
+            with contextlib.suppress(OSError):  # it is there; the next one tries again
+                _clean(folder, mark, keep)
     finally:
         shutil.rmtree(draft, ignore_errors=True)  # where it was not renamed
     return path
 
 
-def raise_fence(folder: Path, term: int) -> None:
-    """Shuts out all writers of terms before ``term``; what the pointer names stays.
+def raise_fence(folder: Path, term: int, job: str = "") -> None:
+    """Shuts out all writers of terms before ``term``, and has the folder be the job's; what the pointer names stays.
 
     Raises:
+        TakenOver: If another launcher has the folder.
         OSError: If it can't be written.
     """
     if not folder.is_dir():
         return
     with _locked(folder):
-        name, mark = read_pointer(folder)
-        if mark.term < term:
-            _point(folder, name, Mark(term, 0, 0))
+        last = read_pointer(folder)
+        _check_owner(folder, last, term, job)
+        if last.mark.term < term:
+            _point(folder, Pointer(last.checkpoint, Mark(term, 0, 0), job))
         _remove_drafts(folder, lambda mark: mark.term <= term)
 
 
@@ -149,24 +176,27 @@ def set_aside(path: Path) -> None:
 
 def kept(folder: Path) -> str:
     """Says in words what was saved last, as far as the pointer tells."""
-    name, _ = read_pointer(folder)
+    name = read_pointer(folder).checkpoint
     if not name or not (folder / name / MANIFEST).exists():
         return "nothing was saved"
     return f"step {int(name.removeprefix('step-'))} is saved in {folder / name}"
 
 
-def read_pointer(folder: Path) -> tuple[str, Mark]:
-    """Returns the name of the last checkpoint ("" if there is none) and the mark that only later ones pass."""
+def read_pointer(folder: Path) -> Pointer:
+    """Returns what the pointer says; where there is none, or it can't be read, that there is nothing."""
     try:
         document = json.loads((folder / POINTER).read_text(encoding="utf-8"))
         name = str(document["checkpoint"])
-        return name if NAME.fullmatch(name) else "", Mark(**{key: int(document[key]) for key in Mark.__slots__})
+        mark = Mark(**{key: int(document[key]) for key in Mark.__slots__})
+        return Pointer(name if NAME.fullmatch(name) else "", mark, str(document.get("job", "")))
     except (OSError, ValueError, KeyError, TypeError):
-        return "", Mark(0, 0, -1)
+        return Pointer("", Mark(0, 0, -1), "")
 
 
-def _check_fence(folder: Path, mark: Mark) -> None:
-    name, last = read_pointer(folder)
+def _check_fence(folder: Path, mark: Mark, job: str) -> None:
+    pointer = read_pointer(folder)
+    _check_owner(folder, pointer, mark.term, job)
+    last = pointer.mark
     if mark <= last:
         raise Fenced(
             f"{mark.step} steps of generation {mark.generation} in term {mark.term} are not saved: {folder / POINTER} "
@@ -174,9 +204,28 @@ def _check_fence(folder: Path, mark: Mark) -> None:
         )
 
 
-def _point(folder: Path, name: str, mark: Mark) -> None:
+def _is_there(folder: Path, mark: Mark, job: str) -> bool:
+    """Whether it was written by one that did not live to tell, or could not be sure."""
+    with contextlib.suppress(CheckpointError, OSError):
+        written = read_manifest(folder / name_of(mark.step)).mark == mark
+        return written and read_pointer(folder) == Pointer(name_of(mark.step), mark, job)
+    return False
+
+
+def _check_owner(folder: Path, last: Pointer, term: int, job: str) -> None:
+    another = bool(last.job and job) and last.job != job  # a folder of before ids were written says none
+    if last.mark.term > term or (last.mark.term == term and another):
+        who = f"job {last.job}" if another else "another launcher of this job"
+        raise TakenOver(
+            f"{who} owns {folder}, in term {last.mark.term}, and what this one (term {term}) trains is not saved; end "
+            "it, or give it another --checkpoint-dir"
+        )
+
+
+def _point(folder: Path, pointer: Pointer) -> None:
     draft = folder / f".{POINTER}"
-    write_text(draft, json.dumps({"v": 1, "checkpoint": name, **asdict(mark)}) + "\n")
+    said = {"v": 1, "job": pointer.job, "checkpoint": pointer.checkpoint, **asdict(pointer.mark)}
+    write_text(draft, json.dumps(said) + "\n")
     draft.replace(folder / POINTER)
     sync_folder(folder)
 

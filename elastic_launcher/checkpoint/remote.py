@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastic_launcher.checkpoint.files import MANIFEST, check
-from elastic_launcher.checkpoint.folder import Fenced, Found
+from elastic_launcher.checkpoint.folder import Fenced, Found, TakenOver
 from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, Manifest, Mark
 from elastic_launcher.checkpoint.storage import RemoteFolder
 
@@ -29,10 +29,6 @@ TERM = re.compile(r"(\d{8,})-[0-9a-f]{8}\.json")
 TERMS = "terms"
 RUN = secrets.token_hex(4)
 """Of this process."""
-
-
-class TakenOver(Fenced):
-    """Another launcher goes on with the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +74,11 @@ class RemoteShelf:
             Fenced: If a later checkpoint is there.
             OSError: If it can't be written; what was begun does not count, and goes with the next one.
         """
-        self._check_fence(self._list(), mark)
+        listing = self._list()
+        self._check_term(listing, mark)
+        if there := [name for name, other in listing.whole.items() if other == mark]:  # its answer was lost
+            return f"{self.place}/{there[0]}", self._read_manifest(there[0])
+        self._check_fence(listing, mark)
         name = f"step-{mark.step:08d}-t{mark.term:08d}-g{mark.generation:08d}-{secrets.token_hex(4)}"
         try:
             manifest = self._write(name, write)
@@ -86,8 +86,10 @@ class RemoteShelf:
             with self._folder.opened() as storage:
                 storage.pipe_file(f"{self._folder.root}/{name}/{MANIFEST}", manifest.to_text().encode())
         except OSError:
-            self._check_fence(self._list(), mark)  # who writes later removes what is unfinished
-            raise
+            listing = self._list()
+            if name not in listing.whole:
+                self._check_fence(listing, mark)  # who writes later removes what is unfinished
+                raise
         with contextlib.suppress(OSError):  # it is there; the next one tries again
             self._clean(name, mark, keep)
         return f"{self.place}/{name}", manifest
@@ -165,13 +167,16 @@ class RemoteShelf:
         return f"what was saved is in {self.place}"
 
     def _check_fence(self, listing: Listing, mark: Mark) -> None:
+        self._check_term(listing, mark)
+        if any(mark <= other for other in listing.whole.values()):
+            raise Fenced(f"{mark.step} steps are not saved: a later checkpoint is in {self.place}")
+
+    def _check_term(self, listing: Listing, mark: Mark) -> None:
         if listing.term > mark.term:
             raise TakenOver(
                 f"another launcher goes on with this job, in term {listing.term}: it owns {self.place}, and what "
                 f"this one (term {mark.term}) trains is not saved; end it, or give it another --checkpoint-dir"
             )
-        if any(mark <= other for other in listing.whole.values()):
-            raise Fenced(f"{mark.step} steps are not saved: a later checkpoint is in {self.place}")
 
     def _write(self, name: str, write: Callable[[Path], Manifest]) -> Manifest:
         """Writes all files of a checkpoint but its manifest, and returns that."""

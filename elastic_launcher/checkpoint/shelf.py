@@ -46,15 +46,21 @@ class Shelf(Protocol):
 
 
 class LocalShelf:
-    """The checkpoints in a folder."""
+    """The checkpoints in a folder.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: The folder.
+        job: The id of the job that writes there; "" where it is only read.
+    """
+
+    def __init__(self, path: Path, job: str = "") -> None:
         self.place = str(path)
         self._path = path
+        self._job = job
 
     def publish(self, write: Callable[[Path], Manifest], mark: Mark, keep: int) -> tuple[str, Manifest]:
         """Adds a checkpoint."""
-        path = folder.publish(self._path, write, mark, keep)
+        path = folder.publish(self._path, write, mark, keep, self._job)
         return str(path), read_manifest(path)
 
     def find_newest(self, refuse: Callable[[Manifest], str] = lambda manifest: "") -> Found:
@@ -67,11 +73,11 @@ class LocalShelf:
 
     def last_term(self) -> int:
         """Returns the last term in which something was written."""
-        return folder.read_pointer(self._path)[1].term
+        return folder.read_pointer(self._path).mark.term
 
     def raise_fence(self, term: int) -> None:
         """Shuts out writers of earlier terms."""
-        folder.raise_fence(self._path, term)
+        folder.raise_fence(self._path, term, self._job)
 
     def set_aside(self, path: Path) -> None:
         """Gives a damaged checkpoint another name."""
@@ -82,13 +88,14 @@ class LocalShelf:
         return folder.kept(self._path)
 
 
-def open_shelf(place: str | None, default: Path) -> Shelf:
+def open_shelf(place: str | None, default: Path, job: str = "") -> Shelf:
     """Returns a job's checkpoints; touches nothing.
 
     Args:
         place: A path or a URL; None or "" for ``default``.
         default: The folder in the work directory; what is read from a URL is copied there.
+        job: The id of the job that writes there; "" where it is only read.
     """
     if place and is_url(place):
         return RemoteShelf(place, default)
-    return LocalShelf(Path(place) if place else default)
+    return LocalShelf(Path(place) if place else default, job)

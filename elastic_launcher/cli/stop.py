@@ -92,7 +92,7 @@ def _explain(layout: Layout) -> NoReturn:
         refuse(
             f"the job in {layout.path} is not running: it ended with exit code {last['exit_code']} ({last['message']})"
         )
-    left = len(processes.find(os.path.abspath(layout.path)))
+    left = len(processes.find(os.path.realpath(layout.path)))
     what = (
         f"{left} of its processes still run: the ranks save what they have and leave by themselves, and the same "
         "command ends them at once and goes on from what is saved"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from typing import Any
@@ -11,7 +10,7 @@ from elastic_launcher import __version__
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.origin import Origin
 from elastic_launcher.coordinator.state import State
-from elastic_launcher.workdir import Layout, WorkDirError, read_job
+from elastic_launcher.workdir import Layout, job_id
 
 
 def account_of_job(config: JobConfig, layout: Layout, origin: Origin) -> dict[str, Any]:
@@ -48,10 +47,3 @@ def account_of_adoption(state: State, term: int) -> dict[str, Any]:
         "pid": os.getpid(),
         "version": __version__,
     }
-
-
-def job_id(layout: Layout) -> str:
-    """Returns the job's id, or its folder's name where none was written."""
-    with contextlib.suppress(WorkDirError):
-        return read_job(layout.path)[0]
-    return layout.path.name

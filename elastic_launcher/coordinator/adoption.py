@@ -140,7 +140,7 @@ class Adoption:
         if self._config.checkpoint_dir is not None:
             told = [event for event in self._run if event.kind == "checkpoint_saved"]
             return Saved(told[-1]["step"], told[-1]["path"], 0, 0.0, 0.0) if told else None
-        name, mark = read_pointer(self._layout.checkpoints)
+        name = read_pointer(self._layout.checkpoints).checkpoint
         path: Path = self._layout.checkpoints / name
         return Saved(int(name.removeprefix("step-")), str(path), 0, 0.0, 0.0) if name and path.is_dir() else None
 

@@ -118,7 +118,7 @@ def stop_asked(state: State, observation: StopAsked) -> Decision:
         return state, ()
     if state.stopping is None or state.stopping.exit_code == RESTART:
         return stop(state, ExitCode.STOPPED, f"{observation.why} {when(state)}", now, within)
-    until = min(state.stopping.until, now + time_to_save(within))
+    until = min(state.stopping.until, now + time_to_save(within, state.save_seconds))
     return replace(state, stopping=replace(state.stopping, until=until)), ()
 
 
@@ -142,7 +142,8 @@ def stop(state: State, exit_code: int, message: str, now: float, within: float =
         state = replace(state, stopping=None, restart=None)  # it is being saved already, but not to begin anew
     if nobody or state.over or state.verdict is not None or state.stopping is not None:
         return finish(state, exit_code, message)
-    state = replace(state, stopping=Stopping(exit_code, message, now + time_to_save(within)))
+    until = now + time_to_save(within, state.save_seconds)
+    state = replace(state, stopping=Stopping(exit_code, message, until))
     told = emit(state, "warning", message=f"{message.partition(';')[0]}: {IS_SAVED}")
     return state, (told, Order(state.survivors(), Save(halt=True)))
 

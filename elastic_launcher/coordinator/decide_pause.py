@@ -6,13 +6,14 @@ waits, as a job that begins, until the target allows its minimum.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Save
 from elastic_launcher.coordinator.actions import BeginAgain, KillNode, Order
 from elastic_launcher.coordinator.decide_end import Decision, emit, finish, stop, then, when
-from elastic_launcher.coordinator.grace import STOP_SECONDS
+from elastic_launcher.coordinator.grace import time_to_save
 from elastic_launcher.coordinator.observations import BegunAgain
 from elastic_launcher.coordinator.pause import Pause, Stage
 from elastic_launcher.coordinator.roster import Phase
@@ -33,7 +34,8 @@ def lose_quota(state: State, exit_code: int, message: str, now: float) -> Decisi
         return stop(state, exit_code, f"{message}{where}", now)
     if state.pause is not None:
         return state, ()
-    state = replace(state, pause=Pause(message, Stage.SAVING, now + STOP_SECONDS))
+    until = now + time_to_save(math.inf, state.save_seconds)
+    state = replace(state, pause=Pause(message, Stage.SAVING, until))
     lost = emit(state, "quota_lost", step=state.step, message=message)
     if not state.generation:
         return then((state, (lost,)), _end_nodes, now)

@@ -10,7 +10,6 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Message
 from elastic_launcher.control.vitals import Vitals
-from elastic_launcher.coordinator.account import job_id
 from elastic_launcher.coordinator.observations import (
     MemberJoined,
     MemberReported,
@@ -26,7 +25,7 @@ from elastic_launcher.coordinator.roster import Exit, Phase
 from elastic_launcher.coordinator.state import State
 from elastic_launcher.coordinator.status import status
 from elastic_launcher.coordinator.watch import Watch
-from elastic_launcher.workdir import Layout
+from elastic_launcher.workdir import Layout, job_id
 
 HEARTBEAT_SECONDS = 2.0  # what members are told to ask for orders at least this often
 STOPPED_BY_COMMAND = "stopped by `elastic-launcher stop`"

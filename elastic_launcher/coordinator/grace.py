@@ -9,7 +9,9 @@ NOTICE_GATHER_SECONDS = 0.2  # after a notice: nodes that are told to go togethe
 RESERVE_SECONDS = 2.0  # of these, for leaving
 SAVE_SECONDS = 2.0  # for a last checkpoint, where it is not known that one takes longer
 FORM_SECONDS = 1.0  # that a group takes to stand: a boundary that comes sooner is missed
-STOP_SECONDS = 60.0  # that a job which is told to stop has for its last checkpoint, where nobody kills its launcher
+STOP_SECONDS = (
+    60.0  # that a job which is told to stop has for its last checkpoint at least, if nobody kills its launcher
+)
 EXIT_SECONDS = 10.0  # of a launcher's own grace period, for ending its nodes (a machine takes 1 to 3 s) and itself
 RECLAIM_SECONDS = RESERVE_SECONDS + FORM_SECONDS  # at least, though its time be over: a boundary that is near serves
 
@@ -28,10 +30,11 @@ def too_far(usual: float, since: float, formed: bool, left: float) -> bool:
     return left <= RESERVE_SECONDS or to_end + (usual if missed else 0.0) > left - RESERVE_SECONDS
 
 
-def time_to_save(within: float) -> float:
+def time_to_save(within: float, lately: float = 0.0) -> float:
     """Returns for how many seconds a job that is told to stop may go on until it is saved.
 
     Args:
         within: Seconds after which its launcher is killed; infinite if it is not.
+        lately: Seconds that the last save took; 0 while that is not known.
     """
-    return STOP_SECONDS if within == math.inf else max(within - EXIT_SECONDS, within / 2)
+    return max(STOP_SECONDS, 3 * lately) if within == math.inf else max(within - EXIT_SECONDS, within / 2)

@@ -18,13 +18,12 @@ from typing import Any
 from elastic_launcher.away import StoreAway, may_pass
 from elastic_launcher.checkpoint import landmark
 from elastic_launcher.config import JobConfig
-from elastic_launcher.coordinator.account import job_id
 from elastic_launcher.coordinator.last_words import read_exit
 from elastic_launcher.coordinator.patience import ask_again, given_up
 from elastic_launcher.coordinator.roster import Exit
 from elastic_launcher.coordinator.where import Home
 from elastic_launcher.options import ConfigError
-from elastic_launcher.workdir import Layout, write_json
+from elastic_launcher.workdir import Layout, job_id, write_json
 
 
 class NodeFiles:

@@ -19,7 +19,7 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Saved
 from elastic_launcher.coordinator.state import Rules, State
 from elastic_launcher.options import ConfigError
-from elastic_launcher.workdir import Layout, Past, note_past, write_json
+from elastic_launcher.workdir import Layout, Past, job_id, note_past, write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +77,11 @@ class Origin:
 def own_term(config: JobConfig, layout: Layout, past: Past) -> Past:
     """Returns a new launcher's past, with a term above all that have written to the job's checkpoints.
 
-    They may lie outside the work directory, and have been written from another one.
+    They may have been written from another work directory.
 
     Raises:
         ConfigError: If they can't be reached from this machine.
     """
-    if config.checkpoint_dir is None:
-        return past
     try:
         last = open_shelf(config.checkpoint_dir, layout.checkpoints).last_term()
     except OSError:
@@ -109,7 +107,7 @@ def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[st
         ConfigError: If there are checkpoints and none can be used, or the folder can't be written.
         StoreAway: If that may pass.
     """
-    shelf = open_shelf(config.checkpoint_dir, layout.checkpoints)
+    shelf = open_shelf(config.checkpoint_dir, layout.checkpoints, job_id(layout))
     try:
         found = shelf.find_newest(lambda manifest: _refusal(manifest, config))
     except StorageError as error:

@@ -334,6 +334,11 @@ class State:
             return math.inf if self.restart is not None else self.stopping.until
         return self.pause.until if self.pause is not None and not self.pause.released else math.inf
 
+    @property
+    def save_seconds(self) -> float:
+        """What this run's last checkpoint took to write; 0 before the first."""
+        return 0.0 if self.saved is None else self.saved.seconds
+
     def in_phase(self, *phases: Phase) -> list[Node]:
         """Returns the nodes in one of ``phases``, oldest first."""
         return [node for node in self.nodes.values() if node.phase in phases]

@@ -78,7 +78,7 @@ class Watch:
         formed = formation is not None and formation.mode == "shrink" and formation.formed >= {*formation.members}
         spare = 0.0
         if state.halts:  # nobody stays: it has to be saved within that time, too
-            spare = SAVE_SECONDS if state.saved is None else max(state.saved.seconds, SAVE_SECONDS)
+            spare = max(state.save_seconds, SAVE_SECONDS)
         due = _due(state, now)
         return tuple(number for number, by in due.items() if too_far(usual, since, formed, by - now - spare))
 

@@ -56,7 +56,7 @@ class Checkpoints:
         self._member = member
         self._work_dir = work_dir
         self._period = read_period(every) if every else Period()
-        self._shelf = open_shelf(os.environ.get(PLACE), Layout(work_dir).checkpoints)
+        self._shelf = open_shelf(os.environ.get(PLACE), Layout(work_dir).checkpoints, read_job(work_dir)[0])
         self._saver = Saver(self._shelf, int(os.environ.get(KEEP, "2")), self._tell_saved, self._tell_failed)
         self._fingerprint: dict[str, Any] = {}
         self._asked = False

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 
 from elastic_launcher import __version__
-from elastic_launcher.checkpoint import Fenced, JobIdentity, Manifest, Mark
-from elastic_launcher.checkpoint.files import MISSING, STATE, seal, write_text
+from elastic_launcher.checkpoint import CheckpointDamaged, Fenced, JobIdentity, Manifest, Mark, TakenOver
+from elastic_launcher.checkpoint.files import MANIFEST, MISSING, STATE, seal, write_text
 from elastic_launcher.checkpoint.manifest import CheckpointError
-from elastic_launcher.checkpoint.remote import TakenOver
 from elastic_launcher.checkpoint.shards import read_shards, write_shards
 from elastic_launcher.checkpoint.shelf import Shelf
 from elastic_launcher.torch.codec import DICT_TAGS
@@ -169,7 +168,7 @@ def load(folder: Path, manifest: Manifest, state: TrainingState) -> Position:
     """Puts the state of a checkpoint in place; returns where it stands.
 
     Raises:
-        CheckpointError: If a file of it is missing or damaged.
+        CheckpointError: If a file of it is missing or damaged, or does not fit the others.
         OSError: If the disk does not give it: it may be as good as ever.
         StateMismatch: If this script has built something else; the state is a mixture then.
     """
@@ -179,6 +178,9 @@ def load(folder: Path, manifest: Manifest, state: TrainingState) -> Position:
         raise CheckpointError(f"{folder / STATE} can't be read: {error}") from error
     _move(header, state)
     targets = state.targets(header, sender=CHECKPOINT)
+    if len(targets) != len(manifest.order):
+        placed = f"{folder / MANIFEST} places {len(manifest.order)} tensors"
+        raise CheckpointDamaged(f"{placed}, and {folder / STATE} has {len(targets)}")
     takers: dict[int, list[torch.Tensor]] = {}
     for target, number in zip(targets, manifest.order, strict=True):
         takers.setdefault(number, []).append(target)

@@ -92,10 +92,13 @@ def test_ranks_at_rest_go_on_under_a_launcher_that_comes_back(tmp_path: Path) ->
         first.events.wait("progress", lambda event: event["step"] > 5, LONG)
         before = pids_of(first)
         kill(first)
+        stage.work_dir = tmp_path / "the same by another name"
+        stage.work_dir.symlink_to(first.work_dir)
         with stage.launcher() as second:
             found = adopted(second, 1)
             assert pids_of(second) == before
             stage.finish(second)
+            assert_no_process(first.work_dir)
     assert found["generation"] == second.events.of("generation_formed")[-1]["generation"]
     assert {one["member"]: one["pid"] for one in found["members"]} == before
     assert len(second.events.of("generation_formed")) <= 2, "no generation was formed for it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -117,6 +118,26 @@ def test_a_disk_that_becomes_read_only_stops_nothing_and_is_tried_again(tmp_path
         stage.finish(job)
     assert job.events.of("node_lost") == []
     stage.assert_like_plain(job.events.all(), 5)
+
+
+def test_two_work_directories_with_one_folder_of_checkpoints(tmp_path: Path) -> None:
+    first, second = Stage(tmp_path), Stage(tmp_path)
+    second.work_dir = tmp_path / "second"
+    options = ("--checkpoint-every", "0.3s", "--checkpoint-dir", str(tmp_path / "shared"))
+    with first.run(1, 5, *options) as job:
+        later(job, "checkpoint_saved")
+        with second.run(1, 5, *options) as other:
+            owner = second.work_dir / "job.json"
+            warning = later(job, "warning")
+            assert (
+                f"job {json.loads(owner.read_text())['id']} owns {tmp_path / 'shared'}, in term 2" in warning["message"]
+            )
+            for _ in range(2):
+                assert Path(later(other, "checkpoint_saved")["path"]).is_dir()
+            assert other.events.of("warning") == []
+            first.wait_steps(job, 3)
+            (tmp_path / "stop").touch()
+            assert (job.wait(LONG), other.wait(LONG)) == (0, 0), job.stderr + other.stderr
 
 
 @pytest.mark.parametrize("jump", [pytest.param(HOUR, marks=pytest.mark.thorough), -HOUR], ids=["ahead", "back"])

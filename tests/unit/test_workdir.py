@@ -20,7 +20,17 @@ import pytest
 from elastic_launcher.config import JobConfig
 from elastic_launcher.events import EventLog
 from elastic_launcher.lock import process_start
-from elastic_launcher.workdir import JobDone, Layout, Past, WorkDirError, WorkDirHeld, claim, read_job, write_json
+from elastic_launcher.workdir import (
+    JobDone,
+    Layout,
+    Past,
+    WorkDirError,
+    WorkDirHeld,
+    claim,
+    note_past,
+    read_job,
+    write_json,
+)
 
 CONFIG = JobConfig(script="train.py", arguments=("--lr", "0.1"), global_batch_size=64, work_dir="job")
 
@@ -133,6 +143,14 @@ def test_a_folder_that_was_moved_with_its_script_is_still_the_jobs(tmp_path: Pat
         assert (second.job_id, second.past.term) == (first.job_id, 2)
 
 
+def test_a_folder_by_another_name_is_known_by_its_own(tmp_path: Path) -> None:
+    with claim(CONFIG, tmp_path) as first:
+        pass
+    (tmp_path / "link").symlink_to("job")
+    with claim(JobConfig.from_dict(CONFIG.to_dict() | {"work_dir": "link"}), tmp_path) as second:
+        assert (second.path, second.job_id) == (first.path, first.job_id), "as its nodes have it"
+
+
 def test_what_the_user_accepts_is_not_refused(tmp_path: Path) -> None:
     claim(CONFIG, tmp_path).close()
     other = CONFIG.to_dict() | {"arguments": ["--lr", "0.2"], "global_batch_size": 65}
@@ -167,6 +185,35 @@ def test_an_unreadable_job_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "job" / "job.json").write_text("{")
     with pytest.raises(WorkDirError, match="job.json that can't be read"):
         claim(CONFIG, tmp_path)
+
+
+def test_what_was_saved_beside_an_unreadable_job_json_can_be_gone_on_from(tmp_path: Path) -> None:
+    with claim(CONFIG, tmp_path) as work_dir:
+        work_dir.layout.checkpoints.mkdir()
+        work_dir.layout.job.write_text("")
+    with pytest.raises(WorkDirError, match=f"; --checkpoint-dir {tmp_path}/job/checkpoints goes on from what is saved"):
+        claim(CONFIG, tmp_path)
+
+
+def test_job_json_is_on_disk_before_anything_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[str, str]] = []
+    sync, replace = os.fsync, os.replace
+
+    def note_sync(descriptor: int) -> None:
+        sync(descriptor)
+        done.append(("sync", os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))))
+
+    def note_replace(draft: Path, path: Path) -> None:
+        replace(draft, path)
+        done.append(("replace", path.name))
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    written = [("sync", f".job.json.{os.getpid()}"), ("replace", "job.json"), ("sync", "job")]
+    with claim(CONFIG, tmp_path) as work_dir:
+        assert done == written
+        note_past(work_dir.layout, Past(term=3))
+        assert done == 2 * written
 
 
 def test_names_that_are_no_file_names_make_folders_all_the_same(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from elastic_launcher.coordinator.actions import Action, Finish, Order
 from elastic_launcher.coordinator.decide import decide
 from elastic_launcher.coordinator.decide_end import RESTART, Decision, emit, then
 from elastic_launcher.coordinator.decide_nodes import take_notice
-from elastic_launcher.coordinator.grace import STOP_SECONDS
+from elastic_launcher.coordinator.grace import time_to_save
 from elastic_launcher.coordinator.observations import MemberReported, NodeNoticed, Observation, TargetChanged, Tick
 from elastic_launcher.coordinator.respawn.anew import fall_back, let_nodes_go, tell_why
 from elastic_launcher.coordinator.respawn.work import gathered
@@ -85,7 +85,7 @@ def _begin(state: State, cause: str, now: float) -> Decision:
 
 def _patience(state: State) -> float:
     """Returns for how many seconds a training may stand still for a checkpoint."""
-    return STOP_SECONDS if state.saved is None else max(STOP_SECONDS, 3 * state.saved.seconds)
+    return time_to_save(math.inf, state.save_seconds)
 
 
 def _saves(state: State) -> bool:

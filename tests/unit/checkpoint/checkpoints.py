@@ -19,7 +19,9 @@ def manifest(step: int, generation: int = 1, term: int = 1, **more: Any) -> Mani
     return replace(EMPTY, mark=Mark(term, generation, step), **more)
 
 
-def save(folder: Path, step: int, generation: int = 1, term: int = 1, keep: int = 2, **more: Any) -> Path:
+def save(
+    folder: Path, step: int, generation: int = 1, term: int = 1, keep: int = 2, job_id: str = "", **more: Any
+) -> Path:
     """Writes a checkpoint whose one file tells its step."""
     wanted = manifest(step, generation, term, **more)
 
@@ -27,7 +29,7 @@ def save(folder: Path, step: int, generation: int = 1, term: int = 1, keep: int 
         (draft / STATE).write_text(f"the state after step {step}")
         return replace(wanted, files=(seal(draft / STATE),))
 
-    return publish(folder, write, wanted.mark, keep)
+    return publish(folder, write, wanted.mark, keep, job_id)
 
 
 def publish_on(shelf: Shelf, step: int, generation: int = 1, term: int = 1, keep: int = 2) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -14,7 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.checkpoint import Fenced, Manifest, find_newest, kept, publish, raise_fence, set_aside
+from elastic_launcher.checkpoint import (
+    Fenced,
+    Manifest,
+    TakenOver,
+    find_newest,
+    kept,
+    publish,
+    raise_fence,
+    set_aside,
+)
 from elastic_launcher.checkpoint.files import MANIFEST, STATE, seal
 from elastic_launcher.checkpoint.folder import LOCK, POINTER, name_of, read_pointer
 from tests.unit.checkpoint.checkpoints import JOB, manifest, names, save
@@ -41,9 +51,10 @@ def test_how_many_are_kept_can_be_chosen(tmp_path: Path, keep: int) -> None:
 
 
 def test_the_pointer_says_what_the_last_one_is(tmp_path: Path) -> None:
-    save(tmp_path, 10, generation=3, term=2)
+    save(tmp_path, 10, generation=3, term=2, job_id="digits-x")
     assert json.loads((tmp_path / POINTER).read_text()) == {
         "v": 1,
+        "job": "digits-x",
         "checkpoint": "step-00000010",
         "term": 2,
         "generation": 3,
@@ -144,9 +155,13 @@ def test_one_that_was_set_aside_is_not_counted_any_more(tmp_path: Path) -> None:
 def test_a_writer_of_an_earlier_generation_or_term_changes_nothing(tmp_path: Path) -> None:
     save(tmp_path, 10, generation=4)
     before = names(tmp_path)
-    for step, generation, term in ((100, 3, 1), (10, 4, 1), (9, 4, 1), (200, 9, 0)):
-        with pytest.raises(Fenced, match=f"{step} steps of generation {generation} in term {term} are not saved"):
-            save(tmp_path, step, generation, term)
+    for step, generation in ((100, 3), (9, 4)):
+        with pytest.raises(Fenced, match=f"{step} steps of generation {generation} in term 1 are not saved"):
+            save(tmp_path, step, generation)
+    with pytest.raises(
+        TakenOver, match=r"another launcher of this job owns .*, in term 1, and what this one \(term 0\)"
+    ):
+        save(tmp_path, 200, 9, term=0)
     assert names(tmp_path) == before
     assert sorted(os.listdir(tmp_path)) == [".lock", *before]
 
@@ -189,12 +204,66 @@ def test_a_new_term_shuts_the_old_one_out(tmp_path: Path) -> None:
     assert names(tmp_path) == [POINTER, "step-00000008"], "step 10 belonged to a training that was lost"
 
 
+@pytest.mark.parametrize("ahead", [1, -1])
+def test_of_two_jobs_that_begin_at_once_in_one_folder_the_second_is_told(tmp_path: Path, ahead: int) -> None:
+    path = save(tmp_path, 10, job_id="digits-x")
+    for _ in range(2):
+        with pytest.raises(TakenOver, match=f"job digits-x owns {tmp_path}, in term 1, and what this one .* not saved"):
+            save(tmp_path, 10 + ahead, job_id="digits-y")
+    assert names(tmp_path) == [POINTER, path.name]
+    with pytest.raises(TakenOver, match="job digits-x owns"):
+        raise_fence(tmp_path, term=1, job="digits-y")
+    raise_fence(tmp_path, term=1, job="digits-x")  # the same one, which begins again
+    save(tmp_path, 20, job_id="digits-x")
+
+
+def test_a_job_that_is_gone_on_with_elsewhere_is_told(tmp_path: Path) -> None:
+    path = save(tmp_path, 10, job_id="digits-x")
+    raise_fence(tmp_path, term=2, job="digits-y")
+    with pytest.raises(TakenOver, match=r"job digits-y owns .*, in term 2, and what this one \(term 1\) trains is not"):
+        save(tmp_path, 20, job_id="digits-x")
+    with pytest.raises(TakenOver, match="job digits-y owns"):
+        raise_fence(tmp_path, term=1, job="digits-x")
+    assert find_newest(tmp_path).folder == path
+    save(tmp_path, 12, term=2, job_id="digits-y")
+    assert kept(tmp_path) == f"step 12 is saved in {tmp_path}/step-00000012"
+
+
+def test_a_pointer_that_names_no_job_is_anybodys(tmp_path: Path) -> None:
+    save(tmp_path, 10)
+    pointer = json.loads((tmp_path / POINTER).read_text())
+    del pointer["job"]
+    (tmp_path / POINTER).write_text(json.dumps(pointer))
+    raise_fence(tmp_path, term=1, job="digits-x")
+    save(tmp_path, 20, job_id="digits-x")
+    assert read_pointer(tmp_path).job == "digits-x"
+
+
 def test_a_step_that_was_done_again_takes_the_place_of_the_one_that_was_lost(tmp_path: Path) -> None:
     save(tmp_path, 10, samples=1)
     save(tmp_path, 10, generation=2, samples=2)
     found = find_newest(tmp_path)
     assert found.manifest is not None and found.manifest.samples == 2
     assert names(tmp_path) == [POINTER, "step-00000010"]
+
+
+def test_one_that_is_there_already_is_not_written_again(tmp_path: Path) -> None:
+    """Its writer could not tell: it died, or is not sure that it was done."""
+    path = save(tmp_path, 10, samples=1)
+    assert save(tmp_path, 10, samples=2) == path
+    found = find_newest(tmp_path)
+    assert found.manifest is not None and found.manifest.samples == 1
+    (path / MANIFEST).unlink()
+    with pytest.raises(Fenced):
+        save(tmp_path, 10)
+
+
+def test_what_can_not_be_cleaned_away_costs_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("elastic_launcher.checkpoint.folder._remove_drafts", fail)
+    assert find_newest(tmp_path).folder != save(tmp_path, 10) == find_newest(tmp_path).folder
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.checkpoint import CheckpointError, Fenced, Manifest, check
+from elastic_launcher.checkpoint import CheckpointError, Fenced, Manifest, TakenOver, check
 from elastic_launcher.checkpoint.files import MANIFEST, STATE, seal
-from elastic_launcher.checkpoint.remote import RemoteShelf, TakenOver
+from elastic_launcher.checkpoint.remote import RemoteShelf
 from elastic_launcher.checkpoint.storage import StorageError, open_storage
 from tests.object_store import object_store
 from tests.unit.checkpoint.checkpoints import manifest, names, publish_on, save
@@ -157,6 +157,25 @@ def test_what_an_earlier_run_adds_after_its_last_look_does_not_count(place: Plac
     assert found.manifest is not None and found.manifest.step == 10
     place.save(12, term=2)
     assert place.steps() == [10, 12]
+
+
+def test_a_manifest_whose_answer_is_lost_is_there(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.save(10)
+    shelf = place.shelf
+    with shelf._folder.opened() as storage:
+        put = storage.pipe_file
+
+        def lose_the_answer(path: str, content: bytes) -> None:
+            put(path, content)
+            raise ConnectionError("no answer")
+
+        monkeypatch.setattr(storage, "pipe_file", lose_the_answer)
+    path = publish_on(shelf, 20)
+    monkeypatch.undo()
+    found = place.shelf.find_newest()
+    assert found.place == path and found.manifest is not None and found.manifest.step == 20
+    assert publish_on(place.shelf, 20) == path, "and is not written twice"
+    assert place.steps() == [10, 20]
 
 
 def test_a_run_that_saves_nothing_hands_on_what_it_went_on_from(place: Place) -> None:

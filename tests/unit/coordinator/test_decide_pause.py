@@ -63,6 +63,16 @@ def waiting(nodes: int = 2, minimum: int = 1) -> Job:
     return job
 
 
+def test_a_job_whose_saves_take_long_has_three_times_as_long_to_lose_its_quota() -> None:
+    job = training(2, 1, wait_for_quota=WAIT)
+    job.report(1, Saved(9, "job/checkpoints/step-00000009", 100, 0.01, 80.0))
+    job.target(0, message=WHY)
+    job.tick(239.0)
+    assert job.killed == []
+    job.tick(2.0)
+    assert job.killed == [1, 2]
+
+
 def test_it_is_saved_before_its_nodes_end_and_begun_again_after() -> None:
     job = losing()
     assert job.told(Save) == [1, 2] and job.orders(Save)[0].halt

@@ -44,6 +44,25 @@ def test_an_interrupted_job_that_cannot_save_ends_all_the_same(number: int) -> N
     assert job.finish is not None and job.finish.message.endswith("after step 10; nothing was saved")
 
 
+def test_a_job_whose_saves_take_long_has_three_times_as_long_to_stop() -> None:
+    job = training(2)
+    job.report(1, Saved(9, "job/checkpoints/step-00000009", 100, 0.01, 80.0))
+    job.feed(StopAsked(job.now, "stopped by `elastic-launcher stop`"))
+    job.tick(239.0)
+    assert job.finish is None
+    job.report(1, Saved(11, "job/checkpoints/step-00000011", 100, 0.01, 85.0))
+    job.report(1, Halted(11))
+    assert job.finish is not None and "step 11 is saved" in job.finish.message
+
+
+def test_a_long_save_gets_no_more_time_than_whoever_kills_the_launcher_gives() -> None:
+    job = training(2)
+    job.report(1, Saved(9, "job/checkpoints/step-00000009", 100, 0.01, 80.0))
+    job.feed(StopAsked(job.now, "SIGTERM", 30.0))
+    job.tick(20.1)
+    assert job.finish is not None and "step 9 is saved" in job.finish.message
+
+
 def test_a_job_that_is_asked_to_stop_again_waits_for_the_same_checkpoint() -> None:
     job = training(2)
     for why in ("stopped by `elastic-launcher stop`", "its time is over"):

@@ -14,9 +14,9 @@ from elastic_launcher.away import StoreAway, may_pass
 from elastic_launcher.checkpoint import Fenced
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.config import JobConfig
-from elastic_launcher.coordinator.origin import Origin, find_origin
+from elastic_launcher.coordinator.origin import Origin, find_origin, own_term
 from elastic_launcher.options import ConfigError
-from elastic_launcher.workdir import Layout, Past
+from elastic_launcher.workdir import Layout, Past, claim
 from tests.unit.checkpoint.checkpoints import JOB, names, save
 
 CONFIG = JobConfig(script="jobs/train.py", arguments=("--lr", "0.1"))
@@ -48,6 +48,21 @@ def test_the_newest_is_taken_and_earlier_terms_are_shut_out(tmp_path: Path) -> N
     assert said == [f"this job goes on from step 10, saved in {path}"]
     with pytest.raises(Fenced):
         save(folder, 11, generation=9)
+
+
+def test_a_folder_that_another_job_has_begun_in_at_once_starts_nothing(tmp_path: Path) -> None:
+    save(tmp_path / "checkpoints", 10, term=2, job_id="digits-y")
+    with pytest.raises(ConfigError, match="checkpoints in .* can't be written: job digits-y owns .*, in term 2"):
+        look(tmp_path)
+
+
+def test_a_job_whose_work_directory_was_lost_goes_on_above_the_terms_before(tmp_path: Path) -> None:
+    save(tmp_path / "checkpoints", 10, term=3, job_id="digits-y")
+    with claim(replace(CONFIG, work_dir=str(tmp_path)), tmp_path) as work_dir:
+        past = own_term(CONFIG, work_dir.layout, work_dir.past)
+        assert past.term == 4
+        find_origin(CONFIG, work_dir.layout, past, lambda line: None)
+        save(tmp_path / "checkpoints", 11, term=4, job_id=work_dir.job_id)
 
 
 def test_a_damaged_one_is_said_and_set_aside(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from elastic_launcher.checkpoint import CheckpointDamaged, Manifest, Mark, check, find_newest
+from elastic_launcher.checkpoint import CheckpointDamaged, Manifest, Mark, check, find_newest, raise_fence
 from elastic_launcher.checkpoint.shelf import LocalShelf
 from elastic_launcher.torch.position import Position
 from elastic_launcher.torch.saving import Saved, Saver, load
@@ -251,6 +251,16 @@ def test_a_writer_that_was_overtaken_says_nothing(tmp_path: Path) -> None:
     assert ([one.step for one in outcome.saved], outcome.failed) == ([10], [])
 
 
+def test_a_training_that_another_one_goes_on_with_is_told_that_nothing_of_it_is_saved(tmp_path: Path) -> None:
+    outcome = Outcome(tmp_path)
+    outcome.save(training(1), step=10)
+    raise_fence(tmp_path, term=2)
+    outcome.save(training(1), step=11)
+    assert [one.step for one in outcome.saved] == [10]
+    assert [step for step, _ in outcome.failed] == [11]
+    assert outcome.failed[0][1].startswith("another launcher of this job owns ")
+
+
 def test_another_model_is_refused_and_named(tmp_path: Path) -> None:
     Outcome(tmp_path).save(training(1))
     other = training()
@@ -265,6 +275,16 @@ def test_a_shard_that_vanishes_between_check_and_load_is_named(tmp_path: Path) -
     (folder / "tensors-00001.safetensors").unlink()
     with pytest.raises(CheckpointDamaged, match="tensors-00001.safetensors can't be read"):
         load(folder, manifest, training())
+
+
+def test_a_manifest_that_does_not_fit_its_state_is_refused_before_anything_is_changed(tmp_path: Path) -> None:
+    Outcome(tmp_path).save(training(1))
+    folder, manifest = newest(tmp_path)
+    other = training()
+    before = all_of(other)
+    with pytest.raises(CheckpointDamaged, match=r"manifest.json places \d+ tensors, and .*state.json has \d+"):
+        load(folder, replace(manifest, order=manifest.order[:-1]), other)
+    assert all_of(other) == before
 
 
 def test_no_file_of_a_checkpoint_is_a_pickle(tmp_path: Path) -> None:
