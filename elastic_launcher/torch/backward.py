@@ -146,7 +146,6 @@ class Backward:
             return
         session.reduced()
         session.loss = agreement.loss if call == 0 else session.loss + agreement.loss
-        session.position.calls = call + 1
         micro.synced = True
         session.sync_gradients = True
         point("step", session.position.step)

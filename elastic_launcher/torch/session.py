@@ -182,13 +182,14 @@ class Session:
         if latest.taken.get(name):
             latest.taken[name] -= 1
             return False
+        if self.micro is not None:
+            self.position.calls = self.micro.calls  # what was reduced is part of the state from here on
         return True
 
     def drop_step(self) -> None:
         """Gives a reduced step up of which nothing has come yet."""
         assert self.micro is not None
         self.position.operations -= 1
-        self.position.calls -= 1
         self.micro.dropped, self.micro.synced, self.sync_gradients = True, False, False
         self.micro.recovered = True
         self.buffers.undo_step()
