@@ -14,10 +14,9 @@ from elastic_launcher.control.messages import Saved
 from elastic_launcher.coordinator.actions import Action
 from elastic_launcher.coordinator.adopt import Leftovers, Numbers, adopt, expected, runs_on
 from elastic_launcher.coordinator.gather import Gathering
-from elastic_launcher.coordinator.goodput import Goodput
 from elastic_launcher.coordinator.last_words import read_exit
 from elastic_launcher.coordinator.origin import Origin, noted_origin
-from elastic_launcher.coordinator.record import goodput_of, read_record
+from elastic_launcher.coordinator.record import read_record
 from elastic_launcher.coordinator.respawn.anew import fall_back
 from elastic_launcher.coordinator.roster import Exit
 from elastic_launcher.coordinator.state import Rules, State
@@ -43,7 +42,6 @@ class Adopted:
         state: Where it stands.
         actions: What is to be done at once.
         heard: Members that live, as far as is known.
-        goodput: How its time was spent so far.
         told: What the events tell of its nodes already.
         taken_seconds_ago: When a hint or a notice took a node last; None if none did.
     """
@@ -51,7 +49,6 @@ class Adopted:
     state: State
     actions: tuple[Action, ...]
     heard: frozenset[int]
-    goodput: Goodput
     told: frozenset[tuple[str, int]]
     taken_seconds_ago: float | None
 
@@ -130,7 +127,6 @@ class Adoption:
             state,
             actions,
             heard=frozenset({*left.introductions, *state.survivors()}),
-            goodput=goodput_of(self._run, now, time.time()),
             told=self.record.told,
             taken_seconds_ago=self._taken_seconds_ago(),
         )

@@ -36,7 +36,6 @@ from elastic_launcher.coordinator.desk import JobDesk
 from elastic_launcher.coordinator.driver import EngineDriver
 from elastic_launcher.coordinator.escort import Escort
 from elastic_launcher.coordinator.gather import Gathering
-from elastic_launcher.coordinator.goodput import Goodput
 from elastic_launcher.coordinator.interrupts import taken
 from elastic_launcher.coordinator.last_words import last_message
 from elastic_launcher.coordinator.new_start import NewStart
@@ -154,7 +153,6 @@ class Coordinator:
             self._key, self._gathering or self._desk, self._term, home.where, self._files, refusals.take
         )
         self._board = Board(self._store)
-        self._goodput = Goodput(monotonic())
         self._told: frozenset[tuple[str, int]] = frozenset()
         self.message = ""
 
@@ -227,7 +225,7 @@ class Coordinator:
             return False
         self._driver.adopt(await self._driver.call(adoption.take_nodes))
         found = adoption.take_over(left, self._state.rules, self._monotonic())
-        self._state, self._goodput, self._told = found.state, found.goodput, found.told
+        self._state, self._told = found.state, found.told
         for member in found.heard:
             self._watch.hear(member, self._monotonic())
         self._emit("coordinator_adopted", self._state.generation_number, **account_of_adoption(self._state, self._term))
@@ -263,7 +261,6 @@ class Coordinator:
         self._decide = decide_restarts if self._config.resize == "respawn" else decide_in_process
         self._driver.respawn = False
         self._watch = Watch(self._config.heartbeat_timeout, self._config.progress_timeout, self._monotonic())
-        self._goodput = self._goodput.begun_anew(self._monotonic())
         for message in refused:
             self._warn(message)
         for observation in self._new_start.release():
@@ -291,7 +288,6 @@ class Coordinator:
             samples=self._state.samples,
             exit_code=int(finish.exit_code),
             message=message,
-            goodput=round(self._goodput.value(self._monotonic()), 4),
         )
         return int(finish.exit_code)
 
@@ -310,8 +306,6 @@ class Coordinator:
                 self._state, actions = self._decide(self._state, self._observations.popleft())
                 for action in actions:
                     self._do(action)
-                if self._state.over:
-                    self._goodput = self._goodput.ended(self._monotonic())
         except Exception as error:
             if not self._end.done():
                 self._end.set_exception(error)
@@ -345,7 +339,6 @@ class Coordinator:
             case NoteNotice():
                 self._quota.note_notice(self._state.target.nodes if self._state.target is not None else 0)
             case BeginAgain():
-                self._goodput = self._goodput.halt(self._monotonic())
                 self._again.put(self._state)
             case Finish():
                 if not self._end.done():
@@ -353,7 +346,6 @@ class Coordinator:
 
     def _emit(self, kind: str, generation: int, **fields: Any) -> None:
         if kind == "generation_formed":
-            self._goodput = self._goodput.formed(self._monotonic(), fields["pause_seconds"])
             self._store.forget_before(fields["formation"])
         self._on_event(self._events.append(kind, generation, **fields))
 

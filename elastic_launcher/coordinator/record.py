@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from elastic_launcher.coordinator.goodput import Goodput
 from elastic_launcher.events import Event
 from elastic_launcher.workdir import Past
 
@@ -97,25 +96,3 @@ def read_record(run: Sequence[Event]) -> Record:
 def _begins_again(event: Event) -> bool:
     """Whether the job begins again there from its newest checkpoint, with other nodes, within the same run."""
     return event.kind == "quota_wait" and event.get("step") is not None
-
-
-def goodput_of(run: Sequence[Event], now: float, wall: float) -> Goodput:
-    """Returns how the time of a run was spent so far.
-
-    Args:
-        run: Its events.
-        now: Monotonic seconds.
-        wall: The same moment in seconds since the epoch.
-    """
-    wall = max([wall, *(event.time for event in run)])  # it may have been set back since
-
-    def moment(event: Event) -> float:
-        return now - (wall - event.time)
-
-    goodput = Goodput(moment(run[0]) if run else now)
-    for event in run:
-        if event.kind == "quota_lost":
-            goodput = goodput.halt(moment(event))
-        if event.kind == "generation_formed":
-            goodput = goodput.formed(moment(event), float(event.get("pause_seconds") or 0.0))
-    return goodput

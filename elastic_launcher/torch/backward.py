@@ -67,9 +67,11 @@ class Backward:
             for parameter in session.parameters():
                 parameter.grad = None
             if micro.last and session.member is not None and not self._resizer.joining:
-                self._find_back(error, call, micro)  # here, since what follows in the script may sum over ranks too
+                self._find_back(
+                    error, call, only, micro
+                )  # here, since what follows in the script may sum over ranks too
 
-    def _find_back(self, error: GroupError, call: int, micro: MicroBatch) -> None:
+    def _find_back(self, error: GroupError, call: int, only: list[torch.Tensor] | None, micro: MicroBatch) -> None:
         """Finds the peers again after a reduction that broke off: they may have completed it."""
         session = self._session
         session.buffers.undo_step()
@@ -79,6 +81,9 @@ class Backward:
         if way.todo is Todo.ADOPT:
             session.position.calls = call + 1
             micro.dropped, micro.synced, session.sync_gradients = False, True, True
+            for parameter in session.parameters() if only is None else only:
+                if parameter.requires_grad:  # what a script reads is there, and an optimizer that acted does nothing
+                    parameter.grad = torch.zeros_like(parameter)
         micro.recovered = way.todo is Todo.AGAIN
 
     def exchange(self, *, stop: bool = False, left_loop: bool = False) -> None:
@@ -146,7 +151,6 @@ class Backward:
             return
         session.reduced()
         session.loss = agreement.loss if call == 0 else session.loss + agreement.loss
-        session.position.calls = call + 1
         micro.synced = True
         session.sync_gradients = True
         point("step", session.position.step)

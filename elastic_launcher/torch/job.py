@@ -125,7 +125,8 @@ class Job:
             The same objects in the same order (a single one by itself).
 
         Raises:
-            TypeError: For a model wrapped in DDP or FSDP, sparse embeddings, LBFGS, or something else than the above.
+            TypeError: For a model wrapped in DDP or FSDP, sparse embeddings, SyncBatchNorm, LBFGS, or something else
+                than the above.
         """
         return prepare(self._session, things)
 

@@ -17,7 +17,7 @@ class Position:
         step: Optimizer steps done over the whole training.
         samples: Samples that these steps used.
         calls: `backward` calls of the next step that are already reduced and applied (more than 0 only between two of
-            them).
+            them); what is reduced and not applied yet is done again with the step.
         operations: What all ranks have done together so far: reductions, and sums over ranks.
     """
 

@@ -52,6 +52,12 @@ def _prepare_model(session: Session, model: nn.Module) -> None:
             raise TypeError(
                 f"{path or 'the model'} makes sparse gradients; use {type(module).__name__}(..., sparse=False)"
             )
+        if isinstance(module, nn.SyncBatchNorm):
+            raise TypeError(
+                f"{path or 'the model'} is a SyncBatchNorm, which waits for all ranks in each forward pass: ranks have "
+                "different numbers of those, and come and go; use BatchNorm1d, BatchNorm2d or BatchNorm3d, whose "
+                "running statistics are averaged over the ranks after each step"
+            )
     for path, parameter in model.named_parameters():
         if type(parameter.data).__name__ == "DTensor" or type(parameter).__name__ == "DTensor":
             raise TypeError(

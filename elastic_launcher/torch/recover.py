@@ -151,7 +151,7 @@ class Recovery:
         if way.todo is Todo.RESULT:
             self._adopted = _from_json(source.result)
         elif way.todo is Todo.ADOPT:
-            session.adopted(dict(source.acted))
+            session.adopted(dict(source.acted), ended=not source.in_body)
             session.loss = source.loss
         elif way.todo in (Todo.STOPPED, Todo.LEFT):
             session.reduced(way.todo)

@@ -60,12 +60,14 @@ class Latest:
         result: Of the last sum over ranks, if nothing was reduced since; JSON.
         acted: How often optimizers, schedulers and scalers acted since the last reduction, by name.
         taken: How often they have still to do nothing, since what came of it was taken over from a peer.
+        ended: Whether that peer had ended the step: nothing more acts in it.
     """
 
     outcome: str = Todo.AGAIN
     result: Any = None
     acted: dict[str, int] = field(default_factory=dict)
     taken: dict[str, int] = field(default_factory=dict)
+    ended: bool = False
 
 
 @dataclass
@@ -166,10 +168,15 @@ class Session:
         self.position.operations += 1
         self.latest.result = result
 
-    def adopted(self, acted: dict[str, int]) -> None:
-        """Notes that what came of a reduction was taken over from a peer, on which so much has acted since."""
+    def adopted(self, acted: dict[str, int], ended: bool) -> None:
+        """Notes that what came of a reduction was taken over from a peer.
+
+        Args:
+            acted: How often optimizers, schedulers and scalers acted there since.
+            ended: Whether the peer had ended the step.
+        """
         self.position.operations += 1
-        self.latest = Latest(taken=dict(acted))
+        self.latest = Latest(taken=dict(acted), ended=ended)
 
     def acts(self, name: str) -> bool:
         """Returns whether what the script calls now takes effect: outside the loop always, inside it once the global
@@ -182,13 +189,16 @@ class Session:
         if latest.taken.get(name):
             latest.taken[name] -= 1
             return False
+        if self.micro is not None:
+            if latest.ended:
+                return False
+            self.position.calls = self.micro.calls  # what was reduced is part of the state from here on
         return True
 
     def drop_step(self) -> None:
         """Gives a reduced step up of which nothing has come yet."""
         assert self.micro is not None
         self.position.operations -= 1
-        self.position.calls -= 1
         self.micro.dropped, self.micro.synced, self.sync_gradients = True, False, False
         self.micro.recovered = True
         self.buffers.undo_step()

@@ -58,9 +58,32 @@ def test_gradient_is_that_of_the_whole_batch(
     assert formed == [world_size]
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(world_size)]
     assert all(rank == ranks[0] for rank in ranks), "ranks hold different gradients or losses"
-    found = torch.load(tmp_path / "gradients.pt", weights_only=True)
+    assert_same_gradients(tmp_path, samples, batch, width)
+
+
+def test_a_rank_that_catches_up_has_a_gradient_of_zeros(tmp_path: Path) -> None:
+    """The script reads ``p.grad``, also in the step that this rank takes over from those that have completed it."""
+    samples, batch, width, caught_up = 35, 11, 16, 1
+    options = {"folder": str(tmp_path), "samples": samples, "batch": batch, "micro": 2, "width": width}
+    fault = {"ELASTIC_FAULT": f"break=reduced@{caught_up}:3"}
+    with launched(
+        "--nodes", "3:3", "--", gradient.__file__, json.dumps(options), cwd=tmp_path, environment=fault
+    ) as job:
+        assert job.wait(LONG) == 0, job.stderr
+    digests = [json.loads((tmp_path / f"rank-{rank}.json").read_text())["digests"] for rank in range(3)]
+    zeros = torch.zeros(sum(p.numel() for p in gradient.build(width).parameters()), dtype=torch.float64)
+    assert digests[2][caught_up] == gradient.digest(zeros)
+    digests[2][caught_up] = digests[0][caught_up]
+    assert digests[1] == digests[0] and digests[2] == digests[0]
+    assert_same_gradients(tmp_path, samples, batch, width)
+
+
+def assert_same_gradients(folder: Path, samples: int, batch: int, width: int) -> None:
+    """Fails unless rank 0 had the gradients and the losses of the plain training."""
+    found = torch.load(folder / "gradients.pt", weights_only=True)
     gradients, losses = plain(samples, batch, width)
     assert len(found) == len(gradients)
     for step, (mine, wanted) in enumerate(zip(found, gradients, strict=True)):
         assert float((mine - wanted).norm() / wanted.norm()) < 1e-12, f"step {step}"
-    assert ranks[0]["losses"] == pytest.approx(losses, rel=1e-12)
+    told = json.loads((folder / "rank-0.json").read_text())["losses"]
+    assert told == pytest.approx(losses, rel=1e-12)

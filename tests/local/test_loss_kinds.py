@@ -67,6 +67,7 @@ def assert_same_models(folder: Path, plain: Trained) -> None:
         pytest.param("gan", "step@12:1", id="two optimizers, after the first one's reduction"),
         pytest.param("gan", "reduction@12:3", id="two optimizers, in the first one's reduction"),
         pytest.param("gan", "break=reduced@12:1", id="two optimizers, the first reduction is lost on one rank"),
+        pytest.param("sum", "break=reduced@12:1", id="two backward passes, the first reduction is lost on one rank"),
     ],
 )
 def test_any_training_is_the_plain_one_through_a_loss(tmp_path: Path, kind: str, faults: str) -> None:

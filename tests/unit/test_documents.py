@@ -42,6 +42,14 @@ def test_the_tests_of_the_faults_are_there() -> None:
         assert any(re.search(rf"^def {test}\(", text, re.MULTILINE) for text in texts), f"{file} has no {test}"
 
 
+def test_the_faults_say_which_tests_are_not_played_for_real() -> None:
+    for file, test, kind in re.findall(
+        r"`(test_\w+\.py)::(test_\w+)`(?: \((\w+)\))?", (ROOT / "docs/faults.md").read_text()
+    ):
+        paths = [path for path in ROOT.glob(f"tests/**/{file}") if f"def {test}(" in path.read_text()]
+        assert {path.relative_to(ROOT).parts[1] for path in paths} == {kind or "local"}, f"{file}::{test}"
+
+
 def test_each_row_of_the_faults_names_a_test() -> None:
     rows = [line for line in (ROOT / "docs/faults.md").read_text().splitlines() if line.startswith("| ")]
     events = [row for row in rows if not row.startswith("| Event ")]

@@ -47,6 +47,11 @@ def token_loss(model: nn.Module, x: torch.Tensor, tokens: torch.Tensor) -> torch
     return functional.cross_entropy(model(x).flatten(0, 1), tokens.flatten())
 
 
+def digest(flat: torch.Tensor) -> str:
+    """A digest of every bit of a gradient."""
+    return hashlib.sha256(flat.numpy().tobytes()).hexdigest()
+
+
 def main() -> None:
     options = json.loads(sys.argv[1])
     folder = Path(options["folder"])
@@ -63,7 +68,7 @@ def main() -> None:
                 job.backward(token_loss(model, x, tokens), weight=int((tokens != NO_TOKEN).sum()))
             if job.sync_gradients:
                 flat = torch.cat([p.grad.flatten() for p in model.parameters()])
-                digests.append(hashlib.sha256(flat.numpy().tobytes()).hexdigest())
+                digests.append(digest(flat))
                 losses.append(job.loss)
                 if job.is_main:
                     gradients.append(flat)

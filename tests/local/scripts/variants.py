@@ -76,6 +76,16 @@ class Adversaries(Trained):
         self.second.zero_grad()
 
 
+class Sum(Trained):
+    """With two losses, each with a backward pass of its own: a step reduces twice, and the gradients add up."""
+
+    def micro_batch(self, x: torch.Tensor, y: torch.Tensor, backward: Callable[..., None]) -> None:
+        backward(functional.cross_entropy(self.model(x), y))
+        backward(self.model(x).square().mean())
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
 class Dropped(Trained):
     """With batch norm and dropout, which depend on how a step is divided among ranks."""
 
@@ -93,7 +103,13 @@ class Dropped(Trained):
         self.things = [self.model, self.optimizer]
 
 
-KINDS: dict[str, type[Trained]] = {"scaler": Scaled, "gan": Adversaries, "dropout": Dropped, "reduce": Trained}
+KINDS: dict[str, type[Trained]] = {
+    "scaler": Scaled,
+    "gan": Adversaries,
+    "sum": Sum,
+    "dropout": Dropped,
+    "reduce": Trained,
+}
 
 
 def main() -> None:

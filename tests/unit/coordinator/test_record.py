@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.coordinator.record import Generation, Record, goodput_of, read_record, run_of
+from elastic_launcher.coordinator.record import Generation, Record, read_record, run_of
 from elastic_launcher.events import Event
 
 
@@ -66,16 +66,4 @@ def test_a_run_that_waited_for_its_quota_has_begun_again() -> None:
     assert (record.generation, record.step) == (None, 8)
     formed = event("generation_formed", 240.0, 3, formation=4, members=[{"member": 7, "node": 6}], pause_seconds=0.0)
     assert read_record([*RUN, *waited, formed]).generation == Generation(3, 4, (7,))
-    assert goodput_of([*RUN, *waited, formed], 1000.0, 250.0).value(1000.0) == pytest.approx(
-        (25.0 - 0.5 + 10.0) / 150.0
-    )
     assert read_record([event("job_started"), event("quota_wait"), event("quota_back")]) == Record()
-
-
-def test_its_time_counts() -> None:
-    goodput = goodput_of(RUN, now=1000.0, wall=140.0)
-    assert goodput.value(1000.0) == pytest.approx((30.0 - 0.5) / 40.0)
-
-
-def test_a_clock_that_was_set_back_makes_nothing_lie_in_the_future() -> None:
-    assert goodput_of(RUN, now=1000.0, wall=50.0).value(1010.0) == pytest.approx((31.0 - 0.5) / 41.0)

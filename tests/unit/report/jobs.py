@@ -114,7 +114,7 @@ class Story:
             )
         return self
 
-    def finish(self, exit_code: int = 0, message: str = "", goodput: float = 0.94) -> Story:
+    def finish(self, exit_code: int = 0, message: str = "") -> Story:
         said = message or f"done: {self.step} steps, {self.step * SAMPLES} samples"
         self.later(1.2)
         return self.add(
@@ -123,7 +123,6 @@ class Story:
             samples=self.step * SAMPLES,
             exit_code=exit_code,
             message=said,
-            goodput=goodput,
         )
 
 
@@ -153,7 +152,7 @@ def troubled() -> Story:
         "rank 2 (member 3, node 3) was killed by SIGKILL; losing a node without notice ends the job, nothing was saved"
     )
     story.add("node_lost", node=3, message=message)
-    return story.finish(1, f"{message}\nLast lines of logs/3-0.log:\n  File <train.py>\n  ```Killed```", 0.83)
+    return story.finish(1, f"{message}\nLast lines of logs/3-0.log:\n  File <train.py>\n  ```Killed```")
 
 
 def interrupted() -> Story:

@@ -33,6 +33,48 @@ def test_random_numbers_of_a_step_depend_on_seed_step_and_rank_alone() -> None:
     assert once == again and len(set(once)) == len(once)
 
 
+def test_what_is_reduced_is_left_out_of_a_step_that_is_redone_only_once_something_has_acted_on_it() -> None:
+    """Two backward passes whose gradients add up, and an optimizer that acts on their sum."""
+
+    def body(group: ThreadGroup) -> list[int]:
+        job = thread_job(group, 4, 4)
+        model = nn.Linear(FEATURES, 3).double()
+        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        loader = job.dataloader(TensorDataset(X[:4], Y[:4]), seed=SEED)
+        calls = []
+        for _ in job.epochs(1):
+            for x, y in loader:
+                for _ in range(2):
+                    job.backward(functional.cross_entropy(model(x), y))
+                    calls.append(job._session.position.calls)
+                optimizer.step()
+                calls.append(job._session.position.calls)
+        return calls
+
+    assert run_ranks(2, body) == [[0, 0, 2]] * 2
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_in_a_step_that_was_taken_over_nothing_acts_that_its_peer_left_out(ended: bool) -> None:
+    """A script that leaves out the step of a gradient that is too large sees zeros here; ``ended``: the peer's whole
+    body is in the state that it gave.
+    """
+
+    def body(group: ThreadGroup) -> bool:
+        job = thread_job(group, 4, 4)
+        model = nn.Linear(FEATURES, 3).double()
+        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        before = model.weight.detach().clone()
+        for _ in job.epochs(1):
+            for x, y in job.dataloader(TensorDataset(X[:4], Y[:4]), seed=SEED):
+                job.backward(functional.cross_entropy(model(x), y))
+                job._session.adopted({}, ended)
+                optimizer.step()
+        return torch.equal(model.weight, before)
+
+    assert run_ranks(1, body) == [ended]
+
+
 def test_a_script_can_stop_all_ranks_at_one_step() -> None:
     def body(group: ThreadGroup) -> int:
         job = thread_job(group, 4, 2)

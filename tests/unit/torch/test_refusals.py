@@ -52,6 +52,7 @@ def torch_world() -> Iterator[None]:
         (lambda: Own(linear().parameters()), ["LBFGS", "first-order optimizer"]),
         (lambda: nn.Embedding(5, 3, sparse=True), ["the model", "Embedding(..., sparse=False)"]),
         (lambda: nn.Sequential(nn.EmbeddingBag(5, 3, sparse=True)), ["0 makes", "EmbeddingBag(..., sparse=False)"]),
+        (lambda: nn.Sequential(linear(), nn.SyncBatchNorm(3)), ["1 is a SyncBatchNorm", "BatchNorm2d"]),
         (lambda: nn.DataParallel(linear()), ["DataParallel", "bare module"]),
         (lambda: DataLoader(DATA), ["DataLoader", "job.dataloader"]),
         (lambda: linear().parameters(), ["generator", "models, optimizers, schedulers and GradScaler"]),
