@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from tests.cluster.kubectl import kubectl
+from tests.cluster.kubectl import answers, kubectl
+from tests.support import until
 
 CRDS = Path(os.environ.get("ARGO_CRDS", Path(__file__).parents[3] / "shared" / "crds" / "argo-workflows"))
 NAMES = ("workflows", "workflowtemplates", "clusterworkflowtemplates", "cronworkflows")
+SERVED_WITHIN = 60.0
+"""Seconds: what is established is refused for a moment, until its storage is there."""
 _DELETED = "--output=jsonpath={.metadata.deletionTimestamp}"
 _FIELDS = "--output=jsonpath={.spec.versions[0].schema.openAPIV3Schema.properties.spec.properties}"
 
@@ -35,6 +39,8 @@ def argo_known() -> Iterator[None]:
         for name in made:
             kubectl("create", "--filename", str(files[name]))  # too large to be applied from the client's side
             kubectl("wait", "--for=condition=Established", name, "--timeout=60s")
+            kind = name.removeprefix("crd/")
+            until(partial(answers, "get", kind, "--all-namespaces"), f"{kind} is served", SERVED_WITHIN)
         yield
     finally:
         _forget(made)

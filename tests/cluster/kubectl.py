@@ -14,6 +14,11 @@ def kubectl(*arguments: str, stdin: str | None = None) -> str:
     return done.stdout
 
 
+def answers(*arguments: str) -> bool:
+    """Whether the API server does what kubectl asks it for."""
+    return subprocess.run(("kubectl", *arguments), capture_output=True).returncode == 0
+
+
 def refusal(*arguments: str, stdin: str) -> str:
     """Returns why the API server, or kubectl before it, refuses a dry run of what is to be made; empty if neither does.
 
