@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from elastic_launcher.argo import NAME as ELASTIC_TRAIN
 from elastic_launcher.lint.finding import Finding, finding
@@ -21,11 +21,8 @@ _ENGINE = "--engine"
 
 def check_gpus(workflow: Workflow) -> Iterator[Finding]:
     """Finds launchers whose pod has fewer GPUs than a node has ranks."""
-    spec = workflow.spec
-    calls = [(step.at("templateRef"), step.at("arguments")) for step in workflow.steps()]
-    for reference, arguments in (*calls, (spec.at("workflowTemplateRef"), spec.at("arguments"))):
-        if reference.at("name").text == ELASTIC_TRAIN:
-            yield from _of_our_template(arguments)
+    for given in workflow.given_to(ELASTIC_TRAIN):
+        yield from _of_our_template(given)
     for template in workflow.templates():
         for container in main_containers(template):
             words = list(_words(container))
@@ -36,9 +33,8 @@ def check_gpus(workflow: Workflow) -> Iterator[Finding]:
                 yield from _limits(container, int(ranks))
 
 
-def _of_our_template(arguments: Node) -> Iterator[Finding]:
+def _of_our_template(given: Mapping[str, Node]) -> Iterator[Finding]:
     """Finds a patch of the step's pod that gives nodes, which are its processes, too few GPUs."""
-    given = {one.at("name").text: one.at("value") for one in arguments.at("parameters").items}
     engine, ranks, patch = given.get("engine"), given.get("nproc_per_node"), given.get("pod_patch")
     elsewhere = engine is not None and (engine.text == "kubernetes" or is_open(engine.text))
     if elsewhere or ranks is None or ranks.number is None or patch is None:

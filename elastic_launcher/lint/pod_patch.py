@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from elastic_launcher.argo import NAME as ELASTIC_TRAIN
 from elastic_launcher.lint.finding import Finding, finding
 from elastic_launcher.lint.libraries import needed
 from elastic_launcher.lint.pods import is_quantity
@@ -49,7 +50,7 @@ _WORDS = {"str": "a text", "int": "a whole number", "float": "a number", "bool":
 
 
 def check_pod_patches(workflow: Workflow) -> Iterator[Finding]:
-    """Finds what a ``podSpecPatch`` says in vain."""
+    """Finds what a ``podSpecPatch`` says in vain, or what our template is given for one."""
     elsewhere = any(step.at("templateRef").there for step in workflow.steps())
     templates = list(workflow.all_templates())
     if (patch := workflow.spec.at("podSpecPatch")).text:
@@ -59,6 +60,9 @@ def check_pod_patches(workflow: Workflow) -> Iterator[Finding]:
     for template in templates:
         if (patch := template.at("podSpecPatch")).text:
             yield from _check(patch, defaults | set(_containers(template)))
+    for given in workflow.given_to(ELASTIC_TRAIN):
+        if (argument := given.get("pod_patch")) is not None and argument.text:
+            yield from _check(argument, set(_OWN))
 
 
 def read_patch(patch: Node) -> Node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from elastic_launcher.lint.tree import Node
@@ -53,6 +53,13 @@ class Workflow:
         """Yields the steps and tasks of all templates."""
         for template in self.spec.at("templates").items:
             yield from steps(template)
+
+    def given_to(self, name: str) -> Iterator[Mapping[str, Node]]:
+        """Yields what a template from elsewhere is given, by parameter: by each step, or by a workflow that is it."""
+        uses = [(step.at("templateRef"), step.at("arguments")) for step in self.steps()]
+        for reference, arguments in (*uses, (self.spec.at("workflowTemplateRef"), self.spec.at("arguments"))):
+            if reference.at("name").text == name:
+                yield {one.at("name").text: one.at("value") for one in arguments.at("parameters").items}
 
     def all_templates(self) -> Iterator[Node]:
         """Yields its templates and what they all start from."""

@@ -51,7 +51,11 @@ CASES = [
     Case("gpus-per-node", refer(BLOCK.format("2  # here")), refer(BLOCK.format("2"), engine="'{{item}}'")),
     Case("gpus-per-node", refer(BLOCK.format("2  # here")), refer(BLOCK.format("2"), ranks="{{item}}")),
     Case("gpus-per-node", refer(BLOCK.format("2  # here")), refer(BLOCK.format("'{{item}}'"))),
-    Case("gpus-per-node", whole(BLOCK.format("2  # here")), whole("'{containers: ['")),
+    Case("pod-patch-field", refer("'{container: []}'  # here"), refer("'{containers: []}'")),
+    Case("pod-patch-container", refer("'{containers: [{name: train}]}'  # here"), refer("'{{item}}'")),
+    Case("pod-patch-value", whole(BLOCK.format("many  # here")), whole(BLOCK.format("'{{item}}'"))),
+    Case("pod-patch-syntax", whole("'{containers: ['  # here"), whole("'{}'")),
+    Case("gpus-per-node", whole(BLOCK.format("2  # here")), whole(BLOCK.format("8"))),
     Case("gpus-per-node", launch("--nproc-per-node, '4'", "2  # here"), launch("--nproc-per-node, '4'", "4")),
     Case("gpus-per-node", launch("--nproc-per-node=4", "'2'  # here"), launch("--nproc-per-node=4", "0")),
     Case(
