@@ -61,8 +61,8 @@ def check_pod_patches(workflow: Workflow) -> Iterator[Finding]:
         if (patch := template.at("podSpecPatch")).text:
             yield from _check(patch, defaults | set(_containers(template)))
     for given in workflow.given_to(ELASTIC_TRAIN):
-        if (patch := given.get("pod_patch")) is not None and patch.text:
-            yield from _check(patch, set(_OWN))
+        if (argument := given.get("pod_patch")) is not None and argument.text:
+            yield from _check(argument, set(_OWN))
 
 
 def read_patch(patch: Node) -> Node:
