@@ -17,7 +17,6 @@ from elastic_launcher.torch.position import Position
 from elastic_launcher.torch.standing import Standing, Todo, Way, find_way
 from elastic_launcher.torch.state import Captured, TrainingState
 from elastic_launcher.torch.transfer import receive_state, send_state
-from elastic_launcher.torch.work import GroupError
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.session import Session
@@ -40,7 +39,7 @@ class _Background:
     """Runs something beside the training thread, and hands its error over when waited for."""
 
     def __init__(self, name: str) -> None:
-        self._error: GroupError | RuntimeError | None = None
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._guard, name=name, daemon=True)
         self._thread.start()
 
@@ -50,7 +49,7 @@ class _Background:
     def _guard(self) -> None:
         try:
             self._run()
-        except RuntimeError as error:
+        except Exception as error:  # noqa: BLE001 - who waits is to know that it did not happen
             self._error = error
 
     def abandon(self) -> None:

@@ -86,7 +86,6 @@ class Member:
         self._current: Formation | None = None
         self._over: str | None = None
         self._reports: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._closed = False
         self._alone = False
         self._contact = Contact(ANSWER_SECONDS + 2 * RETRY_SECONDS)
         self.before_growing: Callable[[Formation], None] = lambda formation: None
@@ -221,26 +220,35 @@ class Member:
             raise JobOver(self._over)
 
     def _follow_orders(self) -> None:
-        """Asks for orders for as long as the process lives."""
-        while not self._closed:
-            with self._introducing:
-                term, after = self.term, self._after
+        """Asks for orders for as long as the process lives, whatever goes wrong over one: that is the heartbeat too."""
+        while True:
             try:
-                query = f"after={after}&wait={POLL_SECONDS:g}&term={term}&{self.vitals().to_query()}"
-                answer = self._client.get(f"/v1/members/{self.number}/orders?{query}", timeout=ANSWER_SECONDS)
-            except ControlUnreachable:
-                self._consider_leaving()
-                continue
-            except ControlRefused as refusal:
-                self._introduce(refusal)
-                continue
-            self._heard()
-            for order in answer["orders"]:
-                with self._introducing:
-                    if self.term != term:
-                        break  # what a coordinator wants that was replaced meanwhile counts no more
-                    self._after = order["seq"]
-                self._obey(order)
+                self._ask_for_orders()
+            except Exception as error:  # noqa: BLE001 - no thread can be started, say
+                with contextlib.suppress(OSError):  # of a full disk
+                    what = f"an order could not be followed ({type(error).__name__}: {error})"
+                    print(f"elastic-launcher: {what}", file=sys.stderr, flush=True)
+                time.sleep(RETRY_SECONDS)
+
+    def _ask_for_orders(self) -> None:
+        with self._introducing:
+            term, after = self.term, self._after
+        try:
+            query = f"after={after}&wait={POLL_SECONDS:g}&term={term}&{self.vitals().to_query()}"
+            answer = self._client.get(f"/v1/members/{self.number}/orders?{query}", timeout=ANSWER_SECONDS)
+        except ControlUnreachable:
+            self._consider_leaving()
+            return
+        except ControlRefused as refusal:
+            self._introduce(refusal)
+            return
+        self._heard()
+        for order in answer["orders"]:
+            with self._introducing:
+                if self.term != term:
+                    break  # what a coordinator wants that was replaced meanwhile counts no more
+                self._after = order["seq"]
+            self._obey(order)
 
     def _heard(self) -> None:
         self._contact.hear()
@@ -272,7 +280,10 @@ class Member:
         silence = self._contact.silence()
         if silence > self.orphan_timeout:
             default = Layout(Path(os.environ["ELASTIC_WORK_DIR"])).checkpoints
-            saved = open_shelf(os.environ.get("ELASTIC_CHECKPOINT_DIR"), default).kept()
+            try:
+                saved = open_shelf(os.environ.get("ELASTIC_CHECKPOINT_DIR"), default).kept()
+            except OSError as error:
+                saved = f"what is saved can't be read: {error}"
             leave(f"the launcher has not been heard of for {self.orphan_timeout:g} s; {saved}")
         if silence > self.orphan_timeout / 2 and not self._alone:
             self._alone = self.save_wanted = True  # before this rank, or its agent, leaves

@@ -1,0 +1,91 @@
+"""A member's orders thread is its heartbeat too: nothing that goes wrong over one order ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from elastic_launcher.workdir import Layout
+from tests.support import PATIENCE
+
+
+@contextmanager
+def coordinator(folder: Path, *orders: dict[str, Any]) -> Iterator[str]:
+    """Gives a member one order after the other, and then keeps it waiting; yields its control document."""
+    left = [{"seq": number, **order} for number, order in enumerate(orders, start=1)]
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.answer({})
+
+        def do_GET(self) -> None:
+            if not left:
+                over.wait(PATIENCE)
+            self.answer({"orders": [left.pop(0)] if left else []})
+
+        def answer(self, document: dict[str, Any]) -> None:
+            content = json.dumps(document).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    control = folder / "control.json"
+    control.write_text(json.dumps({"url": f"http://127.0.0.1:{server.server_port}", "key": "5e" * 32}))
+    try:
+        yield str(control)
+    finally:
+        over.set()
+        server.shutdown()
+        server.server_close()
+
+
+def play(folder: Path, control: str, orphan_timeout: float, then: str = "") -> subprocess.CompletedProcess[str]:
+    """Has a member join in a process of its own, which leaves where it has to."""
+    script = f"""
+import torch
+from elastic_launcher.torch.launch import Launch
+from elastic_launcher.torch.member import JobOver, Member
+member = Member(Launch({control!r}, 1, 1, torchrun=False, local_rank=0), torch.device("cpu"), {orphan_timeout})
+member.join()
+{then}
+"""
+    command = [sys.executable, "-c", script]
+    environment = {**os.environ, "ELASTIC_WORK_DIR": str(folder)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+
+
+def test_an_order_that_fails_is_said_and_those_after_it_are_followed(tmp_path: Path) -> None:
+    with coordinator(tmp_path, {"kind": "form"}, {"kind": "end", "reason": "that was all"}) as control:
+        found = play(tmp_path, control, 60.0, f"member.stand_still({PATIENCE / 2})")
+    assert "JobOver: that was all" in found.stderr
+    assert "elastic-launcher: an order could not be followed (KeyError: 'formation')" in found.stderr
+
+
+def test_who_leaves_says_that_the_disk_does_not_tell_what_is_saved(tmp_path: Path) -> None:
+    """A file's name that the system takes for too long stands in for a disk that answers with an error."""
+    checkpoints = Layout(tmp_path).checkpoints
+    checkpoints.mkdir()
+    pointer = {"checkpoint": f"step-{'1' * 300}", "term": 1, "generation": 1, "step": 1}
+    (checkpoints / "latest.json").write_text(json.dumps(pointer))
+    found = play(tmp_path, str(tmp_path / "control.json"), 0.2)
+    assert found.returncode == 75, found.stderr
+    assert "has not been heard of for 0.2 s; what is saved can't be read: [Errno 36]" in found.stderr
