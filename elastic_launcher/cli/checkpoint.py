@@ -11,8 +11,9 @@ import typer
 from elastic_launcher.checkpoint import CheckpointError
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.checkpoint.storage import StorageError
-from elastic_launcher.cli.folders import job_folder, refuse
+from elastic_launcher.cli.folders import ended, job_folder, refuse
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
+from elastic_launcher.events import EventFollower
 from elastic_launcher.workdir import Layout, WorkDirError, read_job
 
 EXPORT = "export"
@@ -78,20 +79,48 @@ def _place(layout: Layout) -> str | None:
 
 
 def _save(layout: Layout) -> None:
+    news = EventFollower(layout.events, offset=layout.events.stat().st_size if layout.events.exists() else 0)
+    asked: int | None = None
     try:
         with ControlClient(str(layout.control), "cli") as client:
-            before = client.post("/v1/save", {})["saved"]
-            deadline = time.monotonic() + PATIENCE
-            while (saved := client.get("/v1/status")["saved"]) == before:
-                if time.monotonic() > deadline:
-                    refuse(f"no checkpoint within {PATIENCE:g} s: see `elastic-launcher status {layout.path}`")
-                time.sleep(POLL)
+            asked = client.post("/v1/save", {})["step"]
+            saved = _wait(layout, client, news, asked)
     except ControlRefused as error:
         refuse(str(error))
     except (ControlUnreachable, OSError):
-        refuse(f"the job in {layout.path} is not running: there is nothing to save")
-    typer.echo(_said(saved))
+        if asked is None:
+            refuse(f"the job in {layout.path} is not running: there is nothing to save")
+        saved = _saved_at_its_end(layout, news, asked)
+    typer.echo(f"step {saved['step']} is saved in {saved['path']}")
 
 
-def _said(saved: dict[str, Any]) -> str:
-    return f"step {saved['step']} is saved in {saved['path']}"
+def _wait(layout: Layout, client: ControlClient, news: EventFollower, asked: int) -> dict[str, Any]:
+    """Waits for a checkpoint of a later step than the job stood at when it was asked for one; tells its warnings."""
+    deadline = time.monotonic() + PATIENCE
+    while (saved := client.get("/v1/status")["saved"]) is None or saved["step"] <= asked:
+        for event in news.poll():
+            if event.kind == "warning":
+                _tell(event["message"])
+        if time.monotonic() > deadline:
+            refuse(f"no checkpoint within {PATIENCE:g} s: see `elastic-launcher status {layout.path}`")
+        time.sleep(POLL)
+    return dict(saved)
+
+
+def _saved_at_its_end(layout: Layout, news: EventFollower, asked: int) -> dict[str, Any]:
+    """Returns what a job that was asked for a checkpoint has saved before it ended.
+
+    Raises:
+        typer.Exit: If it has not, with the reason.
+    """
+    for event in news.poll():
+        if event.kind == "checkpoint_saved" and event["step"] > asked:
+            return {"step": event["step"], "path": event["path"]}
+    last = ended(layout)
+    how = "its launcher is gone" if last is None else f"it ended with exit code {last['exit_code']} ({last['message']})"
+    _tell(f"the job in {layout.path} has saved nothing since: {how}")
+    raise typer.Exit(1)
+
+
+def _tell(message: str) -> None:
+    typer.echo(f"elastic-launcher: {message}", err=True)

@@ -23,7 +23,7 @@ from elastic_launcher.coordinator.observations import (
 from elastic_launcher.coordinator.respawn.lives import NodeLives
 from elastic_launcher.coordinator.roster import Exit, Phase
 from elastic_launcher.coordinator.state import State
-from elastic_launcher.coordinator.status import status
+from elastic_launcher.coordinator.status import phase, status
 from elastic_launcher.coordinator.watch import Watch
 from elastic_launcher.workdir import Layout, job_id
 
@@ -155,16 +155,16 @@ class JobDesk:
         self._observe(RankEnded(self._monotonic(), node, local_rank, Exit(exit_code, signal)))
 
     def save(self) -> dict[str, Any]:
-        """Has the job saved after its next step; returns what was saved last.
+        """Has the job saved after its next step; returns the step at which it stands.
 
         Raises:
             ValueError: If there is no training under way.
         """
-        found = status(self._job.state)
-        if found["phase"] != "training":
-            raise ValueError(f"the job is {found['phase']}: there is no step after which it could be saved")
+        now = phase(self._job.state)
+        if now != "training":
+            raise ValueError(f"the job is {now}: there is no step after which it could be saved")
         self._observe(SaveAsked(self._monotonic()))
-        return {"saved": found["saved"]}
+        return {"step": self._job.state.step}
 
     def stop(self) -> dict[str, Any]:
         """Has the job saved and ended; returns where it stands, and whether it was stopping before."""

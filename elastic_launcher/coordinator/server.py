@@ -62,7 +62,7 @@ class Desk(Protocol):
         """Takes it that a member's process ended."""
 
     def save(self) -> dict[str, Any]:
-        """Has the job saved after its next step; returns what was saved last."""
+        """Has the job saved after its next step; returns the step at which it stands."""
 
     def stop(self) -> dict[str, Any]:
         """Has the job saved and ended; returns where it stands, and whether it was stopping before."""

@@ -17,12 +17,14 @@ class Play:
 
     Attributes:
         finish: Set when the training loop is to end on all members.
+        asked: Set when one of them was asked for a checkpoint.
         behaviour: What a member does instead of joining: ``fail`` or ``exit``.
         fingerprints: Fingerprints by member, where it is not the usual one.
     """
 
     def __init__(self) -> None:
         self.finish = threading.Event()
+        self.asked = threading.Event()
         self.behaviour: dict[int, str] = {}
         self.fingerprints: dict[int, dict[str, Any]] = {}
         self.step = 0
@@ -63,6 +65,8 @@ class Play:
                 seq = order["seq"]
                 if order["kind"] in ("end", "fail"):
                     return 0 if order["kind"] == "end" else 1
+                if order["kind"] == "save":
+                    self.asked.set()
                 if order["kind"] == "save" and order["halt"]:
                     report("halted", step=self.step)
                 if order["kind"] == "form" and member in order["leavers"]:
