@@ -290,6 +290,7 @@ class Job:
     def _watch_the_end(self) -> None:
         """Tells the coordinator how this process's script ends."""
         session = self._session
+        rank = os.getpid()
         before = sys.excepthook
 
         def failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -301,6 +302,8 @@ class Job:
                 session.report("failed", message=message, traceback=lines, step=session.position.step)
 
         def ended() -> None:
+            if os.getpid() != rank:
+                return  # a child that the script has forked: none of the threads is there that would tell
             if session.stop_reason is not None and not session.dying:
                 with contextlib.suppress(RuntimeError, SystemExit):  # there is nobody left to tell
                     self._steps.settle()

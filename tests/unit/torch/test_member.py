@@ -1,4 +1,4 @@
-"""A member's orders thread is its heartbeat too: nothing that goes wrong over one order ends it."""
+"""A member in a process of its own: what goes wrong beside the training keeps it neither mute nor from its end."""
 
 from __future__ import annotations
 
@@ -58,19 +58,24 @@ def coordinator(folder: Path, *orders: dict[str, Any]) -> Iterator[str]:
         server.server_close()
 
 
+def run(folder: Path, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script in a process of its own, which leaves where it has to."""
+    command = [sys.executable, "-c", script]
+    variables = {**os.environ, "ELASTIC_WORK_DIR": str(folder), **environment}
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE)
+
+
 def play(folder: Path, control: str, orphan_timeout: float, then: str = "") -> subprocess.CompletedProcess[str]:
-    """Has a member join in a process of its own, which leaves where it has to."""
+    """Has a member join."""
     script = f"""
 import torch
 from elastic_launcher.torch.launch import Launch
-from elastic_launcher.torch.member import JobOver, Member
+from elastic_launcher.torch.member import Member
 member = Member(Launch({control!r}, 1, 1, torchrun=False, local_rank=0), torch.device("cpu"), {orphan_timeout})
 member.join()
 {then}
 """
-    command = [sys.executable, "-c", script]
-    environment = {**os.environ, "ELASTIC_WORK_DIR": str(folder)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    return run(folder, script)
 
 
 def test_an_order_that_fails_is_said_and_those_after_it_are_followed(tmp_path: Path) -> None:
@@ -89,3 +94,18 @@ def test_who_leaves_says_that_the_disk_does_not_tell_what_is_saved(tmp_path: Pat
     found = play(tmp_path, str(tmp_path / "control.json"), 0.2)
     assert found.returncode == 75, found.stderr
     assert "has not been heard of for 0.2 s; what is saved can't be read: [Errno 36]" in found.stderr
+
+
+def test_a_child_that_the_script_forks_ends_without_a_word_to_the_launcher(tmp_path: Path) -> None:
+    script = """
+import os, sys
+import elastic_launcher.torch as elastic
+elastic.init(4, 2)
+child = os.fork()
+if child == 0:
+    sys.exit(3)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    with coordinator(tmp_path) as control:
+        found = run(tmp_path, script, ELASTIC_CONTROL=control, ELASTIC_MEMBER="1", ELASTIC_NODE="1")
+    assert found.returncode == 3, found.stderr
