@@ -153,6 +153,16 @@ class Checkpoints:
         mark = Mark(self._member.term, place.formation.generation, session.position.step)
         self._saver.save(session.state, session.position, self._identity(), mark, place.world_size)
 
+    def doubt(self) -> str:
+        """Says which checkpoint holds parameters that differ between ranks, where one was begun after this step."""
+        step = self._session.position.step
+        if step != self._begun_step:
+            return ""
+        return (
+            f" A checkpoint of step {step} in {self._shelf.place} holds those of rank 0: if there is one, remove it to "
+            "go on from the one before."
+        )
+
     def halt(self, *, whole: bool = True) -> None:
         """Saves, and waits for the end of the job; saves also where the rank that was to do so is gone.
 
