@@ -185,7 +185,8 @@ class Backward:
             raise RuntimeError(name_positions(group, session.position))
         check, self._check = self._check, None
         if check is not None and not agreement.same_check:
-            raise RuntimeError(name_differences(group, check))
+            checkpoints = session.checkpoints
+            raise RuntimeError(name_differences(group, check) + (checkpoints.doubt() if checkpoints else ""))
         if agreement.stop:
             session.over = True
         elif agreement.left_loop:

@@ -183,6 +183,16 @@ class Checkpoints:
         except (RuntimeError, MemoryError, WorkDirError) as error:  # the first two for lack of memory for the copy
             self._tell_failed(mark.step, str(error))
 
+    def doubt(self) -> str:
+        """Says which checkpoint holds parameters that differ between ranks, where one was begun after this step."""
+        step = self._session.position.step
+        if step != self._begun_step:
+            return ""
+        return (
+            f" A checkpoint of step {step} in {self._shelf.place} holds those of rank 0: if there is one, remove it to "
+            "go on from the one before."
+        )
+
     def halt(self, *, whole: bool = True) -> None:
         """Saves, and waits for the end of the job; saves also where the rank that was to do so is gone.
 

@@ -76,6 +76,18 @@ def test_parameters_that_come_apart_are_named_when_a_generation_forms(tmp_path: 
     assert "no longer the same on all ranks" in message and "0.weight" in message and "rank 1" in message
 
 
+def test_a_checkpoint_of_parameters_that_had_come_apart_is_named(tmp_path: Path) -> None:
+    script = options(tmp_path, fault="other parameters", pace=0.004)
+    every = ("--checkpoint-every", "7 steps")
+    with launched("--nodes", "2:2", *every, "--", SCRIPT, script, cwd=tmp_path) as job:
+        assert job.wait(LONG) == 1, job.stderr
+        assert_no_process(job.work_dir)
+    message = job.events.of("job_finished")[0]["message"]
+    assert "no longer the same on all ranks" in message
+    said = f"A checkpoint of step 7 in {job.work_dir / 'checkpoints'} holds those of rank 0: if there is one, remove it"
+    assert f"{said} to go on from the one before." in message
+
+
 @pytest.mark.quick
 def test_a_loss_that_is_no_number_is_shown_and_is_no_error(tmp_path: Path) -> None:
     script = options(tmp_path, fault="nan", fault_rank=0, fault_step=9, epochs=2)
