@@ -9,7 +9,7 @@ IRS    := digits_elastic digits_search plan_train_evaluate text_tuning
 KNOWN  := settings=$$($(PYTHON) -m tests.cluster env) && eval "$$settings" # KUBECONFIG, and kubectl on the PATH
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-local cluster test-cluster test-cluster-full cluster-down lint format bench soak chaos golden clean
+.PHONY: help run test test-local test-gpu cluster test-cluster test-cluster-full cluster-down lint format bench soak chaos golden clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
@@ -30,6 +30,9 @@ test: $(STAMP) ## unit tests, one local case a law, one kfp.local run
 
 test-local: $(STAMP) ## the other local tests: several processes each
 	$(BIN)/python -m pytest -q $(TWO) -m 'not quick' tests/local
+
+test-gpu: $(STAMP) ## what one NVIDIA GPU can show; fails where there is none (no part of any other target)
+	$(BIN)/python -m pytest -q tests/gpu
 
 cluster: ## a real Kubernetes of two nodes on this machine; needs root and Go (tests/cluster/README.md; ARGS="--grace 10")
 	$(PYTHON) -m tests.cluster up $(ARGS)

@@ -17,6 +17,7 @@ from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.state import TrainingState
 
 WAIT_SECONDS = 60.0
+CPU = torch.device("cpu")
 
 
 class _Meeting:
@@ -127,11 +128,12 @@ def run_ranks(world_size: int, body: Callable[[ThreadGroup], Any]) -> list[Any]:
         return [future.result() for future in futures]
 
 
-def thread_job(group: ThreadGroup, global_batch_size: int, max_batch_per_gpu: int, seed: int = 0) -> Job:
+def thread_job(
+    group: ThreadGroup, global_batch_size: int, max_batch_per_gpu: int, seed: int = 0, device: torch.device = CPU
+) -> Job:
     """Returns a job whose peers are threads: all of the library but processes and sockets."""
     launch = Launch(control=None, member=None, node=None, torchrun=False, local_rank=0)
     state = TrainingState([], [], [], [], {}, {})
-    device = torch.device("cpu")
     session = Session(global_batch_size, max_batch_per_gpu, seed, device, launch, None, ModelBuffers(), state)
     formation = Formation(1, 1, "start", tuple(range(group.world_size)), group=group)  # type: ignore[arg-type]
     session.place = Place(group.rank, formation, group, group.world_size)  # type: ignore[arg-type]
