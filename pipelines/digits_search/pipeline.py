@@ -7,18 +7,21 @@ from kfp import compiler, dsl
 
 from elastic_launcher.kfp import elastic_train
 from pipelines.digits_elastic.steps import evaluate, prepare
-from pipelines.digits_search.steps import best, suggest
+from pipelines.digits_search.steps import best, divide
 
 SCRIPT = Path(__file__).with_name("train_trial.py")
 RATES = ["0.03", "0.003", "0.0003"]
 
 
 @dsl.pipeline(name="digits-search", description="A search whose trials share the quota and shrink instead of queueing.")
-def digits_search(work_dir: str, hints: str = "", max_nodes: int = 4, epochs: str = "6") -> str:
+def digits_search(
+    work_dir: str, rates: list[str] = RATES, hints: str = "", max_nodes: int = 4, epochs: str = "6"
+) -> str:
     """Tries all learning rates at once.
 
     Args:
         work_dir: Where each trial has a folder of its own, by which it goes on where it was.
+        rates: The learning rates, each one once; as many trials as there are divide the quota.
         hints: Quota hints, of whose entry the i-th trial takes the i-th part; none means max_nodes.
         max_nodes: Most nodes of each trial.
         epochs: How often each trial goes through the data.
@@ -27,22 +30,21 @@ def digits_search(work_dir: str, hints: str = "", max_nodes: int = 4, epochs: st
         The best learning rate.
     """
     data = prepare()
-    with dsl.ParallelFor([str(number + 1) for number in range(len(RATES))]) as number:
-        trial = suggest(trial=number, rates=RATES)
+    with dsl.ParallelFor(rates) as rate:
         training = elastic_train(
             script=SCRIPT.read_text(),
-            arguments=["--rate", trial.outputs["rate"], "--epochs", epochs],
+            arguments=["--rate", rate, "--epochs", epochs],
             data=data.outputs["digits"],
             max_nodes=max_nodes,
             global_batch_size=128,
             max_batch_per_gpu=64,
             hints=hints,
-            share=trial.outputs["share"],
-            work_dir=f"{work_dir}/trial-{number}",
+            share=divide(rate=rate, rates=rates).output,
+            work_dir=f"{work_dir}/rate-{rate}",
             name="search",
         )
         tested = evaluate(model=training.outputs["model"], digits=data.outputs["digits"])
-    return best(rates=RATES, accuracies=dsl.Collected(tested.outputs["Output"])).outputs["Output"]
+    return best(rates=rates, accuracies=dsl.Collected(tested.outputs["Output"])).outputs["Output"]
 
 
 def compile_to(path: str) -> None:

@@ -1,6 +1,4 @@
-"""The search's own steps: what a trial tries, and which one was best."""
-
-from typing import NamedTuple
+"""The search's own steps: which part of the quota is a trial's, and which trial was best."""
 
 from kfp import dsl
 from kfp.dsl import Metrics, Output
@@ -9,18 +7,19 @@ BASE_IMAGE = "python:3.11"
 
 
 @dsl.component(base_image=BASE_IMAGE)
-def suggest(trial: str, rates: list[str]) -> NamedTuple("Trial", [("rate", str), ("share", str)]):
-    """Says what a trial tries, and which part of the quota is its own.
+def divide(rate: str, rates: list[str]) -> str:
+    """Says which part of the quota is a trial's own.
 
     Args:
-        trial: Its number, from 1.
-        rates: The learning rates of all trials.
+        rate: Its learning rate.
+        rates: The learning rates of all trials, each one once.
 
     Returns:
-        rate: Its learning rate.
-        share: Its part, as 1/3.
+        Its part, as 1/3.
     """
-    return rates[int(trial) - 1], f"{trial}/{len(rates)}"
+    if len(set(rates)) < len(rates):
+        raise ValueError(f"rates are {rates}: a trial is known by its rate, so give each one once")
+    return f"{rates.index(rate) + 1}/{len(rates)}"
 
 
 @dsl.component(base_image=BASE_IMAGE)

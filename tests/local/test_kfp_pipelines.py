@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from kfp import dsl, local
 
-from elastic_launcher.events import EventFollower
+from elastic_launcher.events import EventFollower, read_events
 from elastic_launcher.kfp import elastic_train, elastic_train_distributed, elastic_verdict
-from pipelines.digits_search.pipeline import RATES, digits_search
+from pipelines.digits_search.pipeline import digits_search
 from pipelines.plan_train_evaluate.pipeline import plan_train_evaluate
 from pipelines.text_tuning.pipeline import text_tuning
 from tests.local.resizes import LONG
@@ -64,13 +64,15 @@ def allow(hints: Path, gpus: int) -> None:
 
 
 def test_trials_of_a_search_share_the_quota_and_go_on_where_they_were(tmp_path: Path, hints: str) -> None:
-    parameters: dict[str, Any] = {"work_dir": str(tmp_path / "jobs"), "hints": hints, "epochs": "2"}
-    assert digits_search(**parameters).output in RATES
-    jobs = [tmp_path / "jobs" / f"trial-{number}" for number in (1, 2, 3)]
-    sizes = [json.loads((job / "metrics.json").read_text())["world_size_final"] for job in jobs]
-    assert sizes == [1, 1, 1]  # 3 GPUs, of which each trial takes its part
+    allow(Path(hints), 4)
+    rates = ["0.03", "0.0003"]
+    parameters: dict[str, Any] = {"work_dir": str(tmp_path / "jobs"), "rates": rates, "hints": hints, "epochs": "2"}
+    assert digits_search(**parameters).output in rates
+    jobs = [tmp_path / "jobs" / f"rate-{rate}" for rate in rates]
+    told = [next(one for one in read_events(job / "events.jsonl") if one.kind == "hint_applied") for job in jobs]
+    assert [one["allowed"] for one in told] == [2, 2]  # of 4 GPUs, however many trials there are
     events = [(job / "events.jsonl").stat().st_size for job in jobs]
-    assert digits_search(**parameters).output in RATES
+    assert digits_search(**parameters).output in rates
     assert [(job / "events.jsonl").stat().st_size for job in jobs] == events, "what is done is not done again"
 
 

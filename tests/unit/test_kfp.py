@@ -17,6 +17,7 @@ from elastic_launcher.lint import lint
 from elastic_launcher.options import OPTIONS, ConfigError
 from elastic_launcher.step import left_behind, run_arguments
 from pipelines.digits_elastic.run import in_order
+from pipelines.digits_search.steps import divide
 from tests.unit.report import jobs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,6 +167,17 @@ def test_a_run_that_could_not_write_its_report_has_numbers_and_says_so(tmp_path:
 def test_script_and_module_exclude_each_other(script: str, module: str) -> None:
     with pytest.raises(ConfigError, match="either script or module"):
         run_arguments(script, module, [], {}, Path("unused"))
+
+
+@pytest.mark.parametrize("rates", [["0.1"], ["0.1", "0.01"], ["a", "b", "c", "d", "e"]])
+def test_each_trial_of_a_search_takes_its_own_part_however_many_there_are(rates: list[str]) -> None:
+    parts = [divide.python_func(rate, rates) for rate in rates]
+    assert parts == [f"{number}/{len(rates)}" for number in range(1, len(rates) + 1)]
+
+
+def test_two_trials_of_a_search_never_share_a_folder() -> None:
+    with pytest.raises(ValueError, match="give each one once"):
+        divide.python_func("0.1", ["0.1", "0.01", "0.1"])
 
 
 @pytest.mark.parametrize(
