@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from elastic_launcher.cli.given import add_words_on_the_pod, keep_script, plain_switches
+from elastic_launcher.cli.screen import unblocked
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.engines import EngineAway
 from elastic_launcher.hints.reference import SCHEME, parse_reference
@@ -38,26 +39,31 @@ def run(**given: Any) -> None:
 
     Every optimizer step uses exactly the global batch, whatever the number of nodes.
     """
-    command = given.pop("command") or []
+    with unblocked():
+        code = _launched(given, given.pop("command") or [])
+    raise typer.Exit(int(code))
+
+
+def _launched(given: Mapping[str, Any], command: Sequence[str]) -> int:
+    """Returns the exit code, whatever happens."""
     for number in STOPS:  # until the coordinator takes signals: there is nothing to end yet
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, a shell SIGINT of what is behind `&`
             signal.signal(number, _stop)
     try:
-        code = _run(given, command)
+        return _run(given, command)
     except ConfigError as error:
         _say(str(error))
-        code = ExitCode.BAD_USAGE
+        return ExitCode.BAD_USAGE
     except EngineAway as error:
         _say(str(error))
-        code = ExitCode.LAUNCHER_FAILED
+        return ExitCode.LAUNCHER_FAILED
     except Exception as error:  # noqa: BLE001 - whatever it is, the exit code says that it was not the script
         traceback.print_exc()
         _say(f"the launcher itself failed ({type(error).__name__}: {error})")
-        code = ExitCode.LAUNCHER_FAILED
+        return ExitCode.LAUNCHER_FAILED
     except _Stopped as stopped:
         _say(f"{stopped} before anything was started")
-        code = stopped.code
-    raise typer.Exit(int(code))
+        return stopped.code
 
 
 class RunCommand(TyperCommand):
