@@ -9,7 +9,8 @@ import sys
 import pytest
 
 LAUNCHER = """
-import os
+import os, signal
+signal.signal({number}, signal.SIG_DFL)  # a launch within this pytest leaves it ignored
 from elastic_launcher.cli import run
 from elastic_launcher.cli.main import main
 
