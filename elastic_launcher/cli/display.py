@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from elastic_launcher.cli.screen import Stream
 from elastic_launcher.config import JobConfig
 from elastic_launcher.events import Event
 from elastic_launcher.report.describe import (
@@ -45,8 +46,18 @@ SILENT = ("job_finished",)
 ALARMING = ("node_failed", "node_lost", "straggler", "hint_rejected", "hint_missing", "warning", "events_gap")
 
 
+class _Frames(Live):
+    """Live lines that are not drawn anew while what was written before is still to be read."""
+
+    def refresh(self) -> None:
+        """Draws them."""
+        file = self.console.file
+        if not (isinstance(file, Stream) and file.outlet.behind):
+            super().refresh()
+
+
 class Display:
-    """Shows a job while it runs. Writing raises OSError where nobody reads: whoever feeds it knows what to do then.
+    """Shows a job while it runs.
 
     Args:
         config: The job.
@@ -72,7 +83,7 @@ class Display:
     def start(self) -> None:
         """Begins to show."""
         if self._has_room_for_live_lines():
-            self._live = Live(
+            self._live = _Frames(
                 console=self._console,
                 get_renderable=self._panel,
                 refresh_per_second=FRAMES_PER_SECOND,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ from elastic_launcher.away import StoreAway
 from elastic_launcher.cli.argo_progress import ArgoProgress, argo_progress
 from elastic_launcher.cli.patience import patiently
 from elastic_launcher.cli.places import LocalPlace, Place
+from elastic_launcher.cli.screen import drain
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.coordinator.actions import Finish
 from elastic_launcher.coordinator.adoption import Adoption
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 LAST_LINES = "\nLast lines of "
 """What stands between the coordinator's message and the lines that it quotes."""
+LOOKS = 4
+"""Pieces of each log that an event waits for: a script that floods its log would have it wait for ever."""
 CLAIM_SECONDS = 0.5
 """Between tries to have a work directory that another launcher has: a look at a lock costs next to nothing."""
 PROGRESS_SECONDS = 1.0
@@ -76,23 +78,19 @@ class Showing:
         self._display = display
         self._progress = progress
         self._nproc_per_node = nproc_per_node
-        self.follower = LogFollower(folder, self._line, first_node=first_node, shown=Shown(folder, come_back))
-
-    def _line(self, rank: int | None, text: str) -> None:
-        with lenient(1):
-            self._display.script_line(rank, text)
+        self.follower = LogFollower(folder, display.script_line, first_node=first_node, shown=Shown(folder, come_back))
 
     def take(self, event: Event) -> None:
-        """Shows an event, after all that was written before it."""
-        while self.follower.poll():
-            pass
+        """Shows an event, after what was written before it."""
+        for _ in range(LOOKS):
+            if not self.follower.poll():
+                break
         if event.kind == "node_failed":
             for local_rank in range(self._nproc_per_node):
                 self.follower.show_failure(event["node"], local_rank)
         if event.kind == "node_lost" and event.get("member"):
             self.follower.show_failure(event["node"], (event["member"] - 1) % self._nproc_per_node)
-        with lenient(2):
-            self._display.feed(event)
+        self._display.feed(event)
         if self._progress is not None:
             self._write_progress(self._progress)
 
@@ -100,8 +98,7 @@ class Showing:
         """Says from time to time where the training stands, until it is cancelled; nothing may happen for long."""
         while True:
             await asyncio.sleep(PROGRESS_SECONDS)
-            with lenient(2):
-                self._display.tell_progress()
+            self._display.tell_progress()
 
     def _write_progress(self, progress: ArgoProgress) -> None:
         try:
@@ -122,10 +119,6 @@ class Showing:
         self.follower.show_failure(*log_of)
         shown = {line.strip() for line in self.follower.last_lines(*log_of, lines=100)}
         return head if all(line.strip() in shown for line in tail.splitlines()[1:]) else message
-
-
-GONE = (errno.EPIPE, errno.EIO)
-"""Errors of writing to a reader that has gone, and to a terminal that was closed: nothing will come of trying again."""
 
 
 def launch(config: JobConfig, directory: Path) -> int:
@@ -338,6 +331,7 @@ def _kill_all(coordinator: Coordinator, work_dir: WorkDir, place: Place, display
     display.stop()
     say(f"no report was written: `elastic-launcher report {work_dir.path}` does it")
     say(coordinator.message)
+    drain()
     os._exit(ExitCode.INTERRUPTED)
 
 
@@ -350,25 +344,7 @@ def _hint_source(config: JobConfig) -> HintSource | None:
 
 def say(message: str) -> None:
     """Tells the user something about the launcher itself."""
-    with lenient(2):
-        print(f"elastic-launcher: {message}", file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def lenient(descriptor: int) -> Iterator[None]:
-    """Keeps the job running when nobody reads what it shows (``| head``), or there is no room for it.
-
-    Args:
-        descriptor: Where the block writes to: 1 or 2.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in GONE:
-            return  # what scripts write is in their own files, and what happens among the events
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, descriptor)
-        os.close(nowhere)
+    print(f"elastic-launcher: {message}", file=sys.stderr, flush=True)
 
 
 async def _train(coordinator: Coordinator, showing: Showing, hurry: Callable[..., None]) -> tuple[int, str]:

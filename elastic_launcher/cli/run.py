@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from elastic_launcher.cli.given import add_words_on_the_pod, keep_script, plain_switches
+from elastic_launcher.cli.screen import unblocked
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.engines import EngineAway
 from elastic_launcher.hints.reference import SCHEME, parse_reference
@@ -39,22 +40,27 @@ def run(**given: Any) -> None:
 
     Every optimizer step uses exactly the global batch, whatever the number of nodes.
     """
-    command = given.pop("command") or []
+    with unblocked():
+        code = _launched(given, given.pop("command") or [])
+    raise typer.Exit(int(code))
+
+
+def _launched(given: Mapping[str, Any], command: Sequence[str]) -> int:
+    """Returns the exit code, whatever happens."""
     for number in STOPS:  # until the coordinator takes signals: there is nothing to end yet
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, a shell SIGINT of what is behind `&`
             signal.signal(number, _stop)
     try:
-        code = _run(given, command)
+        return _run(given, command)
     except ConfigError as error:
-        code = _end(ExitCode.BAD_USAGE, str(error))
+        return _end(ExitCode.BAD_USAGE, str(error))
     except EngineAway as error:
-        code = _end(ExitCode.LAUNCHER_FAILED, str(error))
+        return _end(ExitCode.LAUNCHER_FAILED, str(error))
     except Exception as error:  # noqa: BLE001 - whatever it is, the exit code says that it was not the script
         traceback.print_exc()
-        code = _end(ExitCode.LAUNCHER_FAILED, f"the launcher itself failed ({type(error).__name__}: {error})")
+        return _end(ExitCode.LAUNCHER_FAILED, f"the launcher itself failed ({type(error).__name__}: {error})")
     except _Stopped as stopped:
-        code = _end(stopped.code, f"{stopped} before anything was started")
-    raise typer.Exit(int(code))
+        return _end(stopped.code, f"{stopped} before anything was started")
 
 
 def _end(code: ExitCode, message: str) -> int:

@@ -417,6 +417,7 @@ class Member:
 
 def leave(reason: str, code: int = ORPHANED) -> NoReturn:
     """Ends this process at once: other threads may be waiting for peers that will never answer."""
-    print(f"elastic-launcher: {reason}; this rank leaves", file=sys.stderr, flush=True)
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # a full disk keeps nobody here
+        print(f"elastic-launcher: {reason}; this rank leaves", file=sys.stderr, flush=True)
+        sys.stdout.flush()
     os._exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,8 +89,9 @@ class Place:
 
 
 def mark_log(place: Place) -> None:
-    """Writes the line by which the launcher knows whose lines follow in this process's log."""
-    print(
-        f"::elastic generation={place.formation.generation} rank={place.rank} world_size={place.world_size}::",
-        flush=True,
-    )
+    """Writes the line by which the launcher knows whose lines follow in this process's log, if there is room for it."""
+    with contextlib.suppress(OSError):
+        print(
+            f"::elastic generation={place.formation.generation} rank={place.rank} world_size={place.world_size}::",
+            flush=True,
+        )

@@ -129,6 +129,29 @@ def test_a_terminal_that_is_closed_ends_the_job(stage: Stage) -> None:
         processes.kill_until_none(str(stage.work_dir))
 
 
+def test_a_reader_of_the_output_that_stands_still_holds_up_neither_the_training_nor_its_end(stage: Stage) -> None:
+    command = [sys.executable, "-m", "elastic_launcher", "run", "--nodes", "2:2", "--work-dir", str(stage.work_dir)]
+    command += ["--", str(SCRIPT), "--lines=20"]
+    process = subprocess.Popen(command, cwd=stage.here, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdout is not None
+    try:
+        events = EventFollower(stage.work_dir / "events.jsonl")
+        first = events.wait("progress")
+        written = (stage.work_dir / "logs" / "1-0.log").stat().st_size
+        until(lambda: (stage.work_dir / "logs" / "1-0.log").stat().st_size > written + 200_000, "the pipe is full")
+        events.wait("progress", lambda event: event["time"] > first["time"] + 6.0)
+        assert not events.of("node_lost")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
+        assert_no_process(stage.work_dir)
+        assert b"[rank 0] ready" in process.stdout.read()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        processes.kill_until_none(str(stage.work_dir))
+
+
 @pytest.mark.parametrize(
     "moment", [pytest.param("job_started", marks=pytest.mark.thorough), "node_started", "progress"]
 )

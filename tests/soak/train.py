@@ -40,6 +40,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fault", choices=["exception", "kill", "kill worker"])
     parser.add_argument("--rank", type=int, default=1, help="which rank fails")
     parser.add_argument("--step", type=int, default=10, help="in which step; the sample over which a worker dies")
+    parser.add_argument("--lines", type=int, default=0, help="how many it prints in each step")
     parser.add_argument("--late", action="store_true", help="after the backward pass instead of before it")
     return parser.parse_args()
 
@@ -65,6 +66,7 @@ def main() -> None:
     print("ready")
     for _ in job.epochs(options.epochs):
         for x, y in loader:
+            print(f"{'.' * 100}\n" * options.lines, end="")
             fail(late=False)
             job.backward(torch.nn.functional.mse_loss(model(x), y))
             fail(late=True)

@@ -70,6 +70,9 @@ class Display:
     def feed(self, event: Event) -> None:
         pass
 
+    def script_line(self, rank: int | None, text: str) -> None:
+        pass
+
 
 def test_the_launcher_writes_it_and_says_once_where_it_can_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -25,14 +25,14 @@ def in_terminal(code: str, *arguments: str, columns: int, term: str = "xterm-256
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
         os.close(theirs)
         written = b""
-        while chunk := _read(ours):
+        while chunk := read(ours):
             written += chunk
     os.close(ours)
     assert process.returncode == 0, written.decode(errors="replace")
     return written.decode()
 
 
-def _read(terminal: int) -> bytes:
+def read(terminal: int) -> bytes:
     """Returns what was written to a terminal; nothing once the writer has ended."""
     try:
         return os.read(terminal, 4096)

@@ -124,24 +124,6 @@ display.stop()
     assert result.stdout == wanted[encoding]
 
 
-def test_nobody_who_reads_is_told_to_the_caller() -> None:
-    """Who feeds the display decides what to do then: see `launch.lenient`."""
-    code = """
-from elastic_launcher.cli.display import Display
-from elastic_launcher.config import JobConfig
-import os
-try:
-    Display(JobConfig(script="train.py")).script_line(0, "hello")
-except BrokenPipeError:
-    os._exit(7)
-"""
-    reading, writing = os.pipe()
-    os.close(reading)
-    result = subprocess.run([sys.executable, "-c", code], stdout=writing)
-    os.close(writing)
-    assert result.returncode == 7
-
-
 def rendered(story: jobs.Story, width: int) -> list[str]:
     console = Console(width=width, force_terminal=True, color_system="truecolor")
     with console.capture() as capture:

@@ -13,7 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from elastic_launcher.workdir import Layout
+from elastic_launcher.config import JobConfig
+from elastic_launcher.workdir import Layout, write_json
 from tests.support import PATIENCE
 
 
@@ -106,6 +107,8 @@ if child == 0:
     sys.exit(3)
 os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
+    config = JobConfig(script="train.py", global_batch_size=4, max_batch_per_gpu=2)
+    write_json(Layout(tmp_path).job, {"id": "forks", "config": config.to_dict()})
     with coordinator(tmp_path) as control:
         found = run(tmp_path, script, ELASTIC_CONTROL=control, ELASTIC_MEMBER="1", ELASTIC_NODE="1")
     assert found.returncode == 3, found.stderr
