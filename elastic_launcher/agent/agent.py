@@ -134,7 +134,8 @@ class Agent:
             log.send_rest()
         self._tell_ended_ranks(outbox)
         outbox.close(LAST_WORDS)
-        codes = [self._exits.get(local_rank, {}).get("exit_code") for local_rank in range(len(self._members))]
+        unknown = {"exit_code": 0 if started.returncode == 0 else None}  # a full disk took no record of it
+        codes = [self._exits.get(local_rank, unknown)["exit_code"] for local_rank in range(len(self._members))]
         # a rank may be the first to see that the launcher is gone; torchrun ends the others
         if ExitCode.STOPPED in codes:
             return ExitCode.STOPPED

@@ -6,6 +6,7 @@ it. It stays as the script's parent, because torchrun tells nobody but its own l
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -39,16 +40,27 @@ def _run_script(command: list[str], parent: int) -> None:
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        os.write(2, f"{command[0]} can't be run: {error.strerror}\n".encode())
+        _say(f"{command[0]} can't be run: {error.strerror}")
         os._exit(127)
 
 
+def _say(line: str) -> None:
+    """Writes a line into the rank's log, if there is room for it."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{line}\n".encode())
+
+
 def tell_life(**what: object) -> None:
-    """Adds a line to the node's record of what happens to its workers, which its agent follows."""
+    """Adds a line to the node's record of what happens to its workers, which its agent follows, if there is room."""
     path = f"{os.environ['ELASTIC_WORK_DIR']}/nodes/{os.environ['ELASTIC_NODE']}.lives"
-    record = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        record = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    except OSError as error:
+        return _say(f"{path} can't be written: {error.strerror}")
     try:
         os.write(record, f"{json.dumps(what)}\n".encode())
+    except OSError as error:
+        _say(f"{path} can't be written: {error.strerror}")
     finally:
         os.close(record)
 
@@ -60,7 +72,7 @@ def _record(path: str, exit_code: int | None, signal_number: int | None) -> None
             json.dump({"exit_code": exit_code, "signal": signal_number}, file)
         os.replace(draft, path)
     except OSError as error:  # a full disk: the exit code below still says it to torchrun
-        os.write(2, f"{path} can't be written: {error.strerror}\n".encode())
+        _say(f"{path} can't be written: {error.strerror}")
 
 
 def main() -> int:
@@ -87,7 +99,7 @@ def main() -> int:
     if again and round_number:  # torchrun counts for each node by itself, and torch 2.5 wants the counts to be equal
         environment["TORCHELASTIC_RESTART_COUNT"] = str(int(round_number) - 1)
     if again:  # whose lines these are, for the launcher
-        os.write(1, f"::elastic generation={round_number or 0} rank={rank} world_size={world_size}::\n".encode())
+        _say(f"::elastic generation={round_number or 0} rank={rank} world_size={world_size}::")
     script = os.fork()
     if script == 0:
         _run_script(sys.argv[1:], parent)

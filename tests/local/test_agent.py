@@ -157,6 +157,16 @@ if os.environ["LOCAL_RANK"] == "0":
         assert ours.process.poll() is None
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_where_a_full_disk_takes_no_record_of_a_ranks_end_torchrun_tells_of_it(tmp_path: Path, code: int) -> None:
+    script = (
+        f"import os, resource; resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (0, 0)); raise SystemExit({code})"
+    )
+    with node(tmp_path, script) as ours:
+        assert ours.process.wait(PATIENCE) == (1 if code else 0), ours.agent_log()
+        assert not ours.posts("rank_ended")
+
+
 @pytest.mark.quick
 def test_sigterm_is_a_notice_each_time_and_ends_nothing_by_itself(tmp_path: Path) -> None:
     with node(tmp_path, "print('up')" + WAITS) as ours:
