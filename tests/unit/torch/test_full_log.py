@@ -14,8 +14,8 @@ group: Any = type("Group", (), {"rank": 0, "world_size": 2})
 mark_log(Place(1, Formation(1, 1, "start", (1, 2)), group, 2))
 """
 LEAVE = """
-from elastic_launcher.torch.member import _leave
-_leave("the coordinator has given it up", 7)
+from elastic_launcher.torch.member import leave
+leave("the coordinator has given it up", 7)
 """
 
 
