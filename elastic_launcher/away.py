@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from itertools import chain, repeat
 
 from elastic_launcher.options import ConfigError
 
+RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0)
+"""Before the next look at what can't be read or written; the last one again and again."""
 _LASTING = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 _LASTING |= {errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL}
 _LASTING_OF_STORES = {
@@ -17,6 +21,11 @@ _LASTING_OF_STORES = {
     "NoCredentialsError",
 }
 """Names of the errors by which the libraries of stores say so."""
+
+
+def pauses() -> Iterator[float]:
+    """Returns the seconds to wait before each next look, without an end."""
+    return chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1]))
 
 
 class StoreAway(ConfigError):  # noqa: N818 - says what is the case

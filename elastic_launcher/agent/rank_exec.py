@@ -55,14 +55,12 @@ def tell_life(**what: object) -> None:
     path = f"{os.environ['ELASTIC_WORK_DIR']}/nodes/{os.environ['ELASTIC_NODE']}.lives"
     try:
         record = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    except OSError as error:
-        return _say(f"{path} can't be written: {error.strerror}")
-    try:
-        os.write(record, f"{json.dumps(what)}\n".encode())
+        try:
+            os.write(record, f"{json.dumps(what)}\n".encode())
+        finally:
+            os.close(record)
     except OSError as error:
         _say(f"{path} can't be written: {error.strerror}")
-    finally:
-        os.close(record)
 
 
 def _record(path: str, exit_code: int | None, signal_number: int | None) -> None:

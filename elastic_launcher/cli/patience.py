@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from itertools import chain, repeat
 from typing import TypeVar
 
-from elastic_launcher.away import StoreAway
+from elastic_launcher.away import StoreAway, pauses
 from elastic_launcher.config import JobConfig
-from elastic_launcher.coordinator.patience import RETRY_SECONDS
 
 Found = TypeVar("Found")
 
@@ -35,7 +33,7 @@ def patiently(
     """
     until = clock() + config.orphan_timeout
     told = ""
-    for wait in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
+    for wait in pauses():
         try:
             return look()
         except StoreAway as away:

@@ -9,9 +9,7 @@ NOTICE_GATHER_SECONDS = 0.2  # after a notice: nodes that are told to go togethe
 RESERVE_SECONDS = 2.0  # of these, for leaving
 SAVE_SECONDS = 2.0  # for a last checkpoint, where it is not known that one takes longer
 FORM_SECONDS = 1.0  # that a group takes to stand: a boundary that comes sooner is missed
-STOP_SECONDS = (
-    60.0  # that a job which is told to stop has for its last checkpoint at least, if nobody kills its launcher
-)
+STOP_SECONDS = 60.0  # that a job which is told to stop has to be saved at least, where nobody kills its launcher
 EXIT_SECONDS = 10.0  # of a launcher's own grace period, for ending its nodes (a machine takes 1 to 3 s) and itself
 RECLAIM_SECONDS = RESERVE_SECONDS + FORM_SECONDS  # at least, though its time be over: a boundary that is near serves
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from itertools import chain, repeat
 from typing import TypeVar
 
-from elastic_launcher.away import StoreAway
+from elastic_launcher.away import StoreAway, pauses
 from elastic_launcher.options import ConfigError
-
-RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0)
-"""Before the next look at what can't be read or written; the last one again and again."""
 
 Found = TypeVar("Found")
 
@@ -36,7 +32,7 @@ async def ask_again(
         ConfigError: If it could not be looked for in that time, or another error is no ``passing`` one.
     """
     until = clock() + seconds
-    for wait in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
+    for wait in pauses():
         try:
             return await asyncio.to_thread(look)
         except passing as error:

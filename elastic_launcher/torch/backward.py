@@ -67,9 +67,8 @@ class Backward:
             for parameter in session.parameters():
                 parameter.grad = None
             if micro.last and session.member is not None and not self._resizer.joining:
-                self._find_back(
-                    error, call, only, micro
-                )  # here, since what follows in the script may sum over ranks too
+                # here, since what follows in the script may sum over ranks too
+                self._find_back(error, call, only, micro)
 
     def _find_back(self, error: GroupError, call: int, only: list[torch.Tensor] | None, micro: MicroBatch) -> None:
         """Finds the peers again after a reduction that broke off: they may have completed it."""

@@ -12,11 +12,10 @@ import os
 import sys
 import time
 from functools import cached_property
-from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_launcher.away import may_pass
+from elastic_launcher.away import may_pass, pauses
 from elastic_launcher.checkpoint import CheckpointError, JobIdentity, Mark
 from elastic_launcher.checkpoint.changes import OF_SCRIPT, Resumed, step_in_epoch
 from elastic_launcher.checkpoint.files import read_manifest
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 PLACE = "ELASTIC_CHECKPOINT_DIR"
 EVERY = "ELASTIC_CHECKPOINT_EVERY"
 KEEP = "ELASTIC_KEEP_CHECKPOINTS"
-AGAIN_SECONDS = (1.0, 2.0, 5.0, 10.0)
-"""Before what could not be saved while the job stands still, or read, is tried again; the last one again and again."""
 
 
 class Checkpoints:
@@ -87,7 +84,7 @@ class Checkpoints:
         if not self._member.checkpoint:
             return
         until = time.monotonic() + self._member.orphan_timeout
-        for pause in chain(AGAIN_SECONDS, repeat(AGAIN_SECONDS[-1])):
+        for pause in pauses():
             try:
                 return self._resume_from(Path(self._member.checkpoint))
             except (OSError, WorkDirError) as error:
@@ -207,7 +204,7 @@ class Checkpoints:
         point("halt", self._session.position.step)
         self._saver.wait()
         saves = self._session.need_place("the end").rank == 0
-        for pause in chain(AGAIN_SECONDS, repeat(AGAIN_SECONDS[-1])):
+        for pause in pauses():
             self._failed = False
             if saves and whole:
                 self._save()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from elastic_launcher.checkpoint.remote import RemoteShelf
-from elastic_launcher.cli import launch, patience
+from elastic_launcher.cli import launch
 from elastic_launcher.cli.launch import Showing
 from elastic_launcher.cli.places import share_gpus
 from elastic_launcher.config import ExitCode, JobConfig
@@ -93,7 +93,7 @@ class Stale:
 
 def shut(monkeypatch: pytest.MonkeyPatch, volume: Stale) -> None:
     monkeypatch.setattr(Path, "mkdir", lambda path, **options: volume.mkdir(path, **options))
-    monkeypatch.setattr(patience, "RETRY_SECONDS", (0.01,))
+    monkeypatch.setattr("elastic_launcher.away.RETRY_SECONDS", (0.01,))
 
 
 def test_in_a_cluster_a_volume_that_is_away_is_asked_for_again(

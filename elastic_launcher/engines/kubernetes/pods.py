@@ -300,9 +300,8 @@ def _failed_init(pod: Document) -> str:
         ended = (status.get("state") or {}).get("terminated") or {}
         if ended.get("exitCode"):
             why = one_line(ended.get("message", "")) or ended.get("reason", "")
-            return f"its init container {status.get('name', '')} failed with {ended['exitCode']}: {why}".removesuffix(
-                ": "
-            )
+            said = f"its init container {status.get('name', '')} failed with {ended['exitCode']}: {why}"
+            return said.removesuffix(": ")
     return ""
 
 

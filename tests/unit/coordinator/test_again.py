@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.config import JobConfig
-from elastic_launcher.coordinator import patience
 from elastic_launcher.coordinator.again import Again, CannotBeginAgain
 from elastic_launcher.coordinator.origin import Origin
 from elastic_launcher.coordinator.state import Rules, State
@@ -36,7 +35,7 @@ class Disk:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "RETRY_SECONDS", (0.0,))
+    monkeypatch.setattr("elastic_launcher.away.RETRY_SECONDS", (0.0,))
 
 
 def test_what_can_be_read_later_is_gone_on_from(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from elastic_launcher.away import StoreAway
 from elastic_launcher.checkpoint import landmark
 from elastic_launcher.checkpoint.landmark import Landmark
 from elastic_launcher.config import ExitCode, JobConfig
-from elastic_launcher.coordinator import patience
 from elastic_launcher.coordinator.coordinator import Coordinator
 from elastic_launcher.coordinator.node_files import NodeFiles
 from elastic_launcher.coordinator.where import Home
@@ -31,7 +30,7 @@ CONFIG = JobConfig(script="train.py", work_dir="job", orphan_timeout=30.0)
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "RETRY_SECONDS", (0.02,))
+    monkeypatch.setattr("elastic_launcher.away.RETRY_SECONDS", (0.02,))
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, codes: Iterator[int]) -> None:
