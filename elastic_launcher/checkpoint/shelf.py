@@ -85,7 +85,10 @@ class LocalShelf:
 
     def kept(self) -> str:
         """Says in words what was saved last."""
-        return folder.kept(self._path)
+        try:
+            return folder.kept(self._path)
+        except OSError as error:
+            return f"what is saved can't be read: {error}"
 
 
 def open_shelf(place: str | None, default: Path, job: str = "") -> Shelf:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 PLACE = "ELASTIC_CHECKPOINT_DIR"
 EVERY = "ELASTIC_CHECKPOINT_EVERY"
 KEEP = "ELASTIC_KEEP_CHECKPOINTS"
+JOB = "TORCHELASTIC_RUN_ID"  # torchrun's name for it
 
 
 class Checkpoints:
@@ -53,7 +54,7 @@ class Checkpoints:
         self._member = member
         self._work_dir = work_dir
         self._period = read_period(every) if every else Period()
-        self._shelf = open_shelf(os.environ.get(PLACE), Layout(work_dir).checkpoints, read_job(work_dir)[0])
+        self._shelf = open_shelf(os.environ.get(PLACE), Layout(work_dir).checkpoints, os.environ[JOB])
         self._saver = Saver(self._shelf, int(os.environ.get(KEEP, "2")), self._tell_saved, self._tell_failed)
         self._fingerprint: dict[str, Any] = {}
         self._asked = False

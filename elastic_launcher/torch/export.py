@@ -39,6 +39,8 @@ def export(folder: Path, manifest: Manifest, path: Path) -> None:
         with open(draft, "wb") as file:
             torch.save(document, file)
         draft.replace(path)
+    except RuntimeError as error:  # torch's writer, where the disk takes no more
+        raise OSError(str(error.__context__ or error)) from error
     finally:
         draft.unlink(missing_ok=True)
 
@@ -62,8 +64,8 @@ def export_dcp(folder: Path, manifest: Manifest, path: Path) -> None:
             warnings.simplefilter("ignore")  # that it saves in one process is the intent
             save(document, checkpoint_id=draft)
         draft.replace(path)
-    except CheckpointException as error:  # what went wrong in its writers
-        raise OSError(str(error)) from error
+    except CheckpointException as error:  # what went wrong in its writers; its own words are a traceback
+        raise OSError("; ".join(str(what) for what, _ in error.failures.values())) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

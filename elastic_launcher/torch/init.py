@@ -15,6 +15,7 @@ from elastic_launcher.torch.group import build_group, group_from_store
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.launch import choose_device, read_batch, read_launch
 from elastic_launcher.torch.member import Member
+from elastic_launcher.torch.output import spare_output
 from elastic_launcher.torch.place import Formation, Place
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.state import TrainingState
@@ -48,6 +49,7 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | None = N
     _is_rank = launch.control is not None or launch.torchrun
     member = None
     if launch.control is not None:
+        spare_output()
         member = Member(launch, device, float(os.environ.get(ORPHAN_TIMEOUT, "60")))
     session = Session(
         batch, largest, seed, device, launch, member, ModelBuffers(), TrainingState([], [], [], [], {}, {})

@@ -225,9 +225,7 @@ class Member:
             try:
                 self._ask_for_orders()
             except Exception as error:  # noqa: BLE001 - no thread can be started, say
-                with contextlib.suppress(OSError):  # of a full disk
-                    what = f"an order could not be followed ({type(error).__name__}: {error})"
-                    print(f"elastic-launcher: {what}", file=sys.stderr, flush=True)
+                _say(f"an order could not be followed ({type(error).__name__}: {error})")
                 time.sleep(RETRY_SECONDS)
 
     def _ask_for_orders(self) -> None:
@@ -280,10 +278,7 @@ class Member:
         silence = self._contact.silence()
         if silence > self.orphan_timeout:
             default = Layout(Path(os.environ["ELASTIC_WORK_DIR"])).checkpoints
-            try:
-                saved = open_shelf(os.environ.get("ELASTIC_CHECKPOINT_DIR"), default).kept()
-            except OSError as error:
-                saved = f"what is saved can't be read: {error}"
+            saved = open_shelf(os.environ.get("ELASTIC_CHECKPOINT_DIR"), default).kept()
             leave(f"the launcher has not been heard of for {self.orphan_timeout:g} s; {saved}")
         if silence > self.orphan_timeout / 2 and not self._alone:
             self._alone = self.save_wanted = True  # before this rank, or its agent, leaves
@@ -400,24 +395,39 @@ class Member:
             told = [r for r in batch if r is not None and r["kind"]]
             while told:
                 try:
-                    self._client.post(f"/v1/members/{self.number}/reports", {"reports": told, "term": self.term})
-                    break
-                except ControlUnreachable:
-                    self._consider_leaving()
-                except ControlRefused as refusal:
-                    if refusal.term is not None:
-                        self._introduce(refusal)
-                        continue
-                    print(f"elastic-launcher: the coordinator refused a report: {refusal}", file=sys.stderr, flush=True)
-                    break
+                    if self._tell(told):
+                        break
+                except Exception as error:  # noqa: BLE001 - no thread can be started, say
+                    _say(f"a report could not be told ({type(error).__name__}: {error}); that is tried again")
+                    time.sleep(RETRY_SECONDS)
             for item in batch:
                 if item is not None and not item["kind"]:
                     item["event"].set()
 
+    def _tell(self, told: list[dict[str, Any]]) -> bool:
+        """Tells the coordinator once; returns whether it has taken or refused it."""
+        try:
+            self._client.post(f"/v1/members/{self.number}/reports", {"reports": told, "term": self.term})
+            return True
+        except ControlUnreachable:
+            self._consider_leaving()
+        except ControlRefused as refusal:
+            if refusal.term is None:
+                _say(f"the coordinator refused a report: {refusal}")
+                return True
+            self._introduce(refusal)
+        return False
+
 
 def leave(reason: str, code: int = ORPHANED) -> NoReturn:
     """Ends this process at once: other threads may be waiting for peers that will never answer."""
-    with contextlib.suppress(OSError):  # a full disk keeps nobody here
-        print(f"elastic-launcher: {reason}; this rank leaves", file=sys.stderr, flush=True)
+    _say(f"{reason}; this rank leaves")
+    with contextlib.suppress(OSError):
         sys.stdout.flush()
     os._exit(code)
+
+
+def _say(line: str) -> None:
+    """Writes a line into the rank's log; a full disk keeps nobody here."""
+    with contextlib.suppress(OSError):
+        print(f"elastic-launcher: {line}", file=sys.stderr, flush=True)

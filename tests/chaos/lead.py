@@ -103,7 +103,16 @@ class Lead:
         before = len(self._formed())
         self._lead(faults=faults)
         self._await(lambda: len(self._formed()) > before, "another generation")
+        if act.then:
+            self._see_giver_go(ranks[-1])
         self._settle(gone={ranks[-1].node} if act.then else ())
+
+    def _see_giver_go(self, giver: Rank) -> None:
+        """Has a rank go that is to die as it gives its state, also where no other rank lacks it."""
+        self._lead(hold=1)
+        self._await((self.folder / f"at-{self._number}.json").exists, "a step of the next generation")
+        if giver.node not in self._nodes_of(*GONE):  # nobody had got ahead of the break
+            self._lead(faults=[("kill", "micro-batch", giver)])
 
     def _notice(self, act: Act) -> None:
         ranks = [self.rank(seat) for seat in act.hit]

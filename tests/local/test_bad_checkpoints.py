@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.test_checkpoint import LONG, Stage
+from tests.support import until
 from tests.unit.checkpoint.checkpoints import JOB, save
 
 
@@ -79,6 +82,25 @@ def test_a_disk_that_is_full_stops_nothing_and_is_tried_again(tmp_path: Path, fu
         stage.wait_steps(job, 5)
         (full_disk / "filler").unlink()
         assert job.events.wait("checkpoint_saved", timeout=LONG)["path"].startswith(str(full_disk))
+        stage.finish(job)
+    stage.assert_like_plain(job.events.all(), 5)
+
+
+def test_a_full_work_directory_ends_no_training_not_even_one_that_prints(tmp_path: Path, full_disk: Path) -> None:
+    """A rank is lost meanwhile, and its node is replaced when there is room."""
+    stage = Stage(tmp_path, prints=True)
+    stage.work_dir = full_disk / "job"
+    (full_disk / "filler").unlink()
+    with stage.run(2, 5, "--checkpoint-every", "1h") as job:
+        stage.wait_steps(job, 5)
+        rank = int(next(tmp_path.glob("ledger-2-*")).stem.rpartition("-")[2])
+        with contextlib.suppress(OSError), open(full_disk / "filler", "wb", buffering=0) as filler:
+            while filler.write(bytes(512)):
+                pass
+        os.kill(rank, signal.SIGKILL)
+        written = sum(path.stat().st_size for path in tmp_path.glob("ledger-*"))
+        until(lambda: sum(path.stat().st_size for path in tmp_path.glob("ledger-*")) > written + 20_000, "steps", LONG)
+        (full_disk / "filler").unlink()
         stage.finish(job)
     stage.assert_like_plain(job.events.all(), 5)
 

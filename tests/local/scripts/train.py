@@ -30,6 +30,7 @@ KEYS: dict[str, Any] = {
     "batch": 24,
     "micro": 5,  # None: the launcher says it
     "epochs": 100_000,
+    "prints": False,  # whether it says each micro-batch, in a long line
     "pace": 0.0,  # seconds that each micro-batch takes at least, so that the test has time to act
     "workers": 0,
     "norm": False,  # whether the model has batch norm
@@ -205,6 +206,8 @@ def main() -> None:
                     "before": digest(plain, optimizer),
                 }
                 ledger.write(json.dumps({"begun": True, **row}) + "\n")
+                if OPTIONS["prints"]:
+                    print(f"a micro-batch of step {job.step}".ljust(500), flush=True)
                 loss = fault(job, functional.cross_entropy(model(x), y), optimizer)
                 job.backward(loss)
                 norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)

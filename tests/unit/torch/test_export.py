@@ -12,8 +12,10 @@ import torch
 from tests.unit.torch.test_saving import Outcome, flat, training
 
 
-def command(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    arguments = [sys.executable, "-m", "elastic_launcher", "checkpoint", *map(str, words)]
+def command(*words: str | Path, most: int | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs the command; no file takes more than ``most`` bytes."""
+    limit = [] if most is None else ["prlimit", f"--fsize={most}"]
+    arguments = [*limit, sys.executable, "-m", "elastic_launcher", "checkpoint", *map(str, words)]
     return subprocess.run(arguments, capture_output=True, text=True)
 
 
@@ -33,6 +35,16 @@ def test_an_export_holds_what_was_saved(tmp_path: Path) -> None:
     assert flat(optimizer["state"]["embedding.weight"]) == flat(theirs)
     other = training()
     other.models[0].load_state_dict(found["model"])
+
+
+@pytest.mark.parametrize("form", ["torch", "dcp"])
+def test_a_disk_that_takes_no_more_is_said(tmp_path: Path, form: str) -> None:
+    (tmp_path / "events.jsonl").touch()
+    Outcome(tmp_path / "checkpoints").save(training(3))
+    done = command("export", tmp_path, "--to", tmp_path / "model", "--format", form, most=700)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert f"{tmp_path}/model can't be written: " in done.stderr and "File too large" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "events.jsonl"]
 
 
 def test_the_distributed_form_is_read_by_a_plain_process(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""What the library writes into its rank's log ends nothing where the disk is full."""
+"""What the library and the script write into their rank's log ends nothing where the disk is full."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -17,11 +18,47 @@ LEAVE = """
 from elastic_launcher.torch.member import leave
 leave("the coordinator has given it up", 7)
 """
+PRINT = """
+import sys
+from elastic_launcher.torch.output import spare_output
+spare_output()
+print("loss", 0.5)
+print("loss", 0.4, flush=True)
+print("a warning", file=sys.stderr)
+"""
 
 
-@pytest.mark.parametrize(("code", "after"), [(MARK, 3), (LEAVE, 7)], ids=["a mark", "a farewell"])
+@pytest.mark.parametrize(
+    ("code", "after"), [(MARK, 3), (LEAVE, 7), (PRINT, 3)], ids=["a mark", "a farewell", "a print of the script's"]
+)
 def test_a_full_disk_ends_nothing_and_keeps_nobody(code: str, after: int) -> None:
     text = f"import os\n{code}\nos._exit(3)"
     with open("/dev/full", "wb") as full:
         ended = subprocess.run([sys.executable, "-c", text], stdout=full, stderr=full)
     assert ended.returncode == after
+
+
+def test_what_there_is_room_for_is_printed_in_order() -> None:
+    text = f"print('before')\n{PRINT}\nprint('\u00fc', end='')"
+    ended = subprocess.run([sys.executable, "-X", "utf8", "-c", text], capture_output=True)
+    assert (ended.returncode, ended.stdout.decode(), ended.stderr) == (
+        0,
+        "before\nloss 0.5\nloss 0.4\n\u00fc",
+        b"a warning\n",
+    )
+
+
+def test_a_reader_who_has_gone_is_still_told_to_the_script() -> None:
+    """Nothing but a disk's refusal is kept from it."""
+    text = f"{PRINT}\nprint('more')"
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run([sys.executable, "-c", text], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert ended.returncode != 0 and "BrokenPipeError" in ended.stderr
+
+
+def test_a_stream_of_the_scripts_own_stays() -> None:
+    text = f"import io, sys\nsys.stdout = mine = io.StringIO()\n{PRINT}\nsys.exit(mine.getvalue())"
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert ended.stderr == "a warning\nloss 0.5\nloss 0.4\n\n"

@@ -86,6 +86,24 @@ def test_an_order_that_fails_is_said_and_those_after_it_are_followed(tmp_path: P
     assert "elastic-launcher: an order could not be followed (KeyError: 'formation')" in found.stderr
 
 
+def test_a_report_that_can_not_be_told_at_once_is_told_later(tmp_path: Path) -> None:
+    then = """
+post, failures = member._client.post, [RuntimeError("can't start new thread")]
+def fails_once(*arguments):
+    if failures:
+        raise failures.pop()
+    return post(*arguments)
+member._client.post = fails_once
+member.report("log", step=1)
+member.flush()
+print("told")
+"""
+    with coordinator(tmp_path) as control:
+        found = play(tmp_path, control, 60.0, then)
+    assert (found.returncode, found.stdout) == (0, "told\n"), found.stderr
+    assert "a report could not be told (RuntimeError: can't start new thread); that is tried again" in found.stderr
+
+
 def test_who_leaves_says_that_the_disk_does_not_tell_what_is_saved(tmp_path: Path) -> None:
     """A file's name that the system takes for too long stands in for a disk that answers with an error."""
     checkpoints = Layout(tmp_path).checkpoints
@@ -109,6 +127,7 @@ os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     config = JobConfig(script="train.py", global_batch_size=4, max_batch_per_gpu=2)
     write_json(Layout(tmp_path).job, {"id": "forks", "config": config.to_dict()})
+    rank = {"ELASTIC_MEMBER": "1", "ELASTIC_NODE": "1", "TORCHELASTIC_RUN_ID": "forks"}
     with coordinator(tmp_path) as control:
-        found = run(tmp_path, script, ELASTIC_CONTROL=control, ELASTIC_MEMBER="1", ELASTIC_NODE="1")
+        found = run(tmp_path, script, ELASTIC_CONTROL=control, **rank)
     assert found.returncode == 3, found.stderr

@@ -81,6 +81,11 @@ class Rank:
         return until(lambda: [one for one in self.member.told if one["step"] == step], "it tells of it")
 
 
+@pytest.fixture(autouse=True)
+def told_by_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
+
+
 def test_a_copy_for_which_there_is_no_memory_is_told_and_tried_again_later(tmp_path: Path) -> None:
     rank = Rank(tmp_path)
     rank.train(20)
@@ -101,6 +106,7 @@ def test_a_job_file_that_can_not_be_read_any_more_stops_no_save(tmp_path: Path) 
 def test_a_job_file_that_can_not_be_read_yet_is_told_and_tried_again_later(tmp_path: Path) -> None:
     rank = Rank(tmp_path)
     aside = rank.layout.job.rename(tmp_path / "aside")
+    rank.checkpoints = rank.session.checkpoints = Checkpoints(rank.session, rank.member, tmp_path)
     rank.train(20)
     (told,) = rank.save(20)
     assert told["kind"] == "save_failed" and "job.json" in told["message"], told

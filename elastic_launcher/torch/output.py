@@ -1,0 +1,38 @@
+"""What a rank prints where its log takes no more: that lies in the work directory, whose disk may be full."""
+
+from __future__ import annotations
+
+import errno
+import io
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE})
+
+
+class _Log(io.FileIO):
+    """A file that leaves out what its disk does not take."""
+
+    def write(self, data: Buffer, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            return memoryview(data).nbytes
+
+
+def spare_output() -> None:
+    """Has a print that the disk refuses leave out its text, where it would raise OSError in the script.
+
+    A stream that the script has replaced by its own is left as it is.
+    """
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        stream: Any = getattr(sys, name)
+        if type(stream) is io.TextIOWrapper and stream.fileno() == descriptor:
+            stream.flush()
+            log = _Log(descriptor, "w", closefd=False)
+            setattr(sys, name, io.TextIOWrapper(log, stream.encoding, stream.errors, write_through=True))
