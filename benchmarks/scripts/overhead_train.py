@@ -1,6 +1,7 @@
 """Trains one model twice in the same processes, in alternating blocks of steps: with a job, and with hand-written DDP.
 
-Arguments: model (small or large), accumulation, blocks, file for the times, which side stands in for ours (job or ddp).
+Arguments: model (small or large), accumulation, blocks, file for the times, which side stands in for ours (job or ddp),
+world size.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torch.utils.data import TensorDataset
 import elastic_launcher.torch as elastic
 
 MODEL, ACCUMULATION, BLOCKS, OUT, SIDE = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5]
-BLOCK_STEPS, WARM_BLOCKS, WORLD = 10, 3, 2
+BLOCK_STEPS, WARM_BLOCKS, WORLD = 10, 3, int(sys.argv[6])
 FEATURES = 64 if MODEL == "small" else 1024
 MICRO = 64 if MODEL == "small" else 32
 BATCH = MICRO * ACCUMULATION * WORLD
@@ -57,9 +58,10 @@ class Peer:
     def __init__(self, rank: int, x: torch.Tensor, y: torch.Tensor) -> None:
         store = dist.FileStore(str(OUT) + f".store{ACCUMULATION}", WORLD)
         if not dist.is_initialized():
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
+            backend = "nccl" if x.is_cuda else "gloo"
+            dist.init_process_group(backend, store=store, rank=rank, world_size=WORLD)
         self.model = DistributedDataParallel(
-            build(), gradient_as_bucket_view=True, static_graph=True, broadcast_buffers=False
+            build().to(x.device), gradient_as_bucket_view=True, static_graph=True, broadcast_buffers=False
         )
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, foreach=True)
         self.x, self.y, self.rank, self.at, self.fresh = x, y, rank, 0, True
@@ -81,10 +83,17 @@ class Peer:
         self.at, self.fresh = self.at + BATCH, False
 
 
+def seconds_since(start: float) -> float:
+    """Returns the time until all that was begun is done, on a GPU too."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
 def main() -> None:
     job = elastic.init(BATCH, MICRO)
-    x, y = data(BATCH * 64)
-    model = build()
+    x, y = (tensor.to(job.device) for tensor in data(BATCH * 64))
+    model = build().to(job.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
     model, optimizer = job.prepare(model, optimizer)
     loader = job.dataloader(TensorDataset(x, y), shuffle=True, seed=7)
@@ -97,7 +106,7 @@ def main() -> None:
         start = time.perf_counter()
         for _ in range(BLOCK_STEPS):
             which.step()
-        return time.perf_counter() - start
+        return seconds_since(start)
 
     for _ in job.epochs(1_000_000):
         for bx, by in loader:
@@ -113,7 +122,7 @@ def main() -> None:
             done += 1
             if done % BLOCK_STEPS:
                 continue
-            ours = time.perf_counter() - began if SIDE == "job" else timed(other)
+            ours = seconds_since(began) if SIDE == "job" else timed(other)
             theirs = timed(peer)
             if began and done > WARM_BLOCKS * BLOCK_STEPS:
                 times.append((ours, theirs))
