@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from elastic_launcher.kube.api import Api, ApiError
+from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError
 from elastic_launcher.kube.login import log_in
-from tests.cluster.spaces import PATIENCE, is_there
+from tests.cluster.spaces import PATIENCE
 
 KINDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WORKFLOW_KIND: dict[str, Any] = {
@@ -54,12 +54,23 @@ def workflows_known() -> Iterator[None]:
 
 
 async def _make_known() -> bool:
-    """Returns whether they were not known before."""
-    async with Api(log_in()) as api:
-        if await is_there(api, _KIND):
-            return False
+    """Returns whether they were not known before; a kind that another test has just deleted is waited for."""
+    async with Api(log_in()) as api, asyncio.timeout(PATIENCE):
+        while (found := await _find(api)) is not None:
+            if "deletionTimestamp" not in found["metadata"]:
+                return False
+            await asyncio.sleep(0.1)
         await api.request("POST", KINDS, WORKFLOW_KIND)
         return True
+
+
+async def _find(api: Api) -> dict[str, Any] | None:
+    try:
+        return await api.request("GET", _KIND)
+    except ApiError as error:
+        if error.status != NOT_FOUND:
+            raise
+        return None
 
 
 async def _wait_until_served() -> None:
