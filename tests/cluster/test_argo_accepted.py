@@ -64,7 +64,7 @@ TABLES = (workflow_cases, retry_cases, pod_cases, launcher_cases)
 CASES = [case for table in TABLES for case in table.CASES if case.rule not in OF_FILES]
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def argo() -> Iterator[None]:
     with argo_known(), made("namespace", NAMESPACE):
         yield
@@ -88,11 +88,13 @@ def test_every_rule_has_a_verdict() -> None:
     assert {case.rule for case in CASES} == REFUSED | DROPPED | {NAME} | LET_THROUGH
 
 
+@pytest.mark.usefixtures("argo")
 @pytest.mark.parametrize("file", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_the_server_takes_what_is_shipped_as_it_is_written(file: Path) -> None:
     assert not refusal("--validate=strict", f"--namespace={NAMESPACE}", stdin=file.read_text())
 
 
+@pytest.mark.usefixtures("argo")
 @pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES, ids=[f"{index}-{case.rule}" for index, case in enumerate(CASES)])
 def test_the_server_says_of_a_mistake_what_is_said_of_its_rule(case: Case) -> None:
@@ -102,6 +104,7 @@ def test_the_server_says_of_a_mistake_what_is_said_of_its_rule(case: Case) -> No
         assert bool(refused) == (wanted not in ("strict", strictness)), (strictness, refused)
 
 
+@pytest.mark.usefixtures("argo")
 @pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES, ids=[f"{index}-{case.rule}" for index, case in enumerate(CASES)])
 def test_the_server_takes_what_the_linter_finds_clean(case: Case) -> None:
