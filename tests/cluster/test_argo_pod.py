@@ -68,9 +68,9 @@ def test_a_step_trains_through_an_edit_and_a_deleted_attempt_to_its_end(stage: S
 
     first = step_pod(given, owner, 0)
     stage.apply(first)
-    formed(stage, 2, 0)
+    formed(stage, 2, 0, LONG)
     stage.allow(3)
-    formed(stage, 3, 1)
+    formed(stage, 3, 1, LONG)
 
     before, pids = stage.uids(), processes(stage)
     stage.delete("pod", first["metadata"]["name"])
