@@ -92,7 +92,7 @@ class ClusterPlace:
         """Returns the nodes that the cluster has of this job, and follows them from now on."""
         with refusals():
             self._found = self._cluster.find()
-            self._cluster.adopt(self._found)
+            self.remarks = [*self.remarks, *self._cluster.adopt(self._found)]
         return self._found
 
     def living(self) -> Collection[int]:

@@ -56,13 +56,16 @@ class KubernetesEngine:
         """
         return self._call(self._fleet.used())
 
-    def adopt(self, found: Sequence[NodeSpec]) -> None:
+    def adopt(self, found: Sequence[NodeSpec]) -> list[str]:
         """Takes nodes for its own that an earlier launcher has started, and ends what is left of others.
+
+        Returns:
+            What is to be told of these, a line each.
 
         Raises:
             OSError: If the cluster can't be asked.
         """
-        self._call(self._fleet.adopt(found))
+        return self._call(self._fleet.adopt(found))
 
     def start(self, spec: NodeSpec) -> None:
         """Makes a node's Job; whether and where its pod starts is told by ``standings``.

@@ -99,13 +99,20 @@ class Fleet:
         found = [spec_of(one) for path in (self._jobs, self._pods) for one in (await self._list(path)).values()]
         return [spec for spec in found if spec is not None]
 
-    async def adopt(self, specs: Sequence[NodeSpec]) -> None:
-        """Takes nodes for its own that an earlier launcher has started, and deletes the Jobs of all others."""
+    async def adopt(self, specs: Sequence[NodeSpec]) -> list[str]:
+        """Takes nodes for its own that an earlier launcher has started, and deletes the Jobs of all others.
+
+        Returns:
+            A line for each of those that may have run, and of which nobody can tell any more what they are.
+        """
         found = await self._read()
         self._tracks |= {spec.node: found.get(spec.node) or Track(spec) for spec in specs}
-        for node in found.keys() - self._tracks.keys():
+        unknown = found.keys() - self._tracks.keys()
+        for node in unknown:
             await self._delete_job(node)
         await self._settle()
+        unreadable = [self._plan.names.node(node) for node in sorted(unknown) if found[node] is None]
+        return [f"Job {name} does not say any more what node it was made for: it is deleted" for name in unreadable]
 
     async def start(self, spec: NodeSpec) -> None:
         """Makes a node's Job; where that is forbidden for now, such as by a quota, the node waits until it is not.

@@ -352,7 +352,7 @@ class Holding(Refusing):
         return found | {"items": self.jobs} if method == "GET" and path.endswith("/jobs") else found
 
 
-def test_a_node_that_others_have_made_unreadable_is_ended_and_ends_nothing_else() -> None:
+def test_a_node_that_others_have_made_unreadable_is_ended_and_named_and_ends_nothing_else() -> None:
     known, stripped, spoilt = (node_job(plan(template()), NodeSpec(node, node, 1)) for node in (1, 2, 3))
     del stripped["metadata"]["annotations"]
     for metadata in (spoilt["metadata"], spoilt["spec"]["template"]["metadata"]):
@@ -363,7 +363,8 @@ def test_a_node_that_others_have_made_unreadable_is_ended_and_ends_nothing_else(
         async with following(api) as fleet:
             found = await fleet.find()
             assert found == await fleet.used() == [NodeSpec(1, 1, 1), NodeSpec(2, 2, 1)]
-            await fleet.adopt(found)
+            (said,) = await fleet.adopt(found)
             assert (sorted(fleet.standings()), api.deleted) == ([1, 2], ["digits-x-3"])
+            assert said.startswith("Job digits-x-3 does not say any more what node it was made for")
 
     asyncio.run(steps())
