@@ -101,12 +101,7 @@ class Conductor(Lead):
 
     def _everything(self, act: Act) -> None:
         rank = self.rank(act.hit[0])
-        for _ in range(self._schedule.every):  # one that is due while the writer is busy comes a step later
-            if self._saved() >= self._step - self._schedule.every:
-                break
-            self._hold(1, "another step")
-        since = self._step - self._schedule.every
-        self._await(lambda: self._saved() >= since, f"a checkpoint of step {since} or later, held at {self._step}")
+        self._await(self._saved_lately, "a checkpoint that is no more than a period old")
         self._lead(faults=[("freeze", act.moment, rank)], save=act.moment == SAVING)
         self._await(lambda: _stopped(rank), "the moment at which everything is killed")
         self.launcher.process.kill()
@@ -118,6 +113,12 @@ class Conductor(Lead):
         resumed = self._of("job_started")[-1].get("resumed_step", 0)
         assert resumed >= saved, f"step {saved} was saved, and the job went on from step {resumed}"
         assert "is damaged" not in self.launcher.stderr, self.launcher.stderr
+
+    def _saved_lately(self) -> bool:
+        """Returns whether a checkpoint is a period old at most; a step more starts one that a busy writer held up."""
+        if self._saved() < self._step - self._schedule.every:
+            self._hold(1, "another step")
+        return self._saved() >= self._step - self._schedule.every
 
     def _relaunch(self) -> None:
         """Starts another launcher, which adopts the job or goes on from its last checkpoint, and awaits that."""
