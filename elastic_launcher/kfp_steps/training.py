@@ -18,10 +18,8 @@ from elastic_launcher.config import RETRIED, ExitCode, JobConfig
 from elastic_launcher.engines.kubernetes.identity import job_id_of
 from elastic_launcher.engines.kubernetes.template import node_container
 from elastic_launcher.engines.machine import gpus
-from elastic_launcher.kfp_steps.own_pod import image_of, own_pod, run_of
 from elastic_launcher.kfp_steps.release import CHOICES as RELEASES
 from elastic_launcher.kfp_steps.release import ended_by_shrink
-from elastic_launcher.kfp_steps.task_config import gpus_of, mounts_of, nodes_template
 from elastic_launcher.kfp_steps.travel import FIX, Meeting, fetch, model_place, read_beside, send
 from elastic_launcher.options import OPTIONS, ConfigError
 from elastic_launcher.step import Companion, StepFailed, Trained, left_behind, say, train, what_to_run
@@ -121,6 +119,10 @@ def _here(given: Mapping[str, Any], options: dict[str, object]) -> _Run:
 
 def _distributed(given: Mapping[str, Any]) -> _Run:
     """Nodes are pods, made of what the author has set on the task; the step's own pod is the coordinator's."""
+    # both load an HTTP client, for which a step whose nodes are processes need not wait
+    from elastic_launcher.kfp_steps.own_pod import image_of, own_pod, run_of
+    from elastic_launcher.kfp_steps.task_config import gpus_of, mounts_of, nodes_template
+
     options = _options(given)
     task = given["task_config"]
     resource, asked = gpus_of(task.resources, given["gpu_resource"])

@@ -26,6 +26,8 @@ _NUMBERS = ("NUMBER_INTEGER", "NUMBER_DOUBLE")
 _CHANNEL = re.compile(r"\{\{\$\.inputs\.parameters\[[\"']([^\"']+)[\"']\]\}\}")
 _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)s")
 _RANKS = "nproc_per_node"
+_ITEM_KEY = "-subvar-"
+"""In the name that the SDK gives to ``item.key`` of a loop: ``pipelinechannel--rows-Output-loop-item-subvar-key``."""
 
 
 def is_pipeline(document: Node) -> bool:
@@ -66,6 +68,7 @@ def check_pipeline(document: Node) -> Iterator[Finding]:
         yield from _passthroughs(component)
     for task in _tasks(document):
         yield from _accelerator(document, task)
+        yield from _item_keys(document, task)
         if task.function in UNCACHED:
             yield from _caching(task)
         if task.function in STEPS or _holds_step(document, task.component, set()):
@@ -113,6 +116,28 @@ def _accelerator(document: Node, task: _Task) -> Iterator[Finding]:
         reason = f"its GPU limit comes from a {kind}: the pod gets no GPU at all, and the run is green"
         fix = "let it come from a str: a parameter or an output that is declared so"
         yield finding("accelerator-channel", task.node.at("inputs", "parameters", channel[1]), reason, fix)
+
+
+def _item_keys(document: Node, task: _Task) -> Iterator[Finding]:
+    """Finds keys of a loop's item that the SDK has sought where nothing has them: it never takes them out of the item.
+
+    What is right names the item and takes the key out of it with a ``parameterExpressionSelector``.
+    """
+    for given in task.node.at("inputs", "parameters").fields.values():
+        output = given.at("taskOutputParameter")
+        if output.there:
+            producer = task.around.at("dag", "tasks", output.at("producerTask").text, "componentRef", "name").text
+            asked, has = output.at("outputParameterKey").text, document.at("components", producer, "outputDefinitions")
+        else:
+            asked, has = given.at("componentInputParameter").text, task.around.at("inputDefinitions")
+        if _ITEM_KEY in asked and not has.at("parameters", asked).there:
+            key = asked.rpartition(_ITEM_KEY)[2]
+            reason = (
+                f"the loop's item.{key} stands inside a text, a list or a dict: there the SDK names what neither the "
+                f"item nor a task has, {asked}, and a driver finds nothing of that name"
+            )
+            fix = f"give item.{key} as an argument by itself, or loop over items that are wanted whole"
+            yield finding("loop-item-key", given, reason, fix)
 
 
 def _type_of(document: Node, task: _Task, name: str) -> str:

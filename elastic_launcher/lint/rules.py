@@ -59,6 +59,7 @@ RULES: dict[str, Severity] = {
     # Compiled pipelines
     "passthrough-argument": "error",
     "accelerator-channel": "error",
+    "loop-item-key": "error",
     "caching": "warning",
     "retry-deadline": "warning",
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,7 @@ from elastic_launcher.engines.kubernetes.identity import Names, job_id_of, owner
 from elastic_launcher.engines.kubernetes.job import node_job
 from elastic_launcher.engines.kubernetes.plan import given_template, make_plan
 from elastic_launcher.engines.kubernetes.settle import Site
-from elastic_launcher.kfp_steps import training
+from elastic_launcher.kfp_steps import own_pod, training
 from elastic_launcher.kfp_steps.release import ended_by_shrink
 from elastic_launcher.options import command_line
 from elastic_launcher.step import StepFailed, Trained
@@ -46,7 +48,7 @@ class Step:
         self.writes = {"": "weights"}
         self.pod = bodies.pod()
         monkeypatch.setattr(training, "train", self._train)
-        monkeypatch.setattr(training, "own_pod", lambda: self.pod)
+        monkeypatch.setattr(own_pod, "own_pod", lambda: self.pod)
         monkeypatch.setattr(training, "gpus", lambda: ["0", "1", "2"])
 
     def _train(self, **asked: Any) -> Trained:
@@ -91,6 +93,12 @@ def test_outputs_are_what_the_run_has_left(step: Step) -> None:
     assert step.given["metrics"].metadata == NUMBERS
     assert Path(step.given["timeline"].path).read_text() == "<html>timeline</html>"
     assert Path(step.given["summary"].path).read_text() == "# summary"
+
+
+def test_a_step_without_pods_waits_for_no_http_client() -> None:
+    code = "import sys; import elastic_launcher.kfp_steps.training; print('aiohttp' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
 
 
 def test_the_summary_is_in_the_log_too(step: Step, capsys: pytest.CaptureFixture[str]) -> None:

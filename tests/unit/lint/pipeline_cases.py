@@ -111,7 +111,84 @@ def nested(policy: str) -> str:
     return f"components:\n  comp-inner:\n{indent(tasks, '  ')}{inner[0].removeprefix('components:')}{outer}"
 
 
+def loop(items: str, *, of_loop: str, of_use: str, more: str = "") -> str:
+    """Returns what kfp 2.17.0 compiles, shortened by hand, of a loop with one task ``use``.
+
+    Args:
+        items: What is looped over: ``raw: ...``, or ``inputParameter: ...`` of the loop's own.
+        of_loop: The loop's inputs.
+        of_use: The inputs of the task in it.
+        more: The inputs that the loop's component declares besides its item.
+    """
+    head = dedent(
+        f"""
+        root:
+          dag:
+            tasks:
+              rows: {{componentRef: {{name: comp-rows}}}}
+              for-loop-1:
+                componentRef: {{name: comp-for-loop-1}}
+                parameterIterator: {{itemInput: item, items: {{{items}}}}}
+                inputs:
+                  parameters:
+        """
+    )
+    tail = dedent(
+        f"""
+        deploymentSpec:
+          executors: {{exec-use: {{container: {{}}}}, exec-rows: {{container: {{}}}}}}
+        components:
+          comp-use: {{executorLabel: exec-use}}
+          comp-rows:
+            executorLabel: exec-rows
+            outputDefinitions: {{parameters: {{Output: {{parameterType: LIST}}}}}}
+          comp-for-loop-1:
+            inputDefinitions: {{parameters: {{item: {{parameterType: STRUCT}}, {more}}}}}
+            dag:
+              tasks:
+                use:
+                  componentRef: {{name: comp-use}}
+                  inputs:
+                    parameters:
+        """
+    )
+    root = f"{head.strip()}\n{indent(of_loop, ' ' * 12)}"
+    return f"{root}{tail}{indent(of_use, ' ' * 14)}\npipelineInfo: {{name: p}}\n"
+
+
+TAKEN_OUT = """
+one: {componentInputParameter: item, parameterExpressionSelector: 'parseJson(string_value)["rate"]'}
+"""
+"""Of ``use(one=item.rate)``."""
+SOUGHT = "item-subvar-rate: {componentInputParameter: item-subvar-rate}"
+ROWS = "rows-Output: {taskOutputParameter: {outputParameterKey: Output, producerTask: rows}}"
+RATE_OF_ROWS = """
+rows-Output-loop-item-subvar-rate:  # here
+  taskOutputParameter: {outputParameterKey: Output-loop-item-subvar-rate, producerTask: rows}
+"""
+RATE_OF_ITEM = "item-subvar-rate:  # here\n  componentInputParameter: item-subvar-rate"
+CONDITION = """
+item: {componentInputParameter: item}
+item-subvar-rate: {componentInputParameter: item, parameterExpressionSelector: 'parseJson(string_value)["rate"]'}
+"""
+"""What a ``dsl.If(item.rate == ...)`` gets."""
+
 CASES = [
+    Case(  # over a task's output: use(args=[f"--rate={item.rate}"])
+        "loop-item-key",
+        loop("inputParameter: rows-Output", of_loop=ROWS + RATE_OF_ROWS, of_use=SOUGHT, more="item-subvar-rate: {}"),
+        loop("inputParameter: rows-Output", of_loop=ROWS, of_use=TAKEN_OUT),
+    ),
+    Case(  # over values: use(args=["--rate", item.rate])
+        "loop-item-key",
+        loop("raw: '[]'", of_loop="{}", of_use=RATE_OF_ITEM),
+        loop("raw: '[]'", of_loop="{}", of_use=CONDITION),
+    ),
+    Case(  # over values: use(one=f"rate {item.rate}")
+        "loop-item-key",
+        loop("raw: '[]'", of_loop=RATE_OF_ITEM, of_use=SOUGHT, more="item-subvar-rate: {}"),
+        loop("raw: '[]'", of_loop="{}", of_use=TAKEN_OUT),
+    ),
     Case(
         "passthrough-argument",
         pipeline(passthroughs="taskConfigPassthroughs:  # here\n- field: RESOURCES", component="parameters: {}"),
