@@ -23,7 +23,7 @@ GIVEN = os.environ.get("ARGO_CRDS", "")
 CRDS = Path(GIVEN or Path(__file__).parents[3] / "shared" / "crds" / "argo-workflows")
 NAMES = ("workflows", "workflowtemplates", "clusterworkflowtemplates", "cronworkflows")
 SERVED_WITHIN = 60.0
-"""Seconds: what is established is refused for a moment, until its storage is there."""
+"""Seconds: a kind that was made is refused for a moment, until its storage is there."""
 _SCHEMAS = "/openapi/v3/apis/argoproj.io/v1alpha1"
 """What kubectl reads before it hands on anything strictly: megabytes, which a busy server takes its time to make."""
 _DELETED = "--output=jsonpath={.metadata.deletionTimestamp}"
@@ -46,7 +46,6 @@ def argo_known() -> Iterator[None]:
     try:
         for name in made:
             kubectl("create", "--filename", str(files[name]))  # too large to be applied from the client's side
-            kubectl("wait", "--for=condition=Established", name, "--timeout=60s")
             kind = name.removeprefix("crd/")
             until(partial(answers, "get", kind, "--all-namespaces"), f"{kind} is served", SERVED_WITHIN)
         until(partial(answers, "get", "--raw", _SCHEMAS), "their schemas are served", SERVED_WITHIN)
