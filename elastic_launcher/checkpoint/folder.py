@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from elastic_launcher.checkpoint.files import MANIFEST, check, read_manifest, sync_folder, write_text
+from elastic_launcher.checkpoint.files import MANIFEST, MISSING, check, read_manifest, sync_folder, write_text
 from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, Manifest, Mark
 
 POINTER = "latest.json"
@@ -175,7 +175,11 @@ def set_aside(path: Path) -> None:
 
 
 def kept(folder: Path) -> str:
-    """Says in words what was saved last, as far as the pointer tells."""
+    """Says in words what was saved last, as far as the pointer tells.
+
+    Raises:
+        OSError: If it can't be read for now.
+    """
     name = read_pointer(folder).checkpoint
     if not name or not (folder / name / MANIFEST).exists():
         return "nothing was saved"
@@ -183,13 +187,17 @@ def kept(folder: Path) -> str:
 
 
 def read_pointer(folder: Path) -> Pointer:
-    """Returns what the pointer says; where there is none, or it can't be read, that there is nothing."""
+    """Returns what the pointer says; where there is none, or it is damaged, that there is nothing.
+
+    Raises:
+        OSError: If the disk does not give it: it is the fence, and may be as good as ever.
+    """
     try:
         document = json.loads((folder / POINTER).read_text(encoding="utf-8"))
         name = str(document["checkpoint"])
         mark = Mark(**{key: int(document[key]) for key in Mark.__slots__})
         return Pointer(name if NAME.fullmatch(name) else "", mark, str(document.get("job", "")))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (*MISSING, ValueError, KeyError, TypeError):
         return Pointer("", Mark(0, 0, -1), "")
 
 
@@ -206,9 +214,10 @@ def _check_fence(folder: Path, mark: Mark, job: str) -> None:
 
 def _is_there(folder: Path, mark: Mark, job: str) -> bool:
     """Whether it was written by one that did not live to tell, or could not be sure."""
-    with contextlib.suppress(CheckpointError, OSError):
-        written = read_manifest(folder / name_of(mark.step)).mark == mark
-        return written and read_pointer(folder) == Pointer(name_of(mark.step), mark, job)
+    if read_pointer(folder) != Pointer(name_of(mark.step), mark, job):
+        return False
+    with contextlib.suppress(CheckpointError):
+        return read_manifest(folder / name_of(mark.step)).mark == mark
     return False
 
 
@@ -287,6 +296,7 @@ def _clean(folder: Path, mark: Mark, keep: int) -> None:
         if NAME.fullmatch(path.name):
             with contextlib.suppress(CheckpointError, OSError):
                 marks[path] = read_manifest(path).mark
+    marks = {path: other for path, other in marks.items() if other <= mark}  # a later one is never an old writer's
     past = sorted((path for path in marks if marks[path].step <= mark.step), key=lambda path: marks[path])
     for path in marks.keys() - set(past[-keep:]):
         shutil.rmtree(path, ignore_errors=True)

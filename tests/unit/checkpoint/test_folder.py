@@ -191,6 +191,32 @@ def test_a_writer_that_thaws_leaves_what_a_later_one_writes_alone(tmp_path: Path
     assert names(tmp_path) == [POINTER, "step-00000010", "step-00000012"]
 
 
+def test_while_the_pointer_can_not_be_read_nobody_passes_the_fence(tmp_path: Path) -> None:
+    save(tmp_path, 100, job_id="digits-x")
+    raise_fence(tmp_path, term=2, job="digits-x")
+    for step in (110, 120):
+        save(tmp_path, step, term=2, job_id="digits-x")
+    pointer, there = (tmp_path / POINTER).read_bytes(), names(tmp_path)
+    (tmp_path / POINTER).unlink()
+    (tmp_path / POINTER).symlink_to(tmp_path / POINTER)  # as good as a mount that is away
+    for mark in ({"step": 105, "term": 1}, {"step": 120, "term": 2}, {"step": 130, "term": 2}):
+        with pytest.raises(OSError, match=POINTER):
+            save(tmp_path, **mark, job_id="digits-x")
+    with pytest.raises(OSError, match=POINTER):
+        raise_fence(tmp_path, term=3, job="digits-x")
+    assert names(tmp_path) == there
+    (tmp_path / POINTER).unlink()
+    (tmp_path / POINTER).write_bytes(pointer)
+    assert save(tmp_path, 120, term=2, job_id="digits-x") == find_newest(tmp_path).folder
+
+
+def test_a_writer_that_was_overtaken_unseen_removes_nothing_later(tmp_path: Path) -> None:
+    path = save(tmp_path, 20, term=2)
+    (tmp_path / POINTER).unlink()  # a file system without locks: it was looked at before
+    save(tmp_path, 12, term=1, keep=1)
+    assert find_newest(tmp_path).folder == path
+
+
 def test_a_new_term_shuts_the_old_one_out(tmp_path: Path) -> None:
     path = save(tmp_path, 10, generation=7)
     raise_fence(tmp_path, term=2)
