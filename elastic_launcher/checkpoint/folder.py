@@ -29,6 +29,7 @@ LOCK = ".lock"
 LOCK_SECONDS = 10.0  # what is done under it takes milliseconds
 LOCK_POLL_SECONDS = 0.02
 DRAFT = ".tmp-"
+REPLACED = "-old"
 WRITER = re.compile(r"\d+-t(\d+)-g(\d+)-s(\d+)-")
 NAME = re.compile(r"step-\d{8,}")
 KEEP = 2
@@ -109,9 +110,14 @@ def publish(folder: Path, write: Callable[[Path], Manifest], mark: Mark, keep: i
         with _locked(folder):
             _check_fence(folder, mark, job)
             path = folder / name_of(mark.step)
-            if path.exists():  # of a training that was lost: its step has been done again
-                path.rename(folder / f"{draft.name}-old")
-            draft.rename(path)
+            if path.exists():  # of a training that was lost, or gone on from: its step is saved again
+                path.rename(folder / f"{draft.name}{REPLACED}")
+            try:
+                draft.rename(path)
+            except OSError:
+                with contextlib.suppress(OSError):  # who comes next tries again
+                    _put_back(folder)
+                raise
             sync_folder(folder)
             _point(folder, Pointer(path.name, mark, job))
             with contextlib.suppress(OSError):  # it is there; the next one tries again
@@ -148,6 +154,9 @@ def find_newest(folder: Path, refuse: Callable[[Manifest], str] = lambda manifes
     Raises:
         OSError: If the newest can't be read for now: none before it is used, and nothing is done to it.
     """
+    if _replaced(folder):
+        with _locked(folder):
+            _put_back(folder)
     refused: list[str] = []
     damaged: list[Path] = []
     for path in _newest_first(folder):
@@ -302,8 +311,32 @@ def _clean(folder: Path, mark: Mark, keep: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def _replaced(folder: Path) -> dict[Path, Mark]:
+    """Returns the checkpoints that were moved away for others that never came: nothing has their names.
+
+    Raises:
+        OSError: If the disk does not give one: it may be the newest.
+    """
+    marks: dict[Path, Mark] = {}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        whose = WRITER.match(path.name.removeprefix(DRAFT)) if path.name.endswith(REPLACED) else None
+        if whose and not (folder / name_of(int(whose[3]))).exists():
+            with contextlib.suppress(CheckpointError):
+                marks[path] = read_manifest(path).mark
+    return marks
+
+
+def _put_back(folder: Path) -> None:
+    """Gives them their names again, the latest first."""
+    marks = _replaced(folder)
+    for path in sorted(marks, key=lambda one: marks[one], reverse=True):
+        if not (named := folder / name_of(marks[path].step)).exists():
+            path.rename(named)
+
+
 def _remove_drafts(folder: Path, old: Callable[[Mark], bool]) -> None:
     """Removes what nobody will finish; a writer that thaws leaves those alone that came after it."""
+    _put_back(folder)
     for path in folder.iterdir():
         if not path.name.startswith(DRAFT):
             continue

@@ -273,6 +273,54 @@ def test_a_step_that_was_done_again_takes_the_place_of_the_one_that_was_lost(tmp
     assert names(tmp_path) == [POINTER, "step-00000010"]
 
 
+def test_one_whose_place_can_not_be_taken_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path, 100, keep=1)
+    rename = Path.rename
+
+    def fail(source: Path, target: Path) -> Path:
+        if source.name.startswith(".tmp-") and not source.name.endswith("-old"):
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output"):
+        patch.setattr(Path, "rename", fail)
+        save(tmp_path, 100, term=2, keep=1)
+    assert (sorted(os.listdir(tmp_path)), find_newest(tmp_path).folder) == ([LOCK, POINTER, path.name], path)
+
+
+DIES_BETWEEN = """
+import os, sys
+from pathlib import Path
+from tests.unit.checkpoint.checkpoints import save
+
+rename = Path.rename
+
+def last(source, target):
+    rename(source, target)
+    os._exit(9)
+
+Path.rename = last
+save(Path(sys.argv[1]), 100, term=2, keep=1)
+"""
+
+
+@pytest.mark.parametrize("first", ["find", "fence", "save"])
+def test_one_whose_writer_dies_as_it_takes_its_place_is_found(tmp_path: Path, first: str) -> None:
+    path = save(tmp_path, 100, keep=1)
+    root = Path(__file__).parents[3]
+    assert subprocess.run([sys.executable, "-c", DIES_BETWEEN, tmp_path], cwd=root).returncode == 9
+    assert names(tmp_path) == [POINTER], "it died too early or too late"
+    if first == "fence":
+        raise_fence(tmp_path, term=3)
+    elif first == "save":
+        save(tmp_path, 101, term=2)
+        assert names(tmp_path) == [POINTER, path.name, "step-00000101"]
+        return
+    assert find_newest(tmp_path).folder == path
+    raise_fence(tmp_path, term=3)
+    assert names(tmp_path) == [POINTER, path.name]
+
+
 def test_one_that_is_there_already_is_not_written_again(tmp_path: Path) -> None:
     """Its writer could not tell: it died, or is not sure that it was done."""
     path = save(tmp_path, 10, samples=1)
