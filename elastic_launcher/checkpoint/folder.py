@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from elastic_launcher.checkpoint.files import MANIFEST, check, read_manifest, sync_folder, write_text
+from elastic_launcher.checkpoint.files import MANIFEST, MISSING, check, read_manifest, sync_folder, write_text
 from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, Manifest, Mark
 
 POINTER = "latest.json"
@@ -29,6 +29,7 @@ LOCK = ".lock"
 LOCK_SECONDS = 10.0  # what is done under it takes milliseconds
 LOCK_POLL_SECONDS = 0.02
 DRAFT = ".tmp-"
+REPLACED = "-old"
 WRITER = re.compile(r"\d+-t(\d+)-g(\d+)-s(\d+)-")
 NAME = re.compile(r"step-\d{8,}")
 KEEP = 2
@@ -109,9 +110,14 @@ def publish(folder: Path, write: Callable[[Path], Manifest], mark: Mark, keep: i
         with _locked(folder):
             _check_fence(folder, mark, job)
             path = folder / name_of(mark.step)
-            if path.exists():  # of a training that was lost: its step has been done again
-                path.rename(folder / f"{draft.name}-old")
-            draft.rename(path)
+            if path.exists():  # of a training that was lost, or gone on from: its step is saved again
+                path.rename(folder / f"{draft.name}{REPLACED}")
+            try:
+                draft.rename(path)
+            except OSError:
+                with contextlib.suppress(OSError):  # who comes next tries again
+                    _put_back(folder)
+                raise
             sync_folder(folder)
             _point(folder, Pointer(path.name, mark, job))
             with contextlib.suppress(OSError):  # it is there; the next one tries again
@@ -148,6 +154,9 @@ def find_newest(folder: Path, refuse: Callable[[Manifest], str] = lambda manifes
     Raises:
         OSError: If the newest can't be read for now: none before it is used, and nothing is done to it.
     """
+    if _replaced(folder):
+        with _locked(folder):
+            _put_back(folder)
     refused: list[str] = []
     damaged: list[Path] = []
     for path in _newest_first(folder):
@@ -175,7 +184,11 @@ def set_aside(path: Path) -> None:
 
 
 def kept(folder: Path) -> str:
-    """Says in words what was saved last, as far as the pointer tells."""
+    """Says in words what was saved last, as far as the pointer tells.
+
+    Raises:
+        OSError: If it can't be read for now.
+    """
     name = read_pointer(folder).checkpoint
     if not name or not (folder / name / MANIFEST).exists():
         return "nothing was saved"
@@ -183,13 +196,17 @@ def kept(folder: Path) -> str:
 
 
 def read_pointer(folder: Path) -> Pointer:
-    """Returns what the pointer says; where there is none, or it can't be read, that there is nothing."""
+    """Returns what the pointer says; where there is none, or it is damaged, that there is nothing.
+
+    Raises:
+        OSError: If the disk does not give it: it is the fence, and may be as good as ever.
+    """
     try:
         document = json.loads((folder / POINTER).read_text(encoding="utf-8"))
         name = str(document["checkpoint"])
         mark = Mark(**{key: int(document[key]) for key in Mark.__slots__})
         return Pointer(name if NAME.fullmatch(name) else "", mark, str(document.get("job", "")))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (*MISSING, ValueError, KeyError, TypeError):
         return Pointer("", Mark(0, 0, -1), "")
 
 
@@ -206,9 +223,10 @@ def _check_fence(folder: Path, mark: Mark, job: str) -> None:
 
 def _is_there(folder: Path, mark: Mark, job: str) -> bool:
     """Whether it was written by one that did not live to tell, or could not be sure."""
-    with contextlib.suppress(CheckpointError, OSError):
-        written = read_manifest(folder / name_of(mark.step)).mark == mark
-        return written and read_pointer(folder) == Pointer(name_of(mark.step), mark, job)
+    if read_pointer(folder) != Pointer(name_of(mark.step), mark, job):
+        return False
+    with contextlib.suppress(CheckpointError):
+        return read_manifest(folder / name_of(mark.step)).mark == mark
     return False
 
 
@@ -287,13 +305,38 @@ def _clean(folder: Path, mark: Mark, keep: int) -> None:
         if NAME.fullmatch(path.name):
             with contextlib.suppress(CheckpointError, OSError):
                 marks[path] = read_manifest(path).mark
+    marks = {path: other for path, other in marks.items() if other <= mark}  # a later one is never an old writer's
     past = sorted((path for path in marks if marks[path].step <= mark.step), key=lambda path: marks[path])
     for path in marks.keys() - set(past[-keep:]):
         shutil.rmtree(path, ignore_errors=True)
 
 
+def _replaced(folder: Path) -> dict[Path, Mark]:
+    """Returns the checkpoints that were moved away for others that never came: nothing has their names.
+
+    Raises:
+        OSError: If the disk does not give one: it may be the newest.
+    """
+    marks: dict[Path, Mark] = {}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        whose = WRITER.match(path.name.removeprefix(DRAFT)) if path.name.endswith(REPLACED) else None
+        if whose and not (folder / name_of(int(whose[3]))).exists():
+            with contextlib.suppress(CheckpointError):
+                marks[path] = read_manifest(path).mark
+    return marks
+
+
+def _put_back(folder: Path) -> None:
+    """Gives them their names again, the latest first."""
+    marks = _replaced(folder)
+    for path in sorted(marks, key=lambda one: marks[one], reverse=True):
+        if not (named := folder / name_of(marks[path].step)).exists():
+            path.rename(named)
+
+
 def _remove_drafts(folder: Path, old: Callable[[Mark], bool]) -> None:
     """Removes what nobody will finish; a writer that thaws leaves those alone that came after it."""
+    _put_back(folder)
     for path in folder.iterdir():
         if not path.name.startswith(DRAFT):
             continue

@@ -33,7 +33,11 @@ class Shelf(Protocol):
         """Returns a checkpoint that the coordinator has found, on this machine."""
 
     def last_term(self) -> int:
-        """Returns the last term in which something was written; 0 before the first."""
+        """Returns the last term in which something was written; 0 before the first.
+
+        Raises:
+            OSError: If that can't be read for now.
+        """
 
     def raise_fence(self, term: int) -> None:
         """Shuts out what runs of earlier terms write from now on."""

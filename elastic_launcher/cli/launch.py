@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from elastic_launcher.away import StoreAway
+from elastic_launcher.away import StoreAway, unavailable
 from elastic_launcher.cli.argo_progress import ArgoProgress, argo_progress
 from elastic_launcher.cli.patience import patiently
 from elastic_launcher.cli.places import LocalPlace, Place
@@ -169,7 +169,9 @@ def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) 
     with claimed as work_dir, _events(config, work_dir) as events:
         say(f"work directory {work_dir.path}")
         place = _place(config, work_dir, directory)
-        work_dir.past = own_term(config, work_dir.layout, place.past(work_dir.past))
+        work_dir.past = place.past(work_dir.past)
+        with contextlib.suppress(OSError):  # nodes that still run need no checkpoint; who begins from one asks again
+            work_dir.past = own_term(config, work_dir.layout, work_dir.past)
         display = Display(config)
         run = _unfinished_run(work_dir)
         adoption = _adoption(config, work_dir, place, run)
@@ -302,7 +304,15 @@ def _adoption(config: JobConfig, work_dir: WorkDir, place: Place, run: Sequence[
 def _resume(config: JobConfig, work_dir: WorkDir, place: Place) -> Origin:
     """Ends what an earlier launcher has left behind; returns the checkpoint that the job goes on from."""
     _end_leftovers(work_dir, place)
-    return patiently(config, lambda: find_origin(config, work_dir.layout, work_dir.past, say), say)
+
+    def look() -> Origin:
+        try:
+            work_dir.past = own_term(config, work_dir.layout, work_dir.past)
+        except OSError as error:
+            raise unavailable(f"the checkpoints can't be read: {error}", error) from error
+        return find_origin(config, work_dir.layout, work_dir.past, say)
+
+    return patiently(config, look, say)
 
 
 def _resume_instead(config: JobConfig, work_dir: WorkDir, place: Place) -> Origin:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -132,13 +133,15 @@ class Adoption:
         )
 
     def _saved(self) -> Saved | None:
-        """Returns the last checkpoint, as far as the pointer tells, or the events where it is elsewhere."""
-        if self._config.checkpoint_dir is not None:
-            told = [event for event in self._run if event.kind == "checkpoint_saved"]
-            return Saved(told[-1]["step"], told[-1]["path"], 0, 0.0, 0.0) if told else None
-        name = read_pointer(self._layout.checkpoints).checkpoint
-        path: Path = self._layout.checkpoints / name
-        return Saved(int(name.removeprefix("step-")), str(path), 0, 0.0, 0.0) if name and path.is_dir() else None
+        """Returns the last checkpoint, as far as the pointer tells, or the events where that can't be read here."""
+        if self._config.checkpoint_dir is None:
+            with contextlib.suppress(OSError):
+                name = read_pointer(self._layout.checkpoints).checkpoint
+                path: Path = self._layout.checkpoints / name
+                there = name and path.is_dir()
+                return Saved(int(name.removeprefix("step-")), str(path), 0, 0.0, 0.0) if there else None
+        told = [event for event in self._run if event.kind == "checkpoint_saved"]
+        return Saved(told[-1]["step"], told[-1]["path"], 0, 0.0, 0.0) if told else None
 
     def _taken_seconds_ago(self) -> float | None:
         return None if self.record.taken_at is None else max(0.0, time.time() - self.record.taken_at)

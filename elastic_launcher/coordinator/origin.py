@@ -81,11 +81,10 @@ def own_term(config: JobConfig, layout: Layout, past: Past) -> Past:
 
     Raises:
         ConfigError: If they can't be reached from this machine.
+        OSError: If they can't be read for now: the term may be too low.
     """
     try:
         last = open_shelf(config.checkpoint_dir, layout.checkpoints).last_term()
-    except OSError:
-        return past  # who needs them says so
     except StorageError as error:
         raise ConfigError(f"--checkpoint-dir: {error}") from error
     if last >= past.term:

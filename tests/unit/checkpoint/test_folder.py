@@ -191,6 +191,32 @@ def test_a_writer_that_thaws_leaves_what_a_later_one_writes_alone(tmp_path: Path
     assert names(tmp_path) == [POINTER, "step-00000010", "step-00000012"]
 
 
+def test_while_the_pointer_can_not_be_read_nobody_passes_the_fence(tmp_path: Path) -> None:
+    save(tmp_path, 100, job_id="digits-x")
+    raise_fence(tmp_path, term=2, job="digits-x")
+    for step in (110, 120):
+        save(tmp_path, step, term=2, job_id="digits-x")
+    pointer, there = (tmp_path / POINTER).read_bytes(), names(tmp_path)
+    (tmp_path / POINTER).unlink()
+    (tmp_path / POINTER).symlink_to(tmp_path / POINTER)  # as good as a mount that is away
+    for mark in ({"step": 105, "term": 1}, {"step": 120, "term": 2}, {"step": 130, "term": 2}):
+        with pytest.raises(OSError, match=POINTER):
+            save(tmp_path, **mark, job_id="digits-x")
+    with pytest.raises(OSError, match=POINTER):
+        raise_fence(tmp_path, term=3, job="digits-x")
+    assert names(tmp_path) == there
+    (tmp_path / POINTER).unlink()
+    (tmp_path / POINTER).write_bytes(pointer)
+    assert save(tmp_path, 120, term=2, job_id="digits-x") == find_newest(tmp_path).folder
+
+
+def test_a_writer_that_was_overtaken_unseen_removes_nothing_later(tmp_path: Path) -> None:
+    path = save(tmp_path, 20, term=2)
+    (tmp_path / POINTER).unlink()  # a file system without locks: it was looked at before
+    save(tmp_path, 12, term=1, keep=1)
+    assert find_newest(tmp_path).folder == path
+
+
 def test_a_new_term_shuts_the_old_one_out(tmp_path: Path) -> None:
     path = save(tmp_path, 10, generation=7)
     raise_fence(tmp_path, term=2)
@@ -245,6 +271,54 @@ def test_a_step_that_was_done_again_takes_the_place_of_the_one_that_was_lost(tmp
     found = find_newest(tmp_path)
     assert found.manifest is not None and found.manifest.samples == 2
     assert names(tmp_path) == [POINTER, "step-00000010"]
+
+
+def test_one_whose_place_can_not_be_taken_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path, 100, keep=1)
+    rename = Path.rename
+
+    def fail(source: Path, target: Path) -> Path:
+        if source.name.startswith(".tmp-") and not source.name.endswith("-old"):
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output"):
+        patch.setattr(Path, "rename", fail)
+        save(tmp_path, 100, term=2, keep=1)
+    assert (sorted(os.listdir(tmp_path)), find_newest(tmp_path).folder) == ([LOCK, POINTER, path.name], path)
+
+
+DIES_BETWEEN = """
+import os, sys
+from pathlib import Path
+from tests.unit.checkpoint.checkpoints import save
+
+rename = Path.rename
+
+def last(source, target):
+    rename(source, target)
+    os._exit(9)
+
+Path.rename = last
+save(Path(sys.argv[1]), 100, term=2, keep=1)
+"""
+
+
+@pytest.mark.parametrize("first", ["find", "fence", "save"])
+def test_one_whose_writer_dies_as_it_takes_its_place_is_found(tmp_path: Path, first: str) -> None:
+    path = save(tmp_path, 100, keep=1)
+    root = Path(__file__).parents[3]
+    assert subprocess.run([sys.executable, "-c", DIES_BETWEEN, tmp_path], cwd=root).returncode == 9
+    assert names(tmp_path) == [POINTER], "it died too early or too late"
+    if first == "fence":
+        raise_fence(tmp_path, term=3)
+    elif first == "save":
+        save(tmp_path, 101, term=2)
+        assert names(tmp_path) == [POINTER, path.name, "step-00000101"]
+        return
+    assert find_newest(tmp_path).folder == path
+    raise_fence(tmp_path, term=3)
+    assert names(tmp_path) == [POINTER, path.name]
 
 
 def test_one_that_is_there_already_is_not_written_again(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.config import JobConfig
-from elastic_launcher.coordinator.adopt import Leftovers
+from elastic_launcher.coordinator.adopt import Leftovers, Numbers
 from elastic_launcher.coordinator.adoption import Adoption
 from elastic_launcher.coordinator.gather import Gathering
 from elastic_launcher.coordinator.origin import Origin, find_origin
@@ -52,6 +52,18 @@ def test_members_begin_with_what_was_found_wherever_that_is(tmp_path: Path, plac
     found = find_origin(config, Layout(tmp_path), Past(term=2), quiet).folder
     assert found is not None and found.name.startswith("step-00000010")
     assert adoption(config, tmp_path).origin().folder == found
+
+
+def test_what_was_saved_last_is_known_from_the_events_where_the_pointer_can_not_be_read(tmp_path: Path) -> None:
+    pointer = Layout(tmp_path).checkpoints / "latest.json"
+    path = str(save(pointer.parent, 10))
+    pointer.unlink()
+    pointer.symlink_to(pointer)
+    run = [*RUN, Event("checkpoint_saved", 102.0, 1, {"step": 10, "path": path})]
+    mine = Adoption(CONFIG, Layout(tmp_path), Past(term=3, first_node=2, first_member=2), run, OneNode(), Origin)
+    left = Leftovers([1], {}, {}, mine.record, Numbers(2, 2, 0))
+    saved = mine.take_over(left, Origin().first_state(CONFIG, "host:1").rules, 0.0).state.saved
+    assert saved is not None and (saved.step, saved.path) == (10, path)
 
 
 def test_members_begin_from_the_beginning_where_nothing_was_found(tmp_path: Path) -> None:

@@ -65,6 +65,15 @@ def test_a_job_whose_work_directory_was_lost_goes_on_above_the_terms_before(tmp_
         save(tmp_path / "checkpoints", 11, term=4, job_id=work_dir.job_id)
 
 
+def test_a_term_is_not_guessed_where_the_pointer_can_not_be_read(tmp_path: Path) -> None:
+    pointer = tmp_path / "checkpoints" / "latest.json"
+    save(pointer.parent, 10, term=3)
+    pointer.unlink()
+    pointer.symlink_to(pointer)
+    with pytest.raises(OSError, match=str(pointer)):
+        own_term(CONFIG, Layout(tmp_path), Past())
+
+
 def test_a_damaged_one_is_said_and_set_aside(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     first, second = save(folder, 10), save(folder, 20)
