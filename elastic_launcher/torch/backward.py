@@ -38,6 +38,7 @@ class Backward:
         """Starts a step anew, without any gradient."""
         self._session.buffers.begin_step()
         self._session.reducer.begin_step()
+        self._session.held = set()
         left_open = self._check is not None  # in a step that broke off: what it was made of may have changed since
         if self._resizer.check_due or left_open:
             self._check, self._resizer.check_due = ChecksumTask(self._session.state), False
@@ -57,6 +58,8 @@ class Backward:
         if micro.rehearsal:
             session.reducer.rehearse(loss, call, only, owner)
             return
+        if call and micro.last and call == session.position.calls:
+            session.hold()
         try:
             self._accumulate(loss, weight, call, only, owner, micro)
             if micro.last:
@@ -64,8 +67,7 @@ class Backward:
         except GroupError as error:
             micro.dropped, micro.error = True, error
             session.sync_gradients = False
-            for parameter in session.parameters():
-                parameter.grad = None
+            session.lose_gradients()
             if micro.last and session.member is not None and not self._resizer.joining:
                 # here, since what follows in the script may sum over ranks too
                 self._find_back(error, call, only, micro)

@@ -140,7 +140,7 @@ def meet(session: Session, group: Group, mine: Standing) -> tuple[Way, Standing]
             session.position = position
         elif way.todo is Todo.AGAIN:
             session.position.calls, session.position.operations = position.calls, position.operations
-        session.torn = False
+        session.torn, session.lost = False, set(standings[way.source].lost)
     elif group.rank == way.source and any(one.takes for one in ways):
         captured = session.state.capture()
         senders = [Sender(group, rank, captured, session.position) for rank, one in enumerate(ways) if one.takes]

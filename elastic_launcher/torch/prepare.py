@@ -88,7 +88,7 @@ def _prepare_optimizer(session: Session, optimizer: Optimizer) -> None:
             )
         if micro is not None and micro.calls == 0:
             raise RuntimeError("optimizer.step() was called before job.backward(loss) in this micro-batch")
-        return act(**arguments) if session.acts(name) else None
+        return act(**arguments) if session.acts(name, optimizer) else None
 
     optimizer.step = step  # type: ignore[method-assign]
 
@@ -99,7 +99,8 @@ def _gate(session: Session, owner: Any, method: str, name: str) -> None:
 
     @functools.wraps(act)
     def gated(*arguments: Any, **named: Any) -> Any:
-        return act(*arguments, **named) if session.acts(name) else None
+        optimizer = next((one for one in (*arguments, *named.values()) if isinstance(one, Optimizer)), None)
+        return act(*arguments, **named) if session.acts(name, optimizer) else None
 
     setattr(owner, method, gated)
 

@@ -146,6 +146,7 @@ class Recovery:
             outcome=latest.outcome,
             loss=session.loss,
             result=latest.result,
+            lost=sorted(session.lost),
         )
         way, source = meet(session, group, mine)
         if way.todo is Todo.RESULT:

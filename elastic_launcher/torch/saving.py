@@ -114,7 +114,7 @@ class Saver:
         """Copies the state as it is now, and begins to write it.
 
         Raises:
-            RuntimeError: If another one is being written.
+            RuntimeError: If another one is being written, or no thread can be started.
             TypeError: If something in the state can't be carried; the message names its path.
         """
         if self.busy:
@@ -160,8 +160,9 @@ class Saver:
                 return
             self._on_saved(Saved(mark.step, path, manifest.size, held, time.monotonic() - began))
 
-        self._writer = threading.Thread(target=run, name="elastic-checkpoint", daemon=True)
-        self._writer.start()
+        writer = threading.Thread(target=run, name="elastic-checkpoint", daemon=True)
+        writer.start()
+        self._writer = writer  # only now: one that could not be started can't be waited for
 
 
 def load(folder: Path, manifest: Manifest, state: TrainingState) -> Position:

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.amp.grad_scaler import OptState
+from torch.optim import Optimizer
 
 from elastic_launcher.torch.buffers import ModelBuffers
+from elastic_launcher.torch.member import leave
 from elastic_launcher.torch.pace import Pace
 from elastic_launcher.torch.place import Place
 from elastic_launcher.torch.position import Position
@@ -89,6 +92,8 @@ class Session:
         dying: Whether an exception is ending the script.
         torn: Whether the state is a mixture, since a peer was lost while it sent it.
         latest: What came of the last operation of all ranks.
+        held: Optimizers whose gradients came in calls that this step, done again, would leave out (`Position.calls`).
+        lost: Those of them whose gradients went with a step that broke off.
         unequal: Whether the ranks' states have still to be made equal (plain torchrun, before its first step).
     """
 
@@ -111,6 +116,8 @@ class Session:
     dying: bool = False
     torn: bool = False
     latest: Latest = field(default_factory=Latest)
+    held: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
     unequal: bool = False
     epochs: int | None = None
     loss: float = float("nan")
@@ -178,9 +185,11 @@ class Session:
         self.position.operations += 1
         self.latest = Latest(taken=dict(acted), ended=ended)
 
-    def acts(self, name: str) -> bool:
+    def acts(self, name: str, optimizer: Optimizer | None = None) -> bool:
         """Returns whether what the script calls now takes effect: outside the loop always, inside it once the global
         batch is complete; not what this rank has taken over from a peer.
+
+        Where the optimizer would step without a gradient that was lost, this process ends, and so do all others.
         """
         if self.micro is not None and not self.sync_gradients:
             return False
@@ -192,8 +201,26 @@ class Session:
         if self.micro is not None:
             if latest.ended:
                 return False
-            self.position.calls = self.micro.calls  # what was reduced is part of the state from here on
+            if any(self.state.optimizers[number] is optimizer for number in self.lost):
+                leave("a step broke off after one optimizer had stepped, and the gradient that another needs is lost")
+            if not name.endswith(".unscale_"):  # which changes gradients alone
+                self.position.calls = self.micro.calls  # what was reduced is part of the state from here on
         return True
+
+    def hold(self) -> None:
+        """Notes which optimizers' gradients can't be made again from here on: something has acted since they came."""
+        optimizers = [[p for group in o.param_groups for p in group["params"]] for o in self.state.optimizers]
+        self.held = {number for number, own in enumerate(optimizers) if any(p.grad is not None for p in own)}
+
+    def lose_gradients(self) -> None:
+        """Takes all gradients off the parameters, for a step that is done again."""
+        self.lost |= self.held
+        for parameter in self.parameters():
+            parameter.grad = None
+        for scaler in self.state.scalers:
+            states = scaler._per_optimizer_states
+            for key in [key for key, one in states.items() if one["stage"] is OptState.UNSCALED]:
+                del states[key]  # it would refuse to unscale the new ones
 
     def drop_step(self) -> None:
         """Gives a reduced step up of which nothing has come yet."""
@@ -203,8 +230,7 @@ class Session:
         self.micro.recovered = True
         self.buffers.undo_step()
         self.reducer.renew()
-        for parameter in self.parameters():
-            parameter.grad = None
+        self.lose_gradients()
 
     def report(self, kind: str, **fields: Any) -> None:
         """Tells the coordinator, if there is one."""

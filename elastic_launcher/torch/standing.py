@@ -56,6 +56,7 @@ class Standing:
         outcome: What came of the last reduction: `Todo.AGAIN` (a step), `Todo.STOPPED` or `Todo.LEFT`.
         loss: Of the last step that was reduced.
         result: Of the last sum, if that was the last operation.
+        lost: Optimizers whose gradients this step, done again, does not make anew.
     """
 
     at: str = At.STEP
@@ -67,6 +68,7 @@ class Standing:
     outcome: str = Todo.AGAIN
     loss: float = float("nan")
     result: Any = None
+    lost: Sequence[int] = ()
 
     @property
     def intact(self) -> bool:

@@ -216,7 +216,7 @@ class StepLoop:
         position.samples += loader.step_size(position.step_in_epoch)
         position.step_in_epoch += 1
         position.calls = 0
-        self._session.micro = None
+        self._session.micro, self._session.lost = None, set()
 
     def _pass_boundary(self, loader: ElasticLoader) -> None:
         self._progress.tell(loader)

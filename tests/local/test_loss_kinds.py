@@ -8,7 +8,6 @@ import json
 import math
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -67,6 +66,7 @@ def assert_same_models(folder: Path, plain: Trained) -> None:
         pytest.param("gan", "step@12:1", id="two optimizers, after the first one's reduction"),
         pytest.param("gan", "reduction@12:3", id="two optimizers, in the first one's reduction"),
         pytest.param("gan", "break=reduced@12:1", id="two optimizers, the first reduction is lost on one rank"),
+        pytest.param("scaled gan", "step@12:1", id="two optimizers and a scaler, after the first one's reduction"),
         pytest.param("sum", "break=reduced@12:1", id="two backward passes, the first reduction is lost on one rank"),
     ],
 )
@@ -75,21 +75,25 @@ def test_any_training_is_the_plain_one_through_a_loss(tmp_path: Path, kind: str,
     assert len(job.events.of("node_lost")) == (not faults.startswith("break"))
     plain = variants.KINDS[kind]()
     for step in range(STEPS):
-        plain.micro_batch(
-            X[chosen(step)], Y[chosen(step)], lambda loss, optimizer=None: backward(plain, loss, optimizer)
-        )
+        plain.micro_batch(X[chosen(step)], Y[chosen(step)], backward)
     assert_same_models(tmp_path, plain)
 
 
-def backward(plain: Trained, loss: torch.Tensor, optimizer: Any) -> None:
+@pytest.mark.thorough
+def test_a_gradient_that_a_loss_takes_after_another_optimizer_stepped_has_all_begin_anew(tmp_path: Path) -> None:
+    job = play(tmp_path, "turns", "step@12:1")
+    said = [event["message"] for event in job.events.of("warning")]
+    assert any("all nodes start anew from" in message for message in said), said
+    plain = variants.KINDS["turns"]()
+    for step in range(STEPS):
+        plain.micro_batch(X[chosen(step)], Y[chosen(step)], backward)
+    assert_same_models(tmp_path, plain)
+
+
+def backward(loss: torch.Tensor, optimizer: torch.optim.Optimizer | None = None) -> None:
     """Leaves gradients where `job.backward` would: in the parameters of one optimizer."""
-    loss.backward()
-    if optimizer is not None:
-        wanted = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        for model in variants.models(plain):
-            for parameter in model.parameters():
-                if id(parameter) not in wanted:
-                    parameter.grad = None
+    wanted = None if optimizer is None else [p for group in optimizer.param_groups for p in group["params"]]
+    loss.backward(inputs=wanted)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("faults", ["reduction@12:1", pytest.param("micro-batch@12:3", marks=pytest.mark.thorough)])
@@ -133,7 +137,7 @@ def test_a_loss_in_a_sum_that_the_script_asks_for(tmp_path: Path, faults: str) -
     assert all(count in (2, 3) and mean == step for step, values in found.items() for count, mean in values)
     plain = variants.KINDS["reduce"]()
     for step in range(STEPS):
-        plain.micro_batch(X[chosen(step)], Y[chosen(step)], lambda loss: backward(plain, loss, None))
+        plain.micro_batch(X[chosen(step)], Y[chosen(step)], backward)
     assert_same_models(tmp_path, plain)
 
 

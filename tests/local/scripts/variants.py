@@ -76,6 +76,47 @@ class Adversaries(Trained):
         self.second.zero_grad()
 
 
+class ScaledAdversaries(Adversaries):
+    """With a GradScaler too: the first one's gradient is unscaled before the second reduction, and used after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=5)
+        self.things.append(self.scaler)
+
+    def micro_batch(self, x: torch.Tensor, y: torch.Tensor, backward: Callable[..., None]) -> None:
+        made = self.other(x)
+        loss = functional.cross_entropy(self.model(x), y) - functional.cross_entropy(self.model(made.detach()), y)
+        backward(self.scaler.scale(loss), optimizer=self.optimizer)
+        self.scaler.unscale_(self.optimizer)
+        backward(self.scaler.scale(functional.cross_entropy(self.model(made), y)), optimizer=self.second)
+        self.scaler.unscale_(self.second)
+        self.scaler.step(self.optimizer)
+        self.scaler.step(self.second)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        self.second.zero_grad()
+
+
+class Turns(Trained):
+    """With two optimizers for one loss, of which the second one steps after another backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.optimizer = torch.optim.Adam(self.model[0].parameters(), lr=0.01)
+        self.second = torch.optim.Adam(self.model[2].parameters(), lr=0.01)
+        self.things = [self.model, self.optimizer, self.second]
+
+    def micro_batch(self, x: torch.Tensor, y: torch.Tensor, backward: Callable[..., None]) -> None:
+        backward(functional.cross_entropy(self.model(x), y))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        backward(self.model[2].weight.square().mean())
+        self.second.step()
+        self.second.zero_grad()
+        self.optimizer.zero_grad()
+
+
 class Sum(Trained):
     """With two losses, each with a backward pass of its own: a step reduces twice, and the gradients add up."""
 
@@ -106,6 +147,8 @@ class Dropped(Trained):
 KINDS: dict[str, type[Trained]] = {
     "scaler": Scaled,
     "gan": Adversaries,
+    "scaled gan": ScaledAdversaries,
+    "turns": Turns,
     "sum": Sum,
     "dropout": Dropped,
     "reduce": Trained,
