@@ -8,6 +8,7 @@ back, and shown if one of them turns out to be rank 0.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 from collections import deque
@@ -63,6 +64,13 @@ class _Log:
     recent: deque[str] = field(default_factory=lambda: deque(maxlen=_HELD))
     unseen: int = 0
 
+    def close(self) -> None:
+        """Closes its file until it is read again."""
+        if self.descriptor is not None:
+            with contextlib.suppress(OSError):  # a stale handle: it is gone all the same
+                os.close(self.descriptor)
+            self.descriptor = None
+
 
 class LogFollower:
     """Reads the files of a job's ranks as they grow.
@@ -108,7 +116,7 @@ class LogFollower:
 
     def poll(self) -> bool:
         """Reads a piece of what is new in each file; returns whether there may be more."""
-        for name in os.listdir(self._folder):
+        for name in self._names():
             match = NAME.fullmatch(name)
             if not match or int(match["node"]) < self._first_node:
                 continue
@@ -118,6 +126,12 @@ class LogFollower:
         more = [self._read(place, log) for place, log in sorted(self._logs.items())]
         return any(more)
 
+    def _names(self) -> list[str]:
+        try:
+            return os.listdir(self._folder)
+        except OSError:  # not given for now: the files that are known are read all the same
+            return []
+
     def close(self) -> None:
         """Reads what is left, lines without an end too, and closes the files."""
         while self.poll():
@@ -125,8 +139,7 @@ class LogFollower:
         for place, log in sorted(self._logs.items()):
             if log.part:
                 self._take(place, log, log.part)
-            if log.descriptor is not None:
-                os.close(log.descriptor)
+            log.close()
         self._logs.clear()
 
     def show_failure(self, node: int, local_rank: int, lines: int = 20) -> None:
@@ -156,21 +169,20 @@ class LogFollower:
         return recent[-lines:]
 
     def _read(self, place: tuple[int, int], log: _Log) -> bool:
-        if log.descriptor is None:
-            try:
+        try:
+            if log.descriptor is None:
                 if log.quiet and os.stat(log.path).st_size == log.offset:
                     return False
                 log.descriptor = os.open(log.path, os.O_RDWR | os.O_CLOEXEC)
-            except FileNotFoundError:  # removed by someone
-                return False
-        size = os.fstat(log.descriptor).st_size
-        if size < log.offset:  # cut by someone else
-            log.offset = 0
-        chunk = os.pread(log.descriptor, _CHUNK, log.offset)
+            if os.fstat(log.descriptor).st_size < log.offset:  # cut by someone else
+                log.offset = 0
+            chunk = os.pread(log.descriptor, _CHUNK, log.offset)
+        except OSError:  # removed by someone, or not given for now: the next poll tries again
+            log.close()
+            return False
         log.quiet = 0 if chunk else log.quiet + 1
         if log.quiet > _QUIET:
-            os.close(log.descriptor)
-            log.descriptor = None
+            log.close()
             return False
         end = log.offset - len(log.part)
         log.offset += len(chunk)
@@ -237,4 +249,5 @@ class LogFollower:
         except OSError:
             return
         finally:
-            os.close(copy)
+            with contextlib.suppress(OSError):
+                os.close(copy)

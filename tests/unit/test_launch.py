@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import json
 import os
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,39 @@ def test_an_event_waits_for_no_script_that_floods_its_log(tmp_path: Path) -> Non
     show.take(Event("generation_formed", 0.0, 1))
     assert recorder.shown[-1] == "generation_formed"
     assert show.follower.poll(), "there is more to show"
+
+
+def unreadable(log: Path) -> None:
+    log.symlink_to("/proc/self/mem")  # nothing is at its first address: an input/output error
+
+
+def not_opened(log: Path) -> None:
+    log.mkdir()
+
+
+def not_listed(log: Path) -> None:
+    log.parent.rmdir()
+
+
+@pytest.mark.parametrize("refuse", [unreadable, not_opened, not_listed], ids=["read", "open", "list"])
+def test_a_log_that_the_disk_does_not_give_for_a_moment_is_shown_later(
+    tmp_path: Path, refuse: Callable[[Path], None]
+) -> None:
+    recorder, log = Recorder(), tmp_path / "logs/1-0.log"
+    log.parent.mkdir()
+    show = showing(log.parent, recorder)
+    refuse(log)
+    show.take(Event("progress", 0.0, 1))
+    show.take(Event("node_failed", 0.0, 1, {"node": 1, "message": "..."}))
+    assert recorder.shown == ["progress", "node_failed"]
+    log.parent.mkdir(exist_ok=True)
+    if log.is_symlink():
+        log.unlink()
+    elif log.exists():
+        log.rmdir()
+    log.write_text("hello\n")
+    show.follower.close()
+    assert recorder.shown[2:] == ["[rank 0] hello"]
 
 
 def test_the_lines_of_a_node_that_failed_are_shown(tmp_path: Path) -> None:
