@@ -29,6 +29,8 @@ ROTATE_BYTES = 64 << 20
 """A file above this is copied to ``N-L.log.1`` and cut to nothing; its writer, which appends, goes on at the start."""
 _CHUNK = 1 << 18
 """Bytes read of one file at a time, so that a script that floods its log holds up nobody."""
+LOOKS = 4
+"""Pieces of each log that an event waits for: a script that floods its log would have it wait for ever."""
 _LONGEST_LINE = 1 << 16
 _QUIET = 100
 """Looks without anything new after which a file is closed until it grows: most nodes of a long job are gone."""
@@ -150,8 +152,7 @@ class LogFollower:
         log = self._logs.get((node, local_rank))
         if log is None or log.shown:
             return
-        while self._read((node, local_rank), log):
-            pass
+        self._catch_up((node, local_rank), log)
         log.shown = True
         newest = [log.recent[-back] for back in range(1, min(log.unseen, _FAR) + 1)]
         traceback = next((back for back, line in enumerate(newest, 1) if line.startswith(TRACEBACK)), 0)
@@ -163,10 +164,14 @@ class LogFollower:
         log = self._logs.get((node, local_rank))
         if log is None:
             return []
-        while self._read((node, local_rank), log):
-            pass
+        self._catch_up((node, local_rank), log)
         recent = [*log.recent, log.part.decode(errors="replace")] if log.part else list(log.recent)
         return recent[-lines:]
+
+    def _catch_up(self, place: tuple[int, int], log: _Log) -> None:
+        for _ in range(LOOKS):
+            if not self._read(place, log):
+                break
 
     def _read(self, place: tuple[int, int], log: _Log) -> bool:
         try:

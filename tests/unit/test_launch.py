@@ -158,6 +158,27 @@ def test_an_event_waits_for_no_script_that_floods_its_log(tmp_path: Path) -> Non
     assert show.follower.poll(), "there is more to show"
 
 
+def test_the_end_of_a_node_waits_for_no_rank_that_floods_its_log(tmp_path: Path) -> None:
+    """It writes faster than it is read: each line that is shown has it write as much again."""
+
+    class Flood(Recorder):
+        def script_line(self, rank: int | None, text: str) -> None:
+            super().script_line(rank, text)
+            if len(self.shown) > 1000:
+                raise OverflowError("it is read for ever")
+            with open(tmp_path / "1-0.log", "a") as log:
+                log.write(line)
+
+    line = "x" * (1 << 19) + "\n"
+    (tmp_path / "1-0.log").write_text("::elastic generation=1 rank=0 world_size=1::\n" + line)
+    recorder = Flood()
+    show = showing(tmp_path, recorder)
+    show.take(Event("node_failed", 0.0, 1, {"node": 1, "message": "..."}))
+    assert recorder.shown[-1] == "node_failed"
+    assert show.last_words("rank 0 failed\nLast lines of logs/1-0.log:\n  a flaw", (1, 0)).startswith("rank 0 failed")
+    assert show.follower.poll(), "there is more to show"
+
+
 def unreadable(log: Path) -> None:
     log.symlink_to("/proc/self/mem")  # nothing is at its first address: an input/output error
 
