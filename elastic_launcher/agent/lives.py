@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -32,5 +33,6 @@ class Lives:
         lives = []
         for line in whole.splitlines():
             self._number += 1
-            lives.append({"n": self._number, **json.loads(line)})
+            with contextlib.suppress(ValueError):  # the disk became full within that line
+                lives.append({"n": self._number, **json.loads(line)})
         return lives
