@@ -26,7 +26,7 @@ class Lives:
             with open(self._path, "rb") as file:
                 file.seek(self._offset)
                 found = file.read()
-        except FileNotFoundError:
+        except OSError:  # not there yet, or not given for now: the next look tries again
             return []
         whole = found[: found.rfind(b"\n") + 1]
         self._offset += len(whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import resource
 from collections.abc import Iterator
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from elastic_launcher.agent.echo import Echo
 from elastic_launcher.agent.lives import Lives
+from elastic_launcher.agent.log_sender import LogSender
 from elastic_launcher.agent.rank_exec import tell_life
 
 
@@ -40,3 +43,15 @@ def test_a_line_that_is_torn_costs_no_other(tmp_path: Path, monkeypatch: pytest.
     (ended, waits) = lives.read()
     assert (ended["ended"], waits["waits"]) == (0, 1)
     assert 1 < ended["n"] < waits["n"]
+
+
+def test_records_and_logs_that_the_disk_does_not_give_for_a_moment_are_read_later(tmp_path: Path) -> None:
+    told: list[bytes] = []
+    path = tmp_path / "1"
+    path.mkdir()
+    lives = Lives(path)
+    sender = LogSender(path, lambda offset, data: told.append(base64.b64decode(data)), Echo(0))
+    assert (lives.read(), sender.send()) == ([], False)
+    path.rmdir()
+    path.write_text('{"waits": 1}\n')
+    assert (lives.read(), sender.send(), told) == ([{"n": 1, "waits": 1}], False, [path.read_bytes()])
