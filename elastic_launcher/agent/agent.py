@@ -23,6 +23,7 @@ from elastic_launcher.agent.rank_exec import die_with_parent
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.control import ControlClient, ControlRefused
+from elastic_launcher.output import spare_output
 from elastic_launcher.workdir import Layout, read_job, write_json
 
 POLL = 0.05
@@ -162,7 +163,7 @@ class Agent:
         for local_rank in range(len(self._members)):
             if local_rank in self._exits:
                 continue
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # not there yet, or not given for now: the next look tries again
                 ended = json.loads(self._layout.exit_file(self._node, local_rank).read_text())
                 self._exits[local_rank] = ended
                 outbox.put("rank_ended", {"local_rank": local_rank, **ended})
@@ -174,9 +175,10 @@ class Agent:
         self._say(f"{silence}: leaving; {saved}")
         for local_rank in range(len(self._members)):
             path = self._layout.rank_log(self._node, local_rank)
-            if local_rank not in self._exits and path.exists():
-                with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as log:
-                    log.write(f"elastic-launcher: {silence}: this rank leaves; {saved}\n")
+            with contextlib.suppress(OSError):
+                if local_rank not in self._exits and path.exists():
+                    with open(path, "a", encoding="utf-8") as log:
+                        log.write(f"elastic-launcher: {silence}: this rank leaves; {saved}\n")
 
     def _say(self, message: str) -> None:
         print(f"agent of node {self._node}: {message}", flush=True)
@@ -184,6 +186,7 @@ class Agent:
 
 def main() -> int:
     """Runs the node that the environment describes; returns its exit code."""
+    spare_output()
     environment = os.environ
     elsewhere = "ELASTIC_WORK_DIR" not in environment
     own = None

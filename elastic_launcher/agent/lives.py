@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,13 @@ class Lives:
             with open(self._path, "rb") as file:
                 file.seek(self._offset)
                 found = file.read()
-        except FileNotFoundError:
+        except OSError:  # not there yet, or not given for now: the next look tries again
             return []
         whole = found[: found.rfind(b"\n") + 1]
         self._offset += len(whole)
         lives = []
         for line in whole.splitlines():
             self._number += 1
-            lives.append({"n": self._number, **json.loads(line)})
+            with contextlib.suppress(ValueError):  # the disk became full within that line
+                lives.append({"n": self._number, **json.loads(line)})
         return lives

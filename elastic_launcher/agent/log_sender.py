@@ -40,7 +40,8 @@ class LogSender:
 
     def send(self) -> bool:
         """Tells a piece of what is new; returns whether there may be more."""
-        with contextlib.suppress(FileNotFoundError), open(self._path, "r+b") as file:
+        # not there yet, or not given for now: the next look tries again
+        with contextlib.suppress(OSError), open(self._path, "r+b") as file:
             size = os.fstat(file.fileno()).st_size
             self._leave_out(size)
             file.seek(self._read)

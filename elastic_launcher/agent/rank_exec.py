@@ -54,9 +54,11 @@ def tell_life(**what: object) -> None:
     """Adds a line to the node's record of what happens to its workers, which its agent follows, if there is room."""
     path = f"{os.environ['ELASTIC_WORK_DIR']}/nodes/{os.environ['ELASTIC_NODE']}.lives"
     try:
-        record = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        record = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(record, f"{json.dumps(what)}\n".encode())
+            size = os.fstat(record).st_size
+            torn = size > 0 and os.pread(record, 1, size - 1) != b"\n"  # the disk became full within a line
+            os.write(record, b"\n" * torn + f"{json.dumps(what)}\n".encode())
         finally:
             os.close(record)
     except OSError as error:

@@ -24,7 +24,7 @@ from elastic_launcher.coordinator.adoption import Adoption
 from elastic_launcher.coordinator.again import CannotBeginAgain
 from elastic_launcher.coordinator.coordinator import Coordinator
 from elastic_launcher.coordinator.decide_end import kept, when
-from elastic_launcher.coordinator.logs import LogFollower
+from elastic_launcher.coordinator.logs import LOOKS, LogFollower
 from elastic_launcher.coordinator.origin import Origin, find_origin, own_term
 from elastic_launcher.coordinator.patience import given_up
 from elastic_launcher.coordinator.record import past_after, run_of
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 LAST_LINES = "\nLast lines of "
 """What stands between the coordinator's message and the lines that it quotes."""
-LOOKS = 4
-"""Pieces of each log that an event waits for: a script that floods its log would have it wait for ever."""
 CLAIM_SECONDS = 0.5
 """Between tries to have a work directory that another launcher has: a look at a lock costs next to nothing."""
 PROGRESS_SECONDS = 1.0

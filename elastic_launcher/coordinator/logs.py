@@ -8,6 +8,7 @@ back, and shown if one of them turns out to be rank 0.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 from collections import deque
@@ -28,6 +29,8 @@ ROTATE_BYTES = 64 << 20
 """A file above this is copied to ``N-L.log.1`` and cut to nothing; its writer, which appends, goes on at the start."""
 _CHUNK = 1 << 18
 """Bytes read of one file at a time, so that a script that floods its log holds up nobody."""
+LOOKS = 4
+"""Pieces of each log that an event waits for: a script that floods its log would have it wait for ever."""
 _LONGEST_LINE = 1 << 16
 _QUIET = 100
 """Looks without anything new after which a file is closed until it grows: most nodes of a long job are gone."""
@@ -62,6 +65,13 @@ class _Log:
     shown: bool = False
     recent: deque[str] = field(default_factory=lambda: deque(maxlen=_HELD))
     unseen: int = 0
+
+    def close(self) -> None:
+        """Closes its file until it is read again."""
+        if self.descriptor is not None:
+            with contextlib.suppress(OSError):  # a stale handle: it is gone all the same
+                os.close(self.descriptor)
+            self.descriptor = None
 
 
 class LogFollower:
@@ -108,7 +118,7 @@ class LogFollower:
 
     def poll(self) -> bool:
         """Reads a piece of what is new in each file; returns whether there may be more."""
-        for name in os.listdir(self._folder):
+        for name in self._names():
             match = NAME.fullmatch(name)
             if not match or int(match["node"]) < self._first_node:
                 continue
@@ -118,6 +128,12 @@ class LogFollower:
         more = [self._read(place, log) for place, log in sorted(self._logs.items())]
         return any(more)
 
+    def _names(self) -> list[str]:
+        try:
+            return os.listdir(self._folder)
+        except OSError:  # not given for now: the files that are known are read all the same
+            return []
+
     def close(self) -> None:
         """Reads what is left, lines without an end too, and closes the files."""
         while self.poll():
@@ -125,8 +141,7 @@ class LogFollower:
         for place, log in sorted(self._logs.items()):
             if log.part:
                 self._take(place, log, log.part)
-            if log.descriptor is not None:
-                os.close(log.descriptor)
+            log.close()
         self._logs.clear()
 
     def show_failure(self, node: int, local_rank: int, lines: int = 20) -> None:
@@ -137,8 +152,7 @@ class LogFollower:
         log = self._logs.get((node, local_rank))
         if log is None or log.shown:
             return
-        while self._read((node, local_rank), log):
-            pass
+        self._catch_up((node, local_rank), log)
         log.shown = True
         newest = [log.recent[-back] for back in range(1, min(log.unseen, _FAR) + 1)]
         traceback = next((back for back, line in enumerate(newest, 1) if line.startswith(TRACEBACK)), 0)
@@ -150,27 +164,30 @@ class LogFollower:
         log = self._logs.get((node, local_rank))
         if log is None:
             return []
-        while self._read((node, local_rank), log):
-            pass
+        self._catch_up((node, local_rank), log)
         recent = [*log.recent, log.part.decode(errors="replace")] if log.part else list(log.recent)
         return recent[-lines:]
 
+    def _catch_up(self, place: tuple[int, int], log: _Log) -> None:
+        for _ in range(LOOKS):
+            if not self._read(place, log):
+                break
+
     def _read(self, place: tuple[int, int], log: _Log) -> bool:
-        if log.descriptor is None:
-            try:
+        try:
+            if log.descriptor is None:
                 if log.quiet and os.stat(log.path).st_size == log.offset:
                     return False
                 log.descriptor = os.open(log.path, os.O_RDWR | os.O_CLOEXEC)
-            except FileNotFoundError:  # removed by someone
-                return False
-        size = os.fstat(log.descriptor).st_size
-        if size < log.offset:  # cut by someone else
-            log.offset = 0
-        chunk = os.pread(log.descriptor, _CHUNK, log.offset)
+            if os.fstat(log.descriptor).st_size < log.offset:  # cut by someone else
+                log.offset = 0
+            chunk = os.pread(log.descriptor, _CHUNK, log.offset)
+        except OSError:  # removed by someone, or not given for now: the next poll tries again
+            log.close()
+            return False
         log.quiet = 0 if chunk else log.quiet + 1
         if log.quiet > _QUIET:
-            os.close(log.descriptor)
-            log.descriptor = None
+            log.close()
             return False
         end = log.offset - len(log.part)
         log.offset += len(chunk)
@@ -237,4 +254,5 @@ class LogFollower:
         except OSError:
             return
         finally:
-            os.close(copy)
+            with contextlib.suppress(OSError):
+                os.close(copy)

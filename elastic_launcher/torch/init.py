@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch.distributed.rendezvous import rendezvous
 
+from elastic_launcher.output import spare_output
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.buffers import ModelBuffers
 from elastic_launcher.torch.checkpoints import Checkpoints
@@ -15,7 +16,6 @@ from elastic_launcher.torch.group import build_group, group_from_store
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.launch import choose_device, read_batch, read_launch
 from elastic_launcher.torch.member import Member
-from elastic_launcher.torch.output import spare_output
 from elastic_launcher.torch.place import Formation, Place
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.state import TrainingState

@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import json
 import os
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,60 @@ def test_an_event_waits_for_no_script_that_floods_its_log(tmp_path: Path) -> Non
     show.take(Event("generation_formed", 0.0, 1))
     assert recorder.shown[-1] == "generation_formed"
     assert show.follower.poll(), "there is more to show"
+
+
+def test_the_end_of_a_node_waits_for_no_rank_that_floods_its_log(tmp_path: Path) -> None:
+    """It writes faster than it is read: each line that is shown has it write as much again."""
+
+    class Flood(Recorder):
+        def script_line(self, rank: int | None, text: str) -> None:
+            super().script_line(rank, text)
+            if len(self.shown) > 1000:
+                raise OverflowError("it is read for ever")
+            with open(tmp_path / "1-0.log", "a") as log:
+                log.write(line)
+
+    line = "x" * (1 << 19) + "\n"
+    (tmp_path / "1-0.log").write_text("::elastic generation=1 rank=0 world_size=1::\n" + line)
+    recorder = Flood()
+    show = showing(tmp_path, recorder)
+    show.take(Event("node_failed", 0.0, 1, {"node": 1, "message": "..."}))
+    assert recorder.shown[-1] == "node_failed"
+    assert show.last_words("rank 0 failed\nLast lines of logs/1-0.log:\n  a flaw", (1, 0)).startswith("rank 0 failed")
+    assert show.follower.poll(), "there is more to show"
+
+
+def unreadable(log: Path) -> None:
+    log.symlink_to("/proc/self/mem")  # nothing is at its first address: an input/output error
+
+
+def not_opened(log: Path) -> None:
+    log.mkdir()
+
+
+def not_listed(log: Path) -> None:
+    log.parent.rmdir()
+
+
+@pytest.mark.parametrize("refuse", [unreadable, not_opened, not_listed], ids=["read", "open", "list"])
+def test_a_log_that_the_disk_does_not_give_for_a_moment_is_shown_later(
+    tmp_path: Path, refuse: Callable[[Path], None]
+) -> None:
+    recorder, log = Recorder(), tmp_path / "logs/1-0.log"
+    log.parent.mkdir()
+    show = showing(log.parent, recorder)
+    refuse(log)
+    show.take(Event("progress", 0.0, 1))
+    show.take(Event("node_failed", 0.0, 1, {"node": 1, "message": "..."}))
+    assert recorder.shown == ["progress", "node_failed"]
+    log.parent.mkdir(exist_ok=True)
+    if log.is_symlink():
+        log.unlink()
+    elif log.exists():
+        log.rmdir()
+    log.write_text("hello\n")
+    show.follower.close()
+    assert recorder.shown[2:] == ["[rank 0] hello"]
 
 
 def test_the_lines_of_a_node_that_failed_are_shown(tmp_path: Path) -> None:

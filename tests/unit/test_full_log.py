@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
+import signal
 import subprocess
 import sys
+import termios
+from pathlib import Path
 
 import pytest
+
+from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.workdir import claim
 
 MARK = """
 from typing import Any
@@ -20,7 +28,7 @@ leave("the coordinator has given it up", 7)
 """
 PRINT = """
 import sys
-from elastic_launcher.torch.output import spare_output
+from elastic_launcher.output import spare_output
 spare_output()
 print("loss", 0.5)
 print("loss", 0.4, flush=True)
@@ -46,6 +54,31 @@ def test_what_there_is_room_for_is_printed_in_order() -> None:
         "before\nloss 0.5\nloss 0.4\n\u00fc",
         b"a warning\n",
     )
+
+
+def test_what_a_pipe_takes_a_part_of_is_printed_to_its_end() -> None:
+    """A signal comes while its reader stands still."""
+    text = f"import signal\nsignal.signal(signal.SIGTERM, lambda *_: None)\n{PRINT}\nprint('x' * 200_000)"
+    reader, writer = os.pipe()
+    with subprocess.Popen([sys.executable, "-c", text], stdout=writer, stderr=subprocess.DEVNULL) as process:
+        os.close(writer)
+        size = fcntl.fcntl(reader, fcntl.F_GETPIPE_SZ)
+        held = array.array("i", [0])
+        with open(reader, "rb") as output:
+            while held[0] < size - 4096:  # pages of it may hold one line each
+                assert process.poll() is None, "it has ended before the pipe was full"
+                fcntl.ioctl(reader, termios.FIONREAD, held)
+            process.send_signal(signal.SIGTERM)
+            assert output.read().endswith(b"\n" + b"x" * 200_000 + b"\n")
+
+
+def test_an_agent_whose_log_takes_no_more_still_says_by_its_exit_code_how_it_ended(tmp_path: Path) -> None:
+    names = {"ELASTIC_NODE": "1", "ELASTIC_FIRST_MEMBER": "1", "ELASTIC_CONTROL": "of no coordinator"}
+    with claim(JobConfig(script="train.py", work_dir="job"), tmp_path) as work_dir, open("/dev/full", "wb") as full:
+        names["ELASTIC_WORK_DIR"] = str(work_dir.path)
+        agent = [sys.executable, "-m", "elastic_launcher.agent"]
+        ended = subprocess.run(agent, env={**os.environ, **names}, stdout=full, stderr=full)
+    assert ended.returncode == ExitCode.LAUNCHER_FAILED
 
 
 def test_a_reader_who_has_gone_is_still_told_to_the_script() -> None:

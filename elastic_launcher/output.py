@@ -1,4 +1,4 @@
-"""What a rank prints where its log takes no more: that lies in the work directory, whose disk may be full."""
+"""What a rank or an agent prints where its log takes no more: that is in the work directory, whose disk may be full."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ class _Log(io.FileIO):
     """A file that leaves out what its disk does not take."""
 
     def write(self, data: Buffer, /) -> int:
+        rest = memoryview(data).cast("B")
         try:
-            return super().write(data)
+            while rest and (written := super().write(rest)):  # a pipe takes a part where a signal comes in between
+                rest = rest[written:]
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            return memoryview(data).nbytes
+        return memoryview(data).nbytes
 
 
 def spare_output() -> None:
-    """Has a print that the disk refuses leave out its text, where it would raise OSError in the script.
+    """Has a print that the disk refuses leave out its text, where it would raise OSError in the program.
 
-    A stream that the script has replaced by its own is left as it is.
+    A stream that the program has replaced by its own is left as it is.
     """
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream: Any = getattr(sys, name)
