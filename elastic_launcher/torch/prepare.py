@@ -14,6 +14,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from elastic_launcher.torch.scaler_marks import forget_all
+
 if TYPE_CHECKING:
     from elastic_launcher.torch.session import Session
 
@@ -126,7 +128,13 @@ def _prepare_scaler(session: Session, scaler: torch.amp.GradScaler) -> None:
     session.state.scalers.append(scaler)
     for method in ("unscale_", "step", "update"):
         _gate(session, scaler, method, f"{name}.{method}")
-    scale = scaler.scale
+    scale, update = scaler.scale, scaler.update
+
+    @functools.wraps(update)
+    def end_step(*arguments: Any, **named: Any) -> None:
+        update(*arguments, **named)
+        if session.sync_gradients:  # where a peer's update was taken over, it has done nothing here
+            forget_all(scaler)
 
     @functools.wraps(scale)
     def remember(outputs: Any) -> Any:
@@ -135,4 +143,4 @@ def _prepare_scaler(session: Session, scaler: torch.amp.GradScaler) -> None:
             scaled.elastic_unscaled = outputs  # type: ignore[attr-defined]
         return scaled
 
-    scaler.scale = remember  # type: ignore[method-assign, assignment]
+    scaler.scale, scaler.update = remember, end_step  # type: ignore[method-assign, assignment]

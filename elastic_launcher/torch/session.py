@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
 
 from elastic_launcher.torch.buffers import ModelBuffers
@@ -17,6 +16,7 @@ from elastic_launcher.torch.pace import Pace
 from elastic_launcher.torch.place import Place
 from elastic_launcher.torch.position import Position
 from elastic_launcher.torch.reducer import Reducer
+from elastic_launcher.torch.scaler_marks import forget_unscaled
 from elastic_launcher.torch.standing import Todo
 from elastic_launcher.torch.state import TrainingState
 
@@ -217,10 +217,7 @@ class Session:
         self.lost |= self.held
         for parameter in self.parameters():
             parameter.grad = None
-        for scaler in self.state.scalers:
-            states = scaler._per_optimizer_states
-            for key in [key for key, one in states.items() if one["stage"] is OptState.UNSCALED]:
-                del states[key]  # it would refuse to unscale the new ones
+        forget_unscaled(self.state.scalers)
 
     def drop_step(self) -> None:
         """Gives a reduced step up of which nothing has come yet."""

@@ -19,13 +19,13 @@ from tests.unit.torch.trainings import FEATURES, SEED, X, Y
 
 
 class Parts:
-    """Two models, each with an optimizer, and a scaler."""
+    """Two models, each with an optimizer, and a scaler, which may be switched off."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, scales: bool = True) -> None:
         torch.manual_seed(0)
         first, second = nn.Linear(FEATURES, FEATURES).double(), nn.Linear(FEATURES, 3).double()
         optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (first, second)]
-        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, enabled=scales)
         self.first, self.second, *self.optimizers, self.scaler = job.prepare(first, second, *optimizers, scaler)
 
 
@@ -60,17 +60,18 @@ def apart(job: Job, parts: Parts, x: torch.Tensor, y: torch.Tensor) -> None:
         optimizer.step()
 
 
-def trained(body: Body, breaks: bool) -> tuple[list[torch.Tensor], int]:
+def trained(body: Body, breaks: bool, *, scales: bool = True) -> tuple[list[torch.Tensor], int]:
     """Trains two steps on one rank; returns the weights, and how often was reduced.
 
     Args:
         body: Of the loop.
         breaks: Whether the second reduction breaks off, and the rank finds back to its peers.
+        scales: Whether the scaler does anything: one for CUDA does not where there is none.
     """
 
     def run(group: ThreadGroup) -> tuple[list[torch.Tensor], int]:
         job = thread_job(group, 4, 4)
-        parts = Parts(job)
+        parts = Parts(job, scales=scales)
         reducer, recovery = job._session.reducer, job._steps._recovery
         reduce, reductions = reducer.reduce, 0
 
@@ -95,12 +96,18 @@ def trained(body: Body, breaks: bool) -> tuple[list[torch.Tensor], int]:
 
 
 @pytest.mark.parametrize(
-    ("body", "again"), [pytest.param(unscaled_first, 2, id="unscaled"), pytest.param(apart, 1, id="apart")]
+    ("body", "again", "scales"),
+    [
+        pytest.param(unscaled_first, 2, True, id="unscaled"),
+        pytest.param(unscaled_first, 2, False, id="switched-off"),
+        pytest.param(apart, 1, True, id="apart"),
+    ],
 )
 def test_a_step_that_breaks_off_between_two_optimizers_is_the_same_one_when_it_is_done_again(
-    body: Body, again: int
+    body: Body, again: int, scales: bool
 ) -> None:
-    (wanted, reductions), (found, more) = trained(body, breaks=False), trained(body, breaks=True)
+    wanted, reductions = trained(body, breaks=False, scales=scales)
+    found, more = trained(body, breaks=True, scales=scales)
     assert more == reductions + again
     assert all(map(torch.equal, found, wanted))
 
@@ -114,3 +121,21 @@ def test_where_an_optimizer_has_stepped_and_another_ones_gradient_is_lost_the_ra
     monkeypatch.setattr("elastic_launcher.torch.session.leave", left)
     with pytest.raises(SystemExit, match="the gradient that another needs is lost"):
         trained(in_turn, breaks=True)
+
+
+def test_a_scaler_whose_update_was_taken_over_begins_the_next_step_like_any_other() -> None:
+    def body(group: ThreadGroup) -> int:
+        job = thread_job(group, 4, 4)
+        parts = Parts(job)
+        scaler = parts.scaler
+        for _ in job.epochs(1):
+            for x, _ in job.dataloader(TensorDataset(X[:8], Y[:8]), seed=SEED):
+                for model, optimizer in zip((parts.first, parts.second), parts.optimizers, strict=True):
+                    job.backward(scaler.scale(model(x).square().mean()), optimizer=optimizer)
+                    if optimizer is parts.optimizers[1] and job.step == 0:
+                        job._session.adopted({}, ended=True)
+                    scaler.step(optimizer)
+                scaler.update()
+        return job.step
+
+    assert run_ranks(1, body) == [2]

@@ -1,0 +1,27 @@
+"""What a gradient scaler notes of a step until its `update`, and its ``state_dict`` leaves out.
+
+One entry an optimizer, in torch's own ``_per_optimizer_states``: its gradients are unscaled, or it has stepped.
+A scaler that is switched off (one for CUDA where there is none) notes nothing, and does not have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch.amp.grad_scaler import OptState
+
+
+def forget_unscaled(scalers: Iterable[torch.amp.GradScaler]) -> None:
+    """Has them unscale gradients once more that are made anew: they would refuse to."""
+    for scaler in scalers:
+        if scaler.is_enabled():
+            marks = scaler._per_optimizer_states
+            for key in [key for key, one in marks.items() if one["stage"] is OptState.UNSCALED]:
+                del marks[key]
+
+
+def forget_all(scaler: torch.amp.GradScaler) -> None:
+    """Has it begin a new step, as its `update` does."""
+    if scaler.is_enabled():
+        scaler._per_optimizer_states.clear()
