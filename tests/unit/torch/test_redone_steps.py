@@ -132,7 +132,7 @@ def test_a_scaler_whose_update_was_taken_over_begins_the_next_step_like_any_othe
             for x, _ in job.dataloader(TensorDataset(X[:8], Y[:8]), seed=SEED):
                 for model, optimizer in zip((parts.first, parts.second), parts.optimizers, strict=True):
                     job.backward(scaler.scale(model(x).square().mean()), optimizer=optimizer)
-                    if optimizer is parts.optimizers[1] and job.step == 0:
+                    if optimizer is parts.optimizers[1] and not job._session.position.step:
                         job._session.adopted({}, ended=True)
                     scaler.step(optimizer)
                 scaler.update()
