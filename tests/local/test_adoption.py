@@ -123,7 +123,7 @@ MOMENTS = [
     pytest.param("launcher=give@20:1", (2, 3), marks=pytest.mark.thorough, id="when a joiner gets its state"),
     pytest.param("launcher=receive@20:3", (2, 3), marks=pytest.mark.thorough, id="when a joiner has its state"),
     pytest.param("launcher=form@3:3", (2, 3, 2), marks=pytest.mark.thorough, id="when a node is to leave"),
-    pytest.param("launcher=form@3:1", (2, 3, 2), id="when the group is to shrink"),
+    pytest.param("launcher=form@3:1", (2, 3, 2), marks=pytest.mark.thorough, id="when the group is to shrink"),
 ]
 
 
@@ -179,7 +179,12 @@ LOSSES = [
         marks=pytest.mark.thorough,
         id="of two ranks meanwhile",
     ),
-    pytest.param("reduction@20:1,launcher=meet@20:2,meet@20:3", (1, 3), id="of a second one while they recover"),
+    pytest.param(
+        "reduction@20:1,launcher=meet@20:2,meet@20:3",
+        (1, 3),
+        marks=pytest.mark.thorough,
+        id="of a second one while they recover",
+    ),
     pytest.param(
         "reduction@20:3,launcher=form@2:1", (3,), marks=pytest.mark.thorough, id="when the others are to form anew"
     ),

@@ -107,6 +107,7 @@ def test_a_frozen_peer_that_thaws_after_its_eviction_touches_nothing(
     assert_bit_equal(tmp_path, set(ledgers))
 
 
+@pytest.mark.thorough
 def test_another_rank_saves_where_the_first_one_dies_after_it_has_agreed_to_stop(tmp_path: Path) -> None:
     arguments = ("--nodes", "3:3", "--checkpoint-every", "1h", "--", SCRIPT, options(tmp_path))
     with launched(*arguments, cwd=tmp_path, environment={"ELASTIC_FAULT": "halt@0:1"}) as job:

@@ -27,20 +27,20 @@ def options(folder: Path, **more: object) -> str:
     ("fault", "said"),
     [
         pytest.param("exception", ["rank 1", "ValueError: a mistake in the script"], marks=pytest.mark.quick),
-        ("empty data", ["data set (Numbered) is empty", "at least one sample"]),
+        pytest.param("empty data", ["data set (Numbered) is empty", "at least one sample"], marks=pytest.mark.thorough),
         pytest.param("init twice", ["elastic.init() was called twice", "keep the job"], marks=pytest.mark.thorough),
         pytest.param("vector loss", ["rank 1", "scalar loss", "shape (2,)"], marks=pytest.mark.thorough),
         pytest.param(
             "step first", ["optimizer.step() was called before job.backward(loss)"], marks=pytest.mark.thorough
         ),
         ("break", ["rank 1 left the training loop", "job.stop"]),
-        ("exit", ["rank 1's script", "ended after step 3", "job.stop"]),
+        pytest.param("exit", ["rank 1's script", "ended after step 3", "job.stop"], marks=pytest.mark.thorough),
         pytest.param(
             "exit 3",
             ["rank 1's script (member 2, node 2)", "ended after step 3", "exited with code 3"],
             marks=pytest.mark.thorough,
         ),
-        ("differs: batch", ["global_batch_size", "24", "25"]),
+        pytest.param("differs: batch", ["global_batch_size", "24", "25"], marks=pytest.mark.thorough),
         pytest.param("differs: data", ["dataset", "97 samples", "98 samples"], marks=pytest.mark.quick),
         ("differs: model", ["model 0", "float64"]),
     ],

@@ -97,7 +97,9 @@ def test_no_step_is_lost_over_two_times_without_quota(stage: Stage) -> None:
     assert metrics["checkpoints"] == len(saved)
 
 
-@pytest.mark.parametrize("stop", ["SIGINT", "SIGTERM", "stop"])
+@pytest.mark.parametrize(
+    "stop", ["SIGTERM", *(pytest.param(s, marks=pytest.mark.thorough) for s in ("SIGINT", "stop"))]
+)
 def test_a_job_that_waits_is_stopped_at_once(stage: Stage, stop: str) -> None:
     stage.allow(1)
     with stage.run("--wait-for-quota", "600") as job:

@@ -82,7 +82,7 @@ def test_a_launch_that_is_told_to_stop_before_its_nodes_are_up(stage: Stage, num
         stage.assert_nothing_left()
 
 
-@pytest.mark.parametrize("moment", ["node_started", "progress"])
+@pytest.mark.parametrize("moment", [pytest.param("node_started", marks=pytest.mark.thorough), "progress"])
 def test_a_second_interrupt_kills_at_once(stage: Stage, moment: str) -> None:
     with stage.launched("--nodes", "2:2") as launcher:
         launcher.events.wait(moment)
@@ -153,7 +153,7 @@ def test_a_reader_of_the_output_that_stands_still_holds_up_neither_the_training_
 
 
 @pytest.mark.parametrize(
-    "moment", [pytest.param("job_started", marks=pytest.mark.thorough), "node_started", "progress"]
+    "moment", [*(pytest.param(m, marks=pytest.mark.thorough) for m in ("job_started", "node_started")), "progress"]
 )
 def test_a_launcher_that_is_killed_leaves_nothing_after_the_orphan_timeout(stage: Stage, moment: str) -> None:
     with stage.launched("--nodes", "2:2", "--orphan-timeout", "8") as launcher:

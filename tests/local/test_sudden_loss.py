@@ -82,7 +82,7 @@ KILLED = [
     pytest.param(
         "micro-batch@20:2,step@20:3", 4, 1, (2, 3), 2, marks=pytest.mark.thorough, id="two, one after the other"
     ),
-    pytest.param("reduction@20:3", 2, 2, (2,), 2, id="one of two on the younger node"),
+    pytest.param("reduction@20:3", 2, 2, (2,), 2, marks=pytest.mark.thorough, id="one of two on the younger node"),
     pytest.param("step@20:2", 2, 2, (1,), 0, marks=pytest.mark.thorough, id="one of two on the older node"),
     pytest.param(
         "reduction@20:1,form@2:3",
@@ -212,7 +212,8 @@ def test_a_death_in_the_first_generation_costs_that_node_only(tmp_path: Path, fa
     assert_same_training(tmp_path, job)
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
+@pytest.mark.thorough
+@pytest.mark.parametrize("workers", [0, 2])
 def test_the_loss_of_the_rank_that_gives_a_joiner_its_state(tmp_path: Path, workers: int) -> None:
     hints = tmp_path / "hints.json"
     allow(hints, 2)
