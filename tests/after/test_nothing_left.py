@@ -5,6 +5,9 @@ from pathlib import Path
 
 import psutil
 
+from tests.cluster.machine.lan import BRIDGE
+from tests.cluster.machine.places import Places, home
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -26,6 +29,14 @@ def test_no_process_is_left() -> None:
         if str(ROOT) in text and ("ELASTIC_CONTROL=" in text or "elastic_launcher" in text)
     }
     assert not left
+
+
+def test_no_cluster_is_left() -> None:
+    state, programs = Places.default().state, home("XDG_CACHE_HOME", ".cache")
+    commands = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    assert not [command for command in commands if str(state) in command or str(programs) in command]
+    assert not state.exists()
+    assert not Path("/sys/class/net", BRIDGE).exists()
 
 
 def test_no_file_is_left_in_the_clone() -> None:
