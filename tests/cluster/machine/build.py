@@ -84,10 +84,11 @@ def provide_programs() -> Path:
     print(f"building Kubernetes {version[1]} into {folder}, once; about 6 minutes on two cores", flush=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     env = {**os.environ, "CGO_ENABLED": "0"}
+    flags = ("-trimpath", "-buildvcs=false", f"-ldflags={link}")
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as building:
         for name, package in PACKAGES.items():
             print(f"  {name}", flush=True)
             target = Path(building, "bin", name)
-            run("go", "-C", MODULE, "build", "-trimpath", f"-ldflags={link}", "-o", target, package, env=env)
+            run("go", "-C", MODULE, "build", *flags, "-o", target, package, env=env)
         Path(building, "bin").rename(folder)  # whole or not at all
     return folder
