@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PURE   := elastic_launcher/batch.py elastic_launcher/sampling.py elastic_launcher/config.py elastic_launcher/options.py elastic_launcher/events.py elastic_launcher/period.py elastic_launcher/hints elastic_launcher/checkpoint elastic_launcher/kube elastic_launcher/engines/kubernetes elastic_launcher/argo.py
-TWO    := --numprocesses 2 --dist loadgroup # local cases wait for processes most of the time
+TWO    := --numprocesses 2 --dist loadgroup # for two cores
 IRS    := digits_elastic digits_search plan_train_evaluate text_tuning
 KNOWN  := settings=$$($(PYTHON) -m tests.cluster env) && eval "$$settings" # KUBECONFIG, and kubectl on the PATH
 
@@ -25,7 +25,7 @@ run: $(STAMP) ## a real Kubeflow pipeline on this machine: 1 -> 3 -> 2 nodes whi
 	$(BIN)/python -m pipelines.digits_elastic.run
 
 test: $(STAMP) ## unit tests, one local case a law, one kfp.local run
-	$(BIN)/python -m pytest -q tests/unit components
+	$(BIN)/python -m pytest -q $(TWO) tests/unit components
 	$(BIN)/python -m pytest -q $(TWO) -m quick tests/local
 
 test-local: $(STAMP) ## the other local tests: several processes each
