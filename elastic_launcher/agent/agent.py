@@ -23,6 +23,7 @@ from elastic_launcher.agent.rank_exec import die_with_parent
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.control import ControlClient, ControlRefused
+from elastic_launcher.options import ConfigError
 from elastic_launcher.output import spare_output
 from elastic_launcher.workdir import Layout, read_job, write_json
 
@@ -208,7 +209,7 @@ def main() -> int:
         return agent.run()
     except ToldToGo:
         return ExitCode.STOPPED
-    except (OSError, ControlRefused, Unfit) as error:
+    except (OSError, ControlRefused, ConfigError, Unfit) as error:  # the third: job.json can't be read
         print(f"agent of node {environment['ELASTIC_NODE']}: {error}", file=sys.stderr, flush=True)
         return ExitCode.BAD_USAGE if isinstance(error, Unfit) else ExitCode.LAUNCHER_FAILED
     finally:

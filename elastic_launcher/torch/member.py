@@ -289,7 +289,10 @@ class Member:
         if kind == "form":
             self._ordered.add(order["formation"])
             self.account.note_order(order)
-            threading.Thread(target=self._build, args=(order,), name="elastic-formation", daemon=True).start()
+            try:
+                threading.Thread(target=self._build, args=(order,), name="elastic-formation", daemon=True).start()
+            except RuntimeError as error:  # no thread can be started
+                self._fail_to_form(order["formation"], error)
         elif kind == "abandon":
             self._abandon(order["formation"])
         elif kind == "save":
@@ -354,12 +357,8 @@ class Member:
                 )
                 if order["mode"] == "grow":
                     self._make_ready(number, Formation.from_order(order, group))
-            except (GroupError, OSError, RuntimeError) as error:
-                with self._changed:
-                    if number in self._ordered:
-                        self._ordered.discard(number)
-                        self.account.note_given_up(number)
-                        self.report("form_failed", formation=number, error=str(error))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others need not wait for this rank
+                self._fail_to_form(number, error)
                 return
         with self._changed:
             if number in self._abandoned:
@@ -371,6 +370,13 @@ class Member:
             self._pending_since = time.monotonic()
             self._changed.notify_all()
         self.report("formed", formation=number)
+
+    def _fail_to_form(self, number: int, error: Exception) -> None:
+        with self._changed:
+            if number in self._ordered:
+                self._ordered.discard(number)
+                self.account.note_given_up(number)
+                self.report("form_failed", formation=number, error=str(error) or type(error).__name__)
 
     def _make_ready(self, number: int, formation: Formation) -> None:
         """Does what costs the training nothing as long as the generation is not the one that trains."""

@@ -81,6 +81,20 @@ def test_an_agent_whose_log_takes_no_more_still_says_by_its_exit_code_how_it_end
     assert ended.returncode == ExitCode.LAUNCHER_FAILED
 
 
+def test_an_agent_that_can_not_read_what_its_job_is_says_so(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text('{"id": "torn')
+    names = {
+        "ELASTIC_NODE": "3",
+        "ELASTIC_FIRST_MEMBER": "1",
+        "ELASTIC_CONTROL": "x",
+        "ELASTIC_WORK_DIR": str(tmp_path),
+    }
+    agent = [sys.executable, "-m", "elastic_launcher.agent"]
+    ended = subprocess.run(agent, env={**os.environ, **names}, capture_output=True, text=True)
+    said = f"agent of node 3: {tmp_path} is not the work directory of a job: it has no job.json that can be read\n"
+    assert (ended.returncode, ended.stderr) == (ExitCode.LAUNCHER_FAILED, said)
+
+
 def test_a_reader_who_has_gone_is_still_told_to_the_script() -> None:
     """Nothing but a disk's refusal is kept from it."""
     text = f"{PRINT}\nprint('more')"

@@ -14,13 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from elastic_launcher.config import JobConfig
+from elastic_launcher.control.messages import Form, FormFailed
 from elastic_launcher.workdir import Layout, write_json
 from tests.support import PATIENCE
 
 
 @contextmanager
-def coordinator(folder: Path, *orders: dict[str, Any]) -> Iterator[str]:
-    """Gives a member one order after the other, and then keeps it waiting; yields its control document."""
+def coordinator(folder: Path, *orders: dict[str, Any], told: list[dict[str, Any]] | None = None) -> Iterator[str]:
+    """Gives a member one order after the other, and then keeps it waiting; yields its control document.
+
+    Args:
+        folder: Where that document is written.
+        orders: What the member is to do.
+        told: Where its reports are kept.
+    """
     left = [{"seq": number, **order} for number, order in enumerate(orders, start=1)]
     over = threading.Event()
 
@@ -28,7 +35,9 @@ def coordinator(folder: Path, *orders: dict[str, Any]) -> Iterator[str]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
+            content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if told is not None:
+                told.extend(content.get("reports", ()))
             self.answer({})
 
         def do_GET(self) -> None:
@@ -84,6 +93,22 @@ def test_an_order_that_fails_is_said_and_those_after_it_are_followed(tmp_path: P
         found = play(tmp_path, control, 60.0, f"member.stand_still({PATIENCE / 2})")
     assert "JobOver: that was all" in found.stderr
     assert "elastic-launcher: an order could not be followed (KeyError: 'formation')" in found.stderr
+
+
+def test_a_formation_for_which_no_thread_can_be_started_is_told_as_failed(tmp_path: Path) -> None:
+    form = Form(7, 2, "recover", (1, 2), (), (), {}, "127.0.0.1:9", 60.0, "failure")
+    then = f"""
+import threading
+from unittest import mock
+with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+    member._obey({form.to_dict()!r})
+member.flush()
+"""
+    told: list[dict[str, Any]] = []
+    with coordinator(tmp_path, told=told) as control:
+        found = play(tmp_path, control, 60.0, then)
+    assert found.returncode == 0, found.stderr
+    assert told == [FormFailed(7, "can't start new thread").to_dict() | {"n": 1}]
 
 
 def test_a_report_that_can_not_be_told_at_once_is_told_later(tmp_path: Path) -> None:
