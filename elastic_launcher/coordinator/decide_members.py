@@ -26,7 +26,7 @@ from elastic_launcher.control.messages import (
     StepRedone,
     Warm,
 )
-from elastic_launcher.coordinator.actions import Action, Order
+from elastic_launcher.coordinator.actions import Order
 from elastic_launcher.coordinator.decide_end import (
     Decision,
     appoint_saver,
@@ -47,7 +47,7 @@ from elastic_launcher.coordinator.decide_formation import (
     take_formed,
 )
 from elastic_launcher.coordinator.decide_loss import bear_failure, lose_node, take_broken_step, take_unformed
-from elastic_launcher.coordinator.decide_nodes import dismiss, fail_node
+from elastic_launcher.coordinator.decide_nodes import dismiss, fail_node, tell_exit
 from elastic_launcher.coordinator.observations import (
     MemberJoined,
     MemberReported,
@@ -152,9 +152,7 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
     known = dict(observation.ranks)
     code = observation.exit_code
     agent = Exit(signal=-code) if code is not None and code < 0 else Exit(code)
-    told: tuple[Action, ...] = ()
-    if observation.why and node.phase in (Phase.STARTING, Phase.WARM, Phase.ADMITTED):
-        told = (emit(state, "warning", message=f"node {node.number}: {observation.why}"),)
+    told = tell_exit(state, observation)
     if observation.taken:  # nobody failed: the next is started as fast as after a first loss, and no step is to blame
         state = replace(state, losses=0, failures=0, broke=0)
     decision: Decision = (state, told)

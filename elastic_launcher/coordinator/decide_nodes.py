@@ -10,7 +10,7 @@ from elastic_launcher.control.messages import End
 from elastic_launcher.coordinator.actions import Action, KillNode, NoteNotice, Order, StartNode
 from elastic_launcher.coordinator.decide_end import Decision, emit, finish, then, when
 from elastic_launcher.coordinator.decide_pause import check_quota, lose_quota
-from elastic_launcher.coordinator.observations import NodeNoticed, NodeNotStarted, NodeUnfit, TargetChanged
+from elastic_launcher.coordinator.observations import NodeExited, NodeNoticed, NodeNotStarted, NodeUnfit, TargetChanged
 from elastic_launcher.coordinator.roster import Member, Node, Phase
 from elastic_launcher.coordinator.state import State
 
@@ -137,6 +137,17 @@ def fail_node(state: State, number: int, message: str, now: float) -> Decision:
         f"{failures} nodes in a row failed to come up; no more are started until the target is raised, training goes on"
     )
     return state, (*actions, emit(state, "warning", message=text))
+
+
+def tell_exit(state: State, observation: NodeExited) -> tuple[Action, ...]:
+    """Says why a node ended where its engine knows, or with which last words where it could not send its log."""
+    phase = state.nodes[observation.node].phase
+    why = observation.why
+    if not why and phase is Phase.STARTING and not observation.ranks:
+        why = observation.last_line
+    if not why or phase not in (Phase.STARTING, Phase.WARM, Phase.ADMITTED):
+        return ()
+    return (emit(state, "warning", message=f"node {observation.node}: {why}"),)
 
 
 def take_unstarted(state: State, observation: NodeNotStarted) -> Decision:

@@ -77,9 +77,8 @@ class EngineDriver:
                 self._none.set()
 
     def _exited(self, gone: NodeExit) -> NodeExited:
-        return NodeExited(
-            self._monotonic(), gone.node, gone.exit_code, self._exits(gone.node), why=gone.why, taken=gone.taken
-        )
+        ranks = self._exits(gone.node)
+        return NodeExited(self._monotonic(), gone.node, gone.exit_code, ranks, gone.why, gone.taken, gone.last_line)
 
     async def end_all(self) -> None:
         """Kills all nodes that run, or are about to, and waits until they are gone."""

@@ -171,6 +171,7 @@ class NodeExited(Observation):
         ranks: How its members' processes ended, by local rank, where that is known.
         why: How it ended, where the engine knows more; else empty.
         taken: Whether it was taken from outside: that is nobody's failure.
+        last_line: The last of the agent's log, where the engine has kept that for one that failed; else empty.
     """
 
     node: int
@@ -178,6 +179,7 @@ class NodeExited(Observation):
     ranks: tuple[tuple[int, Exit], ...] = ()
     why: str = ""
     taken: bool = False
+    last_line: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,12 +34,14 @@ class NodeExit:
         exit_code: Its agent's exit code; minus the signal's number when a signal ended it; None if nobody can know.
         why: How it ended, where the engine knows more; else empty.
         taken: Whether it was taken from outside, and did not fail by itself.
+        last_line: The last of its agent's log, where the engine has kept that for one that failed; else empty.
     """
 
     node: int
     exit_code: int | None
     why: str = ""
     taken: bool = False
+    last_line: str = ""
 
 
 class EngineAway(OSError):  # noqa: N818 - says what is the case

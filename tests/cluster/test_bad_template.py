@@ -71,3 +71,13 @@ def test_a_launcher_with_such_a_template_ends_with_2_and_has_made_nothing(tmp_pa
             [],
             [],
         ]
+
+
+@pytest.mark.machine
+def test_an_image_in_which_no_node_can_begin_is_told_by_the_last_line_of_their_logs(tmp_path: Path) -> None:
+    with staged(tmp_path, "template") as stage:
+        (stage.folder / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
+        lacking = {"PYTHONPATH": str(stage.folder)}
+        stage.launch("--nodes=1:1", script="", argument="none", variables=lacking, retries=0)
+        assert stage.wait() == 1
+        assert "node 1: ModuleNotFoundError: No module named 'torch'" in stage.log()

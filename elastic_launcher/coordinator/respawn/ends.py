@@ -18,7 +18,7 @@ from elastic_launcher.coordinator.decide_end import (
     then,
 )
 from elastic_launcher.coordinator.decide_loss import CALM_SECONDS, FAILURE_WINDOW, schedule_replacement
-from elastic_launcher.coordinator.decide_nodes import fail_node
+from elastic_launcher.coordinator.decide_nodes import fail_node, tell_exit
 from elastic_launcher.coordinator.observations import NodeExited, RankEnded
 from elastic_launcher.coordinator.respawn.work import close, ended_well, in_round, living
 from elastic_launcher.coordinator.roster import Exit, Member, Phase
@@ -66,7 +66,7 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
     """A node is gone, with all its processes."""
     node, now = state.nodes[observation.node], observation.now
     agent = observation.exit_code
-    decision: Decision = (state, ())
+    decision: Decision = (state, tell_exit(state, observation))
     for local_rank, number in enumerate(node.members):
         if state.members[number].exit is None and number in in_round(state):
             end = Exit(code=0) if agent == 0 else Exit()

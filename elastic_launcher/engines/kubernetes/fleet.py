@@ -97,7 +97,7 @@ class Fleet:
     async def used(self) -> list[NodeSpec]:
         """Returns all nodes whose Jobs or pods are still there, those that are gone or ending too."""
         found = [spec_of(one) for path in (self._jobs, self._pods) for one in (await self._list(path)).values()]
-        return [spec for spec in found if spec is not None]
+        return list({spec.node: spec for spec in found if spec is not None}.values())
 
     async def adopt(self, specs: Sequence[NodeSpec]) -> list[str]:
         """Takes nodes for its own that an earlier launcher has started, and deletes the Jobs of all others.
@@ -267,7 +267,8 @@ class Fleet:
                     self._machines.keep_off(track.pod)
                     self._machines.rest(track.gone.why)
                 del self._tracks[node]
-                self._exits.append(NodeExit(node, track.gone.exit_code, track.gone.why, track.gone.taken))
+                gone = track.gone
+                self._exits.append(NodeExit(node, gone.exit_code, gone.why, gone.taken, gone.last_line))
                 if track.job is not None:
                     self._run_errand(self._delete_job(node))
         async with self._changed:

@@ -85,11 +85,13 @@ class Gone:
         exit_code: Its agent's exit code; minus the signal's number when a signal ended it; None if nobody can know.
         why: How it ended, in one line; empty where the exit code says it all.
         taken: Whether the cluster took it, and it did not fail by itself.
+        last_line: The last of its log, where its pod has kept that; empty for one that did not fail by itself.
     """
 
     exit_code: int | None
     why: str = ""
     taken: bool = False
+    last_line: str = ""
 
 
 Standing = Waiting | Running | Leaving | Gone
@@ -261,7 +263,7 @@ def _ended(pod: Document, ended: Document) -> Gone:
         why = f"{reason}: {one_line(ended.get('message', ''))}".removesuffix(": ")
         return Gone(None, why if taken else f"{why}; check the image and the command of the pod template", taken)
     if reason in ("Error", "Completed", ""):
-        return Gone(code, leaving.why if leaving is not None else "", taken)
+        return Gone(code, leaving.why if leaving is not None else "", taken, "" if taken else _last_line(ended))
     return Gone(code, f"{reason}: {one_line(ended.get('message', ''))}".removesuffix(": "), taken)
 
 
@@ -338,6 +340,12 @@ def _room(message: str) -> str:
     """Returns what the scheduler says of machines, without what it says of preempting others."""
     first = one_line(message).partition(". ")[0]
     return first.removesuffix(".") or "no machine has room for it"
+
+
+def _last_line(ended: Document) -> str:
+    """Returns the last line of what a container left as its message: of its log, by the policy that nodes have."""
+    lines = str(ended.get("message") or "").strip().splitlines()
+    return one_line(lines[-1]) if lines else ""
 
 
 def _lowered(text: str) -> str:

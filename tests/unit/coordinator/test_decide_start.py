@@ -16,7 +16,7 @@ from elastic_launcher.coordinator.observations import (
     NodeExited,
     NodeNotStarted,
 )
-from elastic_launcher.coordinator.roster import Phase
+from elastic_launcher.coordinator.roster import Exit, Phase
 from tests.unit.checkpoint.checkpoints import JOB as IDENTITY
 from tests.unit.coordinator.driver import Job
 
@@ -194,6 +194,21 @@ def test_nodes_that_the_cluster_took_are_no_failures_however_many() -> None:
         job.feed(NodeExited(job.now, node, None, (), why="StartError: nvml error", taken=True))
         job.tick(10)
     assert (job.finish, job.started[-1]) == (None, StartNode(8, 8, 1))
+
+
+def test_the_last_words_of_a_node_that_could_not_send_its_log_are_told() -> None:
+    job = Job(target=1)
+    job.feed(NodeExited(job.now, 1, 1, last_line="ImportError: no torch"))
+    assert [told["message"] for told in job.events("warning")] == ["node 1: ImportError: no torch"]
+
+
+def test_the_last_words_of_a_node_are_not_told_where_its_ranks_or_the_engine_say_more() -> None:
+    job = Job(target=3)
+    job.feed(NodeExited(job.now, 1, 1, ((0, Exit(1)),), last_line="leaves with 1"))
+    job.feed(NodeExited(job.now, 2, None, why="OOMKilled: out of memory", last_line="loads"))
+    job.warm(3)
+    job.feed(NodeExited(job.now, 3, 1, last_line="leaves with 1"))
+    assert [told["message"] for told in job.events("warning")] == ["node 2: OOMKilled: out of memory"]
 
 
 def test_a_node_that_the_engine_can_not_start_counts_as_failed() -> None:

@@ -139,6 +139,15 @@ def test_a_noticed_node_leaves_whatever_its_age() -> None:
     assert job.formed()[1:] == [(1, "notice")]
 
 
+def test_why_a_node_ended_is_told_as_in_the_first_tier() -> None:
+    job = running(2)
+    job.feed(NodeExited, 1, -9, (), "OOMKilled: out of memory")
+    job.target(3)
+    job.feed(NodeExited, 3, 1, (), "", False, "ImportError: no torch")
+    told = [one.fields["message"] for one in job.actions if isinstance(one, Emit) and one.kind == "warning"]
+    assert told == ["node 1: OOMKilled: out of memory", "node 3: ImportError: no torch"]
+
+
 def test_a_loss_explains_the_failures_of_the_others() -> None:
     job = running(2)
     job.end(1, code=1)  # its collective broke

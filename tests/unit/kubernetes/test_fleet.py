@@ -341,15 +341,29 @@ def test_a_node_whose_job_is_made_after_a_list_is_not_gone() -> None:
 
 
 class Holding(Refusing):
-    """An API that has these Jobs."""
+    """An API that has these Jobs, and pods."""
 
     def __init__(self, *jobs: dict[str, Any]) -> None:
         super().__init__()
         self.jobs = list(jobs)
+        self.pods: list[dict[str, Any]] = []
 
     async def request(self, method: str, path: str, body: Any = None, *more: Any, **query: Any) -> dict[str, Any]:
         found = await super().request(method, path, body, *more, **query)
-        return found | {"items": self.jobs} if method == "GET" and path.endswith("/jobs") else found
+        shown = {"jobs": self.jobs, "pods": self.pods} if method == "GET" else {}
+        return found | {"items": shown.get(path.rpartition("/")[2], [])}
+
+
+def test_a_node_with_a_job_and_a_pod_and_one_with_a_pod_only_are_used_once_each() -> None:
+    job, other = (node_job(plan(template()), NodeSpec(node, node, 1)) for node in (1, 2))
+
+    async def steps() -> None:
+        api = Holding(job)
+        api.pods = [{"metadata": one["metadata"]} for one in (job, other)]
+        async with following(api) as fleet:
+            assert sorted(spec.node for spec in await fleet.used()) == [1, 2]
+
+    asyncio.run(steps())
 
 
 def test_a_node_that_others_have_made_unreadable_is_ended_and_named_and_ends_nothing_else() -> None:

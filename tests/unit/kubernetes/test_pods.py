@@ -240,6 +240,16 @@ DISRUPTED = condition("DisruptionTarget", "True", "PreemptionByScheduler", "by d
     [
         (JOB, pod("Succeeded", state=ended(0, "Completed")), Gone(0)),
         (JOB, pod("Failed", state=ended(1)), Gone(1)),
+        (
+            JOB,
+            pod("Failed", state=ended(1, message="Traceback (most recent call last):\nImportError: no torch\n\n")),
+            Gone(1, last_line="ImportError: no torch"),
+        ),
+        (
+            JOB,
+            pod("Failed", DISRUPTED, state=ended(143, message="leaves")),
+            Gone(-15, "preempted by a pod of higher priority: by default-scheduler", taken=True),
+        ),
         (JOB, pod("Failed", state=ended(75)), Gone(75)),
         (JOB, pod("Failed", state=ended(139)), Gone(-11)),
         (JOB, pod("Failed", state=ended(255)), Gone(255)),
