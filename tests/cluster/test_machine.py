@@ -34,15 +34,15 @@ with socket.create_server(("", {PORT})) as server:
         kept.append(server.accept()[0])
         kept[-1].sendall(b"here\\n")
 """
-# Until kube-proxy has heard of a Service, its connections are refused.
+# Until kube-proxy has heard of a Service, its connections are refused, or lead nowhere for good: each try is a new one.
 CLIENT = """
 import socket, time
 for service in {services}:
     while True:
         try:
-            socket.create_connection(service, timeout=30).close()
+            socket.create_connection(service, timeout=3).close()
             break
-        except ConnectionRefusedError as error:
+        except (ConnectionRefusedError, TimeoutError) as error:
             print(service, error, flush=True)
             time.sleep(0.2)
 """
@@ -269,6 +269,7 @@ def test_nothing_is_left_when_it_is_taken_down() -> None:
     settings = cluster.running(PLACES)
     kernel = [path.read_text() for path in cluster.SYSCTLS]
     saved = json.loads((PLACES.state / "sysctls.json").read_text())
+    asked = PLACES.audit_log.read_bytes()  # test_used_rights.py looks through what all tests have asked for
     act("down")
     try:
         assert left() == []
@@ -276,4 +277,5 @@ def test_nothing_is_left_when_it_is_taken_down() -> None:
     finally:
         given = {"nodes": settings.nodes, "gpus": settings.gpus, "grace": settings.grace}
         act("up", *(f"--{name}={value}" for name, value in given.items() if value is not None))
+        PLACES.audit_log.with_name("audit-before.log").write_bytes(asked)
     assert [path.read_text() for path in cluster.SYSCTLS] == kernel
