@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.machine import image, volumes
+from tests.cluster.machine import cluster, image, volumes
 from tests.cluster.machine.places import Places, Settings
 from tests.cluster.machine.processes import ClusterError, Daemon, Process, run
 
@@ -65,6 +65,11 @@ def test_settings_are_read_as_they_were_saved(tmp_path: Path) -> None:
     assert places.settings() is None
     places.save(settings)
     assert places.settings() == settings
+
+
+def test_what_is_not_up_is_taken_down_without_a_word(tmp_path: Path) -> None:
+    cluster.down(Places(tmp_path / "state"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_daemon_is_started_once_and_ended(tmp_path: Path) -> None:

@@ -75,8 +75,9 @@ def up(places: Places, **options: int) -> None:
 
 
 def down(places: Places) -> None:
-    """Takes the cluster down and leaves nothing of it but the cache of built programs and the Debian packages."""
-    settings = running(places)
+    """Takes the cluster down, if there is one; leaves nothing of it but its programs' cache and Debian's packages."""
+    if (settings := places.settings()) is None:
+        return
     for index in range(settings.nodes):
         Node(places, settings, index).vanish()
     ControlPlane(places, settings).end()
