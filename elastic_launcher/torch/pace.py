@@ -28,8 +28,8 @@ LONG_WORK = 5.0  # seconds without progress after which it is worth a look at wh
 class Pace:
     """When steps were completed, on a monotonic clock, and what was done in between."""
 
-    gaps: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_STEPS))
     last: float | None = None
+    _steps: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=USUAL_STEPS))
     _own: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=USUAL_STEPS))
     _waited: float = 0.0
     _waiting_since: float | None = None
@@ -42,26 +42,34 @@ class Pace:
     _outside: tuple[Any, float] = (None, 0.0)
 
     def tick(self, samples: int = 0) -> float:
-        """Notes that a step was completed now; returns the seconds since the one before (0 for the first).
+        """Notes that a step was completed now; returns by how many seconds it took longer than one usually does.
+
+        Where there are more samples for this rank than before, or fewer, a step is expected to take so much longer or
+        shorter. 0 where there is nothing to compare with.
 
         Args:
             samples: This rank's part of it.
         """
-        now = time.monotonic()
-        gap = now - self.last if self.last is not None else 0.0
+        now, late = time.monotonic(), 0.0
         if self.last is not None:
-            self.gaps.append(gap)
+            gap = now - self.last
+            late = gap - self._expected(samples) if self._steps else 0.0
+            self._steps.append((gap, samples))
             if samples and self._settled:
                 own = max(gap - self._waited, 0.0)
                 self._own.append((own, own / samples))
         self._known_sizes |= self._sizes
         self.last, self._waited, self._settled, self._work = now, 0.0, True, 0
-        return gap
+        return late
 
     def usual(self) -> float:
-        """Returns the median of the recent gaps, 0 when there is none."""
-        gaps = list(self.gaps)
-        return statistics.median(gaps) if gaps else 0.0
+        """Returns how long recent steps took, in the median; 0 when there was none."""
+        steps = list(self._steps)
+        return statistics.median(gap for gap, _ in steps) if steps else 0.0
+
+    def _expected(self, samples: int) -> float:
+        each = [gap / own for gap, own in self._steps if own]
+        return samples * statistics.median(each) if samples and each else self.usual()
 
     def renew(self) -> None:
         """Notes that this rank's part of the steps has changed: its next one is a first one."""

@@ -220,12 +220,12 @@ class Resizer:
         """Waits until nobody reads this rank's state any more: the optimizer may step."""
         self._finish_sending()
 
-    def after_step(self, gap: float) -> None:
+    def after_step(self, late: float) -> None:
         """Ends a joiner's first step, tells about a new generation, and leaves or changes to a smaller one if the
         ranks agreed on it.
 
         Args:
-            gap: Seconds since the step before was completed.
+            late: By how many seconds the step took longer than one with so many samples of this rank usually does.
 
         Raises:
             SystemExit: With 0, on a rank that leaves.
@@ -238,7 +238,7 @@ class Resizer:
             session.pace.renew()
         self.close_old()
         if self._activation is not None and session.position.step >= self._activation.done_at:
-            self.tell_active(gap)
+            self.tell_active(late)
         if self._next is not None and self._next.mode == "shrink":
             formation, self._next = self._next, None
             self._shrink(formation)
@@ -257,17 +257,17 @@ class Resizer:
         step = session.position.step
         self._activation = Activation(formation, step, step + 1, survivor=True)
 
-    def tell_active(self, gap: float = 0.0) -> None:
+    def tell_active(self, late: float = 0.0) -> None:
         """Tells that a new generation works, if that is still to be told.
 
         Args:
-            gap: Seconds since the step before was completed.
+            late: See `after_step`.
         """
         if self._activation is None:
             return
         told, self._activation = self._activation, None
         session = self._session
-        pause = max(told.stood, gap - session.pace.usual()) if told.survivor else 0.0
+        pause = max(told.stood, late) if told.survivor else 0.0
         session.report(
             "active",
             formation=told.formation.number,

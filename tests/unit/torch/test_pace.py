@@ -62,6 +62,28 @@ def test_a_step_is_judged_from_its_beginning_to_the_reduction(clock: Clock) -> N
     assert pace.vitals().work > work
 
 
+def test_a_step_is_late_by_what_its_samples_do_not_explain(clock: Clock) -> None:
+    def late(pace: Pace, seconds: float, samples: int) -> float:
+        clock.now += seconds
+        return round(pace.tick(samples), 6)
+
+    fresh = Pace()
+    assert [late(fresh, 5, 8), late(fresh, 5, 8)] == [0, 0], "nothing to compare with"
+    for samples, seconds, over in (
+        (8, 1, 0),
+        (8, 1.5, 0.5),
+        (16, 2, 0),
+        (24, 3.25, 0.25),
+        (4, 0.6, 0.1),
+        (0, 1.5, 0.5),
+    ):
+        assert late(settled(clock), seconds, samples) == over, samples
+    idle = Pace()  # more ranks than samples
+    for _ in range(3):
+        late(idle, 1, 0)
+    assert late(idle, 1.75, 8) == 0.75
+
+
 def test_the_first_step_another_generation_another_size_and_an_evaluation_are_not_judged(clock: Clock) -> None:
     fresh = Pace()
     fresh.begin_work((4, 4))
