@@ -27,6 +27,9 @@ OUTPUTS = {
 }
 """Their names, as in Kubeflow; and what each one is where the launcher could not tell it, being killed."""
 
+_CHECKPOINT = {"checkpoint_saved": "path", "job_started": "resumed_path"}
+"""The events that name a checkpoint, and where: a retry elsewhere has an event log of its own."""
+
 
 def outputs_of(events: Sequence[Event], exit_code: int, reason: str, job_dir: str) -> dict[str, str]:
     """Returns what a step tells.
@@ -38,7 +41,7 @@ def outputs_of(events: Sequence[Event], exit_code: int, reason: str, job_dir: st
         job_dir: The job's folder; "" where nothing was started.
     """
     metrics = measure(events)
-    saved = [str(event.get("path", "")) for event in events if event.kind == "checkpoint_saved"]
+    paths = (event.get(_CHECKPOINT[event.kind]) for event in events if event.kind in _CHECKPOINT)
     return {
         "exit_code": str(int(exit_code)),
         "reason": reason,
@@ -48,7 +51,7 @@ def outputs_of(events: Sequence[Event], exit_code: int, reason: str, job_dir: st
         "goodput": str(metrics.goodput),
         "logged": json.dumps(metrics.logged),
         "job_dir": job_dir,
-        "checkpoint": saved[-1] if saved else "",
+        "checkpoint": next((path for path in reversed(list(paths)) if path), ""),
     }
 
 

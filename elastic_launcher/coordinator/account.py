@@ -20,6 +20,7 @@ def account_of_job(config: JobConfig, layout: Layout, origin: Origin) -> dict[st
         "max_batch_per_gpu": config.max_batch_per_gpu,
         "hints": config.hints,
         "resumed_step": None if origin.manifest is None else origin.manifest.step,
+        "resumed_path": None if origin.manifest is None else origin.where,
     }
     return {
         "job_id": job_id(layout),

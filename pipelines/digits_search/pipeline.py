@@ -15,7 +15,12 @@ RATES = ["0.03", "0.003", "0.0003"]
 
 @dsl.pipeline(name="digits-search", description="A search whose trials share the quota and shrink instead of queueing.")
 def digits_search(
-    work_dir: str, rates: list[str] = RATES, hints: str = "", max_nodes: int = 4, epochs: str = "6"
+    work_dir: str,
+    rates: list[str] = RATES,
+    hints: str = "",
+    wait_for_quota: float = 3600,
+    max_nodes: int = 4,
+    epochs: str = "6",
 ) -> str:
     """Tries all learning rates at once.
 
@@ -23,6 +28,7 @@ def digits_search(
         work_dir: Where each trial has a folder of its own, by which it goes on where it was.
         rates: The learning rates, each one once; as many trials as there are divide the quota.
         hints: Quota hints, of whose entry the i-th trial takes the i-th part; none means max_nodes.
+        wait_for_quota: Seconds that a trial waits for its part, where that is less than a GPU.
         max_nodes: Most nodes of each trial.
         epochs: How often each trial goes through the data.
 
@@ -39,6 +45,7 @@ def digits_search(
             global_batch_size=128,
             max_batch_per_gpu=64,
             hints=hints,
+            wait_for_quota=wait_for_quota,
             share=divide(rate=rate, rates=rates).output,
             work_dir=f"{work_dir}/rate-{rate}",
             name="search",

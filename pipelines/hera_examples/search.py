@@ -1,4 +1,4 @@
-"""Three trials in Steps that divide the quota; each is a job of its own, and a retry of one goes on with it."""
+"""Three trials in Steps that divide the quota, or wait for it; each is a job of its own, which a retry goes on with."""
 
 from hera.workflows import Parameter, Steps, Workflow
 
@@ -7,12 +7,14 @@ from elastic_launcher.hera import elastic_train
 with Workflow(generate_name="search-", entrypoint="main", service_account_name="elastic-launcher") as w:
     trial = elastic_train(  # a plain Container
         name="trial",
+        job_name="search",
         image="elastic-launcher",
         module="package.train",
         arguments=["--rate", "{{inputs.parameters.rate}}"],
         nodes="1:4",
         share="{{inputs.parameters.share}}",
         hints="configmap/quota/gpu-hints",
+        wait_for_quota=3600,
         global_batch_size=256,
         max_batch_per_gpu=64,
         engine="kubernetes",

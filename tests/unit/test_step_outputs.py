@@ -11,6 +11,7 @@ import pytest
 
 from elastic_launcher.cli import launch
 from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.events import Event
 from elastic_launcher.kfp import elastic_train
 from elastic_launcher.report import measure
 from elastic_launcher.step_outputs import OUTPUTS, VARIABLE, outputs_of, tell_outputs
@@ -37,6 +38,14 @@ def test_each_output_of_a_job_is_what_its_events_say(story: jobs.Story) -> None:
     assert json.loads(told["logged"]) == metrics.logged
     saved = [event["path"] for event in story.events if event.kind == "checkpoint_saved"]
     assert told["checkpoint"] == (saved[-1] if saved else "")
+
+
+def test_the_newest_checkpoint_is_the_one_gone_on_from_until_there_is_another() -> None:
+    began = Event("job_started", 1.0, 0, {"name": "bert", "resumed_step": 40, "resumed_path": "s3://b/step-00000040"})
+    saved = Event("checkpoint_saved", 2.0, 1, {"step": 50, "path": "s3://b/step-00000050"})
+    again = Event("job_started", 3.0, 0, {"name": "bert", "term": 2})
+    assert outputs_of([began], 75, "", "")["checkpoint"] == "s3://b/step-00000040"
+    assert outputs_of([began, saved, again], 75, "", "")["checkpoint"] == "s3://b/step-00000050"
 
 
 def test_where_nothing_was_started_they_are_what_stands_for_them() -> None:
