@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+_MARK = re.compile(rb"::elastic generation=\d+ rank=\d+ world_size=\d+::")
+AGAIN_BYTES = 1 << 20
+"""After so much the last mark is repeated: what collects a pod's log keeps its end only, often 10 MiB."""
 
 
 class Echo:
@@ -17,6 +22,8 @@ class Echo:
     def __init__(self, local_rank: int) -> None:
         self._prefix = f"[local rank {local_rank}] ".encode()
         self._part = b""
+        self._mark = b""
+        self._unmarked = 0
 
     def take(self, data: bytes) -> None:
         """Takes the next bytes that the rank wrote."""
@@ -29,7 +36,17 @@ class Echo:
         self._write([part] if part else [])
 
     def _write(self, lines: Sequence[bytes]) -> None:
-        text = b"".join(self._prefix + line + b"\n" for line in lines)
+        text = b"".join(self._prefix + line + b"\n" for line in self._marked(lines))
         with contextlib.suppress(OSError):  # nobody reads it: the coordinator is told all the same
             sys.stdout.buffer.write(text)
             sys.stdout.buffer.flush()
+
+    def _marked(self, lines: Sequence[bytes]) -> Iterator[bytes]:
+        for line in lines:
+            if match := _MARK.search(line):
+                self._mark, self._unmarked = match[0], 0
+            elif self._mark and self._unmarked >= AGAIN_BYTES:
+                yield self._mark
+                self._unmarked = 0
+            yield line
+            self._unmarked += len(line)

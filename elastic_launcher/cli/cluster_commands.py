@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import typer
 
-from elastic_launcher.cli.cluster_job import cluster_job
+from elastic_launcher.cli.cluster_job import ClusterJob, cluster_job
 from elastic_launcher.cli.folders import JobName, refuse
 from elastic_launcher.cli.lines import JobLines
-from elastic_launcher.cli.logs import print_lines
+from elastic_launcher.cli.logs import print_lines, said
 from elastic_launcher.cli.status import show
 from elastic_launcher.cli.stop import ENDED_WELL, PATIENCE
 from elastic_launcher.config import ExitCode
@@ -50,17 +50,20 @@ def show_status(wanted: JobName, as_json: bool) -> None:
 def stop_job(wanted: JobName) -> None:
     """Has a job save itself and end, and waits for that."""
 
+    async def heard(job: ClusterJob) -> str:
+        if await job.launchers():
+            return ""
+        return (
+            "; no pod of its launcher runs now: the next one stops it as it starts, and where none comes the nodes "
+            "save what they have and leave by themselves"
+        )
+
     async def stop() -> Mapping[str, Any] | None:
         async with cluster_job(wanted) as job:
             if job.record.status.get("state") in OVER:
                 refuse(f"job {job.name} is not running: {job.record.status['message']}")
-            if not await job.launchers():
-                refuse(
-                    f"no pod of job {job.name}'s launcher runs now: its nodes save what they have and leave by "
-                    "themselves, unless the step is retried"
-                )
             await job.ask_to_stop()
-            typer.echo(f"elastic-launcher: job {job.name} is told to stop", err=True)
+            typer.echo(f"elastic-launcher: job {job.name} is told to stop{await heard(job)}", err=True)
             async with asyncio.timeout(PATIENCE):
                 async for record in job.follow():
                     if record.status.get("state") in OVER:
@@ -96,6 +99,8 @@ def print_logs(wanted: JobName, rank: int | None, follow: bool) -> None:
         name = _run(save(Path(folder), lines))
         print_lines(lines.written(), rank)
         print_lines(lines.rest(), rank)
+        if rank is not None and lines.ranks and rank not in lines.ranks:
+            refuse(f"no pod that job {name} has now was rank {rank}: they had {said(lines.ranks)}")
         if not lines.ranks:
             typer.echo(
                 f"elastic-launcher: job {name} has no pods that rank logs could be read of: the log of its launcher's "

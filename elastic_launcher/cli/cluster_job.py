@@ -19,6 +19,8 @@ from elastic_launcher.kube.collection import Change, Collection, Snapshot, chang
 from elastic_launcher.kube.login import log_in
 from elastic_launcher.options import ConfigError
 
+LOOK_SECONDS = 2.0
+"""Between looks at which pods a followed job has."""
 _LINE = re.compile(rb"\[local rank (\d+)\] (.*)", re.DOTALL)
 
 
@@ -46,7 +48,7 @@ class ClusterJob:
     async def launchers(self) -> list[str]:
         """Returns the pods that a launcher of the job runs in now."""
         pods = await self._pods(f"{COORDINATOR_LABEL}={self._id}")
-        return [pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") in ("Pending", "Running")]
+        return [pod["metadata"]["name"] for pod in pods if _runs(pod)]
 
     async def ask_to_stop(self) -> None:
         """Has the job saved and ended, by an annotation that its launcher watches."""
@@ -71,15 +73,24 @@ class ClusterJob:
 
         Args:
             folder: Where; a file for each rank.
-            follow: Whether to go on until the nodes end; those that come later are left to the next call.
+            follow: Whether to go on, with nodes that come later too, until neither a node nor a launcher runs.
 
         Returns:
             A line for each pod whose log can't be read, or not to its end.
         """
-        pods = await self._pods(f"{JOB_LABEL}={self._id},{NODE_LABEL}")
-        begun = [one for one in pods if any(c.get("started") or "terminated" in c["state"] for c in _containers(one))]
-        found = await asyncio.gather(*(self._try_log(folder, pod, follow) for pod in begun))
-        return [line for line in found if line]
+        reading: dict[str, asyncio.Task[str]] = {}
+        try:
+            while True:
+                pods = await self._pods(f"{JOB_LABEL}={self._id},{NODE_LABEL}")
+                for pod in pods:
+                    if _begun(pod) and (name := pod["metadata"]["name"]) not in reading:
+                        reading[name] = asyncio.create_task(self._try_log(folder, pod, follow))
+                if not follow or not (any(map(_runs, pods)) or await self.launchers()):
+                    return [line for line in await asyncio.gather(*reading.values()) if line]
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            for task in reading.values():
+                task.cancel()
 
     async def _try_log(self, folder: Path, pod: Mapping[str, Any], follow: bool) -> str:
         """Writes one pod's log; returns why it can't be read, or not to its end."""
@@ -153,5 +164,10 @@ def _matching(jobs: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:
     return [id for id in jobs if name in owners[id]] or [id for id in jobs if id.startswith(name)]
 
 
-def _containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return list(pod["status"].get("containerStatuses") or ())
+def _runs(pod: Mapping[str, Any]) -> bool:
+    return pod["status"].get("phase") in ("Pending", "Running")
+
+
+def _begun(pod: Mapping[str, Any]) -> bool:
+    containers: list[Mapping[str, Any]] = list(pod["status"].get("containerStatuses") or ())
+    return any(one.get("started") or "terminated" in one["state"] for one in containers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -48,8 +48,12 @@ def logs(
     except KeyboardInterrupt:
         raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
     if rank is not None and rank not in ranks:
-        known = f"it had {'rank' if len(ranks) == 1 else 'ranks'} {listing(sorted(ranks))}"
-        refuse(f"the job in {layout.path} never had a rank {rank}: {known}")
+        refuse(f"the job in {layout.path} never had a rank {rank}: it had {said(ranks)}")
+
+
+def said(ranks: Collection[int]) -> str:
+    """Returns ranks in words."""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listing(sorted(ranks))}"
 
 
 def print_lines(lines: Iterable[Line], rank: int | None) -> None:

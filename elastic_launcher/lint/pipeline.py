@@ -69,6 +69,7 @@ def check_pipeline(document: Node) -> Iterator[Finding]:
     for task in _tasks(document):
         yield from _accelerator(document, task)
         yield from _item_keys(document, task)
+        yield from _own_list(task)
         if task.function in UNCACHED:
             yield from _caching(task)
         if task.function in STEPS or _holds_step(document, task.component, set()):
@@ -138,6 +139,21 @@ def _item_keys(document: Node, task: _Task) -> Iterator[Finding]:
             )
             fix = f"give item.{key} as an argument by itself, or loop over items that are wanted whole"
             yield finding("loop-item-key", given, reason, fix)
+
+
+def _own_list(task: _Task) -> Iterator[Finding]:
+    """Finds the list that a loop goes over where a task inside the loop asks for it."""
+    items = task.node.at("parameterIterator", "items", "inputParameter").text
+    for inner in task.component.at("dag", "tasks").fields.values() if items else ():
+        for given in inner.at("inputs", "parameters").fields.values():
+            if given.at("componentInputParameter").text == items:
+                reason = (
+                    f"the list that the loop goes over, {items}, is not there inside the loop: a backend takes it "
+                    "away, and the task's driver fails"
+                )
+                yield finding(
+                    "loop-list", given, reason, "hand it on through a task before the loop, and use its output"
+                )
 
 
 def _type_of(document: Node, task: _Task, name: str) -> str:

@@ -60,6 +60,7 @@ RULES: dict[str, Severity] = {
     "passthrough-argument": "error",
     "accelerator-channel": "error",
     "loop-item-key": "error",
+    "loop-list": "error",
     "caching": "warning",
     "retry-deadline": "warning",
 }

@@ -1,4 +1,4 @@
-"""The pipeline: prepare, then for each learning rate elastic_train and evaluate, then best."""
+"""The pipeline: prepare and trials, then for each learning rate elastic_train and evaluate, then best."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from kfp import compiler, dsl
 
 from elastic_launcher.kfp import elastic_train
 from pipelines.digits_elastic.steps import evaluate, prepare
-from pipelines.digits_search.steps import best, divide
+from pipelines.digits_search.steps import best, divide, trials
 
 SCRIPT = Path(__file__).with_name("train_trial.py")
 RATES = ["0.03", "0.003", "0.0003"]
@@ -35,7 +35,7 @@ def digits_search(
     Returns:
         The best learning rate.
     """
-    data = prepare()
+    data, known = prepare(), trials(rates=rates)
     with dsl.ParallelFor(rates) as rate:
         training = elastic_train(
             script=SCRIPT.read_text(),
@@ -46,7 +46,7 @@ def digits_search(
             max_batch_per_gpu=64,
             hints=hints,
             wait_for_quota=wait_for_quota,
-            share=divide(rate=rate, rates=rates).output,
+            share=divide(rate=rate, rates=known.output).output,
             work_dir=f"{work_dir}/rate-{rate}",
             name="search",
         )

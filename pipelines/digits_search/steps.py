@@ -1,4 +1,4 @@
-"""The search's own steps: which part of the quota is a trial's, and which trial was best."""
+"""The search's own steps: which trials there are, which part of the quota is a trial's, and which one was best."""
 
 from kfp import dsl
 from kfp.dsl import Metrics, Output
@@ -7,18 +7,31 @@ BASE_IMAGE = "python:3.11"
 
 
 @dsl.component(base_image=BASE_IMAGE)
+def trials(rates: list[str]) -> list[str]:
+    """Says which trials there are: a loop's own list is not there inside the loop on a backend.
+
+    Args:
+        rates: The learning rates, each one once.
+
+    Returns:
+        The same.
+    """
+    if len(set(rates)) < len(rates):
+        raise ValueError(f"rates are {rates}: a trial is known by its rate, so give each one once")
+    return rates
+
+
+@dsl.component(base_image=BASE_IMAGE)
 def divide(rate: str, rates: list[str]) -> str:
     """Says which part of the quota is a trial's own.
 
     Args:
         rate: Its learning rate.
-        rates: The learning rates of all trials, each one once.
+        rates: The learning rates of all trials.
 
     Returns:
         Its part, as 1/3.
     """
-    if len(set(rates)) < len(rates):
-        raise ValueError(f"rates are {rates}: a trial is known by its rate, so give each one once")
     return f"{rates.index(rate) + 1}/{len(rates)}"
 
 

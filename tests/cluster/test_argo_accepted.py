@@ -23,7 +23,14 @@ NAMESPACE = "training"
 
 OF_FILES = {"yaml-syntax", "duplicate-key", "nothing-to-lint"}
 """What is wrong with a file before there is an object."""
-OF_PIPELINES = {"passthrough-argument", "accelerator-channel", "loop-item-key", "caching", "retry-deadline"}
+OF_PIPELINES = {
+    "passthrough-argument",
+    "accelerator-channel",
+    "loop-item-key",
+    "loop-list",
+    "caching",
+    "retry-deadline",
+}
 REFUSED = {"missing-field", "wrong-type", "parameter-not-string", "quantity", "unknown-choice", "retry-policy"}
 """What is refused however little strictness is asked for; names are too, but for their length."""
 DROPPED = {"unknown-field", "singular-lock"}

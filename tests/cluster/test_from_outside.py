@@ -75,7 +75,18 @@ def test_a_job_is_seen_read_and_stopped_from_outside(stage: Stage) -> None:
     both = command("logs", by_id).stdout.splitlines()
     assert {"[rank 0] step 5 of rank 0", "[rank 1] step 5 of rank 1"} <= set(both)
 
-    stopped = command("stop", job)
+    never = command("logs", by_id, "--rank", "9")
+    assert (never.returncode, never.stdout) == (2, "")
+    assert "was rank 9: they had ranks 0, 1" in never.stderr
+
+    line = (sys.executable, "-m", "elastic_launcher", "logs", by_id, "--follow")
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as followed:
+        assert followed.stdout is not None
+        begun = followed.stdout.readline()  # so it follows before the job ends
+        stopped = command("stop", job)
+        rest, _ = followed.communicate(timeout=LONG)
+    assert followed.returncode == 0
+    assert {"[rank 0] step 5 of rank 0", "[rank 1] step 5 of rank 1"} <= {begun.rstrip(), *rest.splitlines()}
     assert stopped.returncode == 0, stopped.stderr
     assert "elastic-launcher stop, by " in stopped.stdout
     assert stage.wait() == 75

@@ -12,6 +12,7 @@ import typer
 
 from elastic_launcher.cli.cluster_status import ToldStatus
 from elastic_launcher.cli.folders import JobName, named
+from elastic_launcher.cli.lines import JobLines
 from elastic_launcher.cli.status import show
 from elastic_launcher.workdir import Layout
 from tests.unit.report import jobs
@@ -87,3 +88,24 @@ def test_lines_of_ranks_are_repeated_whole() -> None:
         "[local rank 0] bd",
         "[local rank 0] unfinished",
     ]
+
+
+MARKS = """
+from elastic_launcher.agent.echo import AGAIN_BYTES, Echo
+echo = Echo(1)
+echo.take(b"import took long::elastic generation=3 rank=2 world_size=4::\\n")
+for _ in range(2):
+    echo.take(b"x" * AGAIN_BYTES + b"\\n" + b"y\\n" * 2)
+"""
+
+
+def test_a_mark_is_repeated_for_whoever_keeps_the_end_of_a_log_only(tmp_path: Path) -> None:
+    shown = subprocess.run([sys.executable, "-c", MARKS], capture_output=True, text=True, check=True).stdout
+    lines = [line.removeprefix("[local rank 1] ") for line in shown.splitlines()]
+    mark = "::elastic generation=3 rank=2 world_size=4::"
+    assert [line if len(line) < 100 else "long" for line in lines] == [
+        f"import took long{mark}", "long", mark, "y", "y", "long", mark, "y", "y",
+    ]  # fmt: skip
+    (tmp_path / "4-1.log").write_text("\n".join(lines[-4:]) + "\n")  # as a machine keeps it
+    kept = JobLines(tmp_path)
+    assert [(line.rank, line.text[:1]) for line in kept.written()] == [(2, "x"), (2, "y"), (2, "y")]

@@ -17,7 +17,7 @@ from elastic_launcher.lint import lint
 from elastic_launcher.options import OPTIONS, ConfigError
 from elastic_launcher.step import left_behind, run_arguments
 from pipelines.digits_elastic.run import in_order
-from pipelines.digits_search.steps import divide
+from pipelines.digits_search.steps import divide, trials
 from tests.unit.report import jobs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -177,7 +177,7 @@ def test_each_trial_of_a_search_takes_its_own_part_however_many_there_are(rates:
 
 def test_two_trials_of_a_search_never_share_a_folder() -> None:
     with pytest.raises(ValueError, match="give each one once"):
-        divide.python_func("0.1", ["0.1", "0.01", "0.1"])
+        trials.python_func(["0.1", "0.01", "0.1"])
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def elastic_train(
     script: str = "",
     module: str = "",
     arguments: Optional[List[str]] = None,
-    data: Optional[Input[Dataset]] = None,
+    data: Input[Dataset] = None,  # Optional[...] fails on a backend, which sends no schema title
     min_nodes: int = 1,
     max_nodes: int = 0,
     nproc_per_node: int = 1,

@@ -29,7 +29,7 @@ def elastic_train_distributed(
     script: str = "",
     module: str = "",
     arguments: Optional[List[str]] = None,
-    data: Optional[Input[Dataset]] = None,
+    data: Input[Dataset] = None,  # Optional[...] fails on a backend, which sends no schema title
     min_nodes: int = 1,
     max_nodes: int = 0,
     engine: str = "kubernetes",

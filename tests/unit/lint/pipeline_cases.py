@@ -189,6 +189,13 @@ CASES = [
         loop("raw: '[]'", of_loop=RATE_OF_ITEM, of_use=SOUGHT, more="item-subvar-rate: {}"),
         loop("raw: '[]'", of_loop="{}", of_use=TAKEN_OUT),
     ),
+    Case(  # use(one=rows) in a loop over rows
+        "loop-list",
+        loop(
+            "inputParameter: rows-Output", of_loop=ROWS, of_use="one:  # here\n  componentInputParameter: rows-Output"
+        ),
+        loop("inputParameter: rows-Output", of_loop=ROWS, of_use="one: {componentInputParameter: item}"),
+    ),
     Case(
         "passthrough-argument",
         pipeline(passthroughs="taskConfigPassthroughs:  # here\n- field: RESOURCES", component="parameters: {}"),
