@@ -128,7 +128,7 @@ def test_a_machine_that_falls_silent_is_replaced_elsewhere_and_comes_back_to_not
     new = after[decided["node"]]
     assert machine_of(new) == f"node-{FIRST}"
     began = new["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
-    assert datetime.fromisoformat(began).timestamp() - decided["time"] < ELSEWHERE
+    assert datetime.fromisoformat(began).timestamp() - seen["time"] < ELSEWHERE
 
     number = len(stage.events.of("generation_formed"))
     until(lambda: not runs(before[lost]), "the rank that came back leaves", LONG)

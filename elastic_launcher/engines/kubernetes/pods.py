@@ -118,8 +118,9 @@ _NEVER_BEGAN = {"StartError", "ContainerCannotRun"}
 _QUOTED = r"[\"'`]{}\\*[\"'`]"
 """How a runtime names a command that it can't run; what quotes that once more puts backslashes before its quotes."""
 _ORDINARY = {"", "ContainerCreating", "PodInitializing"}
-_TAKEN = {"Preempting", "Preempted", "Terminated", "NodeShutdown", "Shutdown", "NodeLost"}
-"""Reasons of failed pods that are the cluster's doing; one that was evicted for its own limits has no condition."""
+_TAKEN = {"Preempting", "Preempted", "Terminated", "NodeShutdown", "Shutdown", "NodeLost", "DeadlineExceeded"}
+"""Reasons of failed pods that are the cluster's doing, a pod template's own deadline among them; one that was evicted
+for its own limits has no condition."""
 _TURNED_AWAY = {
     "Evicted",  # its machine is short of something
     "InvalidNodeInfo",

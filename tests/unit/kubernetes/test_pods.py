@@ -337,6 +337,7 @@ def test_how_a_node_ended(of_job: Any, of_pod: Any, expected: Gone) -> None:
         ("TopologyAffinityError", True),
         ("NodeShutdown", True),
         ("Preempting", True),
+        ("DeadlineExceeded", True),
         ("Evicted", True),
         ("VolumeAttachmentLimitExceeded", True),
         ("AppArmor", False),
