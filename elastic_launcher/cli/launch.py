@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from elastic_launcher.away import StoreAway, unavailable
 from elastic_launcher.cli.argo_progress import ArgoProgress, argo_progress
 from elastic_launcher.cli.patience import patiently
-from elastic_launcher.cli.places import LocalPlace, Place
+from elastic_launcher.cli.places import LocalPlace, Place, fit_gpus
 from elastic_launcher.cli.screen import drain
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.coordinator.actions import Finish
@@ -30,6 +30,7 @@ from elastic_launcher.coordinator.patience import given_up
 from elastic_launcher.coordinator.record import past_after, run_of
 from elastic_launcher.coordinator.remote_events import copied_events, recall_events
 from elastic_launcher.coordinator.shown import Shown
+from elastic_launcher.engines.machine import gpus
 from elastic_launcher.events import Event, EventError, EventLog, read_events
 from elastic_launcher.hints import FileSource, HintSource
 from elastic_launcher.hints.configmap import ConfigMapSource
@@ -123,9 +124,13 @@ def launch(config: JobConfig, directory: Path) -> int:
     """Runs a job to its end and returns the launcher's exit code.
 
     Raises:
-        ConfigError: If its work directory can't be had.
+        ConfigError: If its work directory can't be had, or this machine has too few GPUs for it.
     """
     began = time.monotonic()
+    if config.engine == "local":
+        config, remark = fit_gpus(config, gpus())
+        if remark:
+            say(remark)
     try:
         claimed = claim_in_time(config, directory)
     except WorkDirHeld as held:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from elastic_launcher.agent import processes
@@ -14,6 +15,7 @@ from elastic_launcher.engines import Engine, NodeSpec
 from elastic_launcher.engines.adopted import FoundNode
 from elastic_launcher.engines.local import LocalEngine
 from elastic_launcher.engines.machine import cores, gpus, threads_per_rank
+from elastic_launcher.options import ConfigError
 from elastic_launcher.report.words import plural
 from elastic_launcher.workdir import Past, WorkDir
 
@@ -67,14 +69,13 @@ class LocalPlace:
     """
 
     def __init__(self, config: JobConfig, work_dir: WorkDir) -> None:
-        devices, warning = share_gpus(config, gpus())
         self._work_dir = work_dir
         self._found: Sequence[FoundNode] = ()
-        self._local = LocalEngine(config, work_dir.layout, devices)
+        self._local = LocalEngine(config, work_dir.layout, gpus() or None)
         self.engine: Engine = self._local
         self.home = Home()
         self.escort: Escort | None = None
-        self.remarks: Sequence[str] = [f"each rank computes with {_threads(config)}", *([warning] if warning else [])]
+        self.remarks: Sequence[str] = [f"each rank computes with {_threads(config)}"]
 
     def past(self, past: Past) -> Past:
         """Returns what the work directory says."""
@@ -109,17 +110,28 @@ class LocalPlace:
             self._work_dir.layout.remove_tmp(node)
 
 
-def share_gpus(config: JobConfig, found: Sequence[str]) -> tuple[Sequence[str] | None, str]:
-    """Returns which GPUs nodes divide (none: train on the CPU; None: as the scripts find them), and a warning."""
-    if not found:
-        return None, ""
-    if len(found) >= config.max_ranks:
-        return found, ""
-    warning = (
-        f"{config.max_nodes} nodes of {config.nproc_per_node} ranks need {config.max_ranks} GPUs and this machine has "
-        f"{len(found)}: training on the CPU; lower MAX of --nodes to train on GPUs"
-    )
-    return (), warning
+def fit_gpus(config: JobConfig, found: Sequence[str]) -> tuple[JobConfig, str]:
+    """Returns a job of as many nodes as this machine has GPUs for, and what is to be said of that.
+
+    Args:
+        config: The job.
+        found: The machine's GPUs. Where it has none, ranks train on the CPU, however many there are.
+
+    Raises:
+        ConfigError: If there are some, and too few for the fewest nodes.
+    """
+    most = len(found) // config.nproc_per_node
+    if not found or most >= config.max_nodes:
+        return config, ""
+    ranks, have = plural(config.nproc_per_node, "rank"), plural(len(found), "GPU")
+    if most < config.min_nodes:
+        need = config.min_nodes * config.nproc_per_node
+        raise ConfigError(
+            f"{plural(config.min_nodes, 'node')} of {ranks} need {need} GPUs and this machine has {have}: lower MIN of "
+            "--nodes, or train on the CPU, with CUDA_VISIBLE_DEVICES= before the command"
+        )
+    said = f"at most {plural(most, 'node')} of {ranks}, and not {config.max_nodes}: this machine has {have}"
+    return replace(config, max_nodes=most), said
 
 
 def _threads(config: JobConfig) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from elastic_launcher.cli.hint_places import hint_place
-from elastic_launcher.config import ExitCode
+from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.hints import Demand, HintError, Resolution, parse, resolve
-from elastic_launcher.options import BY_KEY, MATCH_KEYS, ConfigError, read_option
+from elastic_launcher.options import ConfigError
 from elastic_launcher.step import StepFailed, say
 
 LOOK_SECONDS = 5.0
@@ -35,8 +35,9 @@ def plan_step(
         SystemExit: With the launcher's exit code, if the hints allow less than the minimum.
     """
     try:
-        demand = _demand(given)
-        until = clock() + given["wait_for_quota"]
+        job = _job(given)
+        demand = _demand(given, job)
+        until = clock() + job.wait_for_quota
         while True:
             nodes, why = _look(given, demand)
             say(why)
@@ -49,24 +50,25 @@ def plan_step(
         raise StepFailed(f"{error} (exit code {int(ExitCode.BAD_USAGE)})", ExitCode.BAD_USAGE) from error
 
 
-def _demand(given: Mapping[str, Any]) -> Demand:
-    match = {str(key): str(value) for key, value in (given["match"] or {}).items()}
-    unknown = [key for key in match if key not in MATCH_KEYS]
-    if unknown:
-        raise ConfigError(f"match has the unknown key {unknown[0]!r}; known are {', '.join(MATCH_KEYS)}")
-    nodes = read_option(BY_KEY["nodes"], f"{given['min_nodes']}:{given['max_nodes'] or given['min_nodes']}")
-    ranks = read_option(BY_KEY["nproc_per_node"], given["nproc_per_node"])["nproc_per_node"]
-    share = read_option(BY_KEY["share"], given["share"])["share"] if given["share"] else None
-    named = {"job": given["name"], **match} if given["name"] else match
-    return Demand(named, nodes["min_nodes"], nodes["max_nodes"], ranks, given["global_batch_size"] or None, share)
+def _job(given: Mapping[str, Any]) -> JobConfig:
+    """Returns the parameters as a job, which refuses what the launcher would refuse, in its words."""
+    texts = {key: given[key] for key in ("hints", "match", "name", "share", "require_hints", "nproc_per_node")}
+    texts["nodes"] = f"{given['min_nodes']}:{given['max_nodes'] or given['min_nodes']}"
+    texts |= {"global_batch_size": given["global_batch_size"] or None, "wait_for_quota": given["wait_for_quota"]}
+    return JobConfig.from_texts(texts, ["train.py"])  # whatever it will be
+
+
+def _demand(given: Mapping[str, Any], job: JobConfig) -> Demand:
+    match = dict(job.match)
+    if not given["name"] and "job" not in (given["match"] or {}):
+        del match["job"]
+    return Demand(match, job.min_nodes, job.max_nodes, job.nproc_per_node, job.global_batch_size, job.share)
 
 
 def _look(given: Mapping[str, Any], demand: Demand) -> tuple[int, str]:
     """Returns how many nodes there may be now, and why."""
     if not given["hints"]:
-        if given["require_hints"]:
-            raise ConfigError("require_hints needs hints: say where they are, or leave require_hints out")
-        return demand.max_nodes, f"no hints were given: {demand.max_nodes} nodes, the most asked for"
+        return demand.most_nodes, f"no hints were given: {demand.most_nodes} nodes, the most asked for"
     place = hint_place(given["hints"])
     try:
         found = place.read()

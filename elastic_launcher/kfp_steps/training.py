@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from elastic_launcher import __version__
-from elastic_launcher.checkpoint.storage import is_url
+from elastic_launcher.checkpoint.storage import StorageError, is_url, open_storage
 from elastic_launcher.config import RETRIED, ExitCode, JobConfig
 from elastic_launcher.engines.kubernetes.identity import job_id_of
 from elastic_launcher.engines.kubernetes.template import node_container
@@ -71,6 +71,11 @@ def train_step(given: Mapping[str, Any]) -> Outputs:
             for name, value, choices in (("on_failure", failure, FAILURES), ("release", release, RELEASES)):
                 if value not in choices:
                     raise ConfigError(f"{name} is {value!r}: it must be {' or '.join(choices)}")
+            if is_url(given["report_uri"]):
+                try:
+                    open_storage(given["report_uri"])
+                except StorageError as error:
+                    raise ConfigError(f"report_uri: {error}") from error
             run = _distributed(given) if "task_config" in given else _in_pod(given)
             done = _train(given, run, release)
             _take_model(given, run)

@@ -58,6 +58,11 @@ def test_without_hints_it_is_the_most() -> None:
     assert plan_step(given(max_nodes=3, nproc_per_node=2))[:2] == (3, "6")
 
 
+def test_there_are_no_more_ranks_than_samples() -> None:
+    assert plan_step(given(max_nodes=4, global_batch_size=1))[:2] == (1, "1")
+    assert plan_step(given(max_nodes=4, nproc_per_node=2, global_batch_size=7))[:2] == (3, "6")
+
+
 def test_hints_that_are_not_there_give_the_fewest(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.json")
     nodes, _, why = plan_step(given(hints=missing, min_nodes=2, max_nodes=8))
@@ -92,9 +97,12 @@ def test_quota_is_waited_for(hints: Path) -> None:
     [
         ({"min_nodes": 3, "max_nodes": 2}, "--nodes is '3:2'"),
         ({"share": "2/1"}, "--share is '2/1'"),
-        ({"match": {"colour": "red"}}, "match has the unknown key 'colour'"),
+        ({"match": {"colour": "red"}}, "--match has the unknown key 'colour'"),
         ({"nproc_per_node": 0}, "--nproc-per-node is '0'"),
-        ({"require_hints": True}, "require_hints needs hints"),
+        ({"require_hints": True}, "--require-hints needs --hints FILE"),
+        ({"global_batch_size": -5}, "--global-batch-size is '-5'"),
+        ({"wait_for_quota": -1.0}, "--wait-for-quota is"),
+        ({"wait_for_quota": float("nan")}, "--wait-for-quota is"),
     ],
 )
 def test_a_bad_parameter_is_red_with_the_command_lines_message(parameters: dict[str, Any], told: str) -> None:

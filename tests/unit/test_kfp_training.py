@@ -257,6 +257,14 @@ def test_a_bad_parameter_is_red_with_the_command_lines_message(
     assert not list((tmp_path / "work").iterdir()), "nothing is copied before that"
 
 
+@pytest.mark.parametrize("url", ["foo://bucket/report", "memory://report"])
+def test_a_report_for_a_place_that_nobody_can_reach_is_refused_before_anything_runs(step: Step, url: str) -> None:
+    with pytest.raises(StepFailed, match="report_uri: .*exit code 2") as refused:
+        step.run("elastic_train", report_uri=url)
+    assert refused.value.exit_code == 2
+    assert not step.asked
+
+
 def test_nodes_without_a_place_for_checkpoints_are_refused(step: Step) -> None:
     with pytest.raises(StepFailed, match="nodes need a place that they all see for checkpoints: mount a volume claim"):
         step.run("elastic_train_distributed")

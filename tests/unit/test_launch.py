@@ -17,7 +17,7 @@ import pytest
 from elastic_launcher.checkpoint.remote import RemoteShelf
 from elastic_launcher.cli import launch
 from elastic_launcher.cli.launch import Showing
-from elastic_launcher.cli.places import share_gpus
+from elastic_launcher.cli.places import fit_gpus
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.events import Event, read_events
 from elastic_launcher.options import ConfigError
@@ -131,14 +131,28 @@ def showing(folder: Path, recorder: Recorder) -> Showing:
 
 
 @pytest.mark.parametrize(
-    ("found", "shared", "warned"),
-    [([], None, False), (["0"], (), True), (["0", "1", "2", "3", "4", "5"], ["0", "1", "2", "3", "4", "5"], False)],
+    ("found", "most", "said"),
+    [
+        (0, 3, ""),
+        (6, 3, ""),
+        (7, 3, ""),
+        (5, 2, "at most 2 nodes of 2 ranks, and not 3: this machine has 5 GPUs"),
+        (2, 1, "at most 1 node of 2 ranks, and not 3: this machine has 2 GPUs"),
+    ],
 )
-def test_gpus_are_used_only_where_there_is_one_for_each_rank(found: list[str], shared: Any, warned: bool) -> None:
+def test_there_are_no_more_nodes_than_gpus_for_them(found: int, most: int, said: str) -> None:
     config = JobConfig(script="train.py", max_nodes=3, nproc_per_node=2)
-    devices, warning = share_gpus(config, found)
-    assert devices == shared
-    assert bool(warning) == warned
+    assert fit_gpus(config, [str(one) for one in range(found)]) == (dataclasses.replace(config, max_nodes=most), said)
+
+
+def test_too_few_gpus_for_the_fewest_nodes_are_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "gpus", lambda: ["0"])
+    config = JobConfig(script="train.py", min_nodes=2, max_nodes=3)
+    with pytest.raises(ConfigError, match="2 nodes of 1 rank need 2 GPUs and this machine has 1 GPU: lower MIN"):
+        launch.launch(config, tmp_path / "job")
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_scripts_wrote_before_an_event_is_shown_before_it(tmp_path: Path) -> None:

@@ -105,7 +105,8 @@ def elastic_train(
         accept_changes: What may differ from the checkpoint that is gone on from, with commas between.
         name: The job's name; without one, that of the script or of the folder.
         release: What a shrink of the hint does: `keep` goes on with fewer GPUs of the pod at work, `exit` saves and
-            ends the step with exit code 75, so that another try of it begins at the new size.
+            ends the step with exit code 75, so that another try of it begins at the new size; a stock backend makes
+            none.
         on_failure: `raise` makes the step red at once; `report` ends it green with its report, for elastic_verdict.
         report_uri: Folder or URL to which the report goes while the step trains, and at its end however that is.
 

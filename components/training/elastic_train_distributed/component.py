@@ -123,7 +123,8 @@ def elastic_train_distributed(
         max_failures: Exceptions of the script within an hour that cost the node only; 0 ends the training at the first.
         checkpoint_every: How often the training is saved, as 30s, 5m or 100 steps; without it, as its cost allows.
         keep_checkpoints: How many checkpoints are kept.
-        checkpoint_dir: Folder or URL of the checkpoints that step and nodes see; without it, a folder in shared_dir.
+        checkpoint_dir: Folder or URL of the checkpoints that step and nodes see; without it, a folder in
+            shared_dir. In a loop put the item into it.
         shared_dir: Folder of a volume that is mounted on the task, or URL, by which data and model travel; each job has
             a folder of its own there, over all attempts and apart from those of other iterations of a loop.
         accept_changes: What may differ from the checkpoint that is gone on from, with commas between.
