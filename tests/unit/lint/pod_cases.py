@@ -179,4 +179,17 @@ CASES = [
         label(f"templates:\n- name: main\n{STEPS}\n  metadata:\n    labels:\n      elastic: 'true'  # here"),
         label(f"workflowMetadata: {{labels: {{elastic: 'true'}}}}\n{POD}\n  metadata: {{labels: {{elastic: 'true'}}}}"),
     ),
+    Case(
+        "elastic-label",
+        label(f"workflowMetadata:\n  annotations:\n    elastic-launcher/nodes: '1:4'  # here\n{POD}"),
+        label(f"podMetadata:\n  annotations:\n    elastic-launcher/nodes: '1:4'\n{POD}"),
+    ),
+    Case(
+        "elastic-label",
+        label(
+            f"templates:\n- name: main\n{STEPS}\n  metadata:\n"
+            "    annotations:\n      elastic-launcher/nodes: '1:4'  # here"
+        ),
+        label(POD + "\n  metadata: {annotations: {elastic-launcher/nodes: '1:4'}}"),
+    ),
 ]
