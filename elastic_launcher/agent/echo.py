@@ -7,7 +7,9 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 
-_MARK = re.compile(rb"::elastic generation=\d+ rank=\d+ world_size=\d+::")
+from elastic_launcher.control.messages import MARKER
+
+_MARK = re.compile(MARKER.pattern.encode())
 AGAIN_BYTES = 1 << 20
 """After so much the last mark is repeated: what collects a pod's log keeps its end only, often 10 MiB."""
 

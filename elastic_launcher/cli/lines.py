@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic_launcher.control.messages import FAREWELLS
-from elastic_launcher.coordinator.logs import MARKER, NAME
+from elastic_launcher.control.messages import FAREWELLS, MARKER
+from elastic_launcher.coordinator.logs import NAME
 
 UNADMITTED = 1 << 62
 """Stands for the generation of what never trained: told after all others."""

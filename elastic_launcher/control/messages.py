@@ -5,6 +5,7 @@ Each is a frozen dataclass whose ``KIND`` is the object's ``kind``. Fields that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar
@@ -274,6 +275,8 @@ class Ended(Message):
     done: bool
 
 
+MARKER = re.compile(r"::elastic generation=(?P<generation>\d+) rank=(?P<rank>\d+) world_size=\d+::")
+"""What a rank writes into its log where it becomes a rank of another generation."""
 FAREWELLS = ("elastic-launcher: the job failed: ", "elastic-launcher: the job ends: ")
 """How the line begins in which a rank's log says why the job ended; on the screen the launcher's last line says it."""
 

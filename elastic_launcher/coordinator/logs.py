@@ -16,11 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elastic_launcher.control.messages import FAREWELLS
+from elastic_launcher.control.messages import FAREWELLS, MARKER
 from elastic_launcher.coordinator.last_words import TRACEBACK
 from elastic_launcher.coordinator.shown import Shown
 
-MARKER = re.compile(r"::elastic generation=(?P<generation>\d+) rank=(?P<rank>\d+) world_size=\d+::")
 NAME = re.compile(r"(?P<node>\d+)-(?P<local_rank>\d+)\.log")
 
 POLL = 0.1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -37,6 +38,7 @@ def gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
     return [str(index) for index in range(_count())]
 
 
+@functools.cache  # the launch asks more than once, and listing them takes its time
 def _count() -> int:
     listing = shutil.which("nvidia-smi")
     if listing is not None:

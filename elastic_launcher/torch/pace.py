@@ -41,35 +41,38 @@ class Pace:
     _settled: bool = False
     _outside: tuple[Any, float] = (None, 0.0)
 
-    def tick(self, samples: int = 0) -> float:
-        """Notes that a step was completed now; returns by how many seconds it took longer than one usually does.
-
-        Where there are more samples for this rank than before, or fewer, a step is expected to take so much longer or
-        shorter. 0 where there is nothing to compare with.
+    def tick(self, samples: int = 0) -> None:
+        """Notes that a step was completed now.
 
         Args:
             samples: This rank's part of it.
         """
-        now, late = time.monotonic(), 0.0
+        now = time.monotonic()
         if self.last is not None:
             gap = now - self.last
-            late = gap - self._expected(samples) if self._steps else 0.0
             self._steps.append((gap, samples))
             if samples and self._settled:
                 own = max(gap - self._waited, 0.0)
                 self._own.append((own, own / samples))
         self._known_sizes |= self._sizes
         self.last, self._waited, self._settled, self._work = now, 0.0, True, 0
-        return late
 
     def usual(self) -> float:
         """Returns how long recent steps took, in the median; 0 when there was none."""
         steps = list(self._steps)
         return statistics.median(gap for gap, _ in steps) if steps else 0.0
 
-    def _expected(self, samples: int) -> float:
-        each = [gap / own for gap, own in self._steps if own]
-        return samples * statistics.median(each) if samples and each else self.usual()
+    def late(self) -> float:
+        """Returns by how many seconds the last step took longer than one usually does.
+
+        Where there were more samples for this rank than before, or fewer, a step is expected to take so much longer or
+        shorter. 0 where there is nothing to compare with.
+        """
+        *before, (gap, samples) = self._steps or ((0.0, 0),)
+        each = [seconds / own for seconds, own in before if own]
+        if samples and each:
+            return gap - samples * statistics.median(each)
+        return gap - statistics.median(seconds for seconds, _ in before) if before else 0.0
 
     def renew(self) -> None:
         """Notes that this rank's part of the steps has changed: its next one is a first one."""

@@ -220,12 +220,9 @@ class Resizer:
         """Waits until nobody reads this rank's state any more: the optimizer may step."""
         self._finish_sending()
 
-    def after_step(self, late: float) -> None:
+    def after_step(self) -> None:
         """Ends a joiner's first step, tells about a new generation, and leaves or changes to a smaller one if the
         ranks agreed on it.
-
-        Args:
-            late: By how many seconds the step took longer than one with so many samples of this rank usually does.
 
         Raises:
             SystemExit: With 0, on a rank that leaves.
@@ -238,7 +235,7 @@ class Resizer:
             session.pace.renew()
         self.close_old()
         if self._activation is not None and session.position.step >= self._activation.done_at:
-            self.tell_active(late)
+            self.tell_active(session.pace.late())
         if self._next is not None and self._next.mode == "shrink":
             formation, self._next = self._next, None
             self._shrink(formation)
@@ -261,7 +258,7 @@ class Resizer:
         """Tells that a new generation works, if that is still to be told.
 
         Args:
-            late: See `after_step`.
+            late: By how many seconds its first step took longer than usual (see `Pace.late`).
         """
         if self._activation is None:
             return

@@ -223,7 +223,8 @@ class StepLoop:
         checkpoints = self._session.checkpoints
         if checkpoints is not None and checkpoints.after_step():
             self._resizer.check_due = self._session.need_place("a checkpoint").world_size > 1
-        self._resizer.after_step(self._session.pace.tick(self._samples))
+        self._session.pace.tick(self._samples)
+        self._resizer.after_step()
 
     # -- ends
 

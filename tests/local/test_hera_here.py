@@ -8,34 +8,14 @@ import pytest
 import torch
 
 from elastic_launcher.hera import ElasticTrain, StepFailed
-
-SCRIPT = """
-import os
-import sys
-import torch
-import elastic_launcher.torch as elastic
-
-job = elastic.init()
-model = torch.nn.Linear(2, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=float(sys.argv[1]))
-model, optimizer = job.prepare(model, optimizer)
-inputs = torch.arange(64.0).reshape(32, 2) / 64
-loader = job.dataloader(torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True)), shuffle=True)
-for epoch in job.epochs(3):
-    for x, y in loader:
-        job.backward(torch.nn.functional.mse_loss(model(x), y))
-        optimizer.step()
-        optimizer.zero_grad()
-if job.is_main:
-    torch.save(model.state_dict(), os.environ["ELASTIC_OUTPUT"])
-"""
+from tests.local.line import SCRIPT
 
 
 def step(rate: str) -> ElasticTrain:
     return ElasticTrain(
         name="train",
         image="registry.example/train:3",
-        script=SCRIPT,
+        script=SCRIPT.replace("FAILS", "float(__import__('sys').argv[1])"),
         arguments=[rate],
         nodes="2:2",
         engine="kubernetes",
