@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from elastic_launcher import __version__, step_outputs
-from elastic_launcher.config import CONFIG_VERSION, RETRIED
+from elastic_launcher.config import CONFIG_VERSION, RETRIED, JobConfig
+from elastic_launcher.engines.kubernetes.early import check_pod_template
 from elastic_launcher.engines.kubernetes.identity import (
     ELASTIC_LABEL,
     LABEL_VARIABLE,
@@ -22,7 +24,7 @@ from elastic_launcher.engines.kubernetes.identity import (
     PREFIX,
 )
 from elastic_launcher.engines.kubernetes.pod import HOME, SHM, TMP, WRITABLE
-from elastic_launcher.options import OPTIONS, Option
+from elastic_launcher.options import BY_KEY, OPTIONS, ConfigError, Option
 
 Document = dict[str, Any]
 
@@ -93,6 +95,12 @@ OF_THE_POD = (
     Option("pod_patch", "text", "JSON", "{}", "Patch of the step's own pod: GPUs, volumes, tolerations and the like."),
 )
 """Parameters of the templates that no launcher reads."""
+OPEN = "{{"
+"""Stands in a value that only Argo knows."""
+_MOST_SCRIPT = 128 * 1024 - len("--script=\0")
+"""Bytes of one word of a command on Linux."""
+_OF_A_NODE = ("pod_template", "nproc_per_node", "gpu_resource")
+"""Options that are checked together or not at all."""
 _LEADING = ("script", "module", "arguments")
 PARAMETERS = tuple(sorted((*OPTIONS, *OF_THE_POD), key=lambda option: option.key not in _LEADING))
 """What an author may set, what is trained first."""
@@ -160,6 +168,42 @@ def step_template(name: str, claim: Option | None = None) -> Document:
         "volumes": volumes,
         "outputs": {"parameters": list(OUTPUTS)},
     }
+
+
+def check_known(options: Mapping[str, Any], arguments: Sequence[str] = ()) -> None:
+    """Refuses what the launcher would, before there is one; of what Argo fills in, that is left to it.
+
+    Args:
+        options: Values by the keys of the options.
+        arguments: The script's own, where they are given by themselves.
+
+    Raises:
+        ConfigError: If the step can't be run.
+    """
+    script = options.get("script") or ""
+    if "\n" in script and (OPEN in script or len(script.encode()) > _MOST_SCRIPT):
+        raise ConfigError(
+            f"--script holds a text of {len(script.encode())} bytes; it must have {_MOST_SCRIPT} at most, and no "
+            "'{{', which Argo takes for its own: put the script into the image, and give its path"
+        )
+    fixed = {
+        key: value
+        for key, value in options.items()
+        if value is not None and (BY_KEY[key].kind == "text" or OPEN not in str(value))
+    }
+    if any(BY_KEY[key].kind == "choice" and value is not None and key not in fixed for key, value in options.items()):
+        fixed = {key: value for key, value in fixed.items() if BY_KEY[key].kind != "choice"}
+    if any(OPEN in str(options.get(key)) for key in _OF_A_NODE):
+        fixed = {key: value for key, value in fixed.items() if key not in _OF_A_NODE}
+    config = JobConfig.from_texts(fixed, arguments)
+    if config.hints is not None and OPEN not in config.hints:
+        from elastic_launcher.hints.reference import parse_reference  # loads asyncio, for which no import need wait
+
+        try:
+            parse_reference(config.hints)
+        except ConfigError as error:
+            raise ConfigError(f"--hints: {error}") from error
+    check_pod_template(config)
 
 
 def render(document: Document) -> str:

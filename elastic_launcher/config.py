@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -26,6 +27,9 @@ from elastic_launcher.period import read_period
 
 CONFIG_VERSION = 1
 """Of the written form; a later one is refused, while a field that is not known yet is left aside."""
+NO_GPUS = "none"
+"""In the place of a GPU's name."""
+_RESOURCE = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?")
 UNNAMED = "train"
 """What a job is called whose script is given as a text."""
 
@@ -189,6 +193,10 @@ class JobConfig:
             raise ConfigError(
                 "--engine kubernetes needs --checkpoint-dir: a folder that all pods see at the same path (of a volume "
                 "claim in the pod template), or a URL such as s3://bucket/folder"
+            )
+        if self.gpu_resource != NO_GPUS and not _RESOURCE.fullmatch(self.gpu_resource):
+            raise ConfigError(
+                f"--gpu-resource is {self.gpu_resource!r}; it must be DOMAIN/NAME, for example nvidia.com/gpu, or none"
             )
         if self.resize != "in-process":
             raise ConfigError(f"--resize {self.resize} works with --engine local only; leave one of the two out")

@@ -21,7 +21,6 @@ from hera.workflows import ClusterWorkflowTemplate, Container, CronWorkflow, Wor
 from hera.workflows._context import _context
 
 from elastic_launcher import argo
-from elastic_launcher.config import JobConfig
 from elastic_launcher.engines.kubernetes.pod import HOME
 from elastic_launcher.engines.kubernetes.template import PodFields, template_of
 from elastic_launcher.hints.reference import SCHEME
@@ -34,8 +33,6 @@ P = ParamSpec("P")
 _FIELDS = {"name": "job_name"}
 """Options whose name is one of a template's own fields."""
 _OF_A_CLUSTER = ("engine", "pod_template", "node_image", "gpu_resource")
-_MOST_SCRIPT = 128 * 1024 - len("--script=\0")
-"""Bytes of one word of a command on Linux."""
 _REFERENCE = re.compile(r"\{\{\s*inputs\.parameters\.([-\w]+)\s*\}\}")
 
 
@@ -165,7 +162,7 @@ class ElasticTrain(Container):
         options = self._options()
         words = options.pop("arguments")
         own = list(map(str, words)) if words is not None and not isinstance(words, str) else []
-        _check(options | {"arguments": None if own else words}, own)
+        argo.check_known(options | {"arguments": None if own else words}, own)
         step = copy.copy(self)
         step._is_filled = True
         step.command = self.command or list(argo.COMMAND)
@@ -248,28 +245,6 @@ def _hooked(step: Any, kinds: Sequence[type[Container]]) -> Any:
 
 def _listed(given: Any) -> list[Any]:
     return [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
-
-
-def _check(options: Mapping[str, Any], arguments: Sequence[str]) -> None:
-    """Refuses what the command line would; of what Argo fills in, that is left to the launcher.
-
-    Raises:
-        ConfigError: If the step can't be run.
-    """
-    script = options.get("script") or ""
-    if "\n" in script and ("{{" in script or len(script.encode()) > _MOST_SCRIPT):
-        raise ConfigError(
-            f"--script holds a text of {len(script.encode())} bytes; it must have {_MOST_SCRIPT} at most, and no "
-            "'{{', which Argo takes for its own: put the script into the image, and give its path"
-        )
-    fixed = {
-        key: value
-        for key, value in options.items()
-        if value is not None and (BY_KEY[key].kind == "text" or "{{" not in str(value))
-    }
-    if any(BY_KEY[key].kind == "choice" and value is not None and key not in fixed for key, value in options.items()):
-        fixed = {key: value for key, value in fixed.items() if BY_KEY[key].kind != "choice"}
-    JobConfig.from_texts(fixed, arguments)
 
 
 def _filled_in(what: str, value: Any, inputs: Mapping[str, str]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from elastic_launcher.lint.arguments import check_arguments
 from elastic_launcher.lint.conditions import check_conditions
 from elastic_launcher.lint.configmaps import check_configmaps
 from elastic_launcher.lint.elastic_label import check_elastic_label
@@ -31,6 +32,7 @@ CHECKS: tuple[Callable[[Workflow], Iterable[Finding]], ...] = (
     check_conditions,
     check_elastic_label,
     check_gpus,
+    check_arguments,
 )
 """What is looked for in a workflow by itself."""
 _GROUP = "argoproj.io/"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from elastic_launcher.argo import NAME as ELASTIC_TRAIN
 from elastic_launcher.engines.kubernetes.identity import ELASTIC_LABEL, NODES_ANNOTATION
 from elastic_launcher.lint.finding import Finding, finding
+from elastic_launcher.lint.gpus import runs_launcher
 from elastic_launcher.lint.tree import Node
-from elastic_launcher.lint.workflow import POD_TYPES, Workflow
+from elastic_launcher.lint.workflow import POD_TYPES, Workflow, main_containers
 
 _WORDS = (("labels", ELASTIC_LABEL), ("annotations", NODES_ANNOTATION))
 
 
 def check_elastic_label(workflow: Workflow) -> Iterator[Finding]:
-    """Finds a word where no pod gets it, unless the pods get it from elsewhere."""
+    """Finds a word where no pod of a launcher gets it, unless the pods get it from elsewhere."""
     for kind, word in _WORDS:
         yield from _check(workflow, kind, word)
 
@@ -28,7 +30,10 @@ def _check(workflow: Workflow, kind: str, word: str) -> Iterator[Finding]:
     fix = f"write it under metadata.{kind} of the template with the pod, or under spec.podMetadata.{kind}"
     templates = list(workflow.templates())
     pods = [one for one in templates if any(one.at(key).there for key in POD_TYPES)]
-    if not any(of(pod).there for pod in pods):
+    launchers = [one for one in pods if any(map(runs_launcher, main_containers(one)))]
+    elsewhere = any(workflow.uses_of(ELASTIC_TRAIN))
+    # a script of one's own may call the launcher: where none is seen, each pod may be one
+    if not any(of(pod).there for pod in (launchers if launchers or elsewhere else pods)):
         for place in (("metadata",), ("spec", "workflowMetadata"), ("spec", "workflowSpec", "workflowMetadata")):
             if (found := workflow.node.at(*place, kind, word)).there:
                 yield finding("elastic-label", found, f"a workflow's {kind} are not those of its pods", fix)

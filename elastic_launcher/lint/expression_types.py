@@ -5,12 +5,16 @@ In a retry expression everything that is known of the last attempt is a text, th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from elastic_launcher.lint.expression import Call, Expression, Items, Literal, Name, Open, Operation
 from elastic_launcher.lint.expression_words import Unread
+from elastic_launcher.lint.workflow import PLACEHOLDER
 
+STATUSES = ("Failed", "Error")
+"""What an attempt's status can be that is asked about: a script's end, and a pod that was taken away."""
 LAST_RETRY = ("exitCode", "status", "duration", "message")
 NUMBERS_AS_TEXT = (("lastRetry", "exitCode"), ("lastRetry", "duration"), ("retries",))
 """Texts that hold a number."""
@@ -31,6 +35,11 @@ _RETURNS = {
     **dict.fromkeys(("now", "duration", "date", "jsonpath"), ANY),
 }
 """What functions give, as far as they are known here."""
+_STATUS = ("lastRetry", "status")
+_ONLY_PYTHON = re.compile(r"\(\?(?:=|!|<=|<!|>|#|\(|P=)")
+"""Groups that look around or refer back, which Go's regular expressions don't have."""
+_ONLY_GO = re.compile(r"\(\?<|\(\?[a-zA-Z]*U|.\(\?[a-zA-Z]+\)|\[\[")
+"""Names of groups, signs for all that follows, classes by name: Python has them otherwise, or not at all."""
 _PLAIN = {"text": "a text", "number": "a number", "bool": "true or false", "nil": "nil", "list": "a list"}
 
 
@@ -88,6 +97,8 @@ def _name_faults(found: Name) -> Iterator[Fault]:
 def _operation_faults(found: Operation) -> Iterator[Fault]:
     kinds = [_type(operand) for operand in found.operands]
     shown = _shown(found)
+    if found.operator in (*_EQUALITY, "in"):
+        yield from _status_faults(found)
     if found.operator in (*_ORDER, *_EQUALITY):
         yield from _comparison_faults(found, kinds, shown)
     elif found.operator == "in":
@@ -98,6 +109,8 @@ def _operation_faults(found: Operation) -> Iterator[Fault]:
             if kind not in (ANY, "bool"):
                 yield _mistyped(f"{_PLAIN[kind]} stands where {shown} needs true or false: the retry ends in an error")
     elif found.operator in _OF_TEXTS:
+        if found.operator == "matches":
+            yield from _pattern_faults(found.operands[1])
         for kind in kinds:
             if kind not in (ANY, "text"):
                 yield _mistyped(f"{shown} needs texts, and has {_PLAIN[kind]}: the retry ends in an error", "a text")
@@ -105,6 +118,40 @@ def _operation_faults(found: Operation) -> Iterator[Fault]:
         allowed = ("number", "text", ANY) if found.operator == "+" else ("number", ANY)
         if any(kind not in allowed for kind in kinds) or {"text", "number"} <= set(kinds):
             yield _mistyped(f"{shown} can't be reckoned with {' and '.join(_PLAIN.get(kind, kind) for kind in kinds)}")
+
+
+def _pattern_faults(pattern: Expression) -> Iterator[Fault]:
+    """Finds a regular expression that is none for Go."""
+    text = pattern.text if isinstance(pattern, Literal) and pattern.type == "text" else ""
+    if "\\" in text or PLACEHOLDER in text:  # an escape is read twice; what Argo fills in is not known
+        return
+    fault = "Go's regular expressions have no such group" if _ONLY_PYTHON.search(text) else ""
+    if not fault and not _ONLY_GO.search(text):
+        try:
+            re.compile(text)
+        except (re.error, OverflowError) as error:
+            fault = str(error)
+    if fault:
+        reason = f'"{text}" is no regular expression ({fault}): the retry ends in an error'
+        yield Fault("retry-expression-syntax", reason, "mend it")
+
+
+def _status_faults(found: Operation) -> Iterator[Fault]:
+    """Finds a status that no attempt has."""
+    texts = [one.text for side in found.operands for one in _literals(side) if one.type == "text"]
+    if not any(isinstance(one, Name) and one.parts == _STATUS for one in found.operands):
+        return
+    for text in texts:
+        if text not in STATUSES and PLACEHOLDER not in text:
+            verdict = "always true" if found.operator == "!=" else "never true"
+            reason = f'no attempt ends with the status "{text}": that is {verdict}'
+            yield Fault("retry-expression-value", reason, f"write {' or '.join(STATUSES)}, as they are")
+
+
+def _literals(found: Expression) -> Iterator[Literal]:
+    for one in found.items if isinstance(found, Items) else (found,):
+        if isinstance(one, Literal):
+            yield one
 
 
 def _comparison_faults(found: Operation, kinds: list[str], shown: str) -> Iterator[Fault]:

@@ -26,6 +26,7 @@ _NUMBERS = ("NUMBER_INTEGER", "NUMBER_DOUBLE")
 _CHANNEL = re.compile(r"\{\{\$\.inputs\.parameters\[[\"']([^\"']+)[\"']\]\}\}")
 _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)s")
 _RANKS = "nproc_per_node"
+_LEAST = "min_nodes"
 _ITEM_KEY = "-subvar-"
 """In the name that the SDK gives to ``item.key`` of a loop: ``pipelinechannel--rows-Output-loop-item-subvar-key``."""
 
@@ -189,8 +190,14 @@ def _deadline(task: _Task) -> Iterator[Finding]:
 def _gpus(task: _Task) -> Iterator[Finding]:
     accelerator = task.container.at("resources", "accelerator")
     limit = accelerator.at("resourceCount") if accelerator.at("resourceCount").there else accelerator.at("count")
-    given = task.node.at("inputs", "parameters", _RANKS)
-    default = task.component.at("inputDefinitions", "parameters", _RANKS, "defaultValue")
-    ranks = given.at("runtimeValue", "constant").number if given.there else default.number
-    if ranks is not None and (found := too_few(limit, ranks)) is not None:
+    ranks = _number(task, _RANKS)
+    nodes = _number(task, _LEAST) if task.function == STEPS[0] else 1  # whose nodes are in its own pod
+    if ranks is not None and (found := too_few(limit, ranks, nodes or 1)) is not None:
         yield found
+
+
+def _number(task: _Task, name: str) -> int | None:
+    """Returns the number that a parameter has, given or by default; None where only the run knows."""
+    given = task.node.at("inputs", "parameters", name)
+    default = task.component.at("inputDefinitions", "parameters", name, "defaultValue")
+    return given.at("runtimeValue", "constant").number if given.there else default.number

@@ -60,8 +60,8 @@ def check_pod_patches(workflow: Workflow) -> Iterator[Finding]:
     for template in templates:
         if (patch := template.at("podSpecPatch")).text:
             yield from _check(patch, defaults | set(_containers(template)))
-    for given in workflow.given_to(ELASTIC_TRAIN):
-        if (argument := given.get("pod_patch")) is not None and argument.text:
+    for use in workflow.uses_of(ELASTIC_TRAIN):
+        if (argument := use.value("pod_patch")).text:
             yield from _check(argument, set(_OWN))
 
 

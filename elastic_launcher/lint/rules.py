@@ -32,6 +32,7 @@ RULES: dict[str, Severity] = {
     "retry-expression-syntax": "error",
     "retry-expression-name": "error",
     "retry-expression-type": "error",
+    "retry-expression-value": "error",
     "retry-expression-unread": "warning",
     "retry-expression-policy": "warning",
     "retry-expression-outer": "warning",
@@ -56,6 +57,7 @@ RULES: dict[str, Severity] = {
     "elastic-label": "warning",
     # The elastic step
     "gpus-per-node": "error",
+    "elastic-argument": "error",
     # Compiled pipelines
     "passthrough-argument": "error",
     "accelerator-channel": "error",

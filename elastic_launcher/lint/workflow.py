@@ -17,6 +17,28 @@ PLACEHOLDER = "{{"
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """A place where a template from elsewhere is used.
+
+    Attributes:
+        reference: What names it.
+        parameters: What it is given, by the parameters' names.
+    """
+
+    reference: Node
+    parameters: Mapping[str, Node]
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is one step, and not the whole workflow, which may be given more when it is submitted."""
+        return self.reference.path[-1] == "templateRef"
+
+    def value(self, name: str) -> Node:
+        """Returns the value of a parameter; an absent node where it has none here."""
+        return self.parameters.get(name, self.reference).at("value")
+
+
+@dataclass(frozen=True, slots=True)
 class Workflow:
     """An object of Argo's API.
 
@@ -54,12 +76,13 @@ class Workflow:
         for template in self.spec.at("templates").items:
             yield from steps(template)
 
-    def given_to(self, name: str) -> Iterator[Mapping[str, Node]]:
-        """Yields what a template from elsewhere is given, by parameter: by each step, or by a workflow that is it."""
+    def uses_of(self, name: str) -> Iterator[Use]:
+        """Yields where a template from elsewhere is used: by each step, or by a workflow that is it."""
         uses = [(step.at("templateRef"), step.at("arguments")) for step in self.steps()]
         for reference, arguments in (*uses, (self.spec.at("workflowTemplateRef"), self.spec.at("arguments"))):
             if reference.at("name").text == name:
-                yield {one.at("name").text: one.at("value") for one in arguments.at("parameters").items}
+                parameters = arguments.at("parameters").items
+                yield Use(reference, {one.at("name").text: one for one in parameters})
 
     def all_templates(self) -> Iterator[Node]:
         """Yields its templates and what they all start from."""

@@ -44,6 +44,7 @@ LET_THROUGH = {
     "retry-expression-syntax",
     "retry-expression-name",
     "retry-expression-type",
+    "retry-expression-value",
     "retry-expression-unread",
     "retry-expression-policy",
     "retry-expression-outer",
@@ -65,6 +66,7 @@ LET_THROUGH = {
     "template-ref-pod-gc",
     "elastic-label",
     "gpus-per-node",
+    "elastic-argument",
 }
 """What goes wrong later, if ever somebody notices: what the linter is for."""
 TABLES = (workflow_cases, retry_cases, pod_cases, launcher_cases)

@@ -217,6 +217,9 @@ def test_args_are_the_launchers_own(front: Front) -> None:
         built(front, script="train.py", args=["--lr"])
 
 
+ON_CLUSTER = {"engine": "kubernetes", "checkpoint_dir": "/work/a"}
+TWO = {"limits": {"nvidia.com/gpu": "2"}}
+SECRET = {"name": "a", "secret": {"secretName": "a"}}
 BAD = [
     ({"nodes": "3"}, "--nodes is '3': it must be MIN:MAX"),
     ({"nodes": "3:2"}, "--nodes is '3:2'"),
@@ -235,6 +238,15 @@ BAD = [
     ({"accept_changes": "model"}, "--accept-changes is 'model'"),
     ({"module": "pkg.train"}, "--script and --module are both given"),
     ({"script": None}, "the script is missing"),
+    (ON_CLUSTER | {"gpu_resource": "gpu"}, "--gpu-resource is 'gpu'"),
+    (ON_CLUSTER | {"hints": "configmap/Quota"}, "--hints: 'configmap/Quota' is no place of hints"),
+    (ON_CLUSTER | {"pod_template": "spec: [\n"}, "--pod-template: the pod template is not YAML"),
+    (ON_CLUSTER | {"pod_template": PodFields(env=[{"name": "ELASTIC_KEY", "value": "x"}])}, "sets ELASTIC_KEY"),
+    (ON_CLUSTER | {"pod_template": PodFields(resources=TWO), "nproc_per_node": 4}, "has 2 nvidia.com/gpu in limits"),
+    (
+        ON_CLUSTER | {"pod_template": PodFields(volumes=[SECRET], volume_mounts=[{"name": "a", "mountPath": "/work"}])},
+        "--checkpoint-dir is /work/a: volume a",
+    ),
     ({"arguments": "--lr '0.1"}, "it can't be split"),
     ({"script": 'print(f"{{x}}")\n'}, "Argo takes for its own"),
     ({"script": "#" * 2**17 + "\n"}, "put the script into the image"),
@@ -265,6 +277,11 @@ def test_what_argo_fills_in_is_left_to_the_launcher(front: Front) -> None:
     assert template["container"]["args"][:3] == ["run", nodes, engine]
     with pytest.raises(ConfigError, match="--share is 'half'"):
         built(front, script="train.py", nodes="{{inputs.parameters.nodes}}", share="half")
+    ranks = "{{inputs.parameters.ranks}}"
+    hints = "configmap/{{inputs.parameters.hints}}"
+    built(
+        front, script="train.py", **ON_CLUSTER, nproc_per_node=ranks, hints=hints, pod_template=PodFields(resources=TWO)
+    )
 
 
 def test_class_defaults_and_global_settings_of_a_container_hold(front: Front) -> None:

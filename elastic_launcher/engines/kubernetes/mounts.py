@@ -10,12 +10,30 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
+from elastic_launcher.checkpoint.landmark import MEND
+from elastic_launcher.config import JobConfig
 from elastic_launcher.engines.kubernetes.template import node_container
+from elastic_launcher.options import ConfigError
 
 _OWN = ("emptyDir", "ephemeral")
 """Volumes that come and go with a pod."""
 _FIXED = ("configMap", "secret", "downwardAPI", "projected", "image")
 """Volumes that no pod writes to."""
+
+
+def check_places(config: JobConfig, pod: Mapping[str, Any]) -> None:
+    """Refuses a job whose nodes can't keep what they save.
+
+    Args:
+        config: The job.
+        pod: A node's pod template, complete.
+
+    Raises:
+        ConfigError: If that is certain.
+    """
+    for option, place in (("--checkpoint-dir", config.checkpoint_dir), ("--output", config.output)):
+        if place and place.startswith("/") and (trouble := trouble_at(place, pod)):
+            raise ConfigError(f"{option} is {place}: {trouble}; {MEND}")
 
 
 def trouble_at(path: str, pod: Mapping[str, Any]) -> str:

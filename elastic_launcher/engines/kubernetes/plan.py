@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from elastic_launcher.checkpoint.landmark import MEND
-from elastic_launcher.checkpoint.storage import is_url
-from elastic_launcher.config import JobConfig
+from elastic_launcher.config import NO_GPUS, JobConfig
 from elastic_launcher.engines.kubernetes.job import JobPlan
-from elastic_launcher.engines.kubernetes.mounts import trouble_at
+from elastic_launcher.engines.kubernetes.mounts import check_places
 from elastic_launcher.engines.kubernetes.pod import Shape, node_pod
 from elastic_launcher.engines.kubernetes.settle import PORTS, Site
 from elastic_launcher.engines.kubernetes.template import Document, node_container, read_template
 from elastic_launcher.engines.local import FAULT
 from elastic_launcher.options import ConfigError, holds_text
 
-NO_GPUS = "none"
-_RESOURCE = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?")
 NODE_USER = 65532
 """Uid of nodes whose launcher is root, and group of their volumes: root is what *restricted* nodes may not be."""
 LEAST_GRACE = 30
@@ -88,12 +83,8 @@ def make_plan(
         environment: The launcher's own variables.
 
     Raises:
-        ConfigError: If GPUs are called what they can't be, or the template's pod can't keep what is saved.
+        ConfigError: If the template's pod can't keep what is saved.
     """
-    if config.gpu_resource != NO_GPUS and not _RESOURCE.fullmatch(config.gpu_resource):
-        raise ConfigError(
-            f"--gpu-resource is {config.gpu_resource!r}; it must be DOMAIN/NAME, for example nvidia.com/gpu, or none"
-        )
     default = config.node_image or site.image
     image = _image_of(template) or default
     # another image has its Python elsewhere
@@ -119,10 +110,7 @@ def make_plan(
         fs_group=None if os.getuid() else NODE_USER,
         pull_secrets=site.pod["spec"].get("imagePullSecrets") or (),
     )
-    pod = node_pod(template, shape, {}, {})
-    for option, place in (("--checkpoint-dir", config.checkpoint_dir), ("--output", config.output)):
-        if place and not is_url(place) and (trouble := trouble_at(place, pod)):
-            raise ConfigError(f"{option} is {place}: {trouble}; {MEND}")
+    check_places(config, node_pod(template, shape, {}, {}))
     return JobPlan(site.names, site.owner, template, shape)
 
 

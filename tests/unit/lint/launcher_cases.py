@@ -16,6 +16,8 @@ def launch(arguments: str, limit: str) -> str:
 
 ARGUMENTS = """
   parameters:
+  - {{name: module, value: package.train}}
+  - {{name: checkpoint_dir, value: 's3://models/a'}}
   - {{name: nproc_per_node, value: '{ranks}'}}
   - {{name: engine, value: {engine}}}
   - name: pod_patch
@@ -44,7 +46,100 @@ def whole(patch: str) -> str:
     return workflow(f"workflowTemplateRef: {{name: elastic-train}}\nserviceAccountName: a\narguments:{arguments}")
 
 
+def given(*parameters: str, template: str = "train") -> str:
+    """Returns a workflow with a step that is our template, and is given parameters."""
+    head = "entrypoint: main\nserviceAccountName: a\npodGC: {strategy: OnPodCompletion}\ntemplates:\n- name: main\n"
+    call = f"  steps:\n  - - name: train\n      templateRef: {{name: elastic-train, template: {template}}}"
+    lines = "\n".join(f"- {one}" for one in ("{name: module, value: package.train}", *parameters))
+    return workflow(f"{head}{call}\n      arguments:\n        parameters:\n{indent(lines, ' ' * 8)}")
+
+
+def labelled(*templates: str) -> str:
+    """Returns a workflow with the label for elastic jobs, and with templates."""
+    text = workflow("entrypoint: main\ntemplates:\n" + "\n".join(templates))
+    return text.replace("metadata: {name: train}", "metadata:\n  name: train\n  labels:\n    elastic: 'true'  # here")
+
+
+def pod(name: str, command: str, label: str = "") -> str:
+    metadata = f", metadata: {{labels: {{{label}}}}}" if label else ""
+    return f"- {{name: {name}, container: {{image: python, command: [{command}]}}{metadata}}}"
+
+
+ON_CLUSTER = "{name: engine, value: kubernetes}"
+PLACE = "{name: checkpoint_dir, value: /work/checkpoints}"
+POD = """name: pod_template
+  value: |{mark}
+    spec:
+      containers:
+      - name: node
+        resources:
+          limits:
+            nvidia.com/gpu: {gpus}
+        volumeMounts:
+        - {{name: work, mountPath: /work}}
+      volumes:
+      - {{name: work, {volume}}}"""
+
+
+def nodes_pod(gpus: str = "4", volume: str = "nfs: {}", mark: str = "", ranks: str = "4") -> str:
+    """Returns a workflow whose nodes are pods of a template."""
+    template = POD.format(gpus=gpus, volume=volume, mark=mark)
+    return given(ON_CLUSTER, PLACE, f"{{name: nproc_per_node, value: '{ranks}'}}", template)
+
+
+HERE = "  # here"
 CASES = [
+    Case("elastic-argument", given("{name: node, value: '1:3'}" + HERE), given("{name: nodes, value: '1:3'}")),
+    Case("elastic-argument", given("{name: nodes, value: '3'}" + HERE), given("{name: nodes, value: '{{item}}'}")),
+    Case(
+        "elastic-argument",
+        given("{name: script, value: train.py}" + HERE),
+        given("{name: claim, value: work}", template="train-on-claim"),
+    ),
+    Case(
+        "elastic-argument",
+        given("{name: global_batch_size, value: '0'}" + HERE, "{name: max_runtime, value: soon}" + HERE),
+        given("{name: global_batch_size, value: ''}"),
+    ),
+    Case("elastic-argument", given(ON_CLUSTER + HERE), given(ON_CLUSTER, PLACE)),
+    Case(
+        "elastic-argument",
+        given(ON_CLUSTER, PLACE, "{name: hints, value: configmap/Quota}" + HERE),
+        given(ON_CLUSTER, PLACE, "{name: hints, value: 'configmap/{{workflow.parameters.hints}}'}"),
+    ),
+    Case(
+        "elastic-argument",
+        given(
+            "{name: engine, value: '{{item}}'}", "{name: resize, value: '{{item}}'}", "{name: share, value: 3/2}" + HERE
+        ),
+        given("{name: share, valueFrom: {configMapKeyRef: {name: a, key: b}, default: 1/2}}"),
+    ),
+    Case("elastic-argument", nodes_pod(gpus="'2'", mark="  # here"), nodes_pod(gpus="'2'", ranks="{{item}}")),
+    Case("elastic-argument", nodes_pod(gpus="'2'", mark="  # here"), nodes_pod(gpus="'{{item}}'")),
+    Case("elastic-argument", nodes_pod(volume="secret: {secretName: a}").replace(PLACE, PLACE + HERE), nodes_pod()),
+    Case(
+        "elastic-argument",
+        given().replace("template: train}", "template: train}  # here").replace("module", "name"),
+        workflow("workflowTemplateRef: {name: elastic-train}\nserviceAccountName: a"),
+    ),
+    Case(
+        "gpus-per-node",
+        given(
+            "{name: nodes, value: '3:4'}",
+            "name: pod_patch\n  value: " + indent(BLOCK.format("2  # here"), "    ").lstrip(),
+        ),
+        given("{name: nodes, value: '2:4'}", "name: pod_patch\n  value: " + indent(BLOCK.format("2"), "    ").lstrip()),
+    ),
+    Case(
+        "gpus-per-node",
+        launch("--nodes=2:4, --nproc-per-node=2", "3  # here"),
+        launch("'--nodes={{inputs.parameters.nodes}}', --nproc-per-node=2", "3"),
+    ),
+    Case(
+        "elastic-label",
+        labelled(pod("main", "elastic-launcher, run"), pod("other", "echo", "elastic: 'true'")),
+        labelled(pod("main", "elastic-launcher, run", "elastic: 'true'"), pod("other", "echo")),
+    ),
     Case("gpus-per-node", refer(BLOCK.format("2  # here")), refer(BLOCK.format("4"))),
     Case("gpus-per-node", refer(LINE.format("2") + "  # here"), refer(LINE.format("2"), template="other")),
     Case("gpus-per-node", refer(BLOCK.format("2  # here")), refer(BLOCK.format("2"), engine="kubernetes")),

@@ -65,7 +65,9 @@ def library(spec: str, fields: str = "") -> str:
 
 
 V = "volumes: [{name: v, emptyDir: {}}]"
-OURS = "  # here\n        {name: elastic-train, template: elastic-train, clusterScope: true}"
+OURS = """  # here
+        {name: elastic-train, template: elastic-train, clusterScope: true}
+      arguments: {parameters: [{name: module, value: train}]}"""
 
 
 def configmap(label: str = "Parameter", key: str = "size", mark: str = "") -> str:

@@ -46,6 +46,24 @@ EXPRESSION = """
 """The one that was measured on a real controller."""
 
 CASES = [
+    Case(
+        "retry-expression-value", expression('lastRetry.status == "failed"'), expression('lastRetry.status == "Failed"')
+    ),
+    Case(
+        "retry-expression-value",
+        expression("lastRetry.status not in ['Error', 'Evicted']"),
+        expression("lastRetry.status in ['Error', '{{inputs.parameters.status}}']"),
+    ),
+    Case(
+        "retry-expression-syntax",
+        expression('lastRetry.message matches "(?i)evict("'),
+        expression('lastRetry.message matches "(?i)evict[(]"'),
+    ),
+    Case(
+        "retry-expression-syntax",
+        expression('lastRetry.message matches "(?!pod).*"'),
+        expression('lastRetry.message matches "{{inputs.parameters.words}}("'),
+    ),
     Case("retry-policy", policy("retryPolicy: always  # here"), policy("retryPolicy: Always")),
     Case("retry-policy", policy("retryPolicy: Sometimes  # here"), policy("retryPolicy: OnTransientError")),
     Case("retry-policy", policy('retryPolicy: "{{inputs.parameters.p}}"  # here'), policy("retryPolicy: OnFailure")),

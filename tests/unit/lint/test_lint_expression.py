@@ -55,6 +55,8 @@ def test_an_expression_is_read(text: str, read: object) -> None:
         "jsonpath(lastRetry.message, '$.a') > 1",
         "int(lastRetry.exitCode) % 2 == 0 or float(lastRetry.duration) / 2 > 1.5e3",
         "lastRetry.exitCode == nil",
+        'lastRetry.message matches "(?<why>evict|[[:space:]]*pre)" && lastRetry.message matches "pod(?i)deleted"',
+        'lastRetry.message matches "[*+]+\\\\d("',
     ],
 )
 def test_what_works_is_not_found(text: str) -> None:
