@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import yaml
 from kfp import components, dsl
 from kfp.compiler import Compiler
 from kfp.dsl.executor import Executor
+from kfp.dsl.graph_component import GraphComponent
 
 import elastic_launcher
 from elastic_launcher import kfp as front
@@ -23,7 +25,10 @@ from elastic_launcher.lint.pipeline import STEPS, UNCACHED
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = ROOT / "components" / "training"
 FILES = {"__init__.py", "component.py", "metadata.yaml", "README.md", "OWNERS", "component.yaml"}
+PIPELINES = ("digits_elastic", "digits_search", "plan_train_evaluate", "text_tuning")
+ASSETS = (*(TRAINING / name for name in front.COMPONENTS), *(ROOT / "pipelines" / name for name in PIPELINES))
 each = pytest.mark.parametrize("name", front.COMPONENTS)
+each_asset = pytest.mark.parametrize("folder", ASSETS, ids=lambda folder: folder.name)
 
 
 @each
@@ -33,11 +38,24 @@ def test_the_file_set_is_whole(name: str) -> None:
     assert f'__all__ = ["{name}"]' in (TRAINING / name / "__init__.py").read_text()
 
 
-@each
-def test_the_metadata_are_of_the_schema(name: str) -> None:
-    found = yaml.safe_load((TRAINING / name / "metadata.yaml").read_text())
+@pytest.mark.parametrize("name", PIPELINES)
+def test_the_file_set_of_a_pipeline_is_whole(name: str) -> None:
+    folder = ROOT / "pipelines" / name
+    assert {path.name for path in folder.iterdir()} >= {
+        "__init__.py",
+        "pipeline.py",
+        "metadata.yaml",
+        "README.md",
+        "OWNERS",
+    }
+    assert isinstance(getattr(importlib.import_module(f"pipelines.{name}.pipeline"), name), GraphComponent)
+
+
+@each_asset
+def test_the_metadata_are_of_the_schema(folder: Path) -> None:
+    found = yaml.safe_load((folder / "metadata.yaml").read_text())
     assert set(found) == {"name", "stability", "dependencies", "tags", "lastVerified"}
-    assert found["name"] == name
+    assert found["name"] == folder.name
     assert found["stability"] in ("experimental", "alpha", "beta", "stable")
     assert "Pipelines" in [one["name"] for one in found["dependencies"]["kubeflow"]]
     assert all(set(one) == {"name", "version"} for one in found["dependencies"]["kubeflow"])
@@ -45,9 +63,9 @@ def test_the_metadata_are_of_the_schema(name: str) -> None:
     assert isinstance(found["lastVerified"], datetime | date)
 
 
-@each
-def test_somebody_owns_it(name: str) -> None:
-    owners = yaml.safe_load((TRAINING / name / "OWNERS").read_text())
+@each_asset
+def test_somebody_owns_it(folder: Path) -> None:
+    owners = yaml.safe_load((folder / "OWNERS").read_text())
     assert owners["approvers"] and owners["reviewers"]
 
 
