@@ -1,4 +1,4 @@
-"""What is made of each component's code and committed beside it: its YAML, and the parts of its README that repeat it.
+"""What is made of code and committed beside it: a component's YAML, and what its README, or a pipeline's, repeats.
 
 ``python -m components.generated`` writes all of them anew; what follows the mark in a README is written by hand.
 """
@@ -19,6 +19,10 @@ from kfp.compiler import Compiler
 from elastic_launcher.kfp import COMPONENTS
 
 TRAINING = Path(__file__).with_name("training")
+ROOT = TRAINING.parents[1]
+PIPELINES = ROOT / "pipelines"
+NAMES = ("digits_elastic", "digits_search", "plan_train_evaluate", "text_tuning")
+"""The pipelines."""
 CACHED = "cachingOptions:\n          enableCache: true\n"
 UNCACHED = "cachingOptions: {}\n"
 """As the compiler writes it of a task with caching off."""
@@ -26,8 +30,14 @@ MARK = "<!-- custom-content -->"
 
 
 def component(name: str) -> Any:
-    """Returns a component by its name, as upstream would import it."""
-    return getattr(importlib.import_module(f"components.training.{name}.component"), name)
+    """Returns a component, or a pipeline, by its name, as upstream would import it."""
+    module = f"pipelines.{name}.pipeline" if name in NAMES else f"components.training.{name}.component"
+    return getattr(importlib.import_module(module), name)
+
+
+def folder_of(name: str) -> Path:
+    """Returns where a component or a pipeline is."""
+    return (PIPELINES if name in NAMES else TRAINING) / name
 
 
 def write_yaml(name: str, path: Path) -> None:
@@ -37,18 +47,19 @@ def write_yaml(name: str, path: Path) -> None:
 
 
 def readme(name: str, custom: str) -> str:
-    """Returns a component's README.
+    """Returns the README of a component or a pipeline.
 
     Args:
-        name: The component.
+        name: Which.
         custom: What is written by hand, from the mark on.
     """
     function = _function(name)
     told = parse(ast.get_docstring(function) or "")
-    metadata = yaml.safe_load((TRAINING / name / "metadata.yaml").read_text())
+    metadata = yaml.safe_load((folder_of(name) / "metadata.yaml").read_text())
+    kind = "pipeline" if name in NAMES else "component"
     parts = [
         f"# {name.replace('_', ' ').title()}",
-        f"> **Stability: {metadata['stability']}** — this component is not yet stable and may change.",
+        f"> **Stability: {metadata['stability']}** — this {kind} is not yet stable and may change.",
         "## Overview",
         _paragraphs(told),
         *_tables(name, function, told),
@@ -58,7 +69,7 @@ def readme(name: str, custom: str) -> str:
 
 
 def _function(name: str) -> ast.FunctionDef:
-    tree = ast.parse((TRAINING / name / "component.py").read_text())
+    tree = ast.parse((folder_of(name) / ("pipeline.py" if name in NAMES else "component.py")).read_text())
     return next(one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == name)
 
 
@@ -112,7 +123,7 @@ def _shown(value: Any) -> str:
 
 
 def _metadata(name: str, metadata: dict[str, Any]) -> str:
-    owners = yaml.safe_load((TRAINING / name / "OWNERS").read_text())
+    owners = yaml.safe_load((folder_of(name) / "OWNERS").read_text())
     kubeflow = metadata["dependencies"]["kubeflow"]
     lines = [
         "## Metadata\n",
@@ -139,15 +150,16 @@ def custom_of(text: str) -> str:
 
 
 def main(folder: Path) -> None:
-    """Writes YAML and README of each component into a folder of its name."""
-    for name in COMPONENTS:
-        target = folder / name
-        target.mkdir(parents=True, exist_ok=True)
-        own = TRAINING / name / "README.md"
-        write_yaml(name, target / "component.yaml")
+    """Writes YAML and README of each component, and the README of each pipeline, where they are below a folder."""
+    for name in (*COMPONENTS, *NAMES):
+        own = folder_of(name) / "README.md"
+        target = folder / own.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if name in COMPONENTS:
+            write_yaml(name, target.with_name("component.yaml"))
         text = readme(name, custom_of(own.read_text() if own.exists() else ""))
-        (target / "README.md").write_text(text, encoding="utf-8")
+        target.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else TRAINING)
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)
