@@ -68,7 +68,7 @@ chaos: $(STAMP) ## jobs to which all sorts of things happen at drawn moments (re
 	$(BIN)/python -m tests.chaos $(or $(ARGS),--seeds $(or $(SEEDS),1-300) --at-once $(or $(AT_ONCE),1))
 
 golden: $(STAMP) ## write anew what is made from code and committed: compiled pipelines, components' YAML, READMEs, Argo's templates, Hera's YAML, diffs in docs
-	for name in $(IRS); do $(BIN)/python -m pipelines.$$name.pipeline tests/golden/$$name.yaml || exit; done
+	for name in $(IRS); do $(BIN)/kfp dsl compile --py pipelines/$$name/pipeline.py --output tests/golden/$$name.yaml || exit; done
 	$(BIN)/python -m components.generated
 	$(BIN)/python -m elastic_launcher.argo manifests/argo
 	$(BIN)/python -m pipelines.hera_examples

@@ -1,9 +1,8 @@
 """The pipeline: prepare, elastic_train, evaluate."""
 
-import sys
 from pathlib import Path
 
-from kfp import compiler, dsl
+from kfp import dsl
 
 from elastic_launcher.kfp import elastic_train
 from pipelines.digits_elastic.steps import evaluate, prepare
@@ -47,12 +46,3 @@ def digits_elastic(
     )
     verdict = evaluate(model=training.outputs["model"], digits=data.outputs["digits"])
     return verdict.outputs["Output"]
-
-
-def compile_to(path: str) -> None:
-    """Writes the pipeline's IR to ``path``."""
-    compiler.Compiler().compile(digits_elastic, path)
-
-
-if __name__ == "__main__":
-    compile_to(sys.argv[1] if len(sys.argv) > 1 else "digits_elastic.yaml")

@@ -1,9 +1,8 @@
 """The pipeline: prepare and trials, then for each learning rate elastic_train and evaluate, then best."""
 
-import sys
 from pathlib import Path
 
-from kfp import compiler, dsl
+from kfp import dsl
 
 from elastic_launcher.kfp import elastic_train
 from pipelines.digits_elastic.steps import evaluate, prepare
@@ -52,12 +51,3 @@ def digits_search(
         )
         tested = evaluate(model=training.outputs["model"], digits=data.outputs["digits"])
     return best(rates=rates, accuracies=dsl.Collected(tested.outputs["Output"])).outputs["Output"]
-
-
-def compile_to(path: str) -> None:
-    """Writes the pipeline's IR to ``path``."""
-    compiler.Compiler().compile(digits_search, path)
-
-
-if __name__ == "__main__":
-    compile_to(sys.argv[1] if len(sys.argv) > 1 else "digits_search.yaml")

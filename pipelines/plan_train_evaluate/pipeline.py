@@ -1,8 +1,6 @@
 """The pipeline: elastic_plan, prepare, elastic_train at the planned size, elastic_verdict, evaluate."""
 
-import sys
-
-from kfp import compiler, dsl
+from kfp import dsl
 
 from elastic_launcher.kfp import elastic_plan, elastic_train, elastic_verdict
 from pipelines.digits_elastic.steps import evaluate, prepare
@@ -45,12 +43,3 @@ def plan_train_evaluate(
     tested = evaluate(model=training.outputs["model"], digits=data.outputs["digits"])
     tested.after(verdict)
     return tested.outputs["Output"]
-
-
-def compile_to(path: str) -> None:
-    """Writes the pipeline's IR to ``path``."""
-    compiler.Compiler().compile(plan_train_evaluate, path)
-
-
-if __name__ == "__main__":
-    compile_to(sys.argv[1] if len(sys.argv) > 1 else "plan_train_evaluate.yaml")

@@ -1,9 +1,8 @@
 """The pipeline: prepare, elastic_train, compare."""
 
-import sys
 from pathlib import Path
 
-from kfp import compiler, dsl
+from kfp import dsl
 
 from elastic_launcher.kfp import elastic_train
 from pipelines.text_tuning.steps import compare, prepare
@@ -37,12 +36,3 @@ def text_tuning(hints: str = "", min_nodes: int = 1, max_nodes: int = 2, epochs:
         name="tune",
     )
     return compare(model=training.outputs["model"], texts=texts.outputs["texts"]).outputs["Output"]
-
-
-def compile_to(path: str) -> None:
-    """Writes the pipeline's IR to ``path``."""
-    compiler.Compiler().compile(text_tuning, path)
-
-
-if __name__ == "__main__":
-    compile_to(sys.argv[1] if len(sys.argv) > 1 else "text_tuning.yaml")

@@ -48,7 +48,8 @@ def test_the_file_set_of_a_pipeline_is_whole(name: str) -> None:
         "README.md",
         "OWNERS",
     }
-    assert isinstance(getattr(importlib.import_module(f"pipelines.{name}.pipeline"), name), GraphComponent)
+    package = importlib.import_module(f"pipelines.{name}")
+    assert package.__all__ == [name] and isinstance(getattr(package, name), GraphComponent)
 
 
 @each_asset
