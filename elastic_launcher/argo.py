@@ -99,6 +99,10 @@ OPEN = "{{"
 """Stands in a value that only Argo knows."""
 _MOST_SCRIPT = 128 * 1024 - len("--script=\0")
 """Bytes of one word of a command on Linux."""
+_ANY_TEXT = {option.key for option in OPTIONS if option.kind == "text"} - {"accept_changes"}
+"""Options whose text nobody reads here: what Argo fills in counts as given."""
+_EITHER = ("script", "module")
+"""Of which one is given; where Argo fills in both, it may leave one empty."""
 _OF_A_NODE = ("pod_template", "nproc_per_node", "gpu_resource")
 """Options that are checked together or not at all."""
 _LEADING = ("script", "module", "arguments")
@@ -181,16 +185,19 @@ def check_known(options: Mapping[str, Any], arguments: Sequence[str] = ()) -> No
         ConfigError: If the step can't be run.
     """
     script = options.get("script") or ""
-    if "\n" in script and (OPEN in script or len(script.encode()) > _MOST_SCRIPT):
-        raise ConfigError(
-            f"--script holds a text of {len(script.encode())} bytes; it must have {_MOST_SCRIPT} at most, and no "
-            "'{{', which Argo takes for its own: put the script into the image, and give its path"
-        )
+    fix = "put the script into the image, and give its path"
+    if "\n" in script and OPEN in script:
+        raise ConfigError(f"--script holds a text with '{OPEN}', which Argo takes for its own: {fix}")
+    if "\n" in script and (size := len(script.encode())) > _MOST_SCRIPT:
+        raise ConfigError(f"--script holds a text of {size} bytes, and {_MOST_SCRIPT} is the most: {fix}")
     fixed = {
         key: value
         for key, value in options.items()
-        if value is not None and (BY_KEY[key].kind == "text" or OPEN not in str(value))
+        if value is not None and (key in _ANY_TEXT or OPEN not in str(value))
     }
+    if all(fixed.get(key) for key in _EITHER):
+        fixed = {key: value for key, value in fixed.items() if key not in _EITHER or OPEN not in str(value)}
+        fixed = fixed if any(key in fixed for key in _EITHER) else fixed | {_EITHER[0]: OPEN}
     if any(BY_KEY[key].kind == "choice" and value is not None and key not in fixed for key, value in options.items()):
         fixed = {key: value for key, value in fixed.items() if BY_KEY[key].kind != "choice"}
     if any(OPEN in str(options.get(key)) for key in _OF_A_NODE):

@@ -4,33 +4,49 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
-from elastic_launcher.argo import CLAIM, OPEN, PARAMETERS, check_known
+from elastic_launcher.argo import CLAIM, ENTRYPOINT, ON_CLAIM, OPEN, PARAMETERS, check_known
 from elastic_launcher.argo import NAME as ELASTIC_TRAIN
 from elastic_launcher.lint.finding import Finding, finding
 from elastic_launcher.lint.tree import Node
 from elastic_launcher.lint.workflow import Use, Workflow
 from elastic_launcher.options import BY_KEY, ConfigError, read_option
 
-_NAMES = tuple(option.key for option in (*PARAMETERS, CLAIM))
+_NAMES = tuple(option.key for option in PARAMETERS)
+_TEMPLATES = {"": _NAMES, ENTRYPOINT: _NAMES, ON_CLAIM: (*_NAMES, CLAIM.key)}
+"""The names of each template's parameters; without a name, it is that which ours starts with."""
 _KEYS = {option.flag: option.key for option in BY_KEY.values()}
 _FLAG = re.compile(r"--[a-z]+(?:-[a-z]+)*")
 _FIX = "write what the launcher takes: docs/argo.md has each parameter"
 
 
+_OWN = re.compile(r"\bworkflow\.parameters(?:\.([\w-]+)|\[\s*['\"]([\w-]+)|(.))", re.DOTALL)
+"""A parameter that a workflow takes itself, by either name of it, or, last, something that may be any."""
+_ALL = "json"
+"""Stands for all parameters together."""
+
+
 def check_arguments(workflow: Workflow) -> Iterator[Finding]:
     """Finds what our template is given in vain, and what the launcher refuses when the step runs."""
     for use in workflow.uses_of(ELASTIC_TRAIN):
-        yield from _unknown(use)
-        found = list(_values(use))
-        yield from found or _together(use)
+        if use.template in _TEMPLATES:
+            yield from _unknown(use, set() if use.is_step else _taken(workflow))
+            found = list(_values(use))
+            yield from found or _together(use)
 
 
-def _unknown(use: Use) -> Iterator[Finding]:
+def _taken(workflow: Workflow) -> set[str]:
+    """Returns the names of parameters that a workflow takes itself; "" among them where it may be all."""
+    found = (words for node in workflow.node.walk() for words in _OWN.findall(node.text))
+    return {"" if name == _ALL else name or quoted for name, quoted, _ in found}
+
+
+def _unknown(use: Use, taken: Set[str]) -> Iterator[Finding]:
+    names = _TEMPLATES[use.template]
     for name, parameter in use.parameters.items():
-        if name and name not in _NAMES and OPEN not in name:
-            near = difflib.get_close_matches(name, _NAMES, 1)
+        if name and name not in (*names, *taken) and OPEN not in name and "" not in taken:
+            near = difflib.get_close_matches(name, names, 1)
             reason = f'{ELASTIC_TRAIN} has no parameter "{name}": it is left out without a word'
             fix = f'write "{near[0]}"' if near else "take it out, or put it among the script's own arguments"
             yield finding("elastic-argument", parameter.at("name"), reason, fix)
@@ -38,26 +54,25 @@ def _unknown(use: Use) -> Iterator[Finding]:
 
 def _values(use: Use) -> Iterator[Finding]:
     """Finds values that are wrong by themselves."""
-    for key in BY_KEY:
-        value = use.value(key)
-        if value.text and OPEN not in value.text:
+    for key, option in BY_KEY.items():
+        text = use.text(key)
+        if text and OPEN not in text:
             try:
-                read_option(BY_KEY[key], value.text)
+                read_option(option, text)
             except ConfigError as error:
-                yield _refused(value, error)
+                yield _refused(use.value(key), error)
 
 
 def _together(use: Use) -> Iterator[Finding]:
     """Finds the first thing that makes no job of the values."""
-    given = {key: use.value(key) for key in BY_KEY if key in use.parameters}
-    texts = {key: value.text if value.there else OPEN for key, value in given.items()}  # a ConfigMap may have it
-    trained = texts.get("script") or texts.get("module")
-    if not trained and not use.is_step:
-        texts["script"] = OPEN
-    elif not trained:
+    texts = {key: use.text(key) for key in BY_KEY if use.is_complete or key in use.parameters}
+    texts |= {key: OPEN for key in BY_KEY if key not in texts}
+    if not texts["script"] and not texts["module"]:
         reason = "neither script nor module is given: the step ends at once, with exit code 2"
         yield finding("elastic-argument", use.reference, reason, "give one of them: script, or module")
         return
+    if "\n" in texts["script"] and OPEN in texts["script"]:  # what Argo makes of it is a script, whatever it fills in
+        texts["script"] = OPEN
     try:
         check_known(texts)
     except ConfigError as error:
@@ -67,4 +82,4 @@ def _together(use: Use) -> Iterator[Finding]:
 
 def _refused(node: Node, error: ConfigError) -> Finding:
     said = _FLAG.sub(lambda flag: _KEYS.get(flag[0], flag[0]), str(error))
-    return finding("elastic-argument", node, f"{said}; the step ends at once, with exit code 2", _FIX)
+    return finding("elastic-argument", node, f"{said}; the step ends at once", _FIX)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from elastic_launcher.argo import NAME as ELASTIC_TRAIN
 from elastic_launcher.engines.kubernetes.identity import ELASTIC_LABEL, NODES_ANNOTATION
 from elastic_launcher.lint.finding import Finding, finding
-from elastic_launcher.lint.gpus import runs_launcher
+from elastic_launcher.lint.launchers import launches
 from elastic_launcher.lint.tree import Node
 from elastic_launcher.lint.workflow import POD_TYPES, Workflow, main_containers
 
@@ -30,7 +30,7 @@ def _check(workflow: Workflow, kind: str, word: str) -> Iterator[Finding]:
     fix = f"write it under metadata.{kind} of the template with the pod, or under spec.podMetadata.{kind}"
     templates = list(workflow.templates())
     pods = [one for one in templates if any(one.at(key).there for key in POD_TYPES)]
-    launchers = [one for one in pods if any(map(runs_launcher, main_containers(one)))]
+    launchers = [one for one in pods if any(map(launches, main_containers(one)))]
     elsewhere = any(workflow.uses_of(ELASTIC_TRAIN))
     # a script of one's own may call the launcher: where none is seen, each pod may be one
     if not any(of(pod).there for pod in (launchers if launchers or elsewhere else pods)):

@@ -5,12 +5,12 @@ In a retry expression everything that is known of the last attempt is a text, th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from elastic_launcher.lint.expression import Call, Expression, Items, Literal, Name, Open, Operation
 from elastic_launcher.lint.expression_words import Unread
+from elastic_launcher.lint.patterns import pattern_fault
 from elastic_launcher.lint.workflow import PLACEHOLDER
 
 STATUSES = ("Failed", "Error")
@@ -36,10 +36,6 @@ _RETURNS = {
 }
 """What functions give, as far as they are known here."""
 _STATUS = ("lastRetry", "status")
-_ONLY_PYTHON = re.compile(r"\(\?(?:=|!|<=|<!|>|#|\(|P=)")
-"""Groups that look around or refer back, which Go's regular expressions don't have."""
-_ONLY_GO = re.compile(r"\(\?<|\(\?[a-zA-Z]*U|.\(\?[a-zA-Z]+\)|\[\[")
-"""Names of groups, signs for all that follows, classes by name: Python has them otherwise, or not at all."""
 _PLAIN = {"text": "a text", "number": "a number", "bool": "true or false", "nil": "nil", "list": "a list"}
 
 
@@ -68,7 +64,7 @@ def judge(found: Expression) -> Iterator[Fault]:
         yield Fault("retry-expression-type", reason, "compare it with something")
 
 
-def _faults(found: Expression) -> Iterator[Fault]:
+def _faults(found: Expression, *, is_denied: bool = False) -> Iterator[Fault]:
     if isinstance(found, Name):
         yield from _name_faults(found)
     elif isinstance(found, Call):
@@ -78,8 +74,9 @@ def _faults(found: Expression) -> Iterator[Fault]:
             yield from _faults(argument)
     elif isinstance(found, Operation):
         yield from _operation_faults(found)
+        yield from _status_faults(found, is_denied or found.operator == "!=")
         for operand in found.operands:
-            yield from _faults(operand)
+            yield from _faults(operand, is_denied=found.operator == "!")
     elif isinstance(found, (Items, Open)):
         for part in found.items if isinstance(found, Items) else found.parts:
             yield from _faults(part)
@@ -97,8 +94,6 @@ def _name_faults(found: Name) -> Iterator[Fault]:
 def _operation_faults(found: Operation) -> Iterator[Fault]:
     kinds = [_type(operand) for operand in found.operands]
     shown = _shown(found)
-    if found.operator in (*_EQUALITY, "in"):
-        yield from _status_faults(found)
     if found.operator in (*_ORDER, *_EQUALITY):
         yield from _comparison_faults(found, kinds, shown)
     elif found.operator == "in":
@@ -125,27 +120,24 @@ def _pattern_faults(pattern: Expression) -> Iterator[Fault]:
     text = pattern.text if isinstance(pattern, Literal) and pattern.type == "text" else ""
     if "\\" in text or PLACEHOLDER in text:  # an escape is read twice; what Argo fills in is not known
         return
-    fault = "Go's regular expressions have no such group" if _ONLY_PYTHON.search(text) else ""
-    if not fault and not _ONLY_GO.search(text):
-        try:
-            re.compile(text)
-        except (re.error, OverflowError) as error:
-            fault = str(error)
-    if fault:
+    if fault := pattern_fault(text):
         reason = f'"{text}" is no regular expression ({fault}): the retry ends in an error'
         yield Fault("retry-expression-syntax", reason, "mend it")
 
 
-def _status_faults(found: Operation) -> Iterator[Fault]:
-    """Finds a status that no attempt has."""
-    texts = [one.text for side in found.operands for one in _literals(side) if one.type == "text"]
+def _status_faults(found: Operation, is_denied: bool) -> Iterator[Fault]:
+    """Finds a status that no attempt has; asked whether it is not the attempt's, it does no harm."""
+    if found.operator not in (*_EQUALITY, "in"):
+        return
     if not any(isinstance(one, Name) and one.parts == _STATUS for one in found.operands):
         return
+    texts = [one.text for side in found.operands for one in _literals(side) if one.type == "text"]
+    known = [text for text in texts if text in STATUSES or PLACEHOLDER in text]
     for text in texts:
-        if text not in STATUSES and PLACEHOLDER not in text:
-            verdict = "always true" if found.operator == "!=" else "never true"
-            reason = f'no attempt ends with the status "{text}": that is {verdict}'
-            yield Fault("retry-expression-value", reason, f"write {' or '.join(STATUSES)}, as they are")
+        if text not in known:
+            reason = f'no attempt ends with the status "{text}": no status is ever equal to it'
+            rule = "retry-expression-status" if known or is_denied else "retry-expression-value"
+            yield Fault(rule, reason, f"write {' or '.join(STATUSES)}, as they are")
 
 
 def _literals(found: Expression) -> Iterator[Literal]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from elastic_launcher.argo import NAME as ELASTIC_TRAIN
 from elastic_launcher.lint.finding import Finding, finding
+from elastic_launcher.lint.launchers import launches, value
 from elastic_launcher.lint.pod_patch import read_patch, within
-from elastic_launcher.lint.tree import Node
-from elastic_launcher.lint.workflow import PLACEHOLDER, Use, Workflow, is_open, main_containers
+from elastic_launcher.lint.tree import Node, whole
+from elastic_launcher.lint.workflow import Use, Workflow, is_open, main_containers
 
 _GPU = "/gpu"
 """Ends the name of the resource, whoever makes them."""
-_PROGRAMS = ("elastic-launcher", "elastic_launcher")
 _RANKS = "--nproc-per-node"
 _NODES = "--nodes"
 _ENGINE = "--engine"
@@ -26,30 +24,19 @@ def check_gpus(workflow: Workflow) -> Iterator[Finding]:
         yield from _of_our_template(use)
     for template in workflow.templates():
         for container in main_containers(template):
-            words = list(_words(container))
-            if runs_launcher(container) and not _is_elsewhere(_value(words, _ENGINE)):
-                yield from _limits(container, _value(words, _RANKS), _value(words, _NODES))
-
-
-def runs_launcher(container: Node) -> bool:
-    """Whether the launcher's name is among the words of a container's command."""
-    return any(name in word for name in _PROGRAMS for word in _words(container))
+            for words in launches(container):
+                if not _is_elsewhere(value(words, _ENGINE)):
+                    yield from _limits(container, value(words, _RANKS), value(words, _NODES))
 
 
 def _of_our_template(use: Use) -> Iterator[Finding]:
     """Finds a patch of the step's pod that gives nodes, which are its processes, too few GPUs."""
     patch = use.value("pod_patch")
-    if _is_elsewhere(_text(use, "engine")):
+    if _is_elsewhere(use.text("engine")):
         return
     for container in read_patch(patch).at("containers").items:
-        for found in _limits(container, *(_text(use, name) for name in ("nproc_per_node", "nodes"))):
+        for found in _limits(container, *(use.text(name) for name in ("nproc_per_node", "nodes"))):
             yield within(patch, found)
-
-
-def _text(use: Use, name: str) -> str:
-    """Returns a parameter's value; a placeholder where something else gives it."""
-    value = use.value(name)
-    return value.text if value.there or name not in use.parameters else PLACEHOLDER
 
 
 def _is_elsewhere(engine: str) -> bool:
@@ -58,11 +45,11 @@ def _is_elsewhere(engine: str) -> bool:
 
 def _limits(container: Node, ranks: str, nodes: str) -> Iterator[Finding]:
     """Finds limits that the launcher's own texts are too many for, as far as these are known."""
-    each = int(ranks or "1") if (ranks or "1").isdecimal() else None
-    least = nodes.partition(":")[0].strip()
+    each = whole(ranks or "1")
+    least = whole(nodes.partition(":")[0].strip())
     for name, limit in container.at("resources", "limits").fields.items():
         if name.endswith(_GPU) and each is not None:
-            if (found := too_few(limit, each, int(least) if least.isdecimal() else 1)) is not None:
+            if (found := too_few(limit, each, 1 if least is None else least)) is not None:
                 yield found
 
 
@@ -84,21 +71,3 @@ def too_few(limit: Node, ranks: int, nodes: int = 1) -> Finding | None:
         reason = f"{nodes} nodes at least have {wanted} ranks, and {shown}"
         fix = f"ask for {wanted} GPUs, or for fewer nodes at least"
     return finding("gpus-per-node", limit, reason, fix)
-
-
-def _words(container: Node) -> Iterator[str]:
-    for part in (*container.at("command").items, *container.at("args").items, container.at("source")):
-        try:
-            yield from shlex.split(part.text, comments=True)
-        except ValueError:  # a shell's text with a quote of its own
-            yield from part.text.split()
-
-
-def _value(words: Sequence[str], flag: str) -> str:
-    """Returns what a flag is given; "" where it is not."""
-    for word, following in itertools.pairwise([*words, ""]):
-        if word == flag:
-            return following
-        if word.startswith(f"{flag}="):
-            return word.removeprefix(f"{flag}=")
-    return ""

@@ -33,6 +33,7 @@ RULES: dict[str, Severity] = {
     "retry-expression-name": "error",
     "retry-expression-type": "error",
     "retry-expression-value": "error",
+    "retry-expression-status": "warning",
     "retry-expression-unread": "warning",
     "retry-expression-policy": "warning",
     "retry-expression-outer": "warning",

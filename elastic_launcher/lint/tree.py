@@ -11,6 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Key = str | int
+_MOST_DIGITS = 18
+"""Of a whole number: it fits into 64 bits."""
+
+
+def whole(text: str) -> int | None:
+    """Returns the whole number that a text is; None where it is none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,8 +57,8 @@ class Node:
         """It as a whole number, also where that is written as a text; else None."""
         if isinstance(self.value, float) and self.value.is_integer():
             return int(self.value)
-        if isinstance(self.value, str) and self.value.isascii() and self.value.isdecimal() and len(self.value) < 19:
-            return int(self.value)
+        if isinstance(self.value, str):
+            return whole(self.value)
         return self.value if isinstance(self.value, int) and not isinstance(self.value, bool) else None
 
     @property

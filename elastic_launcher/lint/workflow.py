@@ -22,20 +22,30 @@ class Use:
 
     Attributes:
         reference: What names it.
+        template: The name of the template; "" for that which it starts with by itself.
         parameters: What it is given, by the parameters' names.
+        is_step: Whether it is one step, and not the whole workflow.
+        is_complete: Whether nothing more can be given when the workflow is submitted.
     """
 
     reference: Node
+    template: str
     parameters: Mapping[str, Node]
-
-    @property
-    def is_step(self) -> bool:
-        """Whether it is one step, and not the whole workflow, which may be given more when it is submitted."""
-        return self.reference.path[-1] == "templateRef"
+    is_step: bool
+    is_complete: bool
 
     def value(self, name: str) -> Node:
         """Returns the value of a parameter; an absent node where it has none here."""
         return self.parameters.get(name, self.reference).at("value")
+
+    def text(self, name: str) -> str:
+        """Returns the value of a parameter as a text; "" where it is not given, a placeholder where it is open."""
+        value = self.value(name).value
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, (str, int, float)):  # a number that lacks its quotes is another finding
+            return str(value)
+        return PLACEHOLDER if name in self.parameters else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +88,24 @@ class Workflow:
 
     def uses_of(self, name: str) -> Iterator[Use]:
         """Yields where a template from elsewhere is used: by each step, or by a workflow that is it."""
-        uses = [(step.at("templateRef"), step.at("arguments")) for step in self.steps()]
-        for reference, arguments in (*uses, (self.spec.at("workflowTemplateRef"), self.spec.at("arguments"))):
-            if reference.at("name").text == name:
-                parameters = arguments.at("parameters").items
-                yield Use(reference, {one.at("name").text: one for one in parameters})
+        for step in self.steps():
+            if (reference := step.at("templateRef")).at("name").text == name:
+                template = reference.at("template").text
+                yield Use(reference, template, _parameters(step), is_step=True, is_complete=True)
+        if (reference := self.spec.at("workflowTemplateRef")).at("name").text == name:
+            template = self.spec.at("entrypoint").text
+            is_complete = self.kind == "CronWorkflow"
+            yield Use(reference, template, _parameters(self.spec), is_step=False, is_complete=is_complete)
 
     def all_templates(self) -> Iterator[Node]:
         """Yields its templates and what they all start from."""
         yield from self.templates()
         if (defaults := self.spec.at("templateDefaults")).there:
             yield defaults
+
+
+def _parameters(giver: Node) -> dict[str, Node]:
+    return {one.at("name").text: one for one in giver.at("arguments", "parameters").items}
 
 
 def steps(template: Node) -> Iterator[Node]:

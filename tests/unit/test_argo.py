@@ -19,7 +19,7 @@ from elastic_launcher.cli import main
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.engines.kubernetes.settle import own_pod_name
 from elastic_launcher.engines.kubernetes.template import read_template
-from elastic_launcher.options import OPTIONS
+from elastic_launcher.options import OPTIONS, Option
 from elastic_launcher.step_outputs import OUTPUTS, VARIABLE, tell_outputs
 from tests.manifests import MANIFESTS, documents, objects
 
@@ -273,6 +273,14 @@ def test_an_examples_arguments_are_parameters_and_make_a_job(name: str) -> None:
 def test_an_example_takes_only_outputs_that_there_are(name: str) -> None:
     taken = re.findall(r"\{\{(?:steps|tasks)\.train\.outputs\.parameters\.(\w+)\}\}", EXAMPLES[name].read_text())
     assert set(taken) <= set(OUTPUTS) and bool(taken) == (name == "digits")
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
+@pytest.mark.parametrize("engine", ["local", "kubernetes"])
+def test_what_argo_fills_in_is_left_to_the_launcher(option: Option, engine: str) -> None:
+    template = '{"spec": {"containers": [{"name": "a", "volumeMounts": [{"name": "b", "mountPath": "/work"}]}]}}'
+    given = {"script": "train.py", "engine": engine, "pod_template": template, "checkpoint_dir": "/work", "hints": "a"}
+    argo.check_known(given | {option.key: "{{item}}"})
 
 
 def test_the_size_of_the_next_attempt_comes_from_a_labelled_config_map_with_a_default() -> None:

@@ -6,8 +6,9 @@ The law: what is returned is what the user wrote, whole; what can't be a node's 
 from __future__ import annotations
 
 import copy
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +49,9 @@ _FORM = {
     },
 }
 """What is read of a template, and what people get wrong by a missing quote; all else is the API server's to judge."""
+_MOST_LEVELS = 40
+_MOST_VALUES = 100_000
+"""No pod comes near either of them; aliases of aliases multiply."""
 _WORDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
 
 
@@ -131,7 +135,9 @@ def read_template(text: str) -> Document:
 
     try:
         documents = [one for one in yaml.safe_load_all(text) if one is not None]
-    except (yaml.YAMLError, ValueError) as error:  # the latter for a date that there never was
+    except RecursionError:
+        raise ConfigError("the pod template is nested too deeply") from None
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # the last three: no such date or number
         raise ConfigError(f"the pod template is not YAML: {' '.join(str(error).split())}") from error
     if len(documents) != 1:
         raise ConfigError(f"the pod template has {len(documents)} documents; it must have one, with metadata and spec")
@@ -144,7 +150,7 @@ def check_template(document: Any) -> Document:
     Raises:
         ConfigError: If it is no pod template, or nothing that a node's pod could be made of.
     """
-    _check_json(document, "")
+    _check_json(document, "", itertools.count(1))
     found = _object(document, "the top")
     if found.get("kind", "") not in _KINDS:
         raise ConfigError(
@@ -223,18 +229,22 @@ def _check(found: Any, form: Any, path: str) -> None:
                 _check(value, form[key], f"{path}.{key}")
 
 
-def _check_json(found: Any, path: str, above: Sequence[Any] = ()) -> None:
+def _check_json(found: Any, path: str, count: Iterator[int], above: Sequence[Any] = ()) -> None:
     """Refuses what YAML can say and the API can't be told: dates, keys that are no texts, what holds itself."""
     if any(found is one for one in above):
         raise ConfigError(f"{path} of the pod template holds itself; write it out")
+    if len(above) > _MOST_LEVELS:
+        raise ConfigError("the pod template is nested too deeply")
+    if next(count) > _MOST_VALUES:
+        raise ConfigError(f"the pod template is too large: over {_MOST_VALUES} values, its aliases written out")
     if isinstance(found, dict):
         for key, value in found.items():
             if not isinstance(key, str):
                 raise ConfigError(f"{path or 'the top'} of the pod template has the key {key!r}; put it in quotes")
-            _check_json(value, f"{path}.{key}".removeprefix("."), (*above, found))
+            _check_json(value, f"{path}.{key}".removeprefix("."), count, (*above, found))
     elif isinstance(found, list):
         for index, one in enumerate(found):
-            _check_json(one, f"{path}[{index}]", (*above, found))
+            _check_json(one, f"{path}[{index}]", count, (*above, found))
     elif not isinstance(found, str | int | float | None) or (isinstance(found, float) and not math.isfinite(found)):
         raise ConfigError(f"{path or 'the top'} of the pod template is {found!r}; put it in quotes")
 

@@ -6,12 +6,17 @@ from textwrap import indent
 
 from tests.unit.lint.case import Case, template, workflow
 
-BOTH = "\n      command: [elastic-launcher, run]"
+BOTH = "\n      command: [{}]"
 LIMIT = "\n      resources:\n        limits:\n          nvidia.com/gpu: {}"
 
 
-def launch(arguments: str, limit: str) -> str:
-    return template("", f"{BOTH}\n      args: [{arguments}]{LIMIT.format(limit)}")
+def launch(arguments: str, limit: str, command: str = "elastic-launcher, run") -> str:
+    return template("", f"{BOTH.format(command)}\n      args: [{arguments}]{LIMIT.format(limit)}")
+
+
+def shell(line: str, limit: str) -> str:
+    """Returns a workflow whose container has a shell run a line."""
+    return launch(f"'{line}'", limit, "sh, -c")
 
 
 ARGUMENTS = """
@@ -46,6 +51,16 @@ def whole(patch: str) -> str:
     return workflow(f"workflowTemplateRef: {{name: elastic-train}}\nserviceAccountName: a\narguments:{arguments}")
 
 
+def referred(fields: str = "", *parameters: str, kind: str = "Workflow") -> str:
+    """Returns a workflow that is our template, and has other fields."""
+    lines = "\n".join(f"  - {one}" for one in parameters)
+    arguments = f"arguments:\n  parameters:\n{lines}\n" if parameters else ""
+    text = f"workflowTemplateRef: {{name: elastic-train}}\nserviceAccountName: a\n{fields}\n{arguments}"
+    if kind != "CronWorkflow":
+        return workflow(text, kind)
+    return workflow("schedules: ['0 4 * * *']\nworkflowSpec:\n" + indent(text, "  "), kind)
+
+
 def given(*parameters: str, template: str = "train") -> str:
     """Returns a workflow with a step that is our template, and is given parameters."""
     head = "entrypoint: main\nserviceAccountName: a\npodGC: {strategy: OnPodCompletion}\ntemplates:\n- name: main\n"
@@ -66,6 +81,7 @@ def pod(name: str, command: str, label: str = "") -> str:
 
 
 ON_CLUSTER = "{name: engine, value: kubernetes}"
+OF_MAP = "{{name: {}, valueFrom: {{configMapKeyRef: {{name: a, key: b}}, default: x}}}}"
 PLACE = "{name: checkpoint_dir, value: /work/checkpoints}"
 POD = """name: pod_template
   value: |{mark}
@@ -155,12 +171,102 @@ CASES = [
     Case("gpus-per-node", launch("--nproc-per-node=4", "'2'  # here"), launch("--nproc-per-node=4", "0")),
     Case(
         "gpus-per-node",
-        launch("'--nodes 1:2 --nproc-per-node 4 -- train.py'", "1  # here"),
+        shell("elastic-launcher run --nodes 1:2 --nproc-per-node 4 -- train.py", "1  # here"),
         launch("--nproc-per-node=4, --engine=kubernetes", "1"),
     ),
     Case(
         "gpus-per-node",
-        launch("\"echo it's\", --nproc-per-node, '4'", "1  # here"),
+        launch("--name, \"it's\", --nproc-per-node, '4'", "1  # here"),
         launch("--nproc-per-node, '{{inputs.parameters.ranks}}'", "1"),
+    ),
+    # what the launcher is given, and not its script, nor a command beside it
+    Case(
+        "gpus-per-node",
+        shell("cd /work && python -m elastic_launcher run --nproc-per-node=4 -- train.py", "2  # here"),
+        shell("pip install elastic-launcher && python train.py --nproc-per-node 4", "2"),
+    ),
+    Case(
+        "gpus-per-node",
+        launch("--nproc-per-node=4, --, train.py, --nproc-per-node=2", "2  # here"),
+        launch("--, train.py, --nodes=64, --nproc-per-node=4", "2"),
+    ),
+    Case(
+        "gpus-per-node",
+        shell("(/opt/bin/elastic-launcher run --nproc-per-node 4 || true)", "2  # here"),
+        shell("elastic-launcher run train.py; report --nproc-per-node 4", "2"),
+    ),
+    Case(
+        "gpus-per-node",
+        template(
+            "",
+            f"""{BOTH.format("sh, -c")}
+      args:
+      - |
+        elastic-launcher run \\
+          --nproc-per-node 4
+        # and --nproc-per-node 1
+{LIMIT.format("2  # here").lstrip(chr(10))}""",
+        ),
+        launch("--nproc-per-node=" + "9" * 5000, "2"),
+    ),
+    Case(
+        "elastic-label",
+        labelled(pod("main", "elastic-launcher, run"), pod("other", "elastic-launcher, report", "elastic: 'true'")),
+        labelled(pod("main", "elastic-launcher, report", "elastic: 'true'")),
+    ),
+    # what only the running workflow knows
+    Case(
+        "elastic-argument",
+        given("{name: script, value: train.py}" + HERE),
+        given("{name: script, value: '{{workflow.parameters.script}}'}"),
+    ),
+    Case(
+        "elastic-argument",
+        given("{name: accept_changes, value: sead}" + HERE),
+        given("{name: accept_changes, value: '{{item}}'}"),
+    ),
+    Case(
+        "elastic-argument",
+        given("{name: script, value: a.py}" + HERE),
+        given(OF_MAP.format("script")).replace("{name: module, value: package.train}", OF_MAP.format("module")),
+    ),
+    # what a workflow that is our template uses itself, or gets when it is submitted
+    Case(
+        "elastic-argument",
+        referred("", "{name: channel, value: ml}" + HERE),
+        referred(
+            "synchronization: {mutexes: [{name: 'a-{{workflow.parameters.channel}}'}]}", "{name: channel, value: ml}"
+        ),
+    ),
+    Case(
+        "elastic-argument",
+        referred("", "{name: chanel, value: ml}" + HERE, "{name: lr, value: '1'}" + HERE),
+        referred("podMetadata: {labels: {a: '{{workflow.parameters.json}}'}}", "{name: channel, value: ml}"),
+    ),
+    Case(
+        "elastic-argument",
+        referred("", "{name: engine, value: kubernetes}", "{name: nproc_per_node, value: '0'}" + HERE),
+        referred("", "{name: engine, value: kubernetes}"),
+    ),
+    Case(
+        "elastic-argument",
+        given("{name: require_hints, value: 'true'}" + HERE),
+        referred("", "{name: require_hints, value: 'true'}"),
+    ),
+    Case(
+        "elastic-argument",
+        referred(kind="CronWorkflow").replace("elastic-train}", "elastic-train}  # here"),
+        referred("", "{name: module, value: train}", kind="CronWorkflow"),
+    ),
+    # the template that is meant
+    Case(
+        "elastic-argument",
+        given("{name: claim, value: work}" + HERE),
+        given("{name: size, value: '3'}", template="prepare"),
+    ),
+    Case(
+        "elastic-argument",
+        referred("", "{name: claim, value: work}" + HERE),
+        referred("entrypoint: train-on-claim", "{name: claim, value: work}"),
     ),
 ]

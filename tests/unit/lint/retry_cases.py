@@ -51,8 +51,18 @@ CASES = [
     ),
     Case(
         "retry-expression-value",
-        expression("lastRetry.status not in ['Error', 'Evicted']"),
+        expression("lastRetry.status in ['Evicted']"),
         expression("lastRetry.status in ['Error', '{{inputs.parameters.status}}']"),
+    ),
+    *(
+        Case("retry-expression-status", expression(text), expression('lastRetry.status != "Failed"'))
+        for text in (
+            "lastRetry.status in ['Error', 'Evicted']",
+            "lastRetry.status not in ['Error', 'Evicted']",
+            "lastRetry.status not in ['Succeeded']",
+            "lastRetry.status != 'Succeeded'",
+            "!(lastRetry.status == 'failed')",
+        )
     ),
     Case(
         "retry-expression-syntax",

@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastic_launcher.lint import lint
+from tests.unit.lint.launcher_cases import BLOCK, nodes_pod, refer
+from tests.unit.lint.launcher_cases import given as given_parameters
 from tests.unit.lint.pod_cases import patch
 from tests.unit.lint.test_lint_rules import CASES
 
@@ -88,3 +90,42 @@ def test_any_text_is_borne(text: str) -> None:
 )
 def test_what_is_hard_to_read_is_found(text: str) -> None:
     assert lint({"a.yaml": text})
+
+
+STRANGE_TEMPLATES = (
+    "spec: !!bool x\n",
+    "spec: !!timestamp foo\n",
+    "spec: " + "[" * 600 + "]" * 600 + "\n",
+    "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9 if n else ['1'])}]\n" for n in range(9)),
+)
+
+
+@pytest.mark.parametrize("template", STRANGE_TEMPLATES, ids=["bool", "time", "deep", "large"])
+def test_a_strange_pod_template_is_found(template: str) -> None:
+    documents: Any = list(yaml.safe_load_all(nodes_pod()))
+    parameters = documents[0]["spec"]["templates"][0]["steps"][0][0]["arguments"]["parameters"]
+    (given,) = [one for one in parameters if one["name"] == "pod_template"]
+    given["value"] = template
+    found = lint({"a.yaml": yaml.safe_dump_all(documents)})
+    assert [one.rule for one in found] == ["elastic-argument"] and "pod template" in found[0].reason
+
+
+def test_a_number_without_quotes_is_its_own_finding_and_no_other() -> None:
+    text = nodes_pod(gpus="4", ranks="4").replace("'4'", "4")
+    assert [one.rule for one in lint({"a.yaml": text})] == ["parameter-not-string"]
+
+
+def test_a_number_that_is_too_long_is_found() -> None:
+    text = refer(BLOCK.format("2"), ranks="9" * 5000)
+    assert [one.rule for one in lint({"a.yaml": text})] == ["elastic-argument"]
+
+
+def test_a_script_that_argo_fills_in_is_not_judged_and_one_that_is_too_long_is() -> None:
+    def rules(script: str) -> list[tuple[str, bool]]:
+        (document,) = yaml.safe_load_all(given_parameters("{name: script, value: ''}"))
+        parameters = document["spec"]["templates"][0]["steps"][0][0]["arguments"]["parameters"]
+        parameters[:] = [{"name": "script", "value": script}]
+        return [(one.rule, "bytes" in one.reason) for one in lint({"a.yaml": yaml.safe_dump(document)})]
+
+    assert rules("import torch\nprint('{{workflow.parameters.lr}}')\n") == []
+    assert rules("import torch\n" + "#" * 140_000) == [("elastic-argument", True)]

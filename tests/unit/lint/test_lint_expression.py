@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,6 +63,40 @@ def test_an_expression_is_read(text: str, read: object) -> None:
 )
 def test_what_works_is_not_found(text: str) -> None:
     assert list(judge(parse(text))) == []
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(?i)foo(?-i)Bar", "(?-i)Bar", "(?i-s)Bar", "(?is:a|b)c", "(?U)a+", "^*a", "$+", "(^|a)?b", "[(?=]", "[a||b]"]
+    + [
+        "a(?i)*",
+        "[]a]+?",
+        "[^]a]",
+        "[[:alpha:]-]",
+        "(?P<why>a)(?<who>b)",
+        "a{,3}+",
+        "a{1000}",
+        "a{x}*",
+        "[*+]+",
+        "{,}a",
+        "a+(?i)*",
+    ],
+)
+def test_a_pattern_of_go_is_not_found(pattern: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(judge(parse(f'lastRetry.message matches "{pattern}"'))) == []
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["a++", "a*+", "a?+", "a{2}+", "a{2}{3}", "a+?+", "a**", "a{1001}", "a{2,1001}", "a{3,2}", "(?x)a", "(?a)x"]
+    + ["(?u)x", "(?L:x)", "(?i-)x", "a(", "a)", "[a", "[b-a]", "*a", "(*a)", "a|*", "(?=a)", "(?<=a)b", "(?>a)"]
+    + ["(?#a)", "(?P=a)", "(?P<a>a)(?P<a>b)", "(?P<1>a)"],
+)
+def test_a_pattern_that_go_has_not_is_found(pattern: str) -> None:
+    (found,) = judge(parse(f'lastRetry.message matches "{pattern}"'))
+    assert found.rule == "retry-expression-syntax"
 
 
 @given(st.text(alphabet="()[]{}.,?:!&|=<>+-*/%^ \"'`#;\\\nab1lastRetry", max_size=30))
