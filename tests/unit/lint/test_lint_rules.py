@@ -7,6 +7,7 @@ import pytest
 from elastic_launcher.lint import RULES, lint
 from tests.unit.lint import launcher_cases, pipeline_cases, pod_cases, retry_cases, workflow_cases
 from tests.unit.lint.case import Case, workflow
+from tests.unit.lint.verdicts import DROPPED, LET_THROUGH, NAME, OF_FILES, OF_PIPELINES, REFUSED
 
 CASES = [
     case for table in (workflow_cases, retry_cases, pod_cases, launcher_cases, pipeline_cases) for case in table.CASES
@@ -15,6 +16,11 @@ CASES = [
 
 def test_every_rule_has_a_case() -> None:
     assert {case.rule for case in CASES} == set(RULES)
+
+
+def test_every_rule_has_one_verdict() -> None:
+    verdicts = [OF_FILES, OF_PIPELINES, REFUSED, DROPPED, {NAME}, LET_THROUGH]
+    assert sorted(rule for rules in verdicts for rule in rules) == sorted(RULES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{index}-{case.rule}" for index, case in enumerate(CASES)])
