@@ -11,14 +11,19 @@ import copy
 import dataclasses
 import inspect
 import json
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec
 
 from hera.shared import global_config
-from hera.workflows import ClusterWorkflowTemplate, Container, CronWorkflow, Workflow, WorkflowTemplate, models
+from hera.shared.serialization import serialize
+from hera.workflows import Container, Resources, Workflow, models
 from hera.workflows._context import _context
+from hera.workflows.env import _BaseEnv
+from hera.workflows.volume import _BaseVolume
+from pydantic import BaseModel
 
 from elastic_launcher import argo
 from elastic_launcher.engines.kubernetes.pod import HOME
@@ -49,19 +54,20 @@ class ElasticTrain(Container):
         module: The module to train with, instead of a script.
         arguments: The script's arguments, or one text that is split as a shell does.
         nodes: Fewest and most nodes, as MIN:MAX.
-        pod_template: With ``engine="kubernetes"``: what the nodes' pods are, by fields or as YAML.
+        pod_template: With ``engine="kubernetes"``: what the nodes' pods are, by fields, as a dict or as YAML. Hera's
+            own volumes, variables and the like may stand in the first two.
         match: What hints are matched by: namespace, queue, pipeline, job.
         job_name: The job's name (``--name``).
 
     The others are the options of ``elastic-launcher run``; what is None has the option's default.
     """
 
-    script: str | None = None
+    script: str | os.PathLike[str] | None = None
     module: str | None = None
     arguments: Sequence[str] | str | None = None
     nodes: str | None = None
     engine: str | None = None
-    pod_template: PodFields | str | None = None
+    pod_template: PodFields | Mapping[str, Any] | str | None = None
     node_image: str | None = None
     gpu_resource: str | None = None
     nproc_per_node: int | str | None = None
@@ -103,7 +109,7 @@ class ElasticTrain(Container):
         super().__post_init__()
         _watch_workflows()
 
-    def run_local(self, inputs: Mapping[str, str] | None = None, **options: Any) -> Trained:
+    def run_local(self, inputs: Mapping[str, Any] | None = None, **options: Any) -> Trained:
         """Runs the same step here and now, its nodes as processes of this machine, and shows its lines.
 
         What only a cluster has is left out: the engine, the nodes' pods, and hints in a ConfigMap.
@@ -116,17 +122,17 @@ class ElasticTrain(Container):
             The work directory, the metrics and the reports.
 
         Raises:
-            ConfigError: If an option is not known, or holds what only Argo could fill in.
+            ConfigError: If an option or an input is not known, or holds what only Argo could fill in.
             StepFailed: If the training did not end well.
         """
         names = {_FIELDS.get(option.key, option.key): option.key for option in OPTIONS}
         if unknown := sorted(set(options) - set(names)):
             raise ConfigError(f"run_local: there is no option {unknown[0]!r}")
-        given = self._options() | {names[name]: value for name, value in options.items()}
+        given = self._options() | {names[name]: _path(value) for name, value in options.items()}
         given = {key: value for key, value in given.items() if key not in _OF_A_CLUSTER}
         if str(given["hints"] or "").startswith(SCHEME):
             given["hints"], given["require_hints"] = None, None
-        values = self._inputs() | dict(inputs or {})
+        values = self._inputs(inputs or {})
         given = {key: _filled_in(BY_KEY[key].flag, value, values) for key, value in given.items()}
         words = given.pop("arguments") or ()
         return train(
@@ -144,16 +150,20 @@ class ElasticTrain(Container):
         )
 
     def _options(self) -> dict[str, Any]:
-        given = {option.key: getattr(self, _FIELDS.get(option.key, option.key)) for option in OPTIONS}
-        if isinstance(self.pod_template, PodFields):
-            given["pod_template"] = json.dumps(template_of(self.pod_template))
+        given = {option.key: _path(getattr(self, _FIELDS.get(option.key, option.key))) for option in OPTIONS}
+        if isinstance(self.pod_template, PodFields | Mapping):
+            given["pod_template"] = json.dumps(_of_a_pod(self.pod_template), default=_no_part_of_a_pod)
         return given
 
-    def _inputs(self) -> dict[str, str]:
+    def _inputs(self, given: Mapping[str, Any]) -> dict[str, str]:
+        """Returns the values of the input parameters that have one, as Argo would hand them over."""
         parameters = getattr(self._build_inputs(), "parameters", None) or ()
         known = {one.name: (one.value, one.default, one.value_from and one.value_from.default) for one in parameters}
-        values = {str(name): next((one for one in given if one is not None), None) for name, given in known.items()}
-        return {name: str(value) for name, value in values.items() if value is not None}
+        if unknown := sorted(set(given) - set(known)):
+            inputs = ", ".join(map(str, known)) or "none"
+            raise ConfigError(f"run_local: {self.name} has no input {unknown[0]!r}; it has {inputs}")
+        values = {str(name): next((one for one in own if one is not None), None) for name, own in known.items()}
+        return {name: str(serialize(value)) for name, value in (values | dict(given)).items() if value is not None}
 
     def _filled(self) -> ElasticTrain:
         """Returns the step with all that its pod is said in a container's own fields."""
@@ -243,6 +253,32 @@ def _hooked(step: Any, kinds: Sequence[type[Container]]) -> Any:
     return step
 
 
+def _path(given: Any) -> Any:
+    return os.fspath(given) if isinstance(given, os.PathLike) else given
+
+
+def _of_a_pod(given: Any) -> Any:
+    """Returns what stands in a pod template as the API has it, whatever of Hera's is in it."""
+    if isinstance(given, PodFields):
+        fields = {one.name: _of_a_pod(getattr(given, one.name)) for one in dataclasses.fields(given)}
+        mounted = [one for one in given.volumes if isinstance(one, _BaseVolume) and one.mount_path]
+        fields["volume_mounts"] += [_of_a_pod(one._build_volume_mount()) for one in mounted]
+        return template_of(PodFields(**fields))
+    if isinstance(given, Mapping):
+        return {key: _of_a_pod(one) for key, one in given.items()}
+    if isinstance(given, list | tuple):
+        return [_of_a_pod(one) for one in given]
+    if isinstance(given, _BaseVolume):
+        given = given._build_volume()
+    elif isinstance(given, _BaseEnv | Resources):
+        given = given.build()
+    return given.model_dump(mode="json", by_alias=True, exclude_none=True) if isinstance(given, BaseModel) else given
+
+
+def _no_part_of_a_pod(found: object) -> str:
+    raise ConfigError(f"pod_template holds {found!r}: give what the API has, or Hera's volumes, env and resources")
+
+
 def _listed(given: Any) -> list[Any]:
     return [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
 
@@ -278,7 +314,13 @@ def _is_elastic(template: object) -> bool:
 def _watch_workflows() -> None:
     """Registers :func:`_preset_pod_gc`, once; ``global_config.reset()`` may have forgotten it."""
     hooks = global_config._pre_build_hooks = global_config._pre_build_hooks or {}
-    for kind in (Workflow, WorkflowTemplate, ClusterWorkflowTemplate, CronWorkflow):
+    for kind in _kinds_of_workflows(Workflow):  # Hera shows a hook the exact class alone
         known = hooks.setdefault(kind, [])
         if _preset_pod_gc not in known:
             known.append(_preset_pod_gc)
+
+
+def _kinds_of_workflows(kind: type[Workflow]) -> Iterator[type[Workflow]]:
+    yield kind
+    for one in kind.__subclasses__():
+        yield from _kinds_of_workflows(one)

@@ -5,6 +5,7 @@
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -247,6 +248,9 @@ BAD = [
         ON_CLUSTER | {"pod_template": PodFields(volumes=[SECRET], volume_mounts=[{"name": "a", "mountPath": "/work"}])},
         "--checkpoint-dir is /work/a: volume a",
     ),
+    (ON_CLUSTER | {"pod_template": {"spec": {"containers": "node"}}}, "--pod-template: "),
+    (ON_CLUSTER | {"pod_template": PodFields(volumes=[object()])}, "pod_template holds <object object"),
+    ({"work_dir": "s3://b/jobs"}, "--work-dir is 's3://b/jobs': give a folder"),
     ({"arguments": "--lr '0.1"}, "it can't be split"),
     ({"script": 'print(f"{{x}}")\n'}, "Argo takes for its own"),
     ({"script": "#" * 2**17 + "\n"}, "put the script into the image"),
@@ -374,7 +378,40 @@ def test_it_is_called_in_a_dag_and_in_steps_beside_functions(front: Front, kind:
     assert document["podGC"] == argo.POD_GC
 
 
-@pytest.mark.parametrize("kind", [Workflow, WorkflowTemplate, ClusterWorkflowTemplate, CronWorkflow])
+def test_nodes_pods_are_said_with_heras_own_objects_or_as_a_dict(front: Front) -> None:
+    claim = ExistingVolume(name="work", claim_name="data", mount_path="/work", read_only=False)
+    fields = PodFields(
+        env=[Env(name="A", value=1), {"name": "B", "value": "2"}],
+        resources=Resources(gpus=1, memory_request="1Gi"),
+        volumes=[claim],
+        volume_mounts=[{"name": "work", "mountPath": "/data"}],
+        tolerations=[models.Toleration(key="gpu", operator="Exists")],
+        affinity=models.Affinity(node_affinity=models.NodeAffinity()),
+    )
+    said = asked(built(front, **ON_CLUSTER, script=Path("train.py"), pod_template=fields))
+    assert said.script == "train.py"
+    spec = read_template(str(said.pod_template))["spec"]
+    (container,) = spec["containers"]
+    assert container["env"] == [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+    mounts = [{"name": "work", "mountPath": "/data"}, {"name": "work", "mountPath": "/work", "readOnly": False}]
+    assert container["volumeMounts"] == mounts
+    assert spec["volumes"] == [{"name": "work", "persistentVolumeClaim": {"claimName": "data", "readOnly": False}}]
+    assert spec["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
+    whole = {"metadata": {"labels": {"a": "b"}}, "spec": {"volumes": [claim], "nodeSelector": {"c": "d"}}}
+    document = read_template(str(asked(built(front, **ON_CLUSTER, script="train.py", pod_template=whole)).pod_template))
+    assert document["metadata"] == {"labels": {"a": "b"}}
+    assert (document["spec"]["volumes"], document["spec"]["nodeSelector"]) == (spec["volumes"], {"c": "d"})
+
+
+class CompanyWorkflow(Workflow):
+    """A Workflow with the defaults of a company, say."""
+
+
+KINDS = [Workflow, WorkflowTemplate, ClusterWorkflowTemplate, CronWorkflow, CompanyWorkflow]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_pod_gc_is_preset_for_workflows_with_such_a_step_alone(front: Front, kind: Any) -> None:
     more = {"schedules": ["0 0 * * *"]} if kind is CronWorkflow else {}
 

@@ -82,6 +82,30 @@ def test_the_documents_code_is_what_it_says(monkeypatch: pytest.MonkeyPatch) -> 
     assert "--match=queue=team-a" in step["container"]["args"] and dag["name"] == "main"
 
 
+def test_inputs_are_given_as_hera_gives_them_and_none_is_left_out_unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Runs(monkeypatch)
+    inputs = [Parameter(name="rate", default="0.1"), Parameter(name="sizes", default="[]")]
+    words = ["--rate={{inputs.parameters.rate}}", "--sizes={{inputs.parameters.sizes}}"]
+    step = ElasticTrain(name="train", image=IMAGE, script=Path("train.py"), arguments=words, inputs=inputs)
+    step.run_local(inputs={"rate": 0.3, "sizes": [1, 2]})
+    assert runs.asked["arguments"] == ("--rate=0.3", "--sizes=[1, 2]")
+    assert runs.asked["script"] == "train.py"
+    step.run_local(script=Path("other.py"))
+    assert runs.asked["script"] == "other.py"
+    with pytest.raises(ConfigError, match="run_local: train has no input 'rte'; it has rate, sizes"):
+        step.run_local(inputs={"rte": "0.3"})
+
+
+def test_a_work_directory_that_is_a_url_is_refused_before_anything_is_made_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    step = ElasticTrain(name="train", image=IMAGE, script="pass\n")
+    with pytest.raises(ConfigError, match="--work-dir is 's3://b/jobs': give a folder"):
+        step.run_local(work_dir="s3://b/jobs")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_step_that_can_not_run_here_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     step = ElasticTrain(name="train", image=IMAGE, script="none.py", arguments="--lr 0.1")

@@ -59,6 +59,8 @@ _WORDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
 class PodFields:
     """The same in single fields, each as the API has it; what is empty is left to the cluster.
 
+    In the Hera front a field may hold Hera's own objects too.
+
     Attributes:
         image: What the nodes run.
         image_pull_secrets: Names of Secrets.
@@ -81,21 +83,21 @@ class PodFields:
 
     image: str = ""
     image_pull_secrets: Sequence[str] = ()
-    env: Sequence[Mapping[str, Any]] = ()
-    resources: Mapping[str, Any] = field(default_factory=dict)
-    volumes: Sequence[Mapping[str, Any]] = ()
-    volume_mounts: Sequence[Mapping[str, Any]] = ()
-    tolerations: Sequence[Mapping[str, Any]] = ()
+    env: Sequence[Any] = ()
+    resources: Any = field(default_factory=dict)
+    volumes: Sequence[Any] = ()
+    volume_mounts: Sequence[Any] = ()
+    tolerations: Sequence[Any] = ()
     node_selector: Mapping[str, str] = field(default_factory=dict)
-    affinity: Mapping[str, Any] = field(default_factory=dict)
+    affinity: Any = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     priority_class: str = ""
     scheduler: str = ""
     runtime_class: str = ""
     service_account: str = ""
-    pod_security: Mapping[str, Any] = field(default_factory=dict)
-    security: Mapping[str, Any] = field(default_factory=dict)
+    pod_security: Any = field(default_factory=dict)
+    security: Any = field(default_factory=dict)
 
 
 def template_of(fields: PodFields) -> Document:
