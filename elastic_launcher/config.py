@@ -157,6 +157,7 @@ class JobConfig:
             value = getattr(self, key)
             if value is not None and not (math.isfinite(value) and value >= least):
                 raise ConfigError(f"{_flag(key)} is {value:g}: it must be a number of seconds, {least:g} or more")
+        check_work_dir(self.work_dir)
         if self.checkpoint_every is not None:
             try:
                 read_period(self.checkpoint_every)
@@ -274,6 +275,15 @@ class JobConfig:
         values |= {"arguments": tuple(command)} if named else _read_command(command)
         values["arguments"] = (*words, *values["arguments"])
         return cls(**values)
+
+
+def check_work_dir(given: str | None) -> None:
+    """Raises ConfigError where a URL stands in the place of the work directory's path."""
+    if given is not None and "://" in given:
+        raise ConfigError(
+            f"--work-dir is {given!r}: give a folder; for what is to outlive it, give --checkpoint-dir and --output"
+            " URLs, or mount a volume there"
+        )
 
 
 def _flag(key: str) -> str:

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic_launcher.config import UNNAMED, ExitCode
+from elastic_launcher.config import UNNAMED, ExitCode, check_work_dir
 from elastic_launcher.events import read_events
 from elastic_launcher.options import ConfigError, command_line
 from elastic_launcher.script_file import script_path, write_script
@@ -155,8 +155,10 @@ def train(
         beside: What goes on while it runs.
 
     Raises:
+        ConfigError: If there is nothing to run, or ``work_dir`` is a URL.
         StepFailed: If the training did not end with exit code 0.
     """
+    check_work_dir(work_dir)
     folder = Path(work_dir) if work_dir else _new_folder(Path(artifacts))
     script_copy = script_path(folder, str(options.get("name") or UNNAMED))
     argv = run_arguments(script, module, arguments, {**options, "work_dir": folder}, script_copy)

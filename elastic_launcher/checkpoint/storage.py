@@ -26,7 +26,9 @@ def open_storage(url: str) -> tuple[Any, str]:
     Raises:
         StorageError: If it can't be reached from here, whatever the network does.
     """
-    scheme = url.partition("://")[0]
+    scheme, _, place = url.partition("://")
+    if not place.strip("/"):
+        raise StorageError(f"{url} names no place: give s3://bucket/folder, gs://bucket/folder or the like")
     if scheme == "memory":
         raise StorageError(f"{url} is lost with each process: give a folder, s3://, gs:// or the like")
     try:

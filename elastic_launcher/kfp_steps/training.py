@@ -169,12 +169,12 @@ def _distributed(given: Mapping[str, Any]) -> _Run:
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, object]:
-    """Returns the options that the component's parameters give; 0 stands for none where the option is 1 or more."""
+    """Returns the options that the component's parameters give; 0 stands for none where the option may be left out."""
     found: dict[str, object] = {}
     for option in OPTIONS:
         if option.key in given and option.key not in ("script", "module", "arguments", "work_dir", "data"):
             value = given[option.key]
-            found[option.key] = value or None if option.kind == "whole" else value
+            found[option.key] = value or None if option.kind == "whole" and option.default is None else value
     return found
 
 
@@ -184,7 +184,7 @@ def _check(given: Mapping[str, Any], options: Mapping[str, object]) -> None:
     Raises:
         ConfigError: If the parameters are no job.
     """
-    JobConfig.from_texts(options, what_to_run(given["script"], given["module"]))
+    JobConfig.from_texts({**options, "work_dir": given["work_dir"]}, what_to_run(given["script"], given["module"]))
 
 
 def _train(given: Mapping[str, Any], run: _Run, release: str) -> Trained:

@@ -32,8 +32,11 @@ def check_arguments(workflow: Workflow) -> Iterator[Finding]:
     for use in workflow.uses_of(ELASTIC_TRAIN):
         if use.template in _TEMPLATES:
             yield from _unknown(use, set() if use.is_step else _taken(workflow))
-            found = list(_values(use))
+            found = [*_values(use), *_claim(use)]
             yield from found or _together(use)
+        elif near := difflib.get_close_matches(use.template, _TEMPLATES, 1):
+            reason = f'{ELASTIC_TRAIN} has no template "{use.template}": the workflow ends in an error'
+            yield finding("elastic-argument", use.reference, reason, f'write "{near[0]}"')
 
 
 def _taken(workflow: Workflow) -> set[str]:
@@ -61,6 +64,13 @@ def _values(use: Use) -> Iterator[Finding]:
                 read_option(option, text)
             except ConfigError as error:
                 yield _refused(use.value(key), error)
+
+
+def _claim(use: Use) -> Iterator[Finding]:
+    """Finds a step on a claim that no claim is named for: the one parameter without a default."""
+    if use.template == ON_CLAIM and use.is_complete and CLAIM.key not in use.parameters:
+        reason = f"{CLAIM.key} is not given, and has no default: the workflow ends in an error"
+        yield finding("elastic-argument", use.reference, reason, "give the name of a PersistentVolumeClaim")
 
 
 def _together(use: Use) -> Iterator[Finding]:

@@ -112,7 +112,13 @@ def _passthroughs(component: Node) -> Iterator[Finding]:
 
 
 def _accelerator(document: Node, task: _Task) -> Iterator[Finding]:
-    count = task.container.at("resources", "accelerator", "resourceCount")
+    accelerator = task.container.at("resources", "accelerator")
+    count = accelerator.at("resourceCount")
+    wanted = (count if count.there else accelerator.at("count")).text
+    if wanted not in ("", "0") and not (accelerator.at("resourceType").there or accelerator.at("type").there):
+        reason = "it has a GPU limit without a type: the pod gets no GPU at all, and the run is green"
+        fix = 'call .set_accelerator_type("nvidia.com/gpu") on the task too'
+        yield finding("accelerator-type", accelerator, reason, fix)
     channel = _CHANNEL.fullmatch(count.text)
     if channel is not None and (kind := _type_of(document, task, channel[1])) in _NUMBERS:
         reason = f"its GPU limit comes from a {kind}: the pod gets no GPU at all, and the run is green"

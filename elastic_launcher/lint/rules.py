@@ -61,6 +61,7 @@ RULES: dict[str, Severity] = {
     "elastic-argument": "error",
     # Compiled pipelines
     "passthrough-argument": "error",
+    "accelerator-type": "error",
     "accelerator-channel": "error",
     "loop-item-key": "error",
     "loop-list": "error",

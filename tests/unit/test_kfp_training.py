@@ -233,6 +233,8 @@ def test_an_artifact_without_a_way_is_refused_before_a_pod_is_made(step: Step) -
     [
         ({"min_nodes": 3, "max_nodes": 2}, "--nodes is '3:2': it must be MIN:MAX"),
         ({"min_nodes": 0}, "--nodes is '0:"),
+        ({"keep_checkpoints": 0}, "--keep-checkpoints is '0': it must be a whole number, 1 or more"),
+        ({"work_dir": "s3://b/jobs"}, "--work-dir is 's3://b/jobs': give a folder"),
         ({"nproc_per_node": -1}, "--nproc-per-node is '-1': it must be a whole number, 1 or more"),
         ({"share": "half"}, "--share is 'half'"),
         ({"match": {"colour": "red"}}, "--match has the unknown key 'colour'"),
@@ -257,11 +259,17 @@ def test_a_bad_parameter_is_red_with_the_command_lines_message(
     assert not list((tmp_path / "work").iterdir()), "nothing is copied before that"
 
 
-@pytest.mark.parametrize("url", ["foo://bucket/report", "memory://report"])
+@pytest.mark.parametrize("url", ["foo://bucket/report", "memory://report", "s3://"])
 def test_a_report_for_a_place_that_nobody_can_reach_is_refused_before_anything_runs(step: Step, url: str) -> None:
     with pytest.raises(StepFailed, match="report_uri: .*exit code 2") as refused:
         step.run("elastic_train", report_uri=url)
     assert refused.value.exit_code == 2
+    assert not step.asked
+
+
+def test_a_node_of_no_ranks_is_refused_where_no_gpus_could_say_how_many(step: Step) -> None:
+    with pytest.raises(StepFailed, match="--nproc-per-node is '0': it must be a whole number, 1 or more"):
+        step.run("elastic_train", nproc_per_node=0)
     assert not step.asked
 
 

@@ -106,6 +106,16 @@ def nodes_pod(gpus: str = "4", volume: str = "nfs: {}", mark: str = "", ranks: s
 HERE = "  # here"
 CASES = [
     Case("elastic-argument", given("{name: node, value: '1:3'}" + HERE), given("{name: nodes, value: '1:3'}")),
+    Case(  # the one parameter without a default
+        "elastic-argument",
+        given(template="train-on-claim").replace("on-claim}", "on-claim}" + HERE),
+        given("{name: claim, value: ''}", template="train-on-claim"),
+    ),
+    Case(
+        "elastic-argument",
+        given(template="trian").replace("trian}", "trian}" + HERE),
+        given(template="a-step-of-our-own"),
+    ),
     Case("elastic-argument", given("{name: nodes, value: '3'}" + HERE), given("{name: nodes, value: '{{item}}'}")),
     Case(
         "elastic-argument",

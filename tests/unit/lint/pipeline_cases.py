@@ -68,6 +68,11 @@ def gpus(count: str) -> str:
     return f"resources:\n  accelerator:\n    resourceCount: {count}\n    resourceType: nvidia.com/gpu"
 
 
+def typed(given: str) -> str:
+    """Returns a limit that has a type only if it is given one."""
+    return f"resources:\n  accelerator:  # here\n    {given}"
+
+
 def channel(name: str, source: str) -> str:
     return pipeline(
         inputs=f"{name}:  # here\n  {source}",
@@ -200,6 +205,16 @@ CASES = [
         "passthrough-argument",
         pipeline(passthroughs="taskConfigPassthroughs:  # here\n- field: RESOURCES", component="parameters: {}"),
         pipeline(passthroughs="taskConfigPassthroughs:\n- field: RESOURCES"),
+    ),
+    Case("accelerator-type", pipeline(executor=typed("resourceCount: '2'")), pipeline(executor=gpus("'2'"))),
+    Case("accelerator-type", pipeline(executor=typed("count: '2'")), pipeline(executor=typed("count: '0'"))),
+    Case(
+        "accelerator-type",
+        pipeline(
+            inputs="pipelinechannel--text:\n  componentInputParameter: text",
+            executor=typed("resourceCount: \"{{$.inputs.parameters['pipelinechannel--text']}}\""),
+        ),
+        pipeline(executor=typed("{count: '1', type: nvidia.com/gpu}").replace("\n    {", " {").replace("  # here", "")),
     ),
     Case(
         "accelerator-channel",

@@ -6,6 +6,7 @@ OF_FILES = {"yaml-syntax", "duplicate-key", "nothing-to-lint"}
 """What is wrong with a file before there is an object."""
 OF_PIPELINES = {
     "passthrough-argument",
+    "accelerator-type",
     "accelerator-channel",
     "loop-item-key",
     "loop-list",
