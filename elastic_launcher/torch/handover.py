@@ -5,7 +5,6 @@ when a generation is formed anew.
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from elastic_launcher.torch.group import Group
 from elastic_launcher.torch.position import Position
 from elastic_launcher.torch.standing import Standing, Todo, Way, find_way
 from elastic_launcher.torch.state import Captured, TrainingState
+from elastic_launcher.torch.threads import start_thread
 from elastic_launcher.torch.transfer import receive_state, send_state
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ class _Background:
 
     def __init__(self, name: str) -> None:
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._guard, name=name, daemon=True)
-        self._thread.start()
+        self._thread = start_thread(name, self._guard)
 
     def _run(self) -> None:
         raise NotImplementedError

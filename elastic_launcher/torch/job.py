@@ -312,6 +312,7 @@ class Job:
                 if not session.dying:
                     session.report("ended", step=session.position.step, done=finished)
                 session.member.flush()
+                session.member.stop_forming()
 
         sys.excepthook = failed
         atexit.register(ended)

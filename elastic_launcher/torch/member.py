@@ -30,7 +30,8 @@ from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.group import Group, build_group
 from elastic_launcher.torch.launch import Launch
 from elastic_launcher.torch.place import Formation
-from elastic_launcher.torch.store_clients import connect_store
+from elastic_launcher.torch.store_clients import connect_store, hang_up
+from elastic_launcher.torch.threads import have_ended, start_thread
 from elastic_launcher.torch.work import GroupError
 from elastic_launcher.workdir import Layout
 
@@ -42,6 +43,8 @@ GROUP_SECONDS = (
     7 * 86400.0
 )  # a peer may evaluate for hours between two steps; the coordinator judges who is dead, not this
 STORE_SECONDS = 10.0  # for a first connection to the c10d store
+FORMED_SECONDS = 1.0  # for groups under way when a process ends
+FORMATION = "elastic-formation"
 ORPHANED = 75
 
 
@@ -151,6 +154,15 @@ class Member:
         self._reports.put({"kind": "", "event": done})
         while not done.wait(FLUSH_SECONDS) and self._contact.silence() > FLUSH_SECONDS:
             pass
+
+    def stop_forming(self) -> None:
+        """Has nobody here wait for a group any more: this process ends."""
+        with self._changed:
+            self._abandoned |= self._ordered
+            for group in self._building.values():
+                group.cut()
+        if not have_ended(FORMATION, FORMED_SECONDS) and self._store:  # a peer that does not come
+            hang_up(self._store)
 
     def ready(self) -> Formation | None:
         """Returns the formation that this member could change to after the step that runs now."""
@@ -290,7 +302,7 @@ class Member:
             self._ordered.add(order["formation"])
             self.account.note_order(order)
             try:
-                threading.Thread(target=self._build, args=(order,), name="elastic-formation", daemon=True).start()
+                start_thread(FORMATION, self._build, order)
             except RuntimeError as error:  # no thread can be started
                 self._fail_to_form(order["formation"], error)
         elif kind == "abandon":

@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 FOLDER = "/proc/self/fd"
 ATTEMPTS = 20  # another thread has to open a listener within the same fraction of a millisecond each time
@@ -36,15 +36,22 @@ def _connections(listeners: set[Address]) -> Iterator[socket.socket]:
     for found in _sockets():
         ends: set[Address] = set()
         with contextlib.suppress(OSError):  # without a peer it is not connected
-            ends = {found.getpeername()[:2], found.getsockname()[:2]}
+            ends = {_address(found.getpeername()), _address(found.getsockname())}
         if ends & listeners:
             yield found
 
 
 def _listeners() -> set[Address]:
     return {
-        found.getsockname()[:2] for found in _sockets() if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        _address(found.getsockname())
+        for found in _sockets()
+        if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     }
+
+
+def _address(name: tuple[Any, ...]) -> Address:
+    """Returns the address of an end as others write it: torch's own sockets are of IPv6, also towards IPv4."""
+    return name[0].removeprefix("::ffff:"), name[1]
 
 
 def open_listening(open_it: Callable[[], T]) -> tuple[T, Address]:

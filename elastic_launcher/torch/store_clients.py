@@ -14,6 +14,8 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import TCPStore
 
+from elastic_launcher.torch.sockets import shut_connections
+
 _lock = threading.Lock()
 _idle: dict[str, list[TCPStore]] = {}
 
@@ -50,6 +52,15 @@ def leased_store(address: str, timeout: float) -> Iterator[TCPStore]:
         _idle.setdefault(address, []).append(client)
 
 
+def hang_up(address: str) -> None:
+    """Ends whatever waits for a store, in any thread, with an error; none of the clients is of use afterwards.
+
+    Args:
+        address: ``host:port``.
+    """
+    shut_connections({_host_and_port(address)})
+
+
 def _take(address: str) -> TCPStore | None:
     """Returns a client whose connection still stands."""
     while True:
@@ -64,5 +75,10 @@ def _take(address: str) -> TCPStore | None:
 
 
 def _connect(address: str, timeout: float) -> TCPStore:
+    host, port = _host_and_port(address)
+    return TCPStore(host, port, None, False, timedelta(seconds=timeout), wait_for_workers=False)
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
-    return TCPStore(host.strip("[]"), int(port), None, False, timedelta(seconds=timeout), wait_for_workers=False)
+    return host.strip("[]"), int(port)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from typing import Any
 
 from elastic_launcher.torch.group import Group
 from elastic_launcher.torch.position import Position
 from elastic_launcher.torch.state import TrainingState
+from elastic_launcher.torch.threads import start_thread
 
 
 class ChecksumTask:
@@ -22,8 +22,7 @@ class ChecksumTask:
         self._state = state
         self._names: list[str] = []
         self._sums: list[int] = []
-        self._thread = threading.Thread(target=self._compute, name="elastic-checksum", daemon=True)
-        self._thread.start()
+        self._thread = start_thread("elastic-checksum", self._compute)
 
     def _compute(self) -> None:
         names, sums = self._state.checksums()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from elastic_launcher.torch.nccl import HostWork
+from elastic_launcher.torch.threads import start_thread
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.group import Group
@@ -104,7 +105,7 @@ class Message:
         Raises:
             RuntimeError: If it failed.
         """
-        threading.Thread(target=self._wait, args=(timeout,), name="elastic-message", daemon=True).start()
+        start_thread("elastic-message", self._wait, timeout)
         self._begun = True
         looks = _Looks(self._group)
         while not self._ended.wait(LOOK_SECONDS):
