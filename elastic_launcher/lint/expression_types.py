@@ -5,6 +5,7 @@ In a retry expression everything that is known of the last attempt is a text, th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,8 +17,8 @@ from elastic_launcher.lint.workflow import PLACEHOLDER
 STATUSES = ("Failed", "Error")
 """What an attempt's status can be that is asked about: a script's end, and a pod that was taken away."""
 LAST_RETRY = ("exitCode", "status", "duration", "message")
-NUMBERS_AS_TEXT = (("lastRetry", "exitCode"), ("lastRetry", "duration"), ("retries",))
-"""Texts that hold a number."""
+NUMBERS_AS_TEXT = {("lastRetry", "exitCode"): "asInt", ("lastRetry", "duration"): "asFloat", ("retries",): "asInt"}
+"""Texts that hold a number, and what makes one of them."""
 ANY = "any"
 _MAPS = ("lastRetry", "sprig")
 _ORDER = ("<", ">", "<=", ">=")
@@ -36,6 +37,10 @@ _RETURNS = {
 }
 """What functions give, as far as they are known here."""
 _STATUS = ("lastRetry", "status")
+_DURATION = Name(("lastRetry", "duration"))
+_TO_WHOLE = ("asInt", "int")
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+_COMPARE = "compare it with something"
 _PLAIN = {"text": "a text", "number": "a number", "bool": "true or false", "nil": "nil", "list": "a list"}
 
 
@@ -61,7 +66,7 @@ def judge(found: Expression) -> Iterator[Fault]:
         raise Unread("its depth") from None
     if result not in (ANY, "bool"):
         reason = f"its result is {_PLAIN[result]}, not true or false: the retry ends in an error"
-        yield Fault("retry-expression-type", reason, "compare it with something")
+        yield _mistyped(reason, _COMPARE)
 
 
 def _faults(found: Expression, *, is_denied: bool = False) -> Iterator[Fault]:
@@ -70,6 +75,9 @@ def _faults(found: Expression, *, is_denied: bool = False) -> Iterator[Fault]:
     elif isinstance(found, Call):
         if found.function not in _RETURNS and not found.function.startswith("sprig."):
             raise Unread(f"the function {found.function}")
+        if found.function in _TO_WHOLE and found.arguments == (_DURATION,):
+            reason = f'{_shown(found)} ends in an error: the duration is a text such as "20.73", no whole number'
+            yield _mistyped(reason, f"write {_as_number(_DURATION)}")
         for argument in found.arguments:
             yield from _faults(argument)
     elif isinstance(found, Operation):
@@ -102,17 +110,20 @@ def _operation_faults(found: Operation) -> Iterator[Fault]:
         needed = kinds[:1] if found.operator == "?:" else kinds
         for kind in needed:
             if kind not in (ANY, "bool"):
-                yield _mistyped(f"{_PLAIN[kind]} stands where {shown} needs true or false: the retry ends in an error")
+                reason = f"{_PLAIN[kind]} stands where {shown} needs true or false: the retry ends in an error"
+                yield _mistyped(reason, _COMPARE)
     elif found.operator in _OF_TEXTS:
         if found.operator == "matches":
             yield from _pattern_faults(found.operands[1])
         for kind in kinds:
             if kind not in (ANY, "text"):
-                yield _mistyped(f"{shown} needs texts, and has {_PLAIN[kind]}: the retry ends in an error", "a text")
+                reason = f"{shown} needs texts, and has {_PLAIN[kind]}: the retry ends in an error"
+                yield _mistyped(reason, "give it a text")
     elif found.operator in _ARITHMETIC and len(kinds) == 2:
         allowed = ("number", "text", ANY) if found.operator == "+" else ("number", ANY)
         if any(kind not in allowed for kind in kinds) or {"text", "number"} <= set(kinds):
-            yield _mistyped(f"{shown} can't be reckoned with {' and '.join(_PLAIN.get(kind, kind) for kind in kinds)}")
+            reason = f"{shown} can't be reckoned with {' and '.join(_PLAIN.get(kind, kind) for kind in kinds)}"
+            yield _mistyped(reason, _with_numbers(found) or "reckon with numbers")
 
 
 def _pattern_faults(pattern: Expression) -> Iterator[Fault]:
@@ -153,25 +164,74 @@ def _comparison_faults(found: Operation, kinds: list[str], shown: str) -> Iterat
     if left != right:
         verdict = "is always true" if found.operator == "!=" else "is never true"
         ends = verdict if found.operator in _EQUALITY else "ends in an error"
-        yield _mistyped(f"{shown} compares {_PLAIN[left]} with {_PLAIN[right]}: it {ends}")
+        yield _mistyped(f"{shown} compares {_PLAIN[left]} with {_PLAIN[right]}: it {ends}", _of_one_type(found))
     elif found.operator in _ORDER and left == "text" and any(_holds_number(one) for one in found.operands):
-        yield _mistyped(f'{shown} compares texts letter by letter: "9" is more than "10"')
+        reason = f'{shown} compares texts letter by letter: "9" is more than "10"'
+        yield _mistyped(reason, _with_numbers(found) or "compare numbers")
 
 
 def _membership_faults(found: Operation, left: str, shown: str) -> Iterator[Fault]:
     right = found.operands[1]
     if not isinstance(right, Items):
         if _type(right) in ("text", "number", "bool"):
-            yield _mistyped(f"{shown} needs a list on its right: the retry ends in an error")
+            reason = f"{shown} needs a list on its right: the retry ends in an error"
+            yield _mistyped(reason, "write a list, in brackets")
         return
     kinds = {_type(item) for item in right.items}
     if left != ANY and kinds and ANY not in kinds and left not in kinds:
-        yield _mistyped(f"{shown} looks for {_PLAIN[left]} where there is none: it is never true")
+        reason = f"{shown} looks for {_PLAIN[left]} where there is none: it is never true"
+        yield _mistyped(reason, _of_one_type(found))
 
 
-def _mistyped(reason: str, wanted: str = "") -> Fault:
-    fix = f"give it {wanted}" if wanted else "put asInt(...) around lastRetry.exitCode, or quotes around the number"
+def _mistyped(reason: str, fix: str) -> Fault:
     return Fault("retry-expression-type", reason, fix)
+
+
+def _of_one_type(found: Operation) -> str:
+    """Says how the two sides of a comparison come to be of one type."""
+    parts = _parts(found)
+    numbers = [part for part in parts if _type(part) == "number"]
+    fix = _with_numbers(found)
+    if (
+        fix
+        and found.operator in (*_EQUALITY, "in")
+        and all(isinstance(part, Literal) for part in numbers)
+        and _DURATION not in parts  # no duration is ever equal to a text that somebody wrote
+        and not _quoted(parts)
+    ):
+        fix += f", or put quotes around the {'numbers' if found.operator == 'in' else 'number'}"
+    return fix or "compare values of one type"
+
+
+def _with_numbers(found: Operation) -> str:
+    """Says how all in an operation become numbers; "" where they can't."""
+    parts = _parts(found)
+    held = [part for part in parts if isinstance(part, Name) and part.parts in NUMBERS_AS_TEXT]
+    quoted = _quoted(parts)
+    if any(_type(part) != "number" and part not in (*held, *quoted) for part in parts):
+        return ""
+    steps = []
+    if held:
+        steps.append(f"write {' and '.join(dict.fromkeys(map(_as_number, held)))}")
+    if quoted:
+        steps.append(f"leave out the quotes around {' and '.join(map(_shown, quoted))}")
+    return ", and ".join(steps)
+
+
+def _parts(found: Operation) -> list[Expression]:
+    """Returns the operands; of a list, what it holds."""
+    return [part for side in found.operands for part in (side.items if isinstance(side, Items) else (side,))]
+
+
+def _quoted(parts: list[Expression]) -> list[Expression]:
+    """Returns the texts that are numbers in quotes."""
+    return [
+        part for part in parts if isinstance(part, Literal) and part.type == "text" and _NUMBER.fullmatch(part.text)
+    ]
+
+
+def _as_number(found: Name) -> str:
+    return f"{NUMBERS_AS_TEXT[found.parts]}({_shown(found)})"
 
 
 def _holds_number(found: Expression) -> bool:

@@ -70,7 +70,7 @@ def check_pipeline(document: Node) -> Iterator[Finding]:
     for task in _tasks(document):
         yield from _accelerator(document, task)
         yield from _item_keys(document, task)
-        yield from _own_list(task)
+        yield from _own_list(document, task)
         if task.function in UNCACHED:
             yield from _caching(task)
         if task.function in STEPS or _holds_step(document, task.component, set()):
@@ -120,10 +120,21 @@ def _accelerator(document: Node, task: _Task) -> Iterator[Finding]:
         fix = 'call .set_accelerator_type("nvidia.com/gpu") on the task too'
         yield finding("accelerator-type", accelerator, reason, fix)
     channel = _CHANNEL.fullmatch(count.text)
-    if channel is not None and (kind := _type_of(document, task, channel[1])) in _NUMBERS:
+    if channel is None:
+        return
+    given = task.node.at("inputs", "parameters", channel[1])
+    asked = given.at("componentInputParameter").text
+    if (kind := _type_of(document, task, channel[1])) in _NUMBERS:
         reason = f"its GPU limit comes from a {kind}: the pod gets no GPU at all, and the run is green"
         fix = "let it come from a str: a parameter or an output that is declared so"
-        yield finding("accelerator-channel", task.node.at("inputs", "parameters", channel[1]), reason, fix)
+        yield finding("accelerator-channel", given, reason, fix)
+    elif asked and _ITEM_KEY not in asked and not task.around.at("inputDefinitions", "parameters", asked).there:
+        reason = (
+            f"its GPU limit asks for {asked}, which the SDK hands into no loop and no exit handler for a limit alone: "
+            "a driver finds nothing of that name"
+        )
+        fix = "give the same value to a task in there as an argument too, or make it in there, as with elastic_plan"
+        yield finding("accelerator-channel", given, reason, fix)
 
 
 def _item_keys(document: Node, task: _Task) -> Iterator[Finding]:
@@ -141,26 +152,48 @@ def _item_keys(document: Node, task: _Task) -> Iterator[Finding]:
         if _ITEM_KEY in asked and not has.at("parameters", asked).there:
             key = asked.rpartition(_ITEM_KEY)[2]
             reason = (
-                f"the loop's item.{key} stands inside a text, a list or a dict: there the SDK names what neither the "
-                f"item nor a task has, {asked}, and a driver finds nothing of that name"
+                f"the loop's item.{key} stands inside a text, a list or a dict, or in a setting of the task, such as a "
+                f"GPU limit: there the SDK names what neither the item nor a task has, {asked}, and a driver finds "
+                "nothing of that name"
             )
-            fix = f"give item.{key} as an argument by itself, or loop over items that are wanted whole"
+            fix = (
+                f"give item.{key} as an argument by itself; where that can't be, as in a setting, loop over the "
+                'values themselves, for example ["1", "2"]'
+            )
             yield finding("loop-item-key", given, reason, fix)
 
 
-def _own_list(task: _Task) -> Iterator[Finding]:
+def _own_list(document: Node, task: _Task) -> Iterator[Finding]:
     """Finds the list that a loop goes over where a task inside the loop asks for it."""
     items = task.node.at("parameterIterator", "items", "inputParameter").text
-    for inner in task.component.at("dag", "tasks").fields.values() if items else ():
-        for given in inner.at("inputs", "parameters").fields.values():
-            if given.at("componentInputParameter").text == items:
-                reason = (
-                    f"the list that the loop goes over, {items}, is not there inside the loop: a backend takes it "
-                    "away, and the task's driver fails"
-                )
-                yield finding(
-                    "loop-list", given, reason, "hand it on through a task before the loop, and use its output"
-                )
+    for given in _asking(document, task.component, items, set()) if items else ():
+        reason = (
+            f"the list that the loop goes over, {items}, is not there inside the loop: a backend takes it away, and "
+            "the task's driver fails"
+        )
+        yield finding("loop-list", given, reason, "hand it on through a task before the loop, and use its output")
+
+
+def _asking(document: Node, component: Node, name: str, seen: set[str]) -> Iterator[Node]:
+    """Yields the inputs of the tasks in a component that ask for an input of its, however deep.
+
+    The SDK hands a loop's own list on to no condition within, and lets the tasks there ask for it all the same. What
+    declares an input of that name has one of its own.
+
+    Args:
+        document: The pipeline.
+        component: What holds the tasks.
+        name: The name of the input.
+        seen: The components that were looked into so far.
+    """
+    for inner in _tasks_of(document, component):
+        for given in inner.node.at("inputs", "parameters").fields.values():
+            if given.at("componentInputParameter").text == name:
+                yield given
+        below = inner.node.at("componentRef", "name").text
+        if below not in seen and not inner.component.at("inputDefinitions", "parameters", name).there:
+            seen.add(below)
+            yield from _asking(document, inner.component, name, seen)
 
 
 def _type_of(document: Node, task: _Task, name: str) -> str:

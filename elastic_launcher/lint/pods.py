@@ -15,11 +15,11 @@ _AMOUNTS = ("limits", "requests")
 
 def check_commands(workflow: Workflow) -> Iterator[Finding]:
     """Finds containers whose command Argo has to look up."""
-    if workflow.spec.at("templateDefaults").there:  # it may give them one
-        return
+    defaults = workflow.spec.at("templateDefaults")
     for template in workflow.templates():
         for container in main_containers(template):
-            if not container.at("command").value:
+            given = defaults.at(container.path[-1], "command")  # a containerSet's list is not merged with another
+            if not (container.at("command").value or given.value):
                 reason = (
                     "it has no command: Argo looks it up in the image's registry, and where that does not tell, the "
                     "workflow stays Running for ever"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from elastic_launcher.lint.finding import Finding
 from elastic_launcher.lint.libraries import needed
-from elastic_launcher.lint.scalars import scalar
+from elastic_launcher.lint.scalars import Scalar, pipeline_scalar, scalar
 from elastic_launcher.lint.tree import Key, Node
 
 MAX_NODES = 300_000
@@ -19,6 +19,8 @@ _PLAIN = "plain"
 """The tag of a word without quotes and without a tag of its own."""
 _TYPED = tuple(f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null"))
 _BLOCK = "|"
+_OF_PIPELINES = ("deploymentSpec", "pipelineSpec")
+"""What a compiled pipeline has, and a run's file around it, and no object of Kubernetes beside its kind."""
 
 
 class _Unusable(Exception):
@@ -38,6 +40,7 @@ class _Reader:
         findings: What was wrong so far.
         first_line: The number of the text's first line.
         count: Nodes made so far.
+        scalar: What a word without quotes stands for in the document that is read.
     """
 
     file: str
@@ -45,6 +48,13 @@ class _Reader:
     first_line: int = 1
     count: int = 0
     above: set[int] = field(default_factory=set)
+    scalar: Callable[[str], Scalar] = scalar
+
+    def document(self, found: Any) -> Node:
+        """Returns the tree of a composed document, its words read as the API server or Kubeflow's backend has them."""
+        keys = [key.value for key, _ in found.value] if found.id == "mapping" else []
+        self.scalar = pipeline_scalar if any(name in keys for name in _OF_PIPELINES) else scalar
+        return self.node(found, ())
 
     def node(self, found: Any, path: tuple[Key, ...], line: int | None = None) -> Node:
         """Returns the tree of a composed YAML node."""
@@ -70,7 +80,7 @@ class _Reader:
 
     def _scalar(self, found: Any, path: tuple[Key, ...], line: int, own_line: int) -> Node:
         plain = found.tag in (_PLAIN, *_TYPED)
-        value = scalar(found.value) if plain else found.value
+        value = self.scalar(found.value) if plain else found.value
         return Node(self.file, line, path, value, text_line=own_line + 1 if found.style == _BLOCK else 0)
 
     def _fields(self, found: Any, path: tuple[Key, ...]) -> dict[str, Node]:
@@ -123,7 +133,7 @@ def read(text: str, file: str, first_line: int = 1) -> tuple[list[Node], list[Fi
     documents: list[Node] = []
     try:
         for found in _composed(yaml, text):
-            document = reader.node(found, ())
+            document = reader.document(found)
             if document.there:
                 documents.append(document)
     except yaml.reader.ReaderError as error:  # its position is in bytes or characters, as PyYAML was built

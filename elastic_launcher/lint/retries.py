@@ -25,12 +25,12 @@ def check_retries(workflow: Workflow) -> Iterator[Finding]:
     """Finds retry strategies that fail, or never retry, when they are needed."""
     if (strategy := workflow.spec.at("retryStrategy")).there:
         yield from _strategy(strategy)
+    defaults = workflow.spec.at("templateDefaults")
     for template in workflow.all_templates():
-        strategy = template.at("retryStrategy")
-        if not strategy.there:
-            continue
-        yield from _strategy(strategy)
-        yield from _beside(template, strategy)
+        if (strategy := template.at("retryStrategy")).there:
+            yield from _strategy(strategy)
+            yield from _outer(template, strategy.at("expression"))
+        yield from _timeouts(template, defaults)
 
 
 def _strategy(strategy: Node) -> Iterator[Finding]:
@@ -75,10 +75,9 @@ def _backoff(backoff: Node) -> Iterator[Finding]:
             yield finding("retry-backoff", time, reason, 'write seconds or a time, for example "30" or "5m"')
 
 
-def _beside(template: Node, strategy: Node) -> Iterator[Finding]:
-    """Finds what does not go together with a retry strategy of a template."""
-    expression = strategy.at("expression")
-    outer = next((key for key in OUTER_TYPES if template.at(key).there), None)
+def _outer(template: Node, expression: Node) -> Iterator[Finding]:
+    """Finds an expression that asks for what only a template with a pod has."""
+    outer = _outer_type(template)
     if outer is not None and any(word in expression.text for word in ("exitCode", "message")):
         reason = (
             f"a {outer} template has no exit code and no message of its own: after any failure within, the "
@@ -87,11 +86,30 @@ def _beside(template: Node, strategy: Node) -> Iterator[Finding]:
         yield finding(
             "retry-expression-outer", expression, reason, "move the retryStrategy to the template with the pod"
         )
+
+
+def _timeouts(template: Node, defaults: Node) -> Iterator[Finding]:
+    """Finds time-outs beside a retry strategy, of which the template's defaults may give one."""
+    own = template.at("retryStrategy")
+    if _outer_type(template) is not None or not (own.there or defaults.at("retryStrategy").there):
+        return
     for name in _PENDING:
-        if outer is None and (timeout := template.at(name)).there:
-            reason = f"{name} has no effect beside a retryStrategy: the pod may wait for ever"
-            fix = f"call this template from a steps template that has the retryStrategy, and keep {name} here"
+        timeout = template.at(name)
+        reason = f"{name} has no effect beside a retryStrategy: the pod may wait for ever"
+        fix = f"call this template from a steps template that has the retryStrategy, and keep {name} here"
+        if timeout.there:
+            if not own.there:
+                reason += ", and templateDefaults gives it one"
+                fix = f"take retryStrategy out of templateDefaults; {fix}"
             yield finding("timeout-beside-retry", timeout, reason, fix)
+        elif own.there and defaults.at(name).there:
+            reason += f", and templateDefaults gives it {name}"
+            fix = f"take {name} out of templateDefaults; {fix}"
+            yield finding("timeout-beside-retry", own, reason, fix)
+
+
+def _outer_type(template: Node) -> str | None:
+    return next((key for key in OUTER_TYPES if template.at(key).there), None)
 
 
 def check_expression(expression: Node) -> Iterator[Finding]:

@@ -1,7 +1,8 @@
-"""What does a plain word of YAML stand for? As Kubernetes' and Argo's own reader has it, not as Python's.
+"""What does a plain word of YAML stand for? As Kubernetes', Argo's or Kubeflow's own reader has it, not as Python's.
 
 Python's reader makes 63 of ``1:3`` and a date of ``2026-01-01``; for Kubernetes both are texts. For Python ``1e3`` is a
-text; for Kubernetes it is a number. Whoever judges a manifest by Python's reading judges another manifest.
+text; for Kubernetes it is a number. Of ``n`` Kubernetes makes false, and Kubeflow's backend a text. Whoever judges a
+manifest by another's reading judges another manifest.
 """
 
 from __future__ import annotations
@@ -10,10 +11,16 @@ import re
 
 Scalar = str | int | float | bool | None
 
+_OLD_BOOLEANS: dict[str, bool | None] = {
+    **dict.fromkeys(("yes", "Yes", "YES", "on", "On", "ON", "y", "Y"), True),
+    **dict.fromkeys(("no", "No", "NO", "off", "Off", "OFF", "n", "N"), False),
+}
+"""Those of YAML 1.1 alone."""
 _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
-    **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON", "y", "Y"), True),
-    **dict.fromkeys(("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF", "n", "N"), False),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **_OLD_BOOLEANS,
 }
 _INTEGER = re.compile(r"[-+]?(?:0[bB][01_]+|0[xX][0-9a-fA-F_]+|0[oO]?[0-7_]+|0|[1-9][0-9_]*)")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
@@ -33,6 +40,11 @@ def scalar(text: str) -> Scalar:
     if _SPECIAL.fullmatch(text):
         return float(text.replace(".", ""))
     return text
+
+
+def pipeline_scalar(text: str) -> Scalar:
+    """Returns the value of a word without quotes in a compiled pipeline: its backend's reader has fewer booleans."""
+    return text if text in _OLD_BOOLEANS else scalar(text)
 
 
 def _integer(digits: str) -> int:

@@ -80,6 +80,12 @@ def channel(name: str, source: str) -> str:
     )
 
 
+def named(word: str, kind: str) -> str:
+    """Returns a pipeline whose GPU limit is a parameter with a name that Kubernetes reads as a boolean."""
+    text = channel(f"pipelinechannel--{word}", f"componentInputParameter: {word}")
+    return text.replace("parameters: {count:", f"parameters: {{{word}: {{parameterType: {kind}}}, count:")
+
+
 def ranks(count: str, limit: str) -> str:
     return pipeline(inputs=f"nproc_per_node: {{runtimeValue: {{constant: {count}}}}}", executor=gpus(limit))
 
@@ -161,6 +167,57 @@ def loop(items: str, *, of_loop: str, of_use: str, more: str = "") -> str:
     return f"{root}{tail}{indent(of_use, ' ' * 14)}\npipelineInfo: {{name: p}}\n"
 
 
+def condition_in_loop(asked: str) -> str:
+    """Returns what kfp 2.17.0 compiles, shortened by hand, of a loop over a parameter with a task in a condition.
+
+    Args:
+        asked: What the task asks for; the condition declares the item of the loop and the output of a task before.
+    """
+    item, kept = "pipelinechannel--items-loop-item", "pipelinechannel--keep-Output"
+    return dedent(
+        f"""
+        components:
+          comp-use: {{executorLabel: exec-use}}
+          comp-keep: {{executorLabel: exec-keep}}
+          comp-condition-3:
+            inputDefinitions: {{parameters: {{{item}: {{}}, {kept}: {{}}}}}}
+            dag:
+              tasks:
+                use:
+                  componentRef: {{name: comp-use}}
+                  inputs:
+                    parameters:
+                      one:  # here
+                        componentInputParameter: {asked}
+          comp-condition-2:
+            inputDefinitions: {{parameters: {{{item}: {{}}, {kept}: {{}}}}}}
+            dag: {{tasks: {{a: {{componentRef: {{name: comp-condition-3}}}}, b: {{componentRef: {{name: comp-use}}}}}}}}
+          comp-for-loop-1:
+            inputDefinitions: {{parameters: {{pipelinechannel--items: {{}}, {item}: {{}}, {kept}: {{}}}}}}
+            dag: {{tasks: {{condition-2: {{componentRef: {{name: comp-condition-2}}}}}}}}
+        deploymentSpec:
+          executors: {{exec-use: {{container: {{}}}}, exec-keep: {{container: {{}}}}}}
+        root:
+          inputDefinitions: {{parameters: {{items: {{parameterType: LIST}}}}}}
+          dag:
+            tasks:
+              keep: {{componentRef: {{name: comp-keep}}}}
+              for-loop-1:
+                componentRef: {{name: comp-for-loop-1}}
+                parameterIterator: {{itemInput: {item}, items: {{inputParameter: pipelinechannel--items}}}}
+                inputs:
+                  parameters:
+                    pipelinechannel--items: {{componentInputParameter: items}}
+                    {kept}: {{taskOutputParameter: {{outputParameterKey: Output, producerTask: keep}}}}
+        """
+    )
+
+
+LIMIT_OF_ITEM = """
+item-subvar-gpus:  # here
+  componentInputParameter: item-subvar-gpus
+"""
+"""Of ``set_accelerator_limit(item.gpus)``."""
 TAKEN_OUT = """
 one: {componentInputParameter: item, parameterExpressionSelector: 'parseJson(string_value)["rate"]'}
 """
@@ -194,6 +251,15 @@ CASES = [
         loop("raw: '[]'", of_loop=RATE_OF_ITEM, of_use=SOUGHT, more="item-subvar-rate: {}"),
         loop("raw: '[]'", of_loop="{}", of_use=TAKEN_OUT),
     ),
+    Case(  # over values: use().set_accelerator_limit(item.gpus), and over the numbers themselves
+        "loop-item-key",
+        loop("raw: '[]'", of_loop="{}", of_use=LIMIT_OF_ITEM),
+        loop("raw: '[\"1\"]'", of_loop="{}", of_use="item: {componentInputParameter: item}"),
+    ),
+    *(  # use(one=items) in two conditions within a loop over items
+        Case("loop-list", condition_in_loop("pipelinechannel--items"), condition_in_loop(f"pipelinechannel--{good}"))
+        for good in ("keep-Output", "items-loop-item")
+    ),
     Case(  # use(one=rows) in a loop over rows
         "loop-list",
         loop(
@@ -220,6 +286,15 @@ CASES = [
         "accelerator-channel",
         channel("pipelinechannel--count", "componentInputParameter: count"),
         channel("pipelinechannel--text", "componentInputParameter: text"),
+    ),
+    Case(  # as the SDK compiles a limit that comes from outside a loop
+        "accelerator-channel",
+        channel("pipelinechannel--text", "componentInputParameter: pipelinechannel--text"),
+        channel("pipelinechannel--text", "componentInputParameter: text"),
+    ),
+    *(
+        Case("accelerator-channel", named(word, "NUMBER_INTEGER"), named(word, "STRING"))
+        for word in ("n", "N", "y", "Y", "off")
     ),
     Case(
         "accelerator-channel",

@@ -87,6 +87,7 @@ def label(place: str) -> str:
     return workflow(f"entrypoint: main\n{place}")
 
 
+WITHOUT_COMMAND = "templates:\n- name: a\n  container: {image: python}"
 STEPS = "  steps: [[{name: a, template: b}]]"
 POD = "templates:\n- name: main\n  container: {command: [a]}"
 
@@ -96,6 +97,23 @@ CASES = [
     Case("volume-mount", mount("other"), workflow("workflowTemplateRef: {name: lib}\ntemplates: []")),
     Case("missing-command", template("", "{image: python}  # here"), template("", "{image: python, command: [a]}")),
     Case("missing-command", workflow("templates:\n- name: a\n  script: {source: x}  # here"), template("")),
+    *(
+        Case(
+            "missing-command",
+            workflow(f"{bad}\ntemplates:\n- name: a\n  container: {{image: python}}  # here"),
+            workflow(f"templateDefaults: {{container: {{command: [a]}}}}\n{WITHOUT_COMMAND}"),
+        )
+        for bad in (
+            "templateDefaults: {timeout: 5s}",
+            "templateDefaults: {container: {image: python, command: []}}",
+            "templateDefaults: {script: {command: [a]}}",
+        )
+    ),
+    Case(
+        "missing-command",
+        workflow("templateDefaults: {container: {command: [a]}}\ntemplates:\n- name: a\n  script: {source: x}  # here"),
+        workflow("templateDefaults: {script: {command: [a]}}\ntemplates:\n- name: a\n  script: {source: x}"),
+    ),
     Case("quantity", amount('"{{inputs.parameters.gpus}}"  # here'), amount("2")),
     Case("quantity", amount("two  # here"), amount("'2'")),
     Case("success-condition", condition("status.completionTime != ''  # here"), condition("status.completionTime")),

@@ -37,6 +37,11 @@ def outer(text: str) -> str:
     )
 
 
+def defaults(fields: str, template: str, kind: str = "container: {image: python, command: [python]}") -> str:
+    """Returns a workflow of one template that starts from defaults."""
+    return workflow(f"templateDefaults:\n  {fields}\ntemplates:\n- name: main\n  {kind}\n  {template}")
+
+
 GOOD = expression('lastRetry.status == "Error"')
 EXPRESSION = """
 !(lastRetry.message matches "longer than the specified deadline|OOMKilled") && (lastRetry.status == "Error" ||
@@ -107,6 +112,15 @@ CASES = [
     Case(
         "retry-expression-type", expression('lastRetry.duration > "60"'), expression("asFloat(lastRetry.duration) > 60")
     ),
+    *(
+        Case("retry-expression-type", expression(bad), expression("asFloat(lastRetry.duration) < 120"))
+        for bad in (
+            "lastRetry.duration < 120",
+            "asInt(lastRetry.duration) < 120",
+            "lastRetry.status == 'Error' && int(lastRetry.duration) < 120",
+            "lastRetry.duration / 2 < 60",
+        )
+    ),
     Case("retry-expression-type", expression("asInt(lastRetry.exitCode)"), expression("asInt(retries) < 3")),
     Case("retry-expression-type", expression("lastRetry.message"), expression(EXPRESSION)),
     Case("retry-expression-type", expression("!lastRetry.message && true"), expression('!(lastRetry.message == "a")')),
@@ -142,4 +156,19 @@ CASES = [
     ),
     Case("retry-expression-outer", outer("lastRetry.exitCode == '75'  # here"), outer("lastRetry.status == 'Failed'")),
     Case("timeout-beside-retry", retry("limit: 2\ntimeout: 15s  # here"), template("timeout: 15s")),
+    Case(
+        "timeout-beside-retry",
+        defaults("timeout: 5s", "retryStrategy:  # here\n    limit: 2"),
+        defaults("activeDeadlineSeconds: 5", "retryStrategy: {limit: 2}"),
+    ),
+    Case(
+        "timeout-beside-retry",
+        defaults("retryStrategy: {limit: 2}", "timeout: 5s  # here"),
+        defaults("retryStrategy: {limit: 2}", "timeout: 5s", "steps: []"),
+    ),
+    Case(  # once, and not at each template that has both from there
+        "timeout-beside-retry",
+        defaults("retryStrategy: {limit: 2}\n  timeout: 5s  # here", "activeDeadlineSeconds: 5"),
+        defaults("retryStrategy: {limit: 2}", "activeDeadlineSeconds: 5"),
+    ),
 ]

@@ -54,6 +54,7 @@ def test_an_expression_is_read(text: str, read: object) -> None:
         'lastRetry.exitCode in [{{inputs.parameters.codes}}, "1"]',
         "(lastRetry.exitCode ?? '1') == '1'",
         "sprig.contains('a', lastRetry.message)",
+        "asFloat(lastRetry.duration) < 120 && int(float(lastRetry.duration)) < 120",
         "jsonpath(lastRetry.message, '$.a') > 1",
         "int(lastRetry.exitCode) % 2 == 0 or float(lastRetry.duration) / 2 > 1.5e3",
         "lastRetry.exitCode == nil",
@@ -63,6 +64,37 @@ def test_an_expression_is_read(text: str, read: object) -> None:
 )
 def test_what_works_is_not_found(text: str) -> None:
     assert list(judge(parse(text))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("lastRetry.exitCode > 1", "write asInt(lastRetry.exitCode)"),
+        ("retries >= 2", "write asInt(retries)"),
+        ("120 > lastRetry.duration", "write asFloat(lastRetry.duration)"),
+        ("lastRetry.duration == 60", "write asFloat(lastRetry.duration)"),
+        ("asInt(lastRetry.duration) < 120", "write asFloat(lastRetry.duration)"),
+        ("int(lastRetry.duration) < 120", "write asFloat(lastRetry.duration)"),
+        ("lastRetry.exitCode == 75", "write asInt(lastRetry.exitCode), or put quotes around the number"),
+        ("lastRetry.exitCode in [75, 76]", "write asInt(lastRetry.exitCode), or put quotes around the numbers"),
+        ("75 in [lastRetry.exitCode]", "write asInt(lastRetry.exitCode), or put quotes around the numbers"),
+        ('asInt(lastRetry.exitCode) == "75"', 'leave out the quotes around "75"'),
+        ('asInt(lastRetry.exitCode) in ["75", "76"]', 'leave out the quotes around "75" and "76"'),
+        ('lastRetry.duration > "60"', 'write asFloat(lastRetry.duration), and leave out the quotes around "60"'),
+        ("lastRetry.exitCode > retries", "write asInt(lastRetry.exitCode) and asInt(retries)"),
+        ("lastRetry.exitCode > lastRetry.message", "compare numbers"),
+        ("lastRetry.exitCode + 1 == 2", "write asInt(lastRetry.exitCode)"),
+        ("lastRetry.duration * 2 > 60", "write asFloat(lastRetry.duration)"),
+        ("lastRetry.status == 1", "compare values of one type"),
+        ("lastRetry.exitCode == true", "compare values of one type"),
+        ("lastRetry.message * 2 > 1", "reckon with numbers"),
+        ("!lastRetry.exitCode", "compare it with something"),
+        ("retries in 3", "write a list, in brackets"),
+    ],
+)
+def test_the_fix_names_what_is_wrong_and_the_function_for_it(text: str, fix: str) -> None:
+    (found,) = judge(parse(text))
+    assert (found.rule, found.fix) == ("retry-expression-type", fix)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from elastic_launcher.lint.read import read
-from elastic_launcher.lint.scalars import scalar
+from elastic_launcher.lint.scalars import pipeline_scalar, scalar
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,30 @@ from elastic_launcher.lint.scalars import scalar
 )
 def test_a_word_means_what_kubernetes_reads(text: str, value: Any) -> None:
     assert (scalar(text), type(scalar(text))) == (value, type(value))
+
+
+WORDS = ["y", "Y", "n", "N", "yes", "No", "on", "OFF"]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_pipeline_has_texts_where_kubernetes_has_booleans(word: str) -> None:
+    assert pipeline_scalar(word) == word
+    assert isinstance(scalar(word), bool)
+
+
+@pytest.mark.parametrize(("word", "value"), [("true", True), ("False", False), ("~", None), ("5", 5), ("1e3", 1000.0)])
+def test_other_words_mean_the_same_in_a_pipeline(word: str, value: Any) -> None:
+    assert pipeline_scalar(word) == value == scalar(word)
+
+
+def test_each_document_is_read_as_its_own_reader_reads_it() -> None:
+    text = "deploymentSpec: {a: n}\n---\nspec: {a: n}\n---\npipelineSpec: {root: {a: y}}\n---\n- deploymentSpec\n- y\n"
+    assert [one.value for one in read(text, "a.yaml")[0]] == [
+        {"deploymentSpec": {"a": "n"}},
+        {"spec": {"a": False}},
+        {"pipelineSpec": {"root": {"a": "y"}}},
+        ["deploymentSpec", True],
+    ]
 
 
 def test_quotes_and_tags_make_texts() -> None:
