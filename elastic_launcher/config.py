@@ -158,6 +158,7 @@ class JobConfig:
             if value is not None and not (math.isfinite(value) and value >= least):
                 raise ConfigError(f"{_flag(key)} is {value:g}: it must be a number of seconds, {least:g} or more")
         check_work_dir(self.work_dir)
+        _check_checkpoints(self.checkpoint_dir)
         if self.checkpoint_every is not None:
             try:
                 read_period(self.checkpoint_every)
@@ -284,6 +285,13 @@ def check_work_dir(given: str | None) -> None:
             f"--work-dir is {given!r}: give a folder; for what is to outlive it, give --checkpoint-dir and --output"
             " URLs, or mount a volume there"
         )
+
+
+def _check_checkpoints(place: str | None) -> None:
+    scheme, is_url, below = (place or "").partition("://")
+    if is_url and (scheme == "memory" or not below.strip("/")):
+        why = "which each process loses" if scheme == "memory" else "which names no place"
+        raise ConfigError(f"--checkpoint-dir is {place!r}, {why}: give a folder, or a URL such as s3://bucket/folder")
 
 
 def _flag(key: str) -> str:

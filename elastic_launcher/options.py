@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -289,7 +289,7 @@ def read_option(option: Option, given: Any) -> dict[str, Any]:
     if option.kind == "pairs" and isinstance(given, Mapping):
         return {option.key: {str(key): str(value) for key, value in given.items()}}
     if option.kind == "pairs":
-        return {option.key: _read_pairs([given] if isinstance(given, str) else list(given))}
+        return {option.key: read_pairs([given] if isinstance(given, str) else list(given))}
     text = str(given).strip()
     if option.kind == "nodes":
         least, colon, most = (part.strip() for part in text.partition(":"))
@@ -343,7 +343,12 @@ def _read_words(option: Option, text: str) -> tuple[str, ...]:
     return tuple(word if isinstance(word, str) else json.dumps(word) for word in words)
 
 
-def _read_pairs(texts: list[str]) -> dict[str, str]:
+def read_pairs(texts: Iterable[str]) -> dict[str, str]:
+    """Reads texts of one or several ``KEY=VALUE``, with commas between, as what a job is matched by.
+
+    Raises:
+        ConfigError: If one is not of that form, or a key has two values.
+    """
     pairs: dict[str, str] = {}
     for text in (pair for given in texts if given for pair in _NEXT_PAIR.split(given)):
         key, equals, value = (part.strip() for part in text.partition("="))

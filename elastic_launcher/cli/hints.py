@@ -30,7 +30,11 @@ Hints = Annotated[
 ]
 Matches = Annotated[
     list[str] | None,
-    typer.Option("--match", metavar="KEY=VALUE", help="namespace, queue, pipeline or job; may be repeated."),
+    typer.Option(
+        "--match",
+        metavar="KEY=VALUE",
+        help="namespace, queue, pipeline or job; may be repeated, or several with commas between.",
+    ),
 ]
 
 

@@ -9,26 +9,24 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from elastic_launcher.hints.values import HintError
-from elastic_launcher.options import MATCH_KEYS
+from elastic_launcher.options import MATCH_KEYS, ConfigError, read_pairs
 
 ANY = "*"
 
 
-def parse_match(pairs: Iterable[str]) -> dict[str, str]:
-    """Reads ``KEY=VALUE`` texts as what a job is matched by.
+def parse_match(texts: Iterable[str]) -> dict[str, str]:
+    """Reads texts of one or several ``KEY=VALUE`` as what a job is matched by; see ``read_pairs``.
 
     Raises:
         HintError: If one is not of that form, its key is unknown, or a key has two values.
     """
-    found: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = (part.strip() for part in pair.partition("="))
-        if not equals or not key or not value:
-            raise HintError(f"--match is {pair!r}: it must be KEY=VALUE, for example --match queue=team-a", key)
+    try:
+        found = read_pairs(texts)
+    except ConfigError as error:
+        raise HintError(str(error)) from error
+    for key in found:
         if key not in MATCH_KEYS:
             raise HintError(f"--match has the unknown key {key!r}; known are {', '.join(MATCH_KEYS)}", key)
-        if found.setdefault(key, value) != value:
-            raise HintError(f"--match gives {key} twice: {found[key]!r} and {value!r}; leave one of them out", key)
     return found
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -70,7 +72,13 @@ def test_a_script_and_what_it_becomes_train_the_same_model(
     environment: dict[str, str],
 ) -> None:
     command = [sys.executable, *launcher, str(HERE / script)]
-    subprocess.run(command, cwd=tmp_path, env=os.environ | ONE_THREAD | environment, check=True, timeout=LONG)
+    env = os.environ | ONE_THREAD | environment
+    with subprocess.Popen(command, cwd=tmp_path, env=env, start_new_session=True) as process:
+        try:
+            assert process.wait(LONG) == 0
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # launchers start processes of their own
+                os.killpg(process.pid, signal.SIGKILL)
     before = trained(tmp_path)
     assert before.keys() == elastic.keys()
     for name, parameter in before.items():

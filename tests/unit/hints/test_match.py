@@ -64,6 +64,7 @@ def test_the_order_of_specificity() -> None:
 
 def test_pairs_are_read() -> None:
     assert parse_match(["job=a=b", " queue = team-a ", "job=a=b"]) == {"job": "a=b", "queue": "team-a"}
+    assert parse_match(["job=a,b, queue=team-a"]) == {"job": "a,b", "queue": "team-a"}, "as of run"
 
 
 @pytest.mark.parametrize(
