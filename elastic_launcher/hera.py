@@ -19,7 +19,7 @@ from typing import Any, ParamSpec
 
 from hera.shared import global_config
 from hera.shared.serialization import serialize
-from hera.workflows import Container, Resources, Workflow, models
+from hera.workflows import Container, Resources, Volume, Workflow, models
 from hera.workflows._context import _context
 from hera.workflows.env import _BaseEnv
 from hera.workflows.volume import _BaseVolume
@@ -38,6 +38,8 @@ P = ParamSpec("P")
 _FIELDS = {"name": "job_name"}
 """Options whose name is one of a template's own fields."""
 _OF_A_CLUSTER = ("engine", "pod_template", "node_image", "gpu_resource")
+_LISTS = ("env", "volumes", "volume_mounts", "tolerations", "image_pull_secrets")
+"""Of ``PodFields``."""
 _REFERENCE = re.compile(r"\{\{\s*inputs\.parameters\.([-\w]+)\s*\}\}")
 
 
@@ -260,14 +262,21 @@ def _path(given: Any) -> Any:
 def _of_a_pod(given: Any) -> Any:
     """Returns what stands in a pod template as the API has it, whatever of Hera's is in it."""
     if isinstance(given, PodFields):
-        fields = {one.name: _of_a_pod(getattr(given, one.name)) for one in dataclasses.fields(given)}
-        mounted = [one for one in given.volumes if isinstance(one, _BaseVolume) and one.mount_path]
+        said = {one.name: getattr(given, one.name) for one in dataclasses.fields(given)}
+        said |= {name: _listed(said[name]) for name in _LISTS}  # one by itself, as Hera's templates take it
+        fields = {name: _of_a_pod(one) for name, one in said.items()}
+        mounted = [one for one in said["volumes"] if isinstance(one, _BaseVolume) and one.mount_path]
         fields["volume_mounts"] += [_of_a_pod(one._build_volume_mount()) for one in mounted]
         return template_of(PodFields(**fields))
     if isinstance(given, Mapping):
         return {key: _of_a_pod(one) for key, one in given.items()}
     if isinstance(given, list | tuple):
         return [_of_a_pod(one) for one in given]
+    if isinstance(given, Volume):
+        raise ConfigError(
+            f"pod_template has the volume {given.name}, a claim that the Workflow makes, under its own name: nodes "
+            "need one that is there, such as ExistingVolume"
+        )
     if isinstance(given, _BaseVolume):
         given = given._build_volume()
     elif isinstance(given, _BaseEnv | Resources):

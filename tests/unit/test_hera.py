@@ -24,6 +24,7 @@ from hera.workflows import (
     Resources,
     RetryStrategy,
     Steps,
+    Volume,
     Workflow,
     WorkflowTemplate,
     models,
@@ -250,6 +251,11 @@ BAD = [
     ),
     (ON_CLUSTER | {"pod_template": {"spec": {"containers": "node"}}}, "--pod-template: "),
     (ON_CLUSTER | {"pod_template": PodFields(volumes=[object()])}, "pod_template holds <object object"),
+    (ON_CLUSTER | {"pod_template": PodFields(env={"A": "1"})}, "spec.containers[0].env"),
+    (
+        ON_CLUSTER | {"pod_template": PodFields(volumes=[Volume(name="work", size="1Gi", mount_path="/work")])},
+        "pod_template has the volume work, a claim that the Workflow makes",
+    ),
     ({"work_dir": "s3://b/jobs"}, "--work-dir is 's3://b/jobs': give a folder"),
     ({"arguments": "--lr '0.1"}, "it can't be split"),
     ({"script": 'print(f"{{x}}")\n'}, "Argo takes for its own"),
@@ -385,7 +391,7 @@ def test_nodes_pods_are_said_with_heras_own_objects_or_as_a_dict(front: Front) -
         resources=Resources(gpus=1, memory_request="1Gi"),
         volumes=[claim],
         volume_mounts=[{"name": "work", "mountPath": "/data"}],
-        tolerations=[models.Toleration(key="gpu", operator="Exists")],
+        tolerations=models.Toleration(key="gpu", operator="Exists"),
         affinity=models.Affinity(node_affinity=models.NodeAffinity()),
     )
     said = asked(built(front, **ON_CLUSTER, script=Path("train.py"), pod_template=fields))
