@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import html
 import json
 import math
 import os
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastic_launcher.config import UNNAMED, ExitCode, check_work_dir
-from elastic_launcher.events import read_events
+from elastic_launcher.events import EventError, read_events
 from elastic_launcher.options import ConfigError, command_line
 from elastic_launcher.script_file import script_path, write_script
 
@@ -181,6 +182,16 @@ def left_behind(folder: Path) -> Trained:
     )
 
 
+def nothing_left(why: str) -> Trained:
+    """Returns what a step has that was refused before its run had a folder: zeros, and in place of a report the reason.
+
+    Args:
+        why: The reason.
+    """
+    told = f"Nothing was started: {why}\n"
+    return Trained("", dict.fromkeys(METRICS, 0), f"<pre>{html.escape(told, quote=False)}</pre>\n", told)
+
+
 def _new_folder(parent: Path) -> Path:
     """Returns a folder name that is not taken: a task that its runner tries again finds the first one in place."""
     taken = {path.name for path in parent.glob("job*")}
@@ -236,7 +247,9 @@ def _metrics(folder: Path) -> dict[str, float]:
 
         try:
             measured = measure(list(read_events(folder / "events.jsonl"))).to_dict()
-        except OSError:  # nothing was started
+        except (OSError, EventError) as error:
+            if isinstance(error, EventError):  # otherwise nothing was started
+                say(f"the run's numbers are not known, and given as 0: {error}")
             measured = {"logged": {}, **dict.fromkeys(METRICS, 0)}
     logged = {name: value for name, value in measured["logged"].items() if _finite(value)}
     return {**logged, **{key: measured[key] for key in METRICS}}

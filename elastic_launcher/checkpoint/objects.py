@@ -52,6 +52,10 @@ class ObjectStore:
         """Removes an object."""
         obstore.delete(self._store, path)
 
+    def rm(self, path: str, *, recursive: bool) -> None:
+        """Removes an object; with ``recursive`` all that is in a folder and below, or an object of just that name."""
+        obstore.delete(self._store, (self.find(path) if recursive else []) or [path])
+
     def find(self, folder: str) -> list[str]:
         """Returns the paths of all objects in a folder and below."""
         return [entry["path"] for entries in obstore.list(self._store, folder or None) for entry in entries]

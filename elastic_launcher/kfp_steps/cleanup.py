@@ -13,7 +13,7 @@ from typing import Any
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL, RUN_LABEL
-from elastic_launcher.kfp_steps.own_pod import own_pod, run_of
+from elastic_launcher.kfp_steps.own_pod import is_step, own_pod, run_of
 from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError, insist, items_of
 from elastic_launcher.kube.login import Login, log_in
 from elastic_launcher.options import ConfigError
@@ -25,7 +25,7 @@ ALIVE = ("Pending", "Running")
 
 
 def cleanup_step(run_id: str, wait_seconds: float, clock: Callable[[], float] = time.monotonic) -> int:
-    """Deletes the run's Jobs; returns how many.
+    """Deletes the run's Jobs; returns how many. Where no backend runs the step, there are none.
 
     Args:
         run_id: The run; "" for that of the step's own pod.
@@ -35,6 +35,9 @@ def cleanup_step(run_id: str, wait_seconds: float, clock: Callable[[], float] = 
     Raises:
         StepFailed: If it is not known which run, or the cluster refuses.
     """
+    if not run_id and not is_step():  # kfp.local, where a run's nodes are processes that end with their launcher
+        say("this run is not in a cluster: there are no nodes to end")
+        return 0
     try:
         login = log_in()
         run = run_id or run_of(own_pod(login))

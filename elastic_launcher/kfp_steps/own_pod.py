@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from elastic_launcher.engines.kubernetes.identity import RUN_LABEL
-from elastic_launcher.engines.kubernetes.settle import find_own_pod, own_pod_name
+from elastic_launcher.engines.kubernetes.settle import STEP_VARIABLE, find_own_pod, own_pod_name
 from elastic_launcher.engines.kubernetes.template import live_container
 from elastic_launcher.kube.api import Api, ApiError, insist
 from elastic_launcher.kube.login import Login, log_in
 from elastic_launcher.options import ConfigError
 
 Pod = Mapping[str, Any]
+
+
+def is_step(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a backend runs this process as a step: that tells each its pod's name, and ``kfp.local`` has no pods."""
+    return STEP_VARIABLE in environment
 
 
 def own_pod(login: Login | None = None) -> Pod:

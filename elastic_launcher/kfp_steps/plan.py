@@ -38,14 +38,15 @@ def plan_step(
         job = _job(given)
         demand = _demand(given, job)
         until = clock() + job.wait_for_quota
-        while True:
-            nodes, why = _look(given, demand)
-            say(why)
-            if nodes:
-                return nodes, str(nodes * demand.nproc_per_node), why
+        nodes, why = _first_look(given, demand)
+        say(why)
+        while not nodes:
             if clock() >= until:
                 raise SystemExit(int(ExitCode.NO_QUOTA))
             sleep(min(LOOK_SECONDS, max(0.0, until - clock())))
+            nodes, why = _next_look(given, demand)
+            say(why)
+        return nodes, str(nodes * demand.nproc_per_node), why
     except (ConfigError, HintError) as error:
         raise StepFailed(f"{error} (exit code {int(ExitCode.BAD_USAGE)})", ExitCode.BAD_USAGE) from error
 
@@ -65,17 +66,38 @@ def _demand(given: Mapping[str, Any], job: JobConfig) -> Demand:
     return Demand(match, job.min_nodes, job.max_nodes, job.nproc_per_node, job.global_batch_size, job.share)
 
 
-def _look(given: Mapping[str, Any], demand: Demand) -> tuple[int, str]:
-    """Returns how many nodes there may be now, and why."""
+def _first_look(given: Mapping[str, Any], demand: Demand) -> tuple[int, str]:
+    """Returns how many nodes there may be, and why; 0 only where a document says so."""
     if not given["hints"]:
         return demand.most_nodes, f"no hints were given: {demand.most_nodes} nodes, the most asked for"
-    place = hint_place(given["hints"])
     try:
-        found = place.read()
+        return _look(given, demand)
     except OSError as error:
         if given["require_hints"]:
             raise ConfigError(f"hints: {error}; require_hints asks for them") from error
         return demand.min_nodes, f"hints: {error}; {demand.min_nodes} nodes, the fewest asked for"
+
+
+def _next_look(given: Mapping[str, Any], demand: Demand) -> tuple[int, str]:
+    """Returns the same while quota is waited for: what can't be read leaves the last document in force."""
+    try:
+        return _look(given, demand)
+    except OSError as error:
+        why = f"hints: {error}"
+    except HintError as error:
+        why = str(error)
+    return 0, f"{why}; the last good document stays in force"
+
+
+def _look(given: Mapping[str, Any], demand: Demand) -> tuple[int, str]:
+    """Returns how many nodes the hints give now, and why.
+
+    Raises:
+        HintError: If they can't be used.
+        OSError: If they can't be read.
+    """
+    place = hint_place(given["hints"])
+    found = place.read()
     try:
         resolution = resolve(parse(found), demand, now=time.time(), starting=True)
     except HintError as error:

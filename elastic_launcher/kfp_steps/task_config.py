@@ -96,12 +96,21 @@ def gpus_of(resources: Mapping[str, Any] | None, given: str) -> tuple[str, int |
     return asked[0], int(count)
 
 
-def mounts_of(template: Mapping[str, Any]) -> Sequence[str]:
-    """Returns where a node sees volumes that others see as well."""
+def mounts_of(task: TaskConfig, template: Mapping[str, Any]) -> Sequence[str]:
+    """Returns where a node sees volumes that the step and the other nodes see as well.
+
+    Those that the pod template alone names are the nodes'; the task's are the step's own pod's too.
+
+    Args:
+        task: What the author set on the task.
+        template: The nodes' pod template, made of both.
+    """
     containers = template["spec"].get("containers") or ()
     found = containers[node_container(template)] if containers else {}
-    own = {one["name"] for one in template["spec"].get("volumes") or () if any(kind in one for kind in _OWN)}
-    return [one["mountPath"] for one in found.get("volumeMounts") or () if one["name"] not in own]
+    common = [one for one in template["spec"].get("volumes") or () if one in (task.volumes or ())]
+    seen = {one["name"] for one in common if not any(kind in one for kind in _OWN)}
+    mounts = [one for one in found.get("volumeMounts") or () if one in (task.volume_mounts or ())]
+    return [one["mountPath"] for one in mounts if one["name"] in seen]
 
 
 def _add(template: Document, task: Mapping[str, Any]) -> None:

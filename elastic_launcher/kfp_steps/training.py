@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import json
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,9 +19,9 @@ from elastic_launcher.engines.kubernetes.template import node_container
 from elastic_launcher.engines.machine import gpus
 from elastic_launcher.kfp_steps.release import CHOICES as RELEASES
 from elastic_launcher.kfp_steps.release import ended_by_shrink
-from elastic_launcher.kfp_steps.travel import FIX, Meeting, fetch, model_place, read_beside, send
+from elastic_launcher.kfp_steps.travel import FIX, Meeting, fetch, model_place, read_beside, remove, send
 from elastic_launcher.options import OPTIONS, ConfigError
-from elastic_launcher.step import Companion, StepFailed, Trained, left_behind, say, train, what_to_run
+from elastic_launcher.step import Companion, StepFailed, Trained, left_behind, nothing_left, say, train, what_to_run
 
 FAILURES = ("raise", "report")
 """What ``on_failure`` may be: red at once, or green with a report that ``elastic_verdict`` turns red."""
@@ -78,13 +77,13 @@ def train_step(given: Mapping[str, Any]) -> Outputs:
                     raise ConfigError(f"report_uri: {error}") from error
             run = _distributed(given) if "task_config" in given else _in_pod(given)
             done = _train(given, run, release)
-            _take_model(given, run)
+            _take_model(given, run, Path(done.work_dir))
         code, reason = int(ExitCode.DONE), "done"
     except StepFailed as failed:
         if given["on_failure"] != "report":
             _end(failed)
         say(str(failed))
-        done = left_behind(failed.folder or Path(given["work_dir"] or "nowhere"))
+        done = left_behind(failed.folder) if failed.folder else nothing_left(str(failed))
         code, reason = failed.exit_code, str(failed)
     _write(given, done)
     return (*_scalars(done), code, reason)
@@ -154,17 +153,20 @@ def _distributed(given: Mapping[str, Any]) -> _Run:
     checkpoints = given["checkpoint_dir"] or (f"{folder}/checkpoints" if folder else "")
     # what both must see is where checkpoints go, if nothing else is said
     common = folder or (f"{checkpoints.rstrip('/')}/jobs/{job}" if checkpoints else "")
-    meeting = Meeting(mounts_of(template), common)
+    meeting = Meeting(mounts_of(task, template), common, is_asked=bool(folder))
     options |= {"pod_template": json.dumps(template), "checkpoint_dir": checkpoints}
     if not checkpoints:
         raise ConfigError(f"nodes need a place that they all see for checkpoints: {FIX}")
     _check(given, options)  # before anything is copied
-    output = model_place(given["model"], meeting)
-    options["data"] = send(given["data"], meeting) if given.get("data") else None
-    data = str(options["data"] or "")
-    copy = data if data.startswith(f"{common}/") and not is_url(data) else ""
+    with _errors_as(f"model: no place can be made for it at {common}"):
+        output = model_place(given["model"], meeting)
+    options["data"] = None
+    if given.get("data"):
+        with _errors_as(f"data: {given['data'].path} can't be copied to {meeting.data}"):
+            options["data"] = send(given["data"], meeting)
+    copy = meeting.data if options["data"] == meeting.data else ""
     # an attempt that finds the events of the one before takes its nodes over; the launcher finds those under a URL
-    work_dir = given["work_dir"] or (f"{SCRATCH}/{job}" if is_url(common) else f"{common}/job")
+    work_dir = given["work_dir"] or (f"{common}/job" if meeting.holds(common) else f"{SCRATCH}/{job}")
     return _Run(options, output, work_dir, copy)
 
 
@@ -204,37 +206,36 @@ def _train(given: Mapping[str, Any], run: _Run, release: str) -> Trained:
     )
 
 
-def _take_model(given: Mapping[str, Any], run: _Run) -> None:
+def _take_model(given: Mapping[str, Any], run: _Run, folder: Path) -> None:
     """Brings model and classification where the next step finds them, and says what the model is made with."""
     model = given["model"]
-    fetch(run.output, model)
+    with _errors_as(f"model: {run.output} can't be copied to {model.path}", folder):
+        if not fetch(run.output, model):
+            say("the script left nothing at $ELASTIC_OUTPUT: the model artifact is empty")
     model.framework = "pytorch"
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         model.metadata["framework_version"] = importlib.metadata.version("torch")
     model.metadata["elastic_launcher_version"] = __version__
-    text = read_beside(run.output, CLASSES)
-    if text:
-        _classify(given["classification"], text)
+    _classify(given["classification"], run.output)
     if run.copy:
-        _remove(Path(run.copy))
+        try:
+            remove(run.copy)
+        except OSError as error:
+            say(f"the copy of the data stays at {run.copy}: {error}")
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _classify(classification: Any, text: str) -> None:
+def _classify(classification: Any, output: str) -> None:
     """Fills the step's classification; what is no such thing is told, and costs the training nothing."""
     try:
+        text = read_beside(output, CLASSES)
+        if not text:
+            return
         found = json.loads(text)
         if "matrix" in found:
             classification.log_confusion_matrix([str(one) for one in found["labels"]], found["matrix"])
         for one in found.get("roc", ()):
             classification.log_roc_data_point(one["fpr"], one["tpr"], one["threshold"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         say(f"ELASTIC_OUTPUT{CLASSES} can't be shown ({type(error).__name__}: {error}): {{labels, matrix, roc}}")
 
 
@@ -264,3 +265,18 @@ def _refusals() -> Iterator[None]:
         yield
     except ConfigError as error:
         raise StepFailed(f"{error} (exit code {int(ExitCode.BAD_USAGE)})", ExitCode.BAD_USAGE) from error
+
+
+@contextlib.contextmanager
+def _errors_as(what: str, folder: Path | None = None) -> Iterator[None]:
+    """Tells which artifact can't be brought to its place; another attempt may help.
+
+    Args:
+        what: Which, and where.
+        folder: What the run has left behind; None before there was one.
+    """
+    try:
+        yield
+    except OSError as error:
+        code = ExitCode.LAUNCHER_FAILED
+        raise StepFailed(f"{what}: {error} (exit code {int(code)})", code, folder) from error

@@ -1,8 +1,12 @@
 """How do data and model get from the step to its nodes and back, when those are pods of their own?
 
 A node sees none of the step's files but what lies in a volume that both mount. So an artifact goes by the first of
-these ways that there is: it lies in such a volume already; it is copied to a folder, or under a URL, that both see; or
-nodes read and write it at its own URI, through fsspec. Where there is none, that is said before a pod is made.
+these ways that there is: it lies in such a volume already; it is copied to where the author has said; nodes read and
+write it at its own URI, through fsspec, where they reach a store of that kind anyway; it is copied beside the
+checkpoints. Where there is none, that is said before a pod is made.
+
+The law: a copy of a data set is never written again, for nodes of an earlier attempt may read it. What has its name, or
+under a URL a marker beside it, is whole; and it is the same data, since the folder is one job's own.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import contextlib
 import os
 import posixpath
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,9 +24,11 @@ from elastic_launcher.checkpoint.storage import RemoteFolder, StorageError, is_u
 from elastic_launcher.options import ConfigError
 
 FIX = (
-    "mount a volume claim on the task and give shared_dir in it, give a URL such as s3://bucket/folder as shared_dir, "
-    "or use a pipeline root that fsspec can open"
+    "mount a volume claim on the task and give shared_dir in it, or give a URL such as s3://bucket/folder as shared_dir"
 )
+
+WHOLE = ".whole"
+"""What stands beside a copy under a URL as soon as all of that is there: a store has no renaming."""
 
 
 class Artifact(Protocol):
@@ -39,23 +45,35 @@ class Meeting:
     Attributes:
         mounts: Where nodes have volumes, which the step has as well.
         folder: Folder or URL of this job's own that both see; "" for none.
+        is_asked: Whether the author wants data and model to travel by that; otherwise it lies beside the checkpoints.
     """
 
     mounts: Sequence[str]
     folder: str
+    is_asked: bool = True
+
+    @property
+    def data(self) -> str:
+        """Where a copy of the data set goes."""
+        return posixpath.join(self.folder, "data")
 
     def holds(self, path: str) -> bool:
         """Whether a path of the step lies in one of the nodes' volumes."""
         place = posixpath.normpath(path)
         return any(f"{place}/".startswith(f"{mount.rstrip('/')}/") for mount in map(posixpath.normpath, self.mounts))
 
-    def meets(self) -> bool:
+    def is_common(self) -> bool:
         """Whether the folder is one that both see, as far as can be told from here."""
         return bool(self.folder) and (can_open(self.folder) if is_url(self.folder) else self.holds(self.folder))
 
+    def reaches(self, uri: str) -> bool:
+        """Whether nodes open a URI by themselves: checkpoints go to a store of its kind, and all may go there."""
+        scheme = uri.partition("://")[0]
+        return not self.is_asked and self.folder.startswith(f"{scheme}://") and can_open(uri)
+
 
 def send(data: Artifact, meeting: Meeting) -> str:
-    """Makes a data set visible to all nodes; returns where they find it.
+    """Makes a data set visible to all nodes, if it is not; returns where they find it.
 
     Raises:
         ConfigError: If there is no way.
@@ -63,13 +81,35 @@ def send(data: Artifact, meeting: Meeting) -> str:
     """
     if meeting.holds(data.path):
         return data.path
-    if meeting.meets():
-        place = posixpath.join(meeting.folder, "data")
-        _upload(Path(data.path), place) if is_url(place) else _copy(Path(data.path), Path(place))
-        return place
-    if can_open(data.uri):
+    if meeting.reaches(data.uri):
         return data.uri
-    raise ConfigError(f"data: nodes have no way to {data.uri or data.path}: {FIX}")
+    if not meeting.is_common():
+        raise ConfigError(f"data: nodes have no way to {data.uri or data.path}: {FIX}")
+    if is_url(meeting.data):
+        if not read_beside(meeting.data, WHOLE):
+            _upload(Path(data.path), meeting.data)
+    elif not Path(meeting.data).exists():
+        draft = _copy(Path(data.path), Path(meeting.data))
+        _put_on_disk(draft)
+        os.rename(draft, meeting.data)
+    return meeting.data
+
+
+def remove(copy: str) -> None:
+    """Removes the copy of a data set, of which an end in between leaves nothing that is taken for one.
+
+    Raises:
+        OSError: If it can't be removed.
+    """
+    if is_url(copy):
+        with _opened(copy) as (storage, top):
+            storage.rm_file(top + WHOLE)
+            storage.rm(top, recursive=True)
+        return
+    draft = _draft(Path(copy))
+    _clear(draft)
+    os.rename(copy, draft)
+    _clear(draft)
 
 
 def model_place(model: Artifact, meeting: Meeting) -> str:
@@ -77,30 +117,37 @@ def model_place(model: Artifact, meeting: Meeting) -> str:
 
     Raises:
         ConfigError: If there is no way from there to the next step.
+        OSError: If the folder for it can't be made.
     """
     if meeting.holds(model.path):
         return model.path
-    if meeting.meets():
-        if not is_url(meeting.folder):
-            Path(meeting.folder).mkdir(parents=True, exist_ok=True)
-        return posixpath.join(meeting.folder, "model")
-    if can_open(model.uri):
+    if meeting.reaches(model.uri):
         return model.uri
-    raise ConfigError(f"model: nodes have no way to {model.uri or model.path}: {FIX}")
+    if not meeting.is_common():
+        raise ConfigError(f"model: nodes have no way to {model.uri or model.path}: {FIX}")
+    if not is_url(meeting.folder):
+        Path(meeting.folder).mkdir(parents=True, exist_ok=True)
+    return posixpath.join(meeting.folder, "model")
 
 
-def fetch(place: str, model: Artifact) -> None:
-    """Brings what the nodes have left to where the step's artifact is, if it is not there; nothing where none was left.
+def fetch(place: str, model: Artifact) -> bool:
+    """Brings what the nodes have left to where the step's artifact is, in the place of what an earlier attempt brought.
+
+    Returns:
+        Whether they have left anything; an empty folder is nothing.
 
     Raises:
         OSError: If it is there and can't be copied.
     """
     if place in (model.path, model.uri):
-        return
+        return _is_left(place)
     if is_url(place):
         _download(place, Path(model.path))
     elif Path(place).exists():
-        _copy(Path(place), Path(model.path))
+        _put(_copy(Path(place), Path(model.path)), Path(model.path))
+    else:
+        return False
+    return _is_left(model.path)
 
 
 def read_beside(place: str, suffix: str) -> str:
@@ -112,11 +159,9 @@ def read_beside(place: str, suffix: str) -> str:
     if not is_url(place):
         path = Path(place + suffix)
         return path.read_text(encoding="utf-8") if path.is_file() else ""
-    parent, _, name = (place + suffix).rpartition("/")
-    remote = RemoteFolder(parent)
     try:
-        with remote.opened() as storage:
-            return bytes(storage.cat_file(posixpath.join(remote.root, name))).decode()
+        with _opened(place) as (storage, top):
+            return bytes(storage.cat_file(top + suffix)).decode()
     except FileNotFoundError:
         return ""
 
@@ -132,49 +177,94 @@ def can_open(url: str) -> bool:
     return False
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copies a file or a folder; one that an earlier attempt has left is replaced."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.is_dir():
-        shutil.rmtree(target)
-    if source.is_dir():
-        shutil.copytree(source, target)
-    else:
-        shutil.copyfile(source, target)
-
-
-def _upload(source: Path, url: str) -> None:
+@contextlib.contextmanager
+def _opened(url: str) -> Iterator[tuple[Any, str]]:
+    """Gives a storage and the path in it to a block, and turns its errors into OSError."""
     parent, _, name = url.rpartition("/")
     remote = RemoteFolder(parent)
     with remote.opened() as storage:
+        storage.invalidate_cache()  # others write there
+        yield storage, posixpath.join(remote.root, name)
+
+
+def _is_left(place: str) -> bool:
+    """Whether something is at a place; under a URL that can't be listed, it is believed."""
+    if not is_url(place):
+        path = Path(place)
+        return path.is_file() or (path.is_dir() and any(path.iterdir()))
+    with contextlib.suppress(OSError, StorageError), _opened(place) as (storage, top):
+        # a store's listing of a name has no object of just that name
+        return any(path == top or path.startswith(f"{top}/") for path in storage.find(posixpath.dirname(top)))
+    return True
+
+
+def _copy(source: Path, target: Path) -> Path:
+    """Copies a file or a folder to a draft beside its target; one that an earlier attempt has left is replaced."""
+    draft = _draft(target)
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    _clear(draft)
+    if source.is_dir():
+        shutil.copytree(source, draft)
+    else:
+        shutil.copyfile(source, draft)
+    return draft
+
+
+def _draft(target: Path) -> Path:
+    return target.with_name(f".{target.name}.draft")
+
+
+def _clear(path: Path) -> None:
+    """Removes a file or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _put(draft: Path, target: Path) -> None:
+    """Puts a draft in the place of whatever is there."""
+    _clear(target)
+    os.rename(draft, target)
+
+
+def _put_on_disk(draft: Path) -> None:
+    """Has a draft written out: after a loss of power, its name must not stand for less than all of it."""
+    for path in [draft, *draft.rglob("*")]:
+        if path.is_file():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+
+
+def _upload(source: Path, url: str) -> None:
+    with _opened(url) as (storage, top):
+        storage.makedirs(posixpath.dirname(top), exist_ok=True)
         for path in sorted(source.rglob("*")) if source.is_dir() else [source]:
             if path.is_file():
-                inside = posixpath.join(name, path.relative_to(source).as_posix()) if path != source else name
-                target = posixpath.join(remote.root, inside)
+                target = posixpath.join(top, path.relative_to(source).as_posix()) if path != source else top
                 storage.makedirs(posixpath.dirname(target), exist_ok=True)
                 storage.put_file(str(path), target)
+        storage.pipe_file(top + WHOLE, b"all of it is there\n")
 
 
 def _download(url: str, target: Path) -> None:
     """Copies an object, or all that is below its name; nothing where there is neither."""
-    parent, _, name = url.rpartition("/")
-    remote = RemoteFolder(parent)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileNotFoundError), remote.opened() as storage:
-        top = posixpath.join(remote.root, name)
-        below = [path for path in storage.find(top) if path.startswith(f"{top}/")]
-        if not below:  # a store's listing has no object of just that name
-            _get(storage, top, target)
-        for path in below:
-            _get(storage, path, target / posixpath.relpath(path, top))
-
-
-def _get(storage: Any, path: str, target: Path) -> None:
-    """Copies an object, so that a part of one is never taken for it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.draft")
+    draft = _draft(target)
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    _clear(draft)
     try:
-        storage.get_file(path, str(draft))
-        os.replace(draft, target)
+        with _opened(url) as (storage, top):
+            below: list[str] = []
+            with contextlib.suppress(FileNotFoundError):
+                below = [path for path in storage.find(top) if path.startswith(f"{top}/")]
+                if not below:  # a store's listing has no object of just that name
+                    storage.get_file(top, str(draft))
+                    _put(draft, target)
+            for path in below:
+                part = draft / posixpath.relpath(path, top)
+                part.parent.mkdir(parents=True, exist_ok=True)
+                storage.get_file(path, str(part))
+            if below:
+                _put(draft, target)
     finally:
-        draft.unlink(missing_ok=True)
+        _clear(draft)

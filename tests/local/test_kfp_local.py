@@ -4,9 +4,9 @@ import math
 from pathlib import Path
 
 import pytest
-from kfp import local
+from kfp import dsl, local
 
-from elastic_launcher.kfp import elastic_train
+from elastic_launcher.kfp import elastic_cleanup, elastic_train, elastic_train_distributed
 from tests.local.line import SCRIPT
 
 
@@ -53,3 +53,18 @@ def test_bad_parameters_make_a_red_step_that_names_them(capfd: pytest.CaptureFix
     with pytest.raises(RuntimeError):
         elastic_train(script=SCRIPT, min_nodes=3, max_nodes=2)
     assert "--nodes is '3:2'" in capfd.readouterr().out
+
+
+def test_a_pipeline_that_cleans_up_is_green_on_a_laptop_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kubeconfig").write_text("of some cluster")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+
+    @dsl.pipeline(name="p")
+    def pipeline(script: str):  # type: ignore[no-untyped-def]
+        with dsl.ExitHandler(elastic_cleanup()):
+            elastic_train_distributed(script=script, engine="local", global_batch_size=8, max_batch_per_gpu=4)
+
+    pipeline(script=SCRIPT.replace("FAILS", "pass"))
+    assert "there are no nodes to end" in capfd.readouterr().out

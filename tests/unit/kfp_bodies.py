@@ -1,4 +1,4 @@
-"""What a component's body is handed inside a step: parameters with their defaults, artifacts in a folder, a pod."""
+"""What a component's body is handed inside a step: parameters, artifacts, a pod; and a step whose run is replaced."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from kfp import dsl
 
 from elastic_launcher import kfp as front
+from elastic_launcher.config import JobConfig
+from elastic_launcher.kfp_steps import own_pod, training
+from elastic_launcher.step import StepFailed, Trained
 
 ARTIFACTS = {
     "model": dsl.Model,
@@ -20,6 +24,8 @@ ARTIFACTS = {
 NOTHING: dict[str, Any] = dict.fromkeys(
     ("affinity", "tolerations", "node_selector", "env", "volumes", "volume_mounts", "resources")
 )
+NUMBERS = {"world_size_final": 2, "resizes_total": 3, "goodput": 0.9, "samples_per_second": 55.5, "steps": 120}
+"""What a run of a :class:`Step` has measured."""
 
 
 def given(name: str, folder: Path, **parameters: Any) -> dict[str, Any]:
@@ -44,6 +50,15 @@ def task(**fields: Any) -> Any:
     return SimpleNamespace(**{**NOTHING, **fields})
 
 
+def claim(folder: Path) -> dict[str, Any]:
+    """Returns the fields of a task with a claim mounted at a folder, which is made."""
+    folder.mkdir()
+    return {
+        "volumes": [{"name": "work", "persistentVolumeClaim": {"claimName": "work"}}],
+        "volume_mounts": [{"name": "work", "mountPath": str(folder)}],
+    }
+
+
 def pod(node_name: str = "p(0).root(0).train(0).executor(0)", image: str = "ml/train:1", run: str = "run-1") -> Any:
     """Returns the pod of a step, as the backend makes it."""
     owner = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "p", "uid": "wf-1", "controller": True}
@@ -60,3 +75,48 @@ def pod(node_name: str = "p(0).root(0).train(0).executor(0)", image: str = "ml/t
         },
         "spec": {"containers": [{"name": "wait", "image": "argoexec"}, {"name": "main", "image": image}]},
     }
+
+
+class Step:
+    """A step whose run only notes what it was asked, and leaves a model where it was told.
+
+    Attributes:
+        asked: What the run was asked.
+        fails: How it ends, if not well.
+        left: The run's folder.
+        writes: What the script leaves beside its model, by suffix.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.asked: dict[str, Any] = {}
+        self.fails: StepFailed | None = None
+        self.left = Path("/jobs/1")
+        self.writes = {"": "weights"}
+        self.pod = pod()
+        monkeypatch.setattr(training, "train", self._train)
+        monkeypatch.setattr(own_pod, "own_pod", lambda: self.pod)
+        monkeypatch.setattr(training, "gpus", lambda: ["0", "1", "2"])
+
+    def _train(self, **asked: Any) -> Trained:
+        self.asked = asked
+        if self.fails is not None:
+            raise self.fails
+        for suffix, text in self.writes.items():
+            Path(asked["options"]["output"] + suffix).write_text(text)
+        return Trained(str(self.left), dict(NUMBERS), "<html>timeline</html>", "# summary")
+
+    def run(self, name: str, **parameters: Any) -> tuple[Any, ...]:
+        self.given = given(name, self.folder, script="train.py", **parameters)
+        return training.train_step(self.given)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.asked["options"])
+
+    @property
+    def config(self) -> JobConfig:
+        """What the launcher makes of the options."""
+        texts = {key: value for key, value in self.options.items() if value not in (None, "", False)}
+        return JobConfig.from_texts(texts, ["train.py"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,6 +91,7 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(cleanup, "LOOK_SECONDS", 0.01)
+    monkeypatch.setenv("KFP_POD_NAME", "p-system-container-impl-1")
     found = Cluster()
     found.jobs = {
         "ours-1": {RUN_LABEL: "run-1", JOB_LABEL: "ours"},
@@ -144,3 +146,17 @@ def test_a_refusal_is_red_with_its_reason(cluster: Cluster, monkeypatch: pytest.
     cluster.status = 409
     with pytest.raises(StepFailed, match="elastic_cleanup: you may not"):
         clean(cluster, monkeypatch)
+
+
+@pytest.mark.parametrize("kubeconfig", ["", "apiVersion: v1"])
+def test_a_run_that_is_not_in_a_cluster_has_no_nodes_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kubeconfig: str
+) -> None:
+    monkeypatch.delenv("KFP_POD_NAME", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    if kubeconfig:
+        (tmp_path / "config").write_text(kubeconfig)
+    assert cleanup_step("", 0.0) == 0
+    assert "no nodes to end" in capsys.readouterr().out
+    with pytest.raises(StepFailed, match="elastic_cleanup: "):
+        cleanup_step("run-1", 0.0)

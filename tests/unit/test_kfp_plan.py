@@ -93,6 +93,43 @@ def test_quota_is_waited_for(hints: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "broken", [None, "{", '{"apiVersion": "elastic-hints/v1", "hints": [{"gpus": {"allowed": -2}}]}']
+)
+def test_an_update_that_can_not_be_read_keeps_the_last_document_while_quota_is_waited_for(
+    hints: Path, broken: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 1:
+            hints.unlink() if broken is None else hints.write_text(broken)
+        elif len(slept) == 3:
+            hints.write_text(documents.text(documents.hint(4, match={"job": "b"})))
+
+    wanted = given(hints=str(hints), name="b", min_nodes=3, max_nodes=8, wait_for_quota=60, require_hints=True)
+    assert plan_step(wanted, lambda: sum(slept), sleep)[0] == 4
+    assert len(slept) == 3
+    told = [line for line in capsys.readouterr().out.splitlines() if "the last good document stays in force" in line]
+    assert len(told) == 2
+    assert all("hints: " in line and "hints.json" in line for line in told)
+
+
+def test_hints_that_vanish_while_quota_is_waited_for_give_none(hints: Path) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        hints.unlink(missing_ok=True)
+
+    with pytest.raises(SystemExit) as ended:
+        plan_step(
+            given(hints=str(hints), name="b", min_nodes=3, max_nodes=8, wait_for_quota=8), lambda: sum(slept), sleep
+        )
+    assert ended.value.code == 76
+
+
+@pytest.mark.parametrize(
     ("parameters", "told"),
     [
         ({"min_nodes": 3, "max_nodes": 2}, "--nodes is '3:2'"),

@@ -113,7 +113,22 @@ def test_gpus_that_can_not_be_are_refused(limits: dict[str, str], given: str, to
         gpus_of({"limits": limits}, given)
 
 
-def test_mounts_are_those_that_others_see() -> None:
+def test_mounts_are_those_that_the_step_and_others_see() -> None:
     own = {"volumes": [{"name": "own", "emptyDir": {}}], "volume_mounts": [{"name": "own", "mountPath": "/tmp/x"}]}
-    assert mounts_of(nodes_template(task(**SEEN), "")) == ["/data"]
-    assert mounts_of(nodes_template(task(**own), "")) == []
+    assert mounts_of(task(**SEEN), nodes_template(task(**SEEN), "")) == ["/data"]
+    assert mounts_of(task(**own), nodes_template(task(**own), "")) == []
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        {"volumes": SEEN["volumes"], "mounts": SEEN["volume_mounts"], "task": {}},
+        {"volumes": [{"name": "lab-pvc", "nfs": {}}], "mounts": [], "task": SEEN},
+        {"volumes": [{"name": "x", "nfs": {}}], "mounts": [{"name": "x", "mountPath": "/data"}], "task": SEEN},
+    ],
+)
+def test_what_the_template_alone_mounts_is_not_the_steps(theirs: dict[str, Any]) -> None:
+    container = {"name": "node", "volumeMounts": theirs["mounts"]}
+    template = json.dumps({"spec": {"volumes": theirs["volumes"], "containers": [container]}})
+    said = task(**theirs["task"])
+    assert mounts_of(said, nodes_template(said, template)) == []

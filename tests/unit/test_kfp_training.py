@@ -1,4 +1,4 @@
-"""The body of both training components, the run itself replaced: what it asks for, and what it makes of the end."""
+"""The body of both training components, the run itself replaced: what it asks for, and what it hands on."""
 
 from __future__ import annotations
 
@@ -18,74 +18,23 @@ from elastic_launcher.engines.kubernetes.identity import Names, job_id_of, owner
 from elastic_launcher.engines.kubernetes.job import node_job
 from elastic_launcher.engines.kubernetes.plan import given_template, make_plan
 from elastic_launcher.engines.kubernetes.settle import Site
-from elastic_launcher.kfp_steps import own_pod, training
+from elastic_launcher.kfp_steps import training
 from elastic_launcher.kfp_steps.release import ended_by_shrink
 from elastic_launcher.options import command_line
 from elastic_launcher.step import StepFailed, Trained
+from tests.object_store import object_store
 from tests.unit import kfp_bodies as bodies
-
-NUMBERS = {"world_size_final": 2, "resizes_total": 3, "goodput": 0.9, "samples_per_second": 55.5, "steps": 120}
-CLAIM = {
-    "volumes": [{"name": "work", "persistentVolumeClaim": {"claimName": "work"}}],
-    "volume_mounts": [{"name": "work", "mountPath": "{work}"}],
-}
-RED = StepFailed("the training script failed (exit code 1). Its last lines:\nArithmeticError: no\n", 1)
-
-
-class Step:
-    """A step whose run only notes what it was asked, and leaves a model where it was told.
-
-    Attributes:
-        asked: What the run was asked.
-        fails: How it ends, if not well.
-        writes: What the script leaves beside its model, by suffix.
-    """
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
-        self.asked: dict[str, Any] = {}
-        self.fails: StepFailed | None = None
-        self.writes = {"": "weights"}
-        self.pod = bodies.pod()
-        monkeypatch.setattr(training, "train", self._train)
-        monkeypatch.setattr(own_pod, "own_pod", lambda: self.pod)
-        monkeypatch.setattr(training, "gpus", lambda: ["0", "1", "2"])
-
-    def _train(self, **asked: Any) -> Trained:
-        self.asked = asked
-        if self.fails is not None:
-            raise self.fails
-        for suffix, text in self.writes.items():
-            Path(asked["options"]["output"] + suffix).write_text(text)
-        return Trained("/jobs/1", dict(NUMBERS), "<html>timeline</html>", "# summary")
-
-    def run(self, name: str, **parameters: Any) -> tuple[Any, ...]:
-        self.given = bodies.given(name, self.folder, script="train.py", **parameters)
-        return training.train_step(self.given)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.asked["options"])
-
-    @property
-    def config(self) -> JobConfig:
-        """What the launcher makes of the options."""
-        texts = {key: value for key, value in self.options.items() if value not in (None, "", False)}
-        return JobConfig.from_texts(texts, ["train.py"])
+from tests.unit.kfp_bodies import NUMBERS, Step
 
 
 @pytest.fixture
 def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Step:
-    folder = tmp_path / "artifacts"
-    folder.mkdir()
-    return Step(folder, monkeypatch)
+    return Step(tmp_path / "artifacts", monkeypatch)
 
 
 @pytest.fixture
 def claim(tmp_path: Path) -> dict[str, Any]:
-    """A task with a claim mounted, as Kubeflow tells it."""
-    (tmp_path / "work").mkdir()
-    return json.loads(json.dumps(CLAIM).replace("{work}", str(tmp_path / "work")))  # type: ignore[no-any-return]
+    return bodies.claim(tmp_path / "work")
 
 
 def test_outputs_are_what_the_run_has_left(step: Step) -> None:
@@ -145,29 +94,6 @@ def test_a_pod_that_keeps_its_gpus_says_so(step: Step, capsys: pytest.CaptureFix
     assert step.asked["beside"] == [ended_by_shrink]
 
 
-def test_a_failure_is_red_at_once(step: Step) -> None:
-    step.fails = RED
-    with pytest.raises(StepFailed, match="ArithmeticError: no"):
-        step.run("elastic_train")
-
-
-@pytest.mark.parametrize("code", [70, 75, 76])
-def test_an_end_that_another_try_may_help_has_the_launchers_exit_code(step: Step, code: int) -> None:
-    step.fails = StepFailed("preempted", code)
-    with pytest.raises(SystemExit) as ended:
-        step.run("elastic_train")
-    assert ended.value.code == code
-
-
-def test_a_failure_that_is_reported_ends_green_with_its_reason(step: Step) -> None:
-    step.fails = RED
-    *_, code, reason = step.run("elastic_train", on_failure="report")
-    assert code == 1
-    assert "ArithmeticError: no" in reason
-    assert set(step.given["metrics"].metadata) == set(NUMBERS)
-    assert "there is no report.html" in Path(step.given["timeline"].path).read_text()
-
-
 @pytest.mark.parametrize(("name", "value"), [("on_failure", "ignore"), ("release", "yes")])
 def test_a_bad_word_is_refused_before_anything_runs(step: Step, name: str, value: str) -> None:
     with pytest.raises(StepFailed, match=f"{name} is '{value}': it must be .*exit code 2") as refused:
@@ -219,6 +145,24 @@ def test_data_and_model_travel_through_a_volume(step: Step, claim: dict[str, Any
     assert Path(seen["output"]).exists(), "another attempt, which finds the job done, gives the model again"
 
 
+def test_a_copy_of_the_data_under_a_url_goes_too(step: Step, tmp_path: Path) -> None:
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits" / "part").write_text("pixels")
+    data = SimpleNamespace(path=f"{tmp_path}/digits", uri="minio://mlpipeline/digits")
+    with object_store(tmp_path / "buckets") as store:
+        copies: list[set[str]] = []
+
+        def note(**asked: Any) -> Trained:
+            copies.append({path.name for path in store.bucket.rglob("data*")})
+            return Trained("/jobs/1", dict(NUMBERS), "", "")
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(training, "train", note)
+            step.run("elastic_train_distributed", shared_dir=store.url, data=data)
+        assert copies == [{"data", "data.whole"}]
+        assert [path for path in store.bucket.rglob("*") if path.is_file()] == []
+
+
 def test_an_artifact_without_a_way_is_refused_before_a_pod_is_made(step: Step) -> None:
     data = SimpleNamespace(path="/minio/digits", uri="minio://mlpipeline/digits")
     with pytest.raises(StepFailed, match="model: nodes have no way to .*mount a volume claim") as refused:
@@ -257,6 +201,24 @@ def test_a_bad_parameter_is_red_with_the_command_lines_message(
     assert refused.value.exit_code == 2
     assert not step.asked
     assert not list((tmp_path / "work").iterdir()), "nothing is copied before that"
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "told"),
+    [
+        ("elastic_train", "resize", "--resize is 'other': it must be in-process or respawn"),
+        ("elastic_train", "rdzv_backend", "--rdzv-backend is 'other': it must be elastic-launcher or c10d"),
+        ("elastic_train_distributed", "engine", "--engine is 'other': it must be local or kubernetes"),
+    ],
+)
+def test_a_word_that_is_no_choice_is_red_with_the_command_lines_message(
+    step: Step, name: str, key: str, told: str
+) -> None:
+    with pytest.raises(StepFailed) as refused:
+        step.run(name, **{key: "other"})
+    assert told in str(refused.value)
+    assert refused.value.exit_code == 2
+    assert not step.asked
 
 
 @pytest.mark.parametrize("url", ["foo://bucket/report", "memory://report", "s3://"])
