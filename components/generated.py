@@ -1,6 +1,7 @@
 """What is made of code and committed beside it: a component's YAML, and what its README, or a pipeline's, repeats.
 
-``python -m components.generated`` writes all of them anew; what follows the mark in a README is written by hand.
+``python -m components.generated`` writes all of them anew; what follows the mark in a README is written by hand. What
+stands before it is, to the letter, what the generator of kubeflow/pipelines-components writes: that is checked there.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import ast
 import importlib
 import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import yaml
-from docstring_parser import Docstring, parse
+from docstring_parser import parse
 from kfp.compiler import Compiler
 
 from elastic_launcher.kfp import COMPONENTS
@@ -27,6 +29,9 @@ CACHED = "cachingOptions:\n          enableCache: true\n"
 UNCACHED = "cachingOptions: {}\n"
 """As the compiler writes it of a task with caching off."""
 MARK = "<!-- custom-content -->"
+STABILITY = "> ⚠️ **Stability: {}** — This asset is not yet stable and may change."
+INPUTS = "| Parameter | Type | Default | Description |\n|-----------|------|---------|-------------|\n"
+OUTPUTS = "| Name | Type | Description |\n|------|------|-------------|\n"
 
 
 def component(name: str) -> Any:
@@ -46,26 +51,39 @@ def write_yaml(name: str, path: Path) -> None:
     path.write_text(path.read_text().replace(CACHED, UNCACHED))
 
 
-def readme(name: str, custom: str) -> str:
+def readme(name: str, custom: str = "") -> str:
     """Returns the README of a component or a pipeline.
 
     Args:
         name: Which.
         custom: What is written by hand, from the mark on.
     """
-    function = _function(name)
+    folder, function = folder_of(name), _function(name)
     told = parse(ast.get_docstring(function) or "")
-    metadata = yaml.safe_load((folder_of(name) / "metadata.yaml").read_text())
-    kind = "pipeline" if name in NAMES else "component"
-    parts = [
-        f"# {name.replace('_', ' ').title()}",
-        f"> **Stability: {metadata['stability']}** — this {kind} is not yet stable and may change.",
-        "## Overview",
-        _paragraphs(told),
-        *_tables(name, function, told),
-        _metadata(name, metadata),
-    ]
-    return "\n\n".join(parts) + "\n\n" + custom
+    metadata = yaml.safe_load((folder / "metadata.yaml").read_text())
+    owners = yaml.safe_load((folder / "OWNERS").read_text())
+    parts = [f"# {_title(metadata['name'])} ✨"]
+    if metadata["stability"] != "stable":
+        parts.append(STABILITY.format(metadata["stability"]))
+    parts += ["## Overview 🧾", _overview(name)]
+    said = {one.arg_name: one.description for one in told.params}
+    if inputs := [_input(one, default, said.get(one.arg) or "") for one, default in _parameters(function)]:
+        parts += ["## Inputs 📥", INPUTS + "\n".join(inputs)]
+    if function.returns:
+        returned = (told.returns and told.returns.description) or ""
+        parts += ["## Outputs 📤", f"{OUTPUTS}| Output | `{ast.unparse(function.returns)}` | {returned} |"]
+    if (examples := folder / "example_pipelines.py").exists():
+        parts += ["## Usage Examples 🧪", f"```python\n{examples.read_text()}\n```"]
+    rows = [f"- **{_title(key)}**:{_listed(value)}" for key, value in {**metadata, "owners": owners}.items()]
+    parts += ["## Metadata 🗂️", "\n".join(rows)]
+    return "\n\n".join(parts) + "\n" + (f"\n\n{custom}" if custom else "")
+
+
+def index() -> str:
+    """Returns the README of the components' folder, which lists them."""
+    rows = [f"- [{_title(name)}](./{name}/README.md): {_overview(name).splitlines()[0]}" for name in sorted(COMPONENTS)]
+    told = "This directory contains components in the **Training** category:"
+    return "\n\n".join(["# Training Components", told, "\n".join(rows)]) + "\n"
 
 
 def _function(name: str) -> ast.FunctionDef:
@@ -73,84 +91,64 @@ def _function(name: str) -> ast.FunctionDef:
     return next(one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == name)
 
 
-def _paragraphs(told: Docstring) -> str:
-    long = [" ".join(part.split()) for part in (told.long_description or "").split("\n\n")]
-    return "\n\n".join(part for part in (told.short_description, *long) if part)
+def _title(key: str) -> str:
+    return re.sub("(?<=[a-z])(?=[A-Z])|_", " ", key).title()
 
 
-def _tables(name: str, function: ast.FunctionDef, told: Docstring) -> list[str]:
-    spec = component(name).component_spec
-    said = {one.arg_name: " ".join((one.description or "").split()) for one in told.params}
-    kinds = {one.arg: ast.unparse(one.annotation).replace("|", "\\|") for one in function.args.args if one.annotation}
-    inputs = []
-    for key, given in (spec.inputs or {}).items():
-        if kinds[key] == "dsl.TaskConfig":
-            continue  # nobody gives it
-        default = f"`{_shown(given.default)}`" if given.optional else "required"
-        inputs.append(f"| `{key}` | `{kinds[key]}` | {default} | {said[key]} |")
-    head = "| Parameter | Type | Default | Description |\n|-----------|------|---------|-------------|\n"
-    found = ["## Inputs", head + "\n".join(inputs)]
-    outputs = [f"| `{key}` | `{_artifact(kinds[key])}` | {said[key]} |" for key in spec.outputs or {} if key in kinds]
-    returned = " ".join(((told.returns and told.returns.description) or "").split("\n"))
-    scalars = _scalars(function, returned)
-    if outputs or scalars:
-        head = "| Name | Type | Description |\n|------|------|-------------|\n"
-        found += ["## Outputs", head + "\n".join([*outputs, *scalars])]
-    return found
+def _overview(name: str) -> str:
+    """Returns a docstring's text without its sections, each paragraph filled anew."""
+    told = parse(ast.get_docstring(_function(name)) or "")
+    paragraphs = [told.short_description or "", *(told.long_description or "").split("\n\n")]
+    return "\n\n".join(_filled(one) for one in paragraphs if one)
 
 
-def _artifact(kind: str) -> str:
-    return kind.removeprefix("Output[").removesuffix("]")
+def _filled(paragraph: str) -> str:
+    words = " ".join(paragraph.split())
+    return textwrap.fill(words, 120, break_long_words=False, break_on_hyphens=False)
 
 
-def _scalars(function: ast.FunctionDef, returned: str) -> list[str]:
-    """Returns the rows of a component's return values."""
-    match function.returns:
-        case None:
-            return []
-        case ast.Call(args=[_, ast.List(elts=pairs)]):
-            text = ast.get_docstring(function) or ""
-            after = text.partition("Returns:\n")[2]
-            said = dict(re.findall(r"^\s+(\w+): (.*)$", after, re.MULTILINE))
-            fields = [(one.elts[0].value, ast.unparse(one.elts[1])) for one in pairs]  # type: ignore[attr-defined]
-            return [f"| `{key}` | `{kind}` | {said[key]} |" for key, kind in fields]
+def _parameters(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.expr | None]]:
+    """Returns all parameters, artifacts to write among them, each with its default."""
+    given = function.args
+    required = [None] * (len(given.args) - len(given.defaults))
+    return list(zip([*given.args, *given.kwonlyargs], [*required, *given.defaults, *given.kw_defaults], strict=True))
+
+
+def _input(parameter: ast.arg, default: ast.expr | None, said: str) -> str:
+    kind = ast.unparse(parameter.annotation) if parameter.annotation else "Any"
+    match default:
+        case None:  # one that must be given looks like one that may be None
+            shown = "None"
+        case ast.Constant(value=value):
+            shown = '""' if value == "" else str(value)
         case other:
-            return [f"| `Output` | `{ast.unparse(other)}` | {returned.strip()} |"]
+            shown = ast.unparse(other)
+    return f"| `{parameter.arg}` | `{kind}` | `{shown}` | {said} |"
 
 
-def _shown(value: Any) -> str:
-    return '""' if value == "" else str(value)
+def _listed(value: Any, depth: int = 1) -> str:
+    """Returns what follows a key's colon: a text, or rows of a list one level further in."""
+    match value:
+        case dict():
+            rows = [f"{_title(key)}:{_listed(one, depth + 1)}" for key, one in value.items()]
+        case list():
+            rows = [_pairs(one) if isinstance(one, dict) else str(one) for one in value]
+        case _:
+            return f" {value}"
+    return "".join(f"\n{'  ' * depth}- {row}" for row in rows)
 
 
-def _metadata(name: str, metadata: dict[str, Any]) -> str:
-    owners = yaml.safe_load((folder_of(name) / "OWNERS").read_text())
-    kubeflow = metadata["dependencies"]["kubeflow"]
-    lines = [
-        "## Metadata\n",
-        f"- **Name**: {metadata['name']}",
-        f"- **Stability**: {metadata['stability']}",
-        "- **Dependencies**:",
-        "  - Kubeflow:",
-        *(f"    - Name: {one['name']}, Version: {one['version']}" for one in kubeflow),
-        "- **Tags**:",
-        *(f"  - {tag}" for tag in metadata["tags"]),
-        f"- **Last Verified**: {metadata['lastVerified']}",
-        "- **Owners**:",
-        "  - Approvers:",
-        *(f"    - {one}" for one in owners["approvers"]),
-        "  - Reviewers:",
-        *(f"    - {one}" for one in owners["reviewers"]),
-    ]
-    return "\n".join(lines)
+def _pairs(entry: dict[str, Any]) -> str:
+    return ", ".join(f"{_title(key)}: {value}" for key, value in entry.items())
 
 
 def custom_of(text: str) -> str:
-    """Returns the part of a README that is written by hand; the mark alone where there is none."""
-    return MARK + text.partition(MARK)[2] if MARK in text else f"{MARK}\n"
+    """Returns the part of a README that is written by hand, from the mark on."""
+    return MARK + text.partition(MARK)[2] if MARK in text else ""
 
 
 def main(folder: Path) -> None:
-    """Writes YAML and README of each component, and the README of each pipeline, where they are below a folder."""
+    """Writes components' YAML, READMEs and their index, and pipelines' READMEs, where they are below a folder."""
     for name in (*COMPONENTS, *NAMES):
         own = folder_of(name) / "README.md"
         target = folder / own.relative_to(ROOT)
@@ -159,6 +157,7 @@ def main(folder: Path) -> None:
             write_yaml(name, target.with_name("component.yaml"))
         text = readme(name, custom_of(own.read_text() if own.exists() else ""))
         target.write_text(text, encoding="utf-8")
+    (folder / TRAINING.relative_to(ROOT) / "README.md").write_text(index(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The KFP front: the arguments it makes, its agreement with the option table, the pipelines compiled to golden IR."""
 
+import contextlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from kfp import compiler, dsl
+from kfp.dsl.graph_component import GraphComponent
 
 from components.training.elastic_train import example_pipelines
 from components.training.elastic_train_distributed import example_pipelines as distributed_examples
@@ -79,6 +82,24 @@ def test_every_pipeline_has_a_golden_one_and_the_linter_finds_nothing() -> None:
 def test_the_examples_compile(pipeline: Any, tmp_path: Path) -> None:
     compiler.Compiler().compile(pipeline, str(tmp_path / "example.yaml"))
     assert lint({"example.yaml": (tmp_path / "example.yaml").read_text()}) == []
+
+
+PAGES = [ROOT / "docs" / "kubeflow.md", *sorted((ROOT / "components" / "training").glob("*/README.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_pipelines_on_the_pages_compile_as_they_stand(page: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print()\n")
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    for block in blocks:
+        names: dict[str, Any] = {"SCRIPT": "print()\n", "__name__": "page"}
+        if "@dsl.pipeline" in block:
+            with contextlib.chdir(tmp_path):
+                exec(block, names)
+        for name, pipeline in names.items():
+            if isinstance(pipeline, GraphComponent):
+                compiler.Compiler().compile(pipeline, str(tmp_path / f"{name}.yaml"))
+                assert lint({name: (tmp_path / f"{name}.yaml").read_text()}) == []
 
 
 def test_the_component_compiles_alone_and_needs_nothing_but_a_script(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def elastic_plan(
         require_hints: Fail when there are no hints.
         wait_for_quota: Seconds to wait until hints allow min_nodes.
 
-    Returns:
+    Return:
         nodes: How many nodes the next step may have.
         gpus: How many GPUs these have together, for set_accelerator_limit of elastic_train.
         reason: How this came about.

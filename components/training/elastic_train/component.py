@@ -104,13 +104,11 @@ def elastic_train(
         checkpoint_dir: Folder or URL of the checkpoints; without it, a folder in the work directory.
         accept_changes: What may differ from the checkpoint that is gone on from, with commas between.
         name: The job's name; without one, that of the script or of the folder.
-        release: What a shrink of the hint does: `keep` goes on with fewer GPUs of the pod at work, `exit` saves and
-            ends the step with exit code 75, so that another try of it begins at the new size; a stock backend makes
-            none.
+        release: When the hint shrinks, `keep` goes on with fewer of the pod's GPUs, `exit` saves and ends with code 75.
         on_failure: `raise` makes the step red at once; `report` ends it green with its report, for elastic_verdict.
         report_uri: Folder or URL to which the report goes while the step trains, and at its end however that is.
 
-    Returns:
+    Return:
         world_size_final: Ranks at the end.
         resizes_total: How often the number of nodes changed.
         goodput: Share of the wall time that was spent in steps that counted.

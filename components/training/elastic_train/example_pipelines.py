@@ -2,8 +2,6 @@
 
 from kfp import dsl
 
-from elastic_launcher.kfp import elastic_train
-
 SCRIPT = """\
 import torch
 import elastic_launcher.torch as elastic
@@ -25,6 +23,8 @@ for epoch in job.epochs(2):
 @dsl.pipeline(name="elastic-train-script-in-image")
 def script_in_image(epochs: str = "10"):
     """Trains a script that the step's image holds, on one to four nodes, as the hints of its queue say."""
+    from elastic_launcher.kfp import elastic_train
+
     elastic_train(
         script="/workspace/train.py",
         arguments=["--epochs", epochs],
@@ -40,4 +40,6 @@ def script_in_image(epochs: str = "10"):
 @dsl.pipeline(name="elastic-train-script-in-pipeline")
 def script_in_pipeline():
     """Trains a script whose text is part of the pipeline, so that the image needs none."""
+    from elastic_launcher.kfp import elastic_train
+
     elastic_train(script=SCRIPT, global_batch_size=64, max_batch_per_gpu=16)

@@ -97,10 +97,8 @@ def elastic_train_distributed(
         min_nodes: Fewest nodes that the training starts and goes on with.
         max_nodes: Most nodes; 0 for no more than min_nodes.
         engine: Where nodes live: `kubernetes`, or `local`, in the step itself, to try a pipeline on a laptop.
-        pod_template: The nodes' pod template, a file or its YAML, for what a task can't say (labels, image, priority
-            class); where it says what the task says too, it holds.
-        node_image: What nodes run: an image with this version of elastic-launcher and what the script imports; without
-            it the image of the template, or of the step where that is one of yours.
+        pod_template: The nodes' pod template, a file or its YAML, for what a task can't say, such as a priority class.
+        node_image: An image with elastic-launcher and the script's imports; without it, the template's or the step's.
         gpu_resource: What the cluster calls a GPU, of which each rank gets one; `none` for none.
         nproc_per_node: Processes on each node, one for a GPU; 0 for as many as set_accelerator_limit gives, or else 1.
         global_batch_size: Samples in each optimizer step, which elastic.init() reads; 0 where the script says it.
@@ -123,16 +121,14 @@ def elastic_train_distributed(
         max_failures: Exceptions of the script within an hour that cost the node only; 0 ends the training at the first.
         checkpoint_every: How often the training is saved, as 30s, 5m or 100 steps; without it, as its cost allows.
         keep_checkpoints: How many checkpoints are kept.
-        checkpoint_dir: Folder or URL of the checkpoints that step and nodes see; without it, a folder in
-            shared_dir. In a loop put the item into it.
-        shared_dir: Folder of a volume that is mounted on the task, or URL, by which data and model travel; each job has
-            a folder of its own there, over all attempts and apart from those of other iterations of a loop.
+        checkpoint_dir: Folder or URL of the checkpoints that step and nodes see; without it, a folder in shared_dir.
+        shared_dir: Folder of a volume of the task, or URL, by which data and model travel; each job has its own in it.
         accept_changes: What may differ from the checkpoint that is gone on from, with commas between.
         name: The job's name; without one, that of the script or of the folder.
         on_failure: `raise` makes the step red at once; `report` ends it green with its report, for elastic_verdict.
         report_uri: Folder or URL to which the report goes while the step trains, and at its end however that is.
 
-    Returns:
+    Return:
         world_size_final: Ranks at the end.
         resizes_total: How often the number of nodes changed.
         goodput: Share of the wall time that was spent in steps that counted.

@@ -2,12 +2,12 @@
 
 from kfp import dsl
 
-from elastic_launcher.kfp import elastic_cleanup, elastic_train_distributed, elastic_verdict
-
 
 @dsl.pipeline(name="elastic-train-distributed-two-gpus-a-node")
 def two_gpus_a_node():
     """Trains on one to four pods with two GPUs each, as the hints of its queue say."""
+    from elastic_launcher.kfp import elastic_train_distributed
+
     training = elastic_train_distributed(
         script="/workspace/train.py",
         min_nodes=1,
@@ -26,6 +26,8 @@ def two_gpus_a_node():
 @dsl.pipeline(name="elastic-train-distributed-reported")
 def reported():
     """Keeps the report of a training that failed, and ends what is left of it however the run ends."""
+    from elastic_launcher.kfp import elastic_cleanup, elastic_train_distributed, elastic_verdict
+
     with dsl.ExitHandler(elastic_cleanup()):
         training = elastic_train_distributed(
             module="package.train",

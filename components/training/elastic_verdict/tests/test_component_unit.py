@@ -2,10 +2,11 @@
 
 import pytest
 
-from elastic_launcher._components.training.elastic_verdict import component
+from ..component import elastic_verdict
 
 
 def test_it_is_red_when_the_training_was_not_done() -> None:
-    component.elastic_verdict.python_func(exit_code=0)
+    """And green when it was."""
+    elastic_verdict.python_func(exit_code=0)
     with pytest.raises(RuntimeError, match="the training script failed"):
-        component.elastic_verdict.python_func(exit_code=1, reason="the training script failed")
+        elastic_verdict.python_func(exit_code=1, reason="the training script failed")
