@@ -6,7 +6,8 @@ write it at its own URI, through fsspec, where they reach a store of that kind a
 checkpoints. Where there is none, that is said before a pod is made.
 
 The law: a copy of a data set is never written again, for nodes of an earlier attempt may read it. What has its name, or
-under a URL a marker beside it, is whole; and it is the same data, since the folder is one job's own.
+under a URL a marker beside it, is whole. It is what the job began with: a later attempt, for which the data may have
+been made anew, goes on with the first one's, as it goes on from that one's checkpoint.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import contextlib
 import os
 import posixpath
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from elastic_launcher.checkpoint.files import sync_folder
 from elastic_launcher.checkpoint.storage import RemoteFolder, StorageError, is_url, open_storage
 from elastic_launcher.options import ConfigError
 
@@ -89,9 +92,7 @@ def send(data: Artifact, meeting: Meeting) -> str:
         if not read_beside(meeting.data, WHOLE):
             _upload(Path(data.path), meeting.data)
     elif not Path(meeting.data).exists():
-        draft = _copy(Path(data.path), Path(meeting.data))
-        _put_on_disk(draft)
-        os.rename(draft, meeting.data)
+        _bring(Path(data.path), Path(meeting.data))
     return meeting.data
 
 
@@ -210,6 +211,24 @@ def _copy(source: Path, target: Path) -> Path:
     return draft
 
 
+def _bring(source: Path, target: Path) -> None:
+    """Copies a file or a folder to a place that other attempts may copy it to as well; the first one's stays."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    own = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        draft = _copy(source, own / target.name)
+        _put_on_disk(draft)
+        os.rename(draft, target)
+        sync_folder(target.parent)
+    except OSError:
+        if not target.exists():  # otherwise another one was first, and has cleared this one's away
+            raise
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+    for left in target.parent.glob(f".{target.name}.*"):  # by attempts that were killed
+        _clear(left)
+
+
 def _draft(target: Path) -> Path:
     return target.with_name(f".{target.name}.draft")
 
@@ -231,7 +250,9 @@ def _put(draft: Path, target: Path) -> None:
 def _put_on_disk(draft: Path) -> None:
     """Has a draft written out: after a loss of power, its name must not stand for less than all of it."""
     for path in [draft, *draft.rglob("*")]:
-        if path.is_file():
+        if path.is_dir():
+            sync_folder(path)
+        elif path.is_file():
             with open(path, "rb") as file:
                 os.fsync(file.fileno())
 

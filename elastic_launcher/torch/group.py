@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import json
+import os
 import threading
 import time
 import weakref
@@ -372,7 +373,20 @@ def _cut_unfinished() -> None:
         time.sleep(0.01)
     for group in busy:
         if not group.can_be_released():
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # so that there is no destructor
+            _keep(group)
+
+
+def _keep(group: Group) -> None:
+    """Sees to it that there is no destructor, which would wait."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+
+
+def _leave_to_parent() -> None:
+    """Has a forked child touch no group: the connections are its parent's, and gloo's threads are not there."""
+    for group in list(_live):
+        _keep(group)
+    _live.clear()
 
 
 atexit.register(_cut_unfinished)
+os.register_at_fork(after_in_child=_leave_to_parent)

@@ -88,6 +88,7 @@ class Member:
         self._abandoned: set[int] = set()
         self._current: Formation | None = None
         self._over: str | None = None
+        self._ends = False
         self._reports: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._alone = False
         self._contact = Contact(ANSWER_SECONDS + 2 * RETRY_SECONDS)
@@ -158,6 +159,7 @@ class Member:
     def stop_forming(self) -> None:
         """Has nobody here wait for a group any more: this process ends."""
         with self._changed:
+            self._ends = True
             self._abandoned |= self._ordered
             for group in self._building.values():
                 group.cut()
@@ -299,12 +301,7 @@ class Member:
     def _obey(self, order: dict[str, Any]) -> None:
         kind = order["kind"]
         if kind == "form":
-            self._ordered.add(order["formation"])
-            self.account.note_order(order)
-            try:
-                start_thread(FORMATION, self._build, order)
-            except RuntimeError as error:  # no thread can be started
-                self._fail_to_form(order["formation"], error)
+            self._form(order)
         elif kind == "abandon":
             self._abandon(order["formation"])
         elif kind == "save":
@@ -325,6 +322,17 @@ class Member:
         elif kind == "fail":
             end = "failed" if order.get("failed", True) else "ends"
             leave(f"the job {end}: {order.get('message', '')}", code=1)
+
+    def _form(self, order: dict[str, Any]) -> None:
+        with self._changed:
+            if self._ends:
+                return
+            self._ordered.add(order["formation"])
+            self.account.note_order(order)
+            try:
+                start_thread(FORMATION, self._build, order)
+            except RuntimeError as error:  # no thread can be started
+                self._fail_to_form(order["formation"], error)
 
     def _save(self, order: dict[str, Any]) -> None:
         with self._changed:

@@ -10,17 +10,26 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 ENDS_WITHIN = 5.0
 """Seconds that Python's end waits for all of them; a connection that is cut ends its waits within tenths of one."""
+LOOK_SECONDS = 0.1
+"""Between two looks at which are still waited for."""
 
-_started: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+class Awaited(threading.Thread):
+    """A thread that Python's end waits for.
+
+    Attributes:
+        is_given_up: Whether it is known to stand still for ever, so that nobody waits for it any more.
+    """
+
+    is_given_up = False
 
 
-def start_thread(name: str, target: Callable[..., object], *args: Any) -> threading.Thread:
+def start_thread(name: str, target: Callable[..., object], *args: Any) -> Awaited:
     """Starts a thread that ends no later than Python.
 
     Args:
@@ -31,19 +40,23 @@ def start_thread(name: str, target: Callable[..., object], *args: Any) -> thread
     Raises:
         RuntimeError: If no thread can be started.
     """
-    thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+    thread = Awaited(target=target, args=args, name=name, daemon=True)
     thread.start()
-    _started.add(thread)
     return thread
 
 
 def have_ended(name: str, seconds: float) -> bool:
-    """Waits for the threads of a name, at most so long; returns whether all have ended."""
+    """Waits for the threads whose names begin so, at most so long; returns whether all have ended."""
     until = time.monotonic() + seconds
-    found = [thread for thread in list(_started) if thread.name.startswith(name)]
-    for thread in found:
-        thread.join(max(0.0, until - time.monotonic()))
-    return not any(thread.is_alive() for thread in found)
+    while found := [
+        one
+        for one in threading.enumerate()
+        if isinstance(one, Awaited) and one.name.startswith(name) and not one.is_given_up
+    ]:
+        if (left := until - time.monotonic()) <= 0:
+            return False
+        found[0].join(min(left, LOOK_SECONDS))
+    return True
 
 
 def _end() -> None:

@@ -105,11 +105,12 @@ class Message:
         Raises:
             RuntimeError: If it failed.
         """
-        start_thread("elastic-message", self._wait, timeout)
+        thread = start_thread("elastic-message", self._wait, timeout)
         self._begun = True
         looks = _Looks(self._group)
         while not self._ended.wait(LOOK_SECONDS):
             if looks.are_enough():
+                thread.is_given_up = True
                 raise RuntimeError("gloo has not ended it")
         if self._error is not None:
             raise self._error

@@ -88,11 +88,34 @@ def test_what_an_attempt_that_was_killed_has_copied_is_no_data_set(
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(shutil, "copytree" if as_folder else "copyfile", killed)
+        patched.setattr(shutil, "rmtree", lambda *_, **__: None)  # what is killed clears nothing away
         send(data, meeting)
     assert list((tmp_path / "work" / "job").iterdir()), "the draft is there"
     place = Path(send(data, meeting))
     assert list((tmp_path / "work" / "job").iterdir()) == [place], "nothing else stays"
     assert {path.name for path in place.glob("*")} == ({"part"} if as_folder else set())
+    assert (place / "part" if as_folder else place).read_text() == "pixels"
+
+
+@pytest.mark.parametrize("as_folder", [True, False])
+def test_two_attempts_that_copy_at_once_leave_one_whole_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_folder: bool
+) -> None:
+    data = dataset(tmp_path, as_folder)
+    meeting = Meeting([str(tmp_path / "work")], str(tmp_path / "work" / "job"))
+    name = "copytree" if as_folder else "copyfile"
+    copy = getattr(shutil, name)
+
+    def overtaken(source: Any, target: Any, **more: Any) -> Any:
+        """The other attempt begins and ends while this one has only begun."""
+        monkeypatch.setattr(shutil, name, copy)
+        Path(target).mkdir() if as_folder else Path(target).write_text("pi")
+        send(data, meeting)
+        return copy(source, target, **more)
+
+    monkeypatch.setattr(shutil, name, overtaken)
+    place = Path(send(data, meeting))
+    assert list((tmp_path / "work" / "job").iterdir()) == [place]
     assert (place / "part" if as_folder else place).read_text() == "pixels"
 
 

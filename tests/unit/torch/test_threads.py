@@ -6,20 +6,27 @@ import subprocess
 import sys
 
 SCRIPT = """
-import atexit, threading
+import atexit, threading, time
 from torch.distributed import TCPStore
 from elastic_launcher.torch import threads
 
 store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-over = threading.Event()
+ending = threading.Event()
 
 def look():
-    while not over.is_set():
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if ending.is_set():
+            until = min(until, time.monotonic() + 0.2)
         store.check(["never"])  # gives up the GIL in C++, and takes it back there
     print("ended", flush=True)
 
 threads.start_thread("look", look)
-atexit.register(threading.Timer(0.2, over.set).start)
+still = threads.start_thread("still", threading.Event().wait)
+assert not threads.have_ended("still", 0)
+still.is_given_up = True
+assert threads.have_ended("still", 60)
+atexit.register(ending.set)
 """
 
 
