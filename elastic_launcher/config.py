@@ -287,11 +287,19 @@ def check_work_dir(given: str | None) -> None:
         )
 
 
+def why_no_store(place: str) -> str:
+    """Returns why nothing can be kept under a URL, whatever its store does; "" where it can, and for a path."""
+    scheme, is_url, below = place.partition("://")
+    if is_url and not below.strip("/"):
+        return "names no place"
+    return "is lost with each process" if is_url and scheme == "memory" else ""
+
+
 def _check_checkpoints(place: str | None) -> None:
-    scheme, is_url, below = (place or "").partition("://")
-    if is_url and (scheme == "memory" or not below.strip("/")):
-        why = "which each process loses" if scheme == "memory" else "which names no place"
-        raise ConfigError(f"--checkpoint-dir is {place!r}, {why}: give a folder, or a URL such as s3://bucket/folder")
+    if place is not None and (why := why_no_store(place)):
+        raise ConfigError(
+            f"--checkpoint-dir is {place!r}, which {why}: give a folder, or a URL such as s3://bucket/folder"
+        )
 
 
 def _flag(key: str) -> str:

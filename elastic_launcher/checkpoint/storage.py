@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from elastic_launcher.checkpoint.manifest import CheckpointError
+from elastic_launcher.config import why_no_store
 
 
 class StorageError(CheckpointError):
@@ -26,11 +27,9 @@ def open_storage(url: str) -> tuple[Any, str]:
     Raises:
         StorageError: If it can't be reached from here, whatever the network does.
     """
-    scheme, _, place = url.partition("://")
-    if not place.strip("/"):
-        raise StorageError(f"{url} names no place: give s3://bucket/folder, gs://bucket/folder or the like")
-    if scheme == "memory":
-        raise StorageError(f"{url} is lost with each process: give a folder, s3://, gs:// or the like")
+    if why := why_no_store(url):
+        raise StorageError(f"{url} {why}: give a folder, or a URL such as s3://bucket/folder")
+    scheme = url.partition("://")[0]
     try:
         import fsspec
     except ImportError as error:

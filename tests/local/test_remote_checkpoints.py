@@ -60,7 +60,7 @@ def test_a_job_goes_on_from_the_store_alone_and_without_it_trains_on(tmp_path: P
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("memory://x", "which each process loses"),
+        ("memory://x", "--checkpoint-dir is 'memory://x', which is lost with each process: give a folder"),
         ("gopher://host/x", "gopher:// is not known to fsspec"),
         ("s3://models/x", "the checkpoints in s3://models/x can't be read: s3://models/x: "),
     ],

@@ -159,7 +159,11 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
         ("engine", "kubernetes", "--engine kubernetes needs --checkpoint-dir: a folder that all pods see"),
         ("work_dir", "s3://b/jobs", "--work-dir is 's3://b/jobs': give a folder"),
         ("checkpoint_dir", "s3://", "--checkpoint-dir is 's3://', which names no place: give a folder, or a URL"),
-        ("checkpoint_dir", "memory://x", "--checkpoint-dir is 'memory://x', which each process loses: give a folder"),
+        (
+            "checkpoint_dir",
+            "memory://x",
+            "--checkpoint-dir is 'memory://x', which is lost with each process: give a folder",
+        ),
         ("keep_checkpoints", "0", "--keep-checkpoints is '0': it must be a whole number, 1 or more"),
         ("engines", "5", "unknown option 'engines'"),
         ("require_hints", "maybe", "--require-hints is 'maybe': it must be true or false"),

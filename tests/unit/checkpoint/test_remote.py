@@ -227,7 +227,7 @@ def test_a_store_that_does_not_answer_is_an_error_of_the_system(tmp_path: Path) 
     ("url", "said"),
     [
         ("memory://checkpoints", "lost with each process"),
-        ("s3://", "s3:// names no place: give s3://bucket/folder"),
+        ("s3://", "s3:// names no place: give a folder, or a URL such as s3://bucket/folder"),
         ("gopher://host/folder", "gopher:// is not known to fsspec"),
         ("hdfs://host/folder", "hdfs://host/folder: .*pyarrow"),
     ],
