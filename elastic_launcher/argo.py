@@ -7,6 +7,7 @@ and with the same default, handed over as one flag; ``python -m elastic_launcher
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,8 @@ from elastic_launcher.engines.kubernetes.identity import (
     PREFIX,
 )
 from elastic_launcher.engines.kubernetes.pod import HOME, SHM, TMP, WRITABLE
-from elastic_launcher.options import BY_KEY, OPTIONS, ConfigError, Option
+from elastic_launcher.kube.expansion import literal
+from elastic_launcher.options import BY_KEY, OPTIONS, ConfigError, Option, command_line
 
 Document = dict[str, Any]
 
@@ -97,8 +99,13 @@ OF_THE_POD = (
 """Parameters of the templates that no launcher reads."""
 OPEN = "{{"
 """Stands in a value that only Argo knows."""
-_MOST_SCRIPT = 128 * 1024 - len("--script=\0")
-"""Bytes of one word of a command on Linux."""
+MOST_ARGS = 128 * 1024
+"""Bytes of a container's args as JSON: larger ones Argo 4.1 hands over in a file, in which nothing is expanded, and for
+an older Argo they may be more than Linux takes in one word."""
+_FILLED_IN = re.compile(r"\{\{.*?\}\}", re.DOTALL)
+_PARAMETER = re.compile(r"\{\{\s*((?:inputs|workflow)\.parameters)\.([-\w]+)\s*\}\}")
+_WITHOUT_DOLLAR = {option.flag for option in OPTIONS if option.kind not in ("text", "words", "pairs")}
+"""Options of which no value has a ``$`` in it."""
 _ANY_TEXT = {option.key for option in OPTIONS if option.kind == "text"} - {"accept_changes"}
 """Options whose text nobody reads here: what Argo fills in counts as given."""
 _EITHER = ("script", "module")
@@ -161,7 +168,7 @@ def step_template(name: str, claim: Option | None = None) -> Document:
         "container": {
             "image": "{{inputs.parameters.image}}",
             "command": list(COMMAND),
-            "args": ["run", *(f"{option.flag}={_value(option)}" for option in OPTIONS)],
+            "args": as_written(["run", *(f"{option.flag}={_value(option)}" for option in OPTIONS)]),
             "workingDir": HOME,
             "env": list(ENVIRONMENT),
             "resources": dict(RESOURCES),
@@ -172,6 +179,51 @@ def step_template(name: str, claim: Option | None = None) -> Document:
         "volumes": volumes,
         "outputs": {"parameters": list(OUTPUTS)},
     }
+
+
+def as_written(words: Sequence[str]) -> list[str]:
+    """Returns the args of a container in which the launcher gets these words.
+
+    Each ``$`` is doubled, since Kubernetes makes one of two: here, or by Argo in parameters that it fills in. What an
+    expression of the author's gives is his to double.
+
+    Args:
+        words: The launcher's, which may hold placeholders of Argo's.
+    """
+    own = words.index("--") if "--" in words else len(words)
+    return [
+        word if index < own and word.partition("=")[0] in _WITHOUT_DOLLAR else _doubled(word)
+        for index, word in enumerate(words)
+    ]
+
+
+def _doubled(word: str) -> str:
+    parts, end = [], 0
+    for found in _FILLED_IN.finditer(word):
+        inner = _PARAMETER.sub(r"{{=replace(\1['\2'], '$', '$$')}}", found[0])
+        parts += [literal(word[end : found.start()]), inner]
+        end = found.end()
+    return "".join([*parts, literal(word[end:])])
+
+
+def _check_size(options: Mapping[str, Any], arguments: Sequence[str]) -> None:
+    """Refuses what is too long to be args of a container.
+
+    Raises:
+        ConfigError: If it is, naming what is longest.
+    """
+    left_out = [f"{option.flag}=" for option in OPTIONS if not options.get(option.key)]
+    words = as_written(["run", *left_out, *command_line(options), "--", *arguments])
+    text = json.dumps(words, ensure_ascii=False, separators=(",", ":"))
+    size = len(text.encode(errors="replace")) + 5 * sum(map(text.count, "<>&"))  # 6 bytes each in Go's JSON
+    if size > MOST_ARGS:
+        longest = max(words, key=len)
+        flag = longest.partition("=")[0] if longest in words[: words.index("--")] else BY_KEY["arguments"].flag
+        what = "the script" if flag == "--script" else "what it holds"
+        raise ConfigError(
+            f"{flag} is too long: the arguments of the step's container have {size} bytes, written as JSON with each $ "
+            f"twice, and {MOST_ARGS} is the most: put {what} into the image, and give its path"
+        )
 
 
 def check_known(options: Mapping[str, Any], arguments: Sequence[str] = ()) -> None:
@@ -188,8 +240,7 @@ def check_known(options: Mapping[str, Any], arguments: Sequence[str] = ()) -> No
     fix = "put the script into the image, and give its path"
     if "\n" in script and OPEN in script:
         raise ConfigError(f"--script holds a text with '{OPEN}', which Argo takes for its own: {fix}")
-    if "\n" in script and (size := len(script.encode())) > _MOST_SCRIPT:
-        raise ConfigError(f"--script holds a text of {size} bytes, and {_MOST_SCRIPT} is the most: {fix}")
+    _check_size(options, arguments)
     fixed = {
         key: value
         for key, value in options.items()

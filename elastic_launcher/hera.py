@@ -178,8 +178,8 @@ class ElasticTrain(Container):
         step = copy.copy(self)
         step._is_filled = True
         step.command = self.command or list(argo.COMMAND)
-        step.args = ["run", *command_line(options | {"arguments": None if own else words})]
-        step.args += ["--", *own] if own else []
+        given = command_line(options | {"arguments": None if own else words})
+        step.args = argo.as_written(["run", *given, *(["--", *own] if own else [])])
         step.labels = argo.LABELS | (self.labels or {})
         step.annotations = argo.ANNOTATIONS | (self.annotations or {})
         step.retry_strategy = self.retry_strategy or models.RetryStrategy.model_validate(argo.RETRY)

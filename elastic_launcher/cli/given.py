@@ -18,8 +18,11 @@ from elastic_launcher.engines.kubernetes.identity import (
 )
 from elastic_launcher.options import OPTIONS, ConfigError, read_option
 from elastic_launcher.script_file import script_path, write_script
+from elastic_launcher.step_outputs import VARIABLE
 from elastic_launcher.workdir import DEFAULT_PARENT
 
+ARGS_FILE = "ARGO_CONTAINER_ARGS_FILE"
+"""Where Argo 4.1 says which file holds a container's args, of more than 128 KiB: nothing is expanded in it."""
 _SWITCHES = {option.flag: option for option in OPTIONS if option.kind == "switch"}
 
 
@@ -43,6 +46,19 @@ def plain_switches(words: Sequence[str]) -> list[str]:
             index += not own_word
         index += 1
     return [*plain, *words[index:]]
+
+
+def check_arrival(environment: Mapping[str, str] = os.environ) -> None:
+    """Refuses words of our Argo and Hera steps that came another way than they were written for.
+
+    Raises:
+        ConfigError: If each ``$`` in them is still there twice.
+    """
+    if VARIABLE in environment and ARGS_FILE in environment:
+        raise ConfigError(
+            "the step's arguments have more than 128 KiB, which Argo hands over in a file, with each $ twice: put the "
+            "script into the image, and give its path"
+        )
 
 
 def add_words_on_the_pod(texts: MutableMapping[str, Any], environment: Mapping[str, str] = os.environ) -> str:

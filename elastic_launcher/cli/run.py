@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from elastic_launcher.cli.given import add_words_on_the_pod, keep_script, plain_switches
+from elastic_launcher.cli.given import add_words_on_the_pod, check_arrival, keep_script, plain_switches
 from elastic_launcher.cli.screen import unblocked
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.engines import EngineAway
@@ -172,6 +172,7 @@ def _check_hints(path: Path, *, required: bool) -> None:
 def _run(texts: Mapping[str, Any], command: Sequence[str]) -> int:
     if not sys.platform.startswith("linux"):
         raise ConfigError(f"run needs Linux, and this is {sys.platform}; plan, hints and report work here")
+    check_arrival()
     texts = dict(texts)
     remark = add_words_on_the_pod(texts)
     if remark:

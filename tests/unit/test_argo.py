@@ -16,12 +16,15 @@ from pydantic import BaseModel
 
 from elastic_launcher import argo
 from elastic_launcher.cli import main
+from elastic_launcher.cli.given import ARGS_FILE, check_arrival
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.engines.kubernetes.settle import own_pod_name
 from elastic_launcher.engines.kubernetes.template import read_template
-from elastic_launcher.options import OPTIONS, Option
+from elastic_launcher.kube.expansion import literal
+from elastic_launcher.options import OPTIONS, ConfigError, Option
 from elastic_launcher.step_outputs import OUTPUTS, VARIABLE, tell_outputs
 from tests.manifests import MANIFESTS, documents, objects
+from tests.unit.expansion import expanded
 
 FOLDER = MANIFESTS / "argo"
 EXAMPLES = {path.stem: path for path in (FOLDER / "examples").glob("*.yaml")}
@@ -32,6 +35,9 @@ MODELS: dict[str, type[BaseModel]] = {
     "ClusterWorkflowTemplate": models.ClusterWorkflowTemplate,
 }
 REFERENCE = re.compile(r"\{\{inputs\.parameters\.(\w+)\}\}")
+DOUBLED = re.compile(r"\{\{=replace\(inputs\.parameters\['(\w+)'\], '\$', '\$\$'\)\}\}")
+VARIABLES = {"HOME": "/home/elastic", "A": "$(HOME)", "": "empty"}
+"""Of the container, say."""
 TEMPLATES = {
     (kind, template["name"]): template
     for kind in argo.KINDS
@@ -48,14 +54,18 @@ def filled(template: dict[str, Any], given: dict[str, str]) -> Any:
             return {key: fill(value) for key, value in found.items()}
         if isinstance(found, list):
             return [fill(one) for one in found]
-        return REFERENCE.sub(lambda match: str(values[match[1]]), found) if isinstance(found, str) else found
+        if not isinstance(found, str):
+            return found
+        whole = DOUBLED.sub(lambda match: str(values[match[1]]).replace("$", "$$"), found)
+        return REFERENCE.sub(lambda match: str(values[match[1]]), whole) if whole == found else whole
 
     return fill({key: value for key, value in template.items() if key != "inputs"})
 
 
 def asked(template: dict[str, Any], given: dict[str, str]) -> JobConfig:
     """Returns the job that the command line reads from a step's container."""
-    command, (name, *words) = typer.main.get_command(main.app), filled(template, given)["container"]["args"]
+    args = [expanded(word, VARIABLES) for word in filled(template, given)["container"]["args"]]
+    command, (name, *words) = typer.main.get_command(main.app), args
     run = command.get_command(None, name)  # type: ignore[attr-defined]
     texts = run.make_context(name, words).params
     return JobConfig.from_texts(texts, texts.pop("command") or ())
@@ -129,7 +139,9 @@ def test_what_an_author_sets_is_what_the_launcher_reads() -> None:
     assert asked(TEMPLATES["WorkflowTemplate", argo.ENTRYPOINT], given) == JobConfig.from_texts(given, ())
 
 
-TEXTS = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"))
+TEXTS = st.text(
+    st.one_of(st.sampled_from("$()AHOME{}"), st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"))
+)
 
 
 @given(st.dictionaries(st.sampled_from(["work_dir", "data", "output", "name", "script"]), TEXTS), st.lists(TEXTS))
@@ -138,6 +150,63 @@ def test_whatever_a_text_holds_it_stays_one_word(texts: dict[str, str], argument
     given = {"script": "train.py", **{key: value for key, value in texts.items() if value}}
     given["arguments"] = json.dumps(arguments)
     assert asked(template, given) == JobConfig.from_texts(given, ())
+
+
+@given(TEXTS)
+def test_a_literal_is_what_kubernetes_makes_of_it(text: str) -> None:
+    assert expanded(literal(text), VARIABLES) == text
+
+
+def test_dollars_of_an_author_reach_the_script() -> None:
+    given = {"script": "price = '$$5 $(HOME) ${x}'\nprint(price)\n", "arguments": "'pa$$word' '$(HOME)' '$x'"}
+    config = asked(TEMPLATES["WorkflowTemplate", argo.ENTRYPOINT], given)
+    assert (config.script, config.arguments) == (given["script"], ("pa$$word", "$(HOME)", "$x"))
+
+
+@pytest.mark.parametrize(
+    ("word", "becomes"),
+    [
+        ("--script=a$b", "--script=a$$b"),
+        ("--nodes={{inputs.parameters.n}}", "--nodes={{inputs.parameters.n}}"),
+        ("--work-dir=/$/{{workflow.name}}", "--work-dir=/$$/{{workflow.name}}"),
+        ("--data={{ inputs.parameters.my-data }}", "--data={{=replace(inputs.parameters['my-data'], '$', '$$')}}"),
+        ("--data={{workflow.parameters.d}}$", "--data={{=replace(workflow.parameters['d'], '$', '$$')}}$$"),
+        ("--data={{=inputs.parameters.d + '$'}}", "--data={{=inputs.parameters.d + '$'}}"),
+    ],
+)
+def test_what_argo_fills_in_is_doubled_by_argo(word: str, becomes: str) -> None:
+    assert argo.as_written(["run", word]) == ["run", becomes]
+
+
+def test_the_scripts_own_words_are_doubled_whatever_they_look_like() -> None:
+    assert argo.as_written(["run", "--", "--nodes=$"]) == ["run", "--", "--nodes=$$"]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"script": "\n" + "#" * 2**17}, "--script is too long"),
+        ({"script": "\n" + "$" * 2**16}, "--script is too long"),
+        ({"script": "\n" * 2**16}, "--script is too long"),
+        ({"script": "\n" + "<" * 22_000}, "--script is too long"),
+        ({"script": "a.py", "arguments": json.dumps(["x" * 2**17])}, "--arguments is too long"),
+        ({"script": "a.py", "pod_template": "#" * 2**17 + "\n"}, "--pod-template is too long"),
+    ],
+)
+def test_what_argo_would_hand_over_unexpanded_is_refused(given: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{named}: .* 131072 is the most"):
+        argo.check_known(given)
+
+
+def test_a_script_that_just_fits_is_taken() -> None:
+    argo.check_known({"script": "#" * 130_000 + "\n"})
+
+
+def test_what_argo_handed_over_in_a_file_is_refused_by_name() -> None:
+    check_arrival({VARIABLE: "/tmp/elastic-outputs"})
+    check_arrival({ARGS_FILE: "/argo/config/args"})
+    with pytest.raises(ConfigError, match="more than 128 KiB, which Argo hands over in a file"):
+        check_arrival({VARIABLE: "/tmp/elastic-outputs", ARGS_FILE: "/argo/config/args"})
 
 
 ENDS = [

@@ -38,6 +38,7 @@ from elastic_launcher.engines.kubernetes.template import read_template
 from elastic_launcher.hera import ElasticTrain, PodFields, elastic_train
 from elastic_launcher.options import OPTIONS, ConfigError
 from elastic_launcher.step_outputs import OUTPUTS, VARIABLE
+from tests.unit.expansion import expanded
 
 Front = Callable[..., Container]
 FRONTS = [ElasticTrain, elastic_train]
@@ -70,7 +71,7 @@ def built(front: Front, **fields: Any) -> dict[str, Any]:
 
 def asked(template: dict[str, Any]) -> JobConfig:
     """Returns the job that the command line reads from a step's container."""
-    name, *words = template["container"]["args"]
+    name, *words = (expanded(word, {"HOME": argo.HOME}) for word in template["container"]["args"])
     run = typer.main.get_command(main.app).get_command(None, name)  # type: ignore[attr-defined]
     texts = run.make_context(name, words).params
     return JobConfig.from_texts(texts, texts.pop("command") or ())
@@ -141,6 +142,12 @@ def test_a_step_that_says_only_its_script_is_the_default_job(front: Front) -> No
     assert asked(built(front, script="train.py")) == JobConfig(script="train.py")
     text = "import torch\nprint(1)\n"
     assert asked(built(front, script=text)) == JobConfig(script=text)
+
+
+def test_dollars_reach_the_script(front: Front) -> None:
+    text, words = "print('$$5 $(HOME)')\n", ["pa$$word", "$(HOME)", "$x", "--nodes=$$"]
+    config = asked(built(front, script=text, arguments=words, data="/data/$(HOME)"))
+    assert (config.script, config.arguments, config.data) == (text, tuple(words), "/data/$(HOME)")
 
 
 def test_its_pod_is_that_of_argos_template(front: Front) -> None:

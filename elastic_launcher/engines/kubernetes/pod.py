@@ -14,6 +14,7 @@ from typing import Any
 
 from elastic_launcher.engines.kubernetes.identity import PREFIX
 from elastic_launcher.engines.kubernetes.template import DEFAULT_CONTAINER, NODE_CONTAINER, Document, node_container
+from elastic_launcher.kube.expansion import literal
 from elastic_launcher.options import ConfigError
 
 RESERVED = "ELASTIC_"
@@ -147,7 +148,7 @@ def _variables(given: Sequence[Document], shape: Shape, environment: Mapping[str
     ours: dict[str, str] = {**WRITABLE, **shape.environment, **environment, **key}
     return [
         *given,
-        *({"name": name, "value": value} for name, value in ours.items() if name not in names),
+        *({"name": name, "value": literal(value)} for name, value in ours.items() if name not in names),
         {"name": "ELASTIC_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
     ]
 

@@ -14,6 +14,7 @@ from elastic_launcher.engines.kubernetes.identity import Names
 from elastic_launcher.engines.kubernetes.job import node_job, node_of, spec_of
 from elastic_launcher.engines.kubernetes.template import live_container
 from elastic_launcher.options import ConfigError
+from tests.unit.expansion import expanded
 from tests.unit.kubernetes.templates import ALL_OF_A_POD, SHAPE, SPEC, TEMPLATES, contains, plan, template
 
 OURS = ("/tmp", "/home/elastic", "/dev/shm", "/var/run/secrets/elastic-launcher")
@@ -143,6 +144,11 @@ def test_a_node_is_told_its_number_its_members_and_where_the_coordinator_is() ->
     assert (found["ELASTIC_NODE"], found["ELASTIC_FIRST_MEMBER"]) == ("3", "5")
     assert (found["ELASTIC_CONTROL"], found["ELASTIC_RESIZE"]) == ("http://10.96.0.7:8080", "in-process")
     assert (found["HOME"], found["TMPDIR"]) == ("/home/elastic", "/tmp")
+
+
+def test_variables_of_ours_reach_the_node_whatever_is_in_them() -> None:
+    shape = replace(SHAPE, environment={**SHAPE.environment, "ELASTIC_DATA": "/a$$b/$(HOME)"})
+    assert expanded(variables(template(), shape)["ELASTIC_DATA"], {"HOME": "/home/elastic"}) == "/a$$b/$(HOME)"
 
 
 def test_the_key_is_a_file_or_a_variable_and_never_both() -> None:

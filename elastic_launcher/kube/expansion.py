@@ -1,0 +1,11 @@
+"""How a text gets into a container as it is: Kubernetes expands variables in commands, arguments and environments.
+
+There ``$(NAME)`` stands for a variable of the container that is known so far, and ``$$`` for one ``$``.
+"""
+
+from __future__ import annotations
+
+
+def literal(text: str) -> str:
+    """Returns what Kubernetes makes a text of, whatever variables the container has."""
+    return text.replace("$", "$$")
