@@ -33,15 +33,18 @@ class Backward:
         self._recovery = recovery
         self._plan = plan
         self._check: ChecksumTask | None = None
+        self._still: dict[str, int] | None = None  # before this process's first step
 
     def begin_step(self) -> None:
         """Starts a step anew, without any gradient."""
         self._session.buffers.begin_step()
         self._session.reducer.begin_step()
         self._session.held = set()
+        if self._still is None:
+            self._still = self._session.buffers.still()
         left_open = self._check is not None  # in a step that broke off: what it was made of may have changed since
         if self._resizer.check_due or left_open:
-            self._check, self._resizer.check_due = ChecksumTask(self._session.state), False
+            self._check, self._resizer.check_due = ChecksumTask(self._session.state, self._session.buffers), False
 
     def add(self, loss: torch.Tensor, weight: float | None, only: list[torch.Tensor] | None, owner: int) -> None:
         """Adds a micro-batch's gradient and, when it completes the step, reduces (see `Job.backward`)."""
@@ -137,6 +140,9 @@ class Backward:
         if self._resizer.take_state():
             session.buffers.begin_step()  # the step's beginning is what the peer sent, not what was here before
             session.reducer.begin_step()  # parameters may have been added or frozen before this rank came
+        if self._still:
+            session.buffers.refuse_changed(self._still)
+            self._still = {}
         slot = session.reducer.slot(call, only, owner)
         share_samples = share_of_step(session, place, micro.count).samples
         signals = self._signals(first=call == 0)

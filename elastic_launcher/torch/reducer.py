@@ -48,7 +48,7 @@ class Reducer:
         self._all: list[torch.Tensor] = []
         self._slots: dict[tuple[int, int], Slot] = {}
         self._trained: list[bool] = []
-        self._floating = 0
+        self._averaged: list[Any] = []
         self._begun = False
         self._seeds: dict[tuple[torch.dtype, torch.device, float], torch.Tensor] = {}
         self._first_key: tuple[int, int] | None = None
@@ -67,11 +67,13 @@ class Reducer:
         if self._begun:
             return
         self._begun = True
+        self._buffers.follow()
         self._all = self._parameters()
         trained = [p.requires_grad for p in self._all]
-        if trained != self._trained or len(self._buffers.floating()) != self._floating:
+        averaged = [(b.shape, b.dtype) for b in self._buffers.floating()]
+        if trained != self._trained or averaged != self._averaged:
             self._drop_slots()
-            self._trained, self._floating = trained, len(self._buffers.floating())
+            self._trained, self._averaged = trained, averaged
         for slot in self._slots.values():
             slot.weight, slot.loss = 0.0, None
             slot.used = [False] * len(slot.layout.parameters)
@@ -295,6 +297,7 @@ class Reducer:
                 bucket.flat[: bucket.gradient_numel].zero_()
                 bucket.launched = False
         works, self._works = self._works, []
+        self._buffers.check()
         floating = self._buffers.floating()
         self._write_tail(slot, signals, samples / count, floating)
         whole = self._buffers.whole()

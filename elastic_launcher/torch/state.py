@@ -13,10 +13,10 @@ from torch.optim import Optimizer
 
 from elastic_launcher.torch.codec import decode, encode, match
 from elastic_launcher.torch.optimizer_state import capture_optimizer, outline, own_tensors, reserve, restore_optimizer
+from elastic_launcher.torch.tensors import bit_sum, is_plain, sum_of_bits
 
 SENDER = "the rank that sends its state"
 COPY_BYTES = 64 * 1024  # registered tensors up to here are copied when captured: a script may change them at any time
-_WORD = 8
 
 
 class StateMismatch(RuntimeError):  # noqa: N818 - what it says, not that it failed
@@ -147,6 +147,7 @@ class TrainingState:
         header: dict[str, Any] = {
             "parameters": [[name, parameter.requires_grad] for name, parameter in parameters.items()],
             "buffers": list(buffers),
+            "compared": self._compared(),
             "optimizers": [
                 capture_optimizer(o, f"optimizer[{n}]", names, tensors) for n, o in enumerate(self.optimizers)
             ],
@@ -252,7 +253,7 @@ class TrainingState:
     def checksums(self) -> tuple[list[str], torch.Tensor]:
         """Returns the names of all parameters and an int64 sum over each one's bit patterns."""
         parameters = self._parameters()
-        sums = [_bit_sum(parameter) for parameter in parameters.values()]
+        sums = [sum_of_bits(parameter) for parameter in parameters.values()]
         return list(parameters), torch.stack(sums).cpu() if sums else torch.zeros(0, dtype=torch.int64)
 
     def _parameters(self) -> dict[str, torch.Tensor]:
@@ -274,7 +275,14 @@ class TrainingState:
                     yield f"optimizer{number}.group{group_number}.param{place}", parameter
 
     def _buffers(self) -> dict[str, torch.Tensor]:
-        """Returns every buffer once that belongs to a model's ``state_dict``."""
+        """Returns every buffer once that belongs to a model's ``state_dict`` and travels."""
+        return {name: buffer for name, buffer in self._all_buffers().items() if is_plain(buffer)}
+
+    def _compared(self) -> dict[str, int]:
+        """Returns a checksum of each sparse, quantized or nested buffer, which does not travel."""
+        return {name: bit_sum(buffer) for name, buffer in self._all_buffers().items() if not is_plain(buffer)}
+
+    def _all_buffers(self) -> dict[str, torch.Tensor]:
         found: dict[str, torch.Tensor] = {}
         seen: set[int] = set()
         for number, model in enumerate(self.models):
@@ -298,6 +306,13 @@ class TrainingState:
         parameters, buffers = self._parameters(), self._buffers()
         _compare_names("parameter", list(parameters), [name for name, _ in header["parameters"]], sender)
         _compare_names("buffer", list(buffers), header["buffers"], sender)
+        theirs_by_name = header.get("compared", {})
+        for name, value in self._compared().items():
+            if theirs_by_name.get(name, value) != value:
+                raise StateMismatch(
+                    f"the buffer {name}, sparse, quantized or nested, is another one on {sender}; it does not travel: "
+                    "make the same one on every rank"
+                )
         known = dict(
             zip([*(name for name, _ in header["parameters"]), *header["buffers"]], forms(header), strict=False)
         )
@@ -337,18 +352,6 @@ def _load(name: str, load: Callable[[Any], Any], state: Any) -> None:
         load(state)
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
         raise StateMismatch(f"{name} does not take the state of its like on another rank: {error}") from error
-
-
-def _bit_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """Adds up a tensor's bytes as 64-bit words, in place: a sum of narrower ones would first widen them all."""
-    flat = _plain(tensor).contiguous().reshape(-1)
-    if flat.is_complex():
-        flat = torch.view_as_real(flat).reshape(-1)
-    octets = flat.view(torch.uint8)
-    if octets.storage_offset() % _WORD:
-        octets = octets.clone()
-    whole = octets.numel() // _WORD * _WORD
-    return octets[:whole].view(torch.int64).sum() + octets[whole:].sum(dtype=torch.int64)
 
 
 def write_values(target: torch.Tensor, values: torch.Tensor) -> None:

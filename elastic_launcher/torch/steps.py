@@ -119,9 +119,12 @@ class StepLoop:
         largest = max(share(count, session.max_batch_per_gpu, ranks, 0).micro_batches)
         start = position.step_in_epoch * session.global_batch_size
         session.buffers.begin_step()
+        still = session.buffers.still()
         for size in {largest: None, min(count, SPARE_SAMPLES): None}:
             micro = MicroBatch(samples=0, count=count, last=True, rehearsal=True)
             yield from self._issue(loader, (position.epoch, start, size), micro)
+            session.buffers.check()
+            session.buffers.refuse_changed(still)
         session.buffers.undo_step()
         session.state.capture()  # what can't be carried to a joiner is said now, not when one comes
         if session.member is not None:

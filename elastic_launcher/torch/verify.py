@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from elastic_launcher.torch.buffers import ModelBuffers
 from elastic_launcher.torch.group import Group
 from elastic_launcher.torch.position import Position
 from elastic_launcher.torch.state import TrainingState
@@ -12,21 +13,23 @@ from elastic_launcher.torch.threads import start_thread
 
 
 class ChecksumTask:
-    """The checksums of this rank's parameters, computed beside the step that doesn't change them yet.
+    """The checksums of this rank's parameters, computed beside the step that doesn't change them yet, and of buffers.
 
     Args:
-        state: What is checked.
+        state: Its parameters are checked.
+        buffers: Those that are left alone are checked.
     """
 
-    def __init__(self, state: TrainingState) -> None:
+    def __init__(self, state: TrainingState, buffers: ModelBuffers) -> None:
         self._state = state
+        self._still = {f"the buffer {name}": value for name, value in buffers.still().items()}
         self._names: list[str] = []
         self._sums: list[int] = []
         self._thread = start_thread("elastic-checksum", self._compute)
 
     def _compute(self) -> None:
         names, sums = self._state.checksums()
-        self._names, self._sums = names, sums.tolist()
+        self._names, self._sums = [*names, *self._still], [*sums.tolist(), *self._still.values()]
 
     def combined(self) -> int:
         """Returns one number for all parameters."""
