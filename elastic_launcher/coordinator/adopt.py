@@ -21,6 +21,7 @@ from elastic_launcher.coordinator.observations import MemberReported, MemberSile
 from elastic_launcher.coordinator.record import Generation, Record
 from elastic_launcher.coordinator.roster import Exit, Member, Node, Phase
 from elastic_launcher.coordinator.state import Formation, Recovery, Rules, State, Target
+from elastic_launcher.coordinator.tables import Members, Nodes, Ranks
 
 GIVEN_UP = "the launcher was away while the group formed"
 
@@ -186,10 +187,10 @@ def _bare(rules: Rules, left: Leftovers, settled: Generation | None, under_way: 
         members |= {member: _member(member, number, place, left) for place, member in enumerate(own)}
     state = State(
         rules,
-        nodes=nodes,
-        members=members,
+        nodes=Nodes(nodes),
+        members=Members(members),
         generation=settled.number if settled else 0,
-        group=group,
+        group=Ranks(group),
         group_formation=settled.formation if settled else 0,
     )
     furthest = max(left.introductions.values(), key=lambda one: one.step, default=None)
@@ -233,7 +234,8 @@ def _fingerprint(told: Introduction) -> Mapping[str, Any] | None:
 
 
 def _formation(order: Form, now: float) -> Formation:
-    return Formation(order.formation, order.mode, order.members, order.joiners, order.leavers, order.cause, now)
+    members, joiners, leavers = Ranks(order.members), Ranks(order.joiners), Ranks(order.leavers)
+    return Formation(order.formation, order.mode, members, joiners, leavers, order.cause, now)
 
 
 def _can_form(order: Form, left: Leftovers) -> bool:

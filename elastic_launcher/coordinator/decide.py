@@ -66,14 +66,15 @@ def decide(state: State, observation: Observation) -> tuple[State, tuple[Action,
     if state.finished:
         return state, ()
     decision = _OBSERVATIONS[type(observation)](state, observation)
-    return then(decision, _settle, observation.now)
+    steps = (*_DEADLINES, *_STEPS) if isinstance(observation, Tick) else _STEPS
+    return then(decision, _settle, observation.now, steps)
 
 
-def _settle(state: State, now: float) -> Decision:
+def _settle(state: State, now: float, steps: tuple[Callable[[State, float], Decision], ...]) -> Decision:
     """Takes the steps that are due: few but towards the end once that is in sight."""
     decision = conclude(state, now)
     decision = then(decision, take_pause, now)
-    for rule in _STEPS:
+    for rule in steps:
         state = decision[0]
         if state.finished or state.verdict is not None or state.target is None:
             return decision
@@ -91,16 +92,14 @@ def _nothing(state: State, observation: Tick) -> Decision:
 
 
 _STEPS: tuple[Callable[[State, float], Decision], ...] = (
-    check_nodes,
-    check_pending,
-    check_held,
-    check_formation,
     check_untrained,
     release_surplus,
     start_missing,
     recover,
     form_next,
 )
+_DEADLINES: tuple[Callable[[State, float], Decision], ...] = (check_nodes, check_pending, check_held, check_formation)
+"""Rules that only look whether a time is over; they look through all nodes, so they are asked at each tick alone."""
 _TOWARDS_THE_END = (check_formation, recover)  # scripts may still evaluate together, or save
 _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     Tick: _nothing,

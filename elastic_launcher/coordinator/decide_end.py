@@ -230,13 +230,16 @@ def exited_by_itself(state: State, member: Member, now: float) -> Decision:
 
 def ended_early(state: State, now: float) -> Decision:
     """Ends the job if a member's script has ended while others train on."""
+    if not state.members.early:
+        return state, ()
     for number in state.survivors():
         member = state.members[number]
+        if number not in state.members.early:
+            continue
         others = [state.members[other] for other in state.survivors() if other != number]
         broken = any(other.number in state.broken for other in others)
         ahead = member.ended and any(other.step > member.step for other in others)
-        early = member.ended or (member.exit is not None and member.exit.clean)
-        if early and (broken or ahead) and not member.done and member.failure is None:
+        if broken or ahead:
             step = member.step if member.ended else state.step
             message = (
                 f"rank {state.group.index(number)}'s script (member {number}, node {member.node}) ended after step "
@@ -278,14 +281,17 @@ def _own_exits(state: State, verdict: Verdict) -> list[str]:
 
 
 def _finish_when_all_ended(state: State, now: float) -> Decision:
-    survivors = state.survivors()
-    if not state.over or not survivors:
+    survivors = state.survivors() if state.over else ()
+    if not survivors or len(state.members.exited) < len(survivors):
         return state, ()
-    exits = [state.members[number].exit for number in survivors]
+    there = (node for phase, numbers in state.nodes.phases.items() if phase is not Phase.GONE for node in numbers)
+    recent = (node for node in map(state.nodes.__getitem__, there) if now - node.since < AGENT_SECONDS)
+    if any(
+        number in state.group and number not in state.members.departed for node in recent for number in node.members
+    ):
+        return state, ()
+    exits = (state.members[number].exit for number in survivors)
     if not all(one is not None and one.clean for one in exits):
-        return state, ()
-    nodes = [state.nodes[number] for number in state.nodes_of(survivors)]
-    if any(node.phase is not Phase.GONE and now - node.since < AGENT_SECONDS for node in nodes):
         return state, ()
     missing = [state.members[number] for number in state.lost() if not state.members[number].ended]
     if missing:  # and nobody has formed anew since: what its script was to do after the loop is not done

@@ -15,6 +15,7 @@ from elastic_launcher.coordinator.decide_pause import lose_quota
 from elastic_launcher.coordinator.grace import NOTICE_GATHER_SECONDS
 from elastic_launcher.coordinator.roster import Member, Node, Phase
 from elastic_launcher.coordinator.state import Formation, State
+from elastic_launcher.coordinator.tables import Members, Ranks
 
 MOST_UNFORMED = 3  # formations in a row that fail and nobody is to blame, before somebody has to be
 SETTLE_SECONDS = 1.0  # after a failed formation: a death, or a broken step, is known by then
@@ -26,6 +27,8 @@ FIRST_STEP_SECONDS = 60.0  # from the first member that completed a step on a ne
 def form_next(state: State, now: float) -> Decision:
     """Begins the formation that is due, if any: leaves before joins, never both in one."""
     if state.formation is not None or state.recovery is not None or now < state.not_before:
+        return state, ()
+    if not state.nodes.leaving and not _may_join(state, now):
         return state, ()
     admitted = state.in_phase(Phase.ADMITTED)
     warm = [node for node in state.in_phase(Phase.WARM) if not node.leave and not state.exited(node)]
@@ -43,9 +46,15 @@ def form_next(state: State, now: float) -> Decision:
         return state, ()
     if not state.generation:
         return _start(state, warm, now) if len(warm) >= state.rules.min_nodes else (state, ())
-    if enough and _others_come(state, warm, now):
-        return state, ()
     return _grow(state, warm, now)
+
+
+def _may_join(state: State, now: float) -> bool:
+    """Returns whether nodes are warm that can begin, or grow the group now; some of them may have ended since."""
+    warm, least = state.nodes.count(Phase.WARM), state.rules.min_nodes
+    if not state.generation:
+        return warm >= least
+    return warm > 0 and (state.nodes.count(Phase.ADMITTED) < least or not _others_come(state, now))
 
 
 def check_minimum(state: State, leaving: list[Node], now: float) -> Decision:
@@ -163,13 +172,11 @@ def _late(state: State, formation: Formation, missing: list[int], what: str) -> 
     return reason, state.nodes_of(blamed)
 
 
-def _others_come(state: State, warm: list[Node], now: float) -> bool:
-    coming = [
-        node
-        for node in state.in_phase(Phase.STARTING)
-        if any(state.members[number].pid is not None for number in node.members)
-    ]
-    return bool(coming) and now - min(node.since for node in warm) < GATHER_SECONDS
+def _others_come(state: State, now: float) -> bool:
+    """Returns whether nodes are about to be warm for which those that are can wait a moment."""
+    first = next(iter(state.nodes.phases[Phase.WARM]))
+    coming = (one for node in state.nodes.phases[Phase.STARTING] for one in state.nodes[node].members)
+    return now - state.nodes[first].since < GATHER_SECONDS and any(state.members[one].pid is not None for one in coming)
 
 
 def _start(state: State, warm: list[Node], now: float) -> Decision:
@@ -205,7 +212,7 @@ def begin(
     if difference:
         return finish(state, ExitCode.SCRIPT_FAILED, difference)
     number = state.formations + 1
-    formation = Formation(number, mode, members, joiners, leavers, cause, now)
+    formation = Formation(number, mode, Ranks(members), Ranks(joiners), Ranks(leavers), cause, now)
     order = Form(
         number,
         state.rules.generations_before + state.generation + 1,
@@ -247,7 +254,7 @@ def _complete(state: State, now: float) -> Decision:
         recovery=None,
         unformed=state.unformed if formation.mode == "recover" else 0,
         failures=0 if joined else state.failures,
-        members=members,
+        members=Members(members),
         step=max(state.step, latest.step),
         epoch=max(state.epoch, latest.epoch),
     )

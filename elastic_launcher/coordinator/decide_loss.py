@@ -117,6 +117,9 @@ def recover(state: State, now: float) -> Decision:
     waiting = state.recovery
     if waiting is None or state.formation is not None or now < waiting.not_before:
         return state, ()
+    gone = len(state.members.departed) + len(state.members.ended)  # at most so many of the group are not expected
+    if len(waiting.steps) < len(state.group) - gone:
+        return state, ()
     expected = [number for number in state.survivors() if not state.members[number].ended]
     if not all(number in waiting.steps for number in expected):
         return state, ()

@@ -371,7 +371,8 @@ def _ended(state: State, member: Member, report: Ended, now: float) -> Decision:
     state = replace(state, step=max(state.step, report.step))
     decision = then(wind_down(state), ended_early, now)
     survivors = state.survivors()
-    if survivors and all(state.members[number].ended for number in survivors):
+    enough = len(state.members.ended) >= len(survivors) > 0
+    if enough and all(state.members[number].ended for number in survivors):
         decision = then(decision, lambda same: (same, (Order(survivors, End("all scripts have ended")),)))
     return decision
 

@@ -13,6 +13,7 @@ from elastic_launcher.coordinator.decide_pause import check_quota, lose_quota
 from elastic_launcher.coordinator.observations import NodeExited, NodeNoticed, NodeNotStarted, NodeUnfit, TargetChanged
 from elastic_launcher.coordinator.roster import Member, Node, Phase
 from elastic_launcher.coordinator.state import State
+from elastic_launcher.coordinator.tables import Members, Nodes
 
 MOST_FAILURES = 3  # nodes in a row that fail to come up, before no more are started
 RETRY_SECONDS = 1.0  # until the next node is started after one failed; doubles with each in a row
@@ -43,18 +44,23 @@ def release_surplus(state: State, now: float) -> Decision:
     assert state.target is not None
     leavers = state.formation.leavers if state.formation is not None else ()
     wanted, by = state.target.nodes, state.target.by
-    for node in state.in_phase(Phase.ADMITTED):
-        if node.leave == "hint" and set(node.members) & set(leavers):
-            state = state.with_node(node.number, leave_by=by)
+    told = []
+    for node in [state.nodes[number] for number in sorted(state.nodes.leaving)]:
+        if node.phase is not Phase.ADMITTED:
+            told.append(node)  # while it was being admitted
+        elif node.leave == "hint" and set(node.members) & set(leavers):
+            state = state.with_node(node.number, leave_by=by) if node.leave_by != by else state
         elif node.leave == "hint":  # the target may have been raised again
             state = state.with_node(node.number, leave="", leave_by=math.inf)
-    state = replace(state, to_replace=max(0, min(state.to_replace, wanted - len(state.staying()))))
-    staying = sorted(state.staying(), key=lambda one: (one.phase is not Phase.ADMITTED, one.number))
-    surplus = staying[wanted:]
+    excess = state.nodes.staying - wanted
+    if state.to_replace > max(0, -excess):
+        state = replace(state, to_replace=max(0, -excess))
+    surplus = []
+    if excess > 0:
+        surplus = sorted(state.staying(), key=lambda one: (one.phase is not Phase.ADMITTED, one.number))[wanted:]
     for node in surplus:
         if node.phase is Phase.ADMITTED:
             state = state.with_node(node.number, leave="hint", leave_by=by)
-    told = [node for node in state.in_phase(Phase.STARTING, Phase.WARM) if node.leave]  # while they were being admitted
     decision: Decision = (state, ())
     for node in (*surplus, *told):
         if node.phase is not Phase.ADMITTED and not state.forming(node):
@@ -64,9 +70,11 @@ def release_surplus(state: State, now: float) -> Decision:
 
 def check_untrained(state: State, now: float) -> Decision:
     """Ends a job whose script ended well before there was a generation: on all nodes, or on too many of them."""
+    if state.generation or state.formation is not None or not state.members.exited:
+        return state, ()
     nodes = [node for node in state.in_phase(Phase.STARTING, Phase.WARM, Phase.GONE) if not node.leave]
     ended = [node for node in nodes if state.exited(node)]
-    if state.generation or state.formation is not None or not ended:
+    if not ended:
         return state, ()
     if all(state.members[number].exit is not None for node in nodes for number in node.members):
         message = "the script ended without a training step"
@@ -85,9 +93,9 @@ def check_untrained(state: State, now: float) -> Decision:
 def start_missing(state: State, now: float) -> Decision:
     """Starts nodes towards the target; one whose processes are not gone yet still counts."""
     assert state.target is not None
-    if state.gave_up or now < state.start_not_before:
+    there = len(state.nodes) - state.nodes.count(Phase.GONE)
+    if state.gave_up or now < state.start_not_before or state.target.nodes <= there:
         return state, ()
-    there = len(state.nodes) - len(state.in_phase(Phase.GONE))
     rules = state.rules
     actions: list[Action] = []
     nodes, members = dict(state.nodes), dict(state.members)
@@ -102,7 +110,7 @@ def start_missing(state: State, now: float) -> Decision:
         members |= {member: Member(member, number, local_rank) for local_rank, member in enumerate(own)}
         actions += [StartNode(number, first, size), emit(state, "node_started", node=number, members=list(own))]
     to_replace = max(0, state.to_replace - (len(nodes) - len(state.nodes)))
-    return replace(state, nodes=nodes, members=members, to_replace=to_replace), tuple(actions)
+    return replace(state, nodes=Nodes(nodes), members=Members(members), to_replace=to_replace), tuple(actions)
 
 
 def dismiss(state: State, node: Node, cause: str, now: float) -> Decision:

@@ -14,7 +14,8 @@ from elastic_launcher.control.messages import Active, Progress, Saved
 from elastic_launcher.coordinator.fallen import Fallen
 from elastic_launcher.coordinator.grace import NOTICE_SECONDS
 from elastic_launcher.coordinator.pause import Pause
-from elastic_launcher.coordinator.roster import Member, Node, Phase
+from elastic_launcher.coordinator.roster import Node, Phase
+from elastic_launcher.coordinator.tables import THERE, Members, Nodes, Ranks
 from elastic_launcher.logged import Logged
 
 
@@ -104,9 +105,9 @@ class Formation:
 
     number: int
     mode: str
-    members: tuple[int, ...]
-    joiners: tuple[int, ...]
-    leavers: tuple[int, ...]
+    members: Ranks
+    joiners: Ranks
+    leavers: Ranks
     cause: str
     asked_at: float
     formed: frozenset[int] = frozenset()
@@ -273,10 +274,10 @@ class State:
 
     rules: Rules
     target: Target | None = None
-    nodes: Mapping[int, Node] = field(default_factory=_nothing)
-    members: Mapping[int, Member] = field(default_factory=_nothing)
+    nodes: Nodes = field(default_factory=Nodes)
+    members: Members = field(default_factory=Members)
     generation: int = 0
-    group: tuple[int, ...] = ()
+    group: Ranks = field(default_factory=Ranks)
     group_formation: int = 0
     formation: Formation | None = None
     formations: int = 0
@@ -341,11 +342,11 @@ class State:
 
     def in_phase(self, *phases: Phase) -> list[Node]:
         """Returns the nodes in one of ``phases``, oldest first."""
-        return [node for node in self.nodes.values() if node.phase in phases]
+        return [self.nodes[number] for number in sorted(one for phase in phases for one in self.nodes.phases[phase])]
 
     def staying(self) -> list[Node]:
         """Returns the nodes that are there and have not been told to leave, oldest first."""
-        return [one for one in self.in_phase(Phase.STARTING, Phase.WARM, Phase.ADMITTED) if not one.leave]
+        return [one for one in self.in_phase(*THERE) if not one.leave]
 
     def forming(self, node: Node) -> bool:
         """Returns whether a formation under way has members of ``node``."""
@@ -362,11 +363,19 @@ class State:
 
     def survivors(self) -> tuple[int, ...]:
         """Returns the members of the current group that have neither left nor been lost, in rank order."""
-        return tuple(n for n in self.group if not self.members[n].left and not self.members[n].lost)
+        departed = self.members.departed
+        if not any(number in self.group for number in departed):
+            return self.group
+        return tuple(number for number in self.group if number not in departed)
 
     def lost(self) -> tuple[int, ...]:
         """Returns the members of the current group that were lost, in rank order."""
-        return tuple(number for number in self.group if self.members[number].lost)
+        departed = self.members.departed
+        return (
+            tuple(number for number in self.group if number in departed and self.members[number].lost)
+            if departed
+            else ()
+        )
 
     def nodes_of(self, members: Iterable[int]) -> list[int]:
         """Returns the nodes of ``members``, each once, in order."""
@@ -381,8 +390,8 @@ class State:
 
     def with_node(self, number: int, **changes: Any) -> State:
         """Returns the state in which one node differs."""
-        return replace(self, nodes={**self.nodes, number: replace(self.nodes[number], **changes)})
+        return replace(self, nodes=self.nodes.replaced(replace(self.nodes[number], **changes)))
 
     def with_member(self, number: int, **changes: Any) -> State:
         """Returns the state in which one member differs."""
-        return replace(self, members={**self.members, number: replace(self.members[number], **changes)})
+        return replace(self, members=self.members.replaced(replace(self.members[number], **changes)))

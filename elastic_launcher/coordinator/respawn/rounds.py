@@ -61,6 +61,7 @@ from elastic_launcher.coordinator.respawn.ends import check_stuck, judge, take_n
 from elastic_launcher.coordinator.respawn.work import close, ended_well, gathered, in_round, living
 from elastic_launcher.coordinator.roster import Exit, Node, Phase
 from elastic_launcher.coordinator.state import Formation, State
+from elastic_launcher.coordinator.tables import Ranks
 
 OWN_SAVES = "what is kept is what the script itself has saved"
 ENDS_RANKS = "its ranks get SIGTERM and 30 s, and then the job ends"
@@ -177,7 +178,7 @@ def _open_round(state: State, now: float) -> Decision:
             state = state.with_member(member, pid=None, exit=None, place=None)
     members = tuple(member for node in nodes for member in node.members)
     cause = state.restart.cause if state.restart is not None else "start"
-    formation = Formation(number, "start", members, (), (), cause, now)
+    formation = Formation(number, "start", Ranks(members), Ranks(), Ranks(), cause, now)
     state = replace(state, formation=formation, formations=number)
     return state, (OpenRound(number, tuple(node.number for node in nodes)),)
 
@@ -238,7 +239,7 @@ def _form(state: State, members: tuple[int, ...], now: float) -> Decision:
     state = replace(
         state,
         generation=state.generation + 1,
-        group=members,
+        group=Ranks(members),
         group_formation=formations,
         formations=formations,
         formation=None,
