@@ -22,7 +22,7 @@ import psutil
 
 from elastic_launcher.agent import processes
 from elastic_launcher.control import ControlClient
-from elastic_launcher.control.auth import Verifier
+from elastic_launcher.control.auth import ANSWER_HEADER, SIGNATURE_HEADER, Verifier
 from elastic_launcher.workdir import write_json
 
 PATIENCE = 60.0
@@ -218,6 +218,7 @@ def control_stub(folder: Path) -> Iterator[ControlStub]:
             if status == 200:
                 stub.posts.append((self.path, json.loads(body)))
             self.send_response(status)
+            self.send_header(ANSWER_HEADER, verifier.sign_answer(self.headers[SIGNATURE_HEADER], status, b"{}"))
             self.send_header("Content-Length", "2")
             self.end_headers()
             self.wfile.write(b"{}")

@@ -104,7 +104,7 @@ class Outbox:
             with self._changed:  # close() ends the pause
                 self._changed.wait(RETRY * random.uniform(0.5, 1.5))
             return False
-        except ControlRefused as error:  # no contact: it may be another job's coordinator at our old one's address
+        except ControlRefused as error:  # no contact: a coordinator that does not know this node has no use for it
             print(f"agent of node {self._node}: {what} refused: {error}", flush=True)
             return True
         self._contact.hear()

@@ -1,4 +1,8 @@
-"""How a control request proves that it comes from the job: an HMAC over its content, sender and growing counter."""
+"""How control requests and their answers prove that they come from the job: by HMACs with its key.
+
+A request's is over its content, sender and growing counter; an answer's over the request's and its own content. An
+answer without it is somebody else's: whatever listens at the address, or stands on the way to it.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,14 @@ import hmac
 from collections import deque
 from collections.abc import Mapping
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """What both sides must speak; a request of another version is refused with both numbers named."""
 
 SENDER_HEADER = "X-Elastic-Sender"
 COUNTER_HEADER = "X-Elastic-Counter"
 SIGNATURE_HEADER = "X-Elastic-Signature"
 VERSION_HEADER = "X-Elastic-Version"
+ANSWER_HEADER = "X-Elastic-Answer"
 
 _LONGEST_COUNTER = 20  # digits; nanoseconds since the epoch have 19
 _REMEMBERED = 1000  # requests of a channel: one of them that comes again is no clock that was set back
@@ -26,19 +31,34 @@ class Refusal(ValueError):
         status: The HTTP status that says why.
         used: The last counter, where only that is wrong: a sender that holds the key may sign again, above it.
         odd: Whether nobody of the job sends such a request, so that somebody should hear of it.
+        proven: Whether the sender has proved that it holds the key: only then the answer does so too.
     """
 
-    def __init__(self, status: int, message: str, *, used: int | None = None, odd: bool = True) -> None:
+    def __init__(
+        self, status: int, message: str, *, used: int | None = None, odd: bool = True, proven: bool = True
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.used = used
         self.odd = odd
+        self.proven = proven
 
 
 def sign(key: bytes, method: str, path_with_query: str, body: bytes, sender: str, counter: int) -> str:
     """Returns the signature of one request, as hexadecimal digits of an HMAC-SHA256."""
     head = "\n".join((method, path_with_query, sender, str(counter))).encode()
     return hmac.new(key, head + b"\n" + body, hashlib.sha256).hexdigest()
+
+
+def sign_answer(key: bytes, request: str, status: int, body: bytes) -> str:
+    """Returns the signature of the answer to a request, which ``request`` is the signature of."""
+    head = "\n".join(("answer", request, str(status))).encode()
+    return hmac.new(key, head + b"\n" + body, hashlib.sha256).hexdigest()
+
+
+def answers(key: bytes, request: str, status: int, body: bytes, signature: str) -> bool:
+    """Whether an answer is the coordinator's, and to this very request."""
+    return hmac.compare_digest(sign_answer(key, request, status, body).encode(), signature.encode())
 
 
 def channel_of(path_with_query: str) -> str:
@@ -65,22 +85,28 @@ class Verifier:
         Raises:
             Refusal: If the version, the signature or the counter is not right.
         """
+        sender, counter = headers.get(SENDER_HEADER, ""), headers.get(COUNTER_HEADER, "")
+        counted = counter.isascii() and counter.isdigit() and len(counter) <= _LONGEST_COUNTER
+        expected = sign(self._key, method, path_with_query, body, sender, int(counter) if counted else -1)
+        proven = counted and hmac.compare_digest(expected.encode(), headers.get(SIGNATURE_HEADER, "").encode())
         version = headers.get(VERSION_HEADER, "none")
         if version != str(PROTOCOL_VERSION):
             raise Refusal(
                 409,
                 f"the request speaks control protocol {version}, the coordinator speaks {PROTOCOL_VERSION}: "
                 "install the same version of elastic-launcher on both sides",
+                proven=proven,
             )
-        sender = headers.get(SENDER_HEADER, "")
-        counter = headers.get(COUNTER_HEADER, "")
-        if not (counter.isascii() and counter.isdigit() and len(counter) <= _LONGEST_COUNTER):
-            raise Refusal(401, f"{COUNTER_HEADER} must be a whole number")
-        expected = sign(self._key, method, path_with_query, body, sender, int(counter))
-        if not hmac.compare_digest(expected.encode(), headers.get(SIGNATURE_HEADER, "").encode()):
-            raise Refusal(401, "the signature is not this job's")
+        if not counted:
+            raise Refusal(401, f"{COUNTER_HEADER} must be a whole number", proven=False)
+        if not proven:
+            raise Refusal(401, "the signature is not this job's", proven=False)
         self._use(sender, channel_of(path_with_query), int(counter))
         return sender
+
+    def sign_answer(self, request: str, status: int, body: bytes) -> str:
+        """Returns the signature of the answer to a request, which ``request`` is the signature of."""
+        return sign_answer(self._key, request, status, body)
 
     def _use(self, sender: str, channel: str, counter: int) -> None:
         counters = self._counters.setdefault((sender, channel), deque(maxlen=_REMEMBERED))

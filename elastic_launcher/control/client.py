@@ -2,6 +2,8 @@
 
 It is light to import, since every rank and agent carries it. All requests are harmless to repeat (reports carry a
 number by which the coordinator drops what it has seen): each is retried, a bounded number of times within its time-out.
+Only what the job's key has signed is an answer: whatever else listens at the address, or stands on the way to it (a
+load balancer, a proxy, another job), leaves the coordinator *not reached*.
 """
 
 from __future__ import annotations
@@ -9,16 +11,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from elastic_launcher.control.auth import (
+    ANSWER_HEADER,
     COUNTER_HEADER,
     PROTOCOL_VERSION,
     SENDER_HEADER,
     SIGNATURE_HEADER,
     VERSION_HEADER,
+    answers,
     channel_of,
     sign,
 )
@@ -29,12 +34,19 @@ if TYPE_CHECKING:
 RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
 """Seconds before each retry, jittered: the first comes at once, since the server may have closed a kept connection."""
 
+MOST_QUOTED = 120
+"""Characters of somebody else's answer that are told."""
+
 _report_numbers: dict[str, itertools.count[int]] = {}
 _report_numbers_lock = threading.Lock()
 
 
 class ControlUnreachable(OSError):
     """The coordinator could not be reached, or did not answer in time."""
+
+
+class NotTheCoordinator(ControlUnreachable):  # noqa: N818 - named for what it says
+    """Something answered in the coordinator's place: nothing that holds the job's key."""
 
 
 class ControlRefused(RuntimeError):
@@ -90,6 +102,7 @@ class ControlClient:
         self._key = key
         self._channels: dict[str, _Channel] = {}
         self._channels_lock = threading.Lock()
+        self._strangers: set[str] = set()
         self._closed = False
 
     def __enter__(self) -> ControlClient:
@@ -159,6 +172,8 @@ class ControlClient:
                 except _network_errors() as error:
                     channel.drop()
                     problem = error
+                    if isinstance(error, NotTheCoordinator):
+                        self._tell(error)
                     if time.monotonic() >= deadline:
                         break
                     continue
@@ -186,20 +201,34 @@ class ControlClient:
         elif connection.sock is not None:
             connection.sock.settimeout(remaining)
         counter = channel.next_counter()
+        signature = sign(channel.key, method, path, body, self._sender, counter)
         headers = {
             "Content-Type": "application/json",
             VERSION_HEADER: str(PROTOCOL_VERSION),
             SENDER_HEADER: self._sender,
             COUNTER_HEADER: str(counter),
-            SIGNATURE_HEADER: sign(channel.key, method, path, body, self._sender, counter),
+            SIGNATURE_HEADER: signature,
         }
         connection.request(method, path, body or None, headers)
         response = connection.getresponse()
         text = response.read()
+        if not answers(channel.key, signature, response.status, text, response.headers.get(ANSWER_HEADER, "")):
+            said = " ".join(text.decode(errors="replace").split())[:MOST_QUOTED]
+            raise NotTheCoordinator(
+                f"HTTP {response.status} from {connection.host}:{connection.port} is no answer of this job's "
+                f"coordinator, whose key has not signed it: {said or '(nothing)'}"
+            )
         answer = json.loads(text) if text else {}
         if not isinstance(answer, dict):
             raise ValueError("the answer is not a JSON object")
         return response.status, answer
+
+    def _tell(self, error: NotTheCoordinator) -> None:
+        """Writes into the log who answers in the coordinator's place, once."""
+        if (line := str(error)) not in self._strangers:
+            self._strangers.add(line)
+            with contextlib.suppress(OSError):
+                print(f"elastic-launcher: {line}; the coordinator is tried again", file=sys.stderr, flush=True)
 
     def _connect(self, channel: _Channel, timeout: float) -> HTTPConnection:
         from http.client import HTTPConnection  # 15 ms, paid where the first request is
@@ -212,6 +241,7 @@ class ControlClient:
                 raise ValueError("it does not hold an object")
             url, key = str(control["url"]), str(control["key"])
         channel.key = bytes.fromhex(key or "")
+        # the coordinator's own address, whatever proxies the environment names
         connection = HTTPConnection(url.removeprefix("http://").rstrip("/"), timeout=timeout)
         connection.connect()  # sets TCP_NODELAY
         return connection

@@ -152,6 +152,8 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
     known = dict(observation.ranks)
     code = observation.exit_code
     agent = Exit(signal=-code) if code is not None and code < 0 else Exit(code)
+    if code == ExitCode.LAUNCHER_FAILED:  # it has started nothing, as where it did not reach this coordinator
+        agent = Exit()
     told = tell_exit(state, observation)
     if observation.taken:  # nobody failed: the next is started as fast as after a first loss, and no step is to blame
         state = replace(state, losses=0, failures=0, broke=0)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from elastic_launcher.control.auth import SENDER_HEADER, Refusal, Verifier
+from elastic_launcher.control.auth import ANSWER_HEADER, SENDER_HEADER, SIGNATURE_HEADER, Refusal, Verifier
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Message, report_from_dict
 from elastic_launcher.control.vitals import Vitals
@@ -191,7 +191,10 @@ class ControlServer:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Lets nobody in who can't sign, and turns what is wrong with a request into its status and one sentence."""
+        """Lets nobody in who can't sign, and turns what is wrong with a request into its status and one sentence.
+
+        Whoever has proved the job's key gets an answer that does so too.
+        """
         try:
             body = await request.read()
         except ConnectionError as error:  # who asked was killed: that is noticed elsewhere, and nobody gets an answer
@@ -202,23 +205,31 @@ class ControlServer:
             for kind, letter in (("member", "m"), ("node", "n")):
                 if kind in request.match_info and sender != letter + request.match_info[kind]:
                     raise Refusal(403, f"{sender} can't speak for {kind} {request.match_info[kind]}")
-            return await handler(request)
+            return self._signed(request, await handler(request))
         except Refusal as refusal:
             if refusal.odd:
                 what = f"{request.method} {request.path}"
                 self._refused(str(request.remote), what, request.headers.get(SENDER_HEADER, ""), str(refusal))
-            content = {"error": str(refusal), "used": refusal.used}
-            return web.json_response(content, status=refusal.status)
+            answer = web.json_response({"error": str(refusal), "used": refusal.used}, status=refusal.status)
+            return self._signed(request, answer) if refusal.proven else answer
         except _OtherTermError as error:
-            return web.json_response({"error": str(error), "term": self._term}, status=409)
+            content, status = {"error": str(error), "term": self._term}, 409
         except NotYetError as error:
-            return web.json_response({"error": str(error)}, status=503)
+            content, status = {"error": str(error)}, 503
         except web.HTTPException as error:
-            return web.json_response({"error": error.reason}, status=error.status)
+            content, status = {"error": error.reason}, error.status
         except LookupError as error:
-            return web.json_response({"error": str(error.args[0] if error.args else error)}, status=404)
+            content, status = {"error": str(error.args[0] if error.args else error)}, 404
         except (ValueError, TypeError) as error:
-            return web.json_response({"error": str(error)}, status=400)
+            content, status = {"error": str(error)}, 400
+        return self._signed(request, web.json_response(content, status=status))
+
+    def _signed(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
+        """Returns an answer with the proof that it is this coordinator's, and to this request."""
+        assert isinstance(answer, web.Response) and isinstance(answer.body, bytes)
+        asked = request.headers.get(SIGNATURE_HEADER, "")
+        answer.headers[ANSWER_HEADER] = self._verifier.sign_answer(asked, answer.status, answer.body)
+        return answer
 
     async def _join(self, request: web.Request) -> web.Response:
         content = await _content(request)

@@ -23,10 +23,10 @@ from elastic_launcher.agent.log_sender import MOST_BEHIND, LogSender
 from elastic_launcher.agent.own_folder import ToldToGo, Unfit, make_own_folder
 from elastic_launcher.checkpoint.landmark import Landmark, landmark_of, put, remove
 from elastic_launcher.config import ExitCode, JobConfig
-from elastic_launcher.control import ControlClient, ControlRefused
+from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.coordinator.node_files import NodeFiles
 from elastic_launcher.coordinator.server import ControlServer
-from elastic_launcher.coordinator.where import Home
+from elastic_launcher.coordinator.where import HERE, Home, Where
 from elastic_launcher.engines.local import node_environment
 from elastic_launcher.workdir import Layout, claim, read_job
 from tests.local.test_control import KEY, Desk
@@ -39,26 +39,30 @@ STORE = "127.0.0.1:29555"
 
 @asynccontextmanager
 async def serving(
-    folder: Path, config: JobConfig, desk: Desk | None = None, landmark: Landmark | None = None
+    folder: Path,
+    config: JobConfig,
+    desk: Desk | None = None,
+    landmark: Landmark | None = None,
+    where: Where = HERE,
 ) -> AsyncIterator[tuple[str, Layout]]:
     """Serves a job's files; gives the URL, and the work directory that the launcher sees."""
     with claim(config, folder) as work_dir:
         files = NodeFiles(config, work_dir.layout, STORE, Home(code=CODE, landmark=landmark))
-        server = ControlServer(KEY, desk or Desk(), 4, files=files)
+        server = ControlServer(KEY, desk or Desk(), 4, where, files=files)
         try:
             yield await server.start(), work_dir.layout
         finally:
             await server.close()
 
 
-def variables(url: str, key: bytes = KEY) -> dict[str, str]:
+def variables(url: str, key: bytes = KEY, patience: int = 5) -> dict[str, str]:
     """Returns what a pod's environment has."""
     return {
         "ELASTIC_CONTROL": url,
         "ELASTIC_KEY": key.hex(),
         "ELASTIC_NODE": str(NODE),
         "ELASTIC_FIRST_MEMBER": "1",
-        "ELASTIC_ORPHAN_TIMEOUT": "5",
+        "ELASTIC_ORPHAN_TIMEOUT": str(patience),
     }
 
 
@@ -91,8 +95,8 @@ def test_a_nodes_own_folder_has_the_job_its_code_and_the_way_to_the_coordinator(
 def test_nothing_is_handed_to_whoever_has_another_key(tmp_path: Path) -> None:
     async def play() -> None:
         async with serving(tmp_path, config_of()) as (url, _):
-            with pytest.raises(ControlRefused, match="signature"):
-                await asyncio.to_thread(make_own_folder, variables(url, bytes(32)))
+            with pytest.raises(ControlUnreachable, match="signature"):
+                await asyncio.to_thread(make_own_folder, variables(url, bytes(32), patience=1))
 
     asyncio.run(play())
 
@@ -198,6 +202,39 @@ def test_an_agent_needs_nothing_but_an_address_and_a_key(tmp_path: Path) -> None
             assert theirs.rank_log(NODE, 0).read_text() == "trained well\n"
             assert ("rank_ended", NODE, 0, 0, None) in desk.told
             assert not processes.find(str(theirs.path), spare=(os.getpid(),))
+
+    asyncio.run(play())
+
+
+def test_an_agent_whose_coordinator_is_not_there_yet_asks_whoever_answers_until_it_is(tmp_path: Path) -> None:
+    """As where a load balancer's default answers 404 before the Service has endpoints."""
+
+    async def play() -> None:
+        asked, enough = 0, asyncio.Event()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal asked
+            await reader.readuntil(b"\r\n\r\n")
+            page = b'{"error": "no such route"}'
+            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page))
+            await writer.drain()
+            writer.close()
+            asked += 1
+            if asked > 5:  # tries of one request
+                enough.set()
+
+        stranger = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = stranger.sockets[0].getsockname()[1]
+        layout = Layout(tmp_path / "theirs")
+        agent = asyncio.ensure_future(run_agent(tmp_path, f"http://127.0.0.1:{port}", layout))
+        await asyncio.wait_for(enough.wait(), PATIENCE)
+        stranger.close()
+        await stranger.wait_closed()
+        async with serving(tmp_path, config_of(), where=Where(control_port=port)) as (_, theirs):
+            code, said = await agent
+            assert code == ExitCode.DONE, said
+            assert theirs.rank_log(NODE, 0).read_text() == "trained well\n"
+        assert said.count(f"HTTP 404 from 127.0.0.1:{port} is no answer of this job's coordinator") == 1
 
     asyncio.run(play())
 

@@ -7,12 +7,15 @@ import pytest
 
 from elastic_launcher.control.auth import (
     COUNTER_HEADER,
+    PROTOCOL_VERSION,
     SENDER_HEADER,
     SIGNATURE_HEADER,
     VERSION_HEADER,
     Refusal,
     Verifier,
+    answers,
     sign,
+    sign_answer,
 )
 
 KEY = bytes(range(32))
@@ -24,7 +27,7 @@ def headers(
 ) -> dict[str, str]:
     signature = sign(key, "GET", path, body, "m3", int(counter) if str(counter).isdecimal() else 0)
     return {
-        VERSION_HEADER: "1",
+        VERSION_HEADER: str(PROTOCOL_VERSION),
         SENDER_HEADER: "m3",
         COUNTER_HEADER: str(counter),
         SIGNATURE_HEADER: signature,
@@ -123,8 +126,41 @@ def test_a_forged_request_does_not_use_up_a_counter() -> None:
     assert verifier.verify("GET", PATH, headers(1), b"") == "m3"
 
 
-@pytest.mark.parametrize("version", ["2", "", "one"])
+@pytest.mark.parametrize("version", ["1", "", "one"])
 def test_another_version_is_refused_with_both_named(version: str) -> None:
-    with pytest.raises(Refusal, match=f"speaks control protocol {version}, the coordinator speaks 1") as refusal:
+    with pytest.raises(Refusal, match=f"speaks control protocol {version}, the coordinator speaks 2") as refusal:
         Verifier(KEY).verify("GET", PATH, headers(X_Elastic_Version=version), b"")
     assert refusal.value.status == 409
+
+
+@pytest.mark.parametrize(
+    ("wrong", "proven"),
+    [
+        (headers(), True),  # sent twice
+        (headers(7, X_Elastic_Version="3"), True),
+        (headers(7, X_Elastic_Signature=""), False),
+        (headers("x"), False),
+        (headers(7, key=b"another"), False),
+        (headers(7, key=b"another", X_Elastic_Version="3"), False),
+        ({}, False),
+    ],
+)
+def test_only_who_has_proved_the_key_is_owed_a_proof(wrong: dict[str, str], proven: bool) -> None:
+    verifier = Verifier(KEY)
+    verifier.verify("GET", PATH, headers(), b"")
+    with pytest.raises(Refusal) as refusal:
+        verifier.verify("GET", PATH, wrong, b"")
+    assert refusal.value.proven is proven
+
+
+@pytest.mark.parametrize(
+    ("key", "request_", "status", "body"),
+    [(b"another", "ab", 200, b"{}"), (KEY, "ac", 200, b"{}"), (KEY, "ab", 404, b"{}"), (KEY, "ab", 200, b"[]")],
+)
+def test_an_answer_counts_with_this_key_to_this_request_as_it_is(
+    key: bytes, request_: str, status: int, body: bytes
+) -> None:
+    signature = sign_answer(KEY, "ab", 200, b"{}")
+    assert answers(KEY, "ab", 200, b"{}", signature)
+    assert not answers(key, request_, status, body, signature)
+    assert not answers(KEY, "ab", 200, b"{}", "schlüssel")

@@ -15,16 +15,23 @@ from typing import Any
 import pytest
 
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
-from elastic_launcher.control.auth import COUNTER_HEADER, Verifier
+from elastic_launcher.control.auth import ANSWER_HEADER, COUNTER_HEADER, SIGNATURE_HEADER, Verifier, sign_answer
 
 KEY = "5e" * 32
 
 
 class Script:
-    """What a server does with one request after another: an answer (status, content), or None to hang up."""
+    """What a server does with one request after another: an answer (status, content), or None to hang up.
 
-    def __init__(self, *answers: tuple[int, Any] | None) -> None:
+    Args:
+        answers: The last one is repeated.
+        key: What answers are signed with; None for a server that knows of no such thing.
+    """
+
+    def __init__(self, *answers: tuple[int, Any] | None, key: str | None = KEY) -> None:
         self.answers = list(answers)
+        self.key = key
+        self.sign = lambda request: request  # whose answer it is said to be
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
         self.connections = 0
 
@@ -48,6 +55,11 @@ def serving(script: Script) -> Iterator[str]:
                 return
             content = json.dumps(answer[1]).encode() if answer[1] is not None else b"<html>"
             self.send_response(answer[0])
+            if script.key is not None:
+                asked = script.sign(self.headers[SIGNATURE_HEADER])
+                self.send_header(ANSWER_HEADER, sign_answer(bytes.fromhex(script.key), asked, answer[0], content))
+            if 300 <= answer[0] < 400:
+                self.send_header("Location", "http://127.0.0.1:1/login")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
@@ -114,6 +126,57 @@ def test_a_refusal_is_told_at_once() -> None:
         client.get("/v1/status")
     assert refusal.value.status == 404
     assert len(script.requests) == 1
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("status", "content"),
+    [
+        (404, "default backend - 404"),  # whatever answers before the Service has endpoints
+        (200, None),  # a captive proxy's page
+        (200, {}),
+        (302, ""),
+        (401, {"error": "the signature is not this job's"}),  # another job's coordinator at this one's old address
+        (401, {"error": "used before", "used": 10**19}),
+        (409, {"error": "this is the coordinator of term 9, not of term 1", "term": 9}),
+    ],
+)
+@pytest.mark.parametrize("key", [None, "77" * 32])
+def test_what_the_jobs_key_has_not_signed_is_no_answer_and_is_named_in_the_log(
+    status: int, content: Any, key: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stranger = Script((status, content), key=key)
+    with serving(stranger) as url, ControlClient(url, "m1", KEY) as client:
+        for _ in range(2):
+            with pytest.raises(
+                ControlUnreachable, match=rf"HTTP {status} from 127\.0\.0\.1:\d+ is no answer of this job's"
+            ):
+                client.get("/v1/nodes/1/job")
+        assert len(stranger.requests) == 10
+        assert all(int(request[2][COUNTER_HEADER]) < 10**19 for request in stranger.requests)
+        stranger.answers, stranger.key = [(200, {"fine": True})], KEY
+        assert client.get("/v1/nodes/1/job") == {"fine": True}
+    told = [line for line in capsys.readouterr().err.splitlines() if "no answer" in line]
+    assert len(told) == 1 and told[0].endswith("the coordinator is tried again")
+
+
+def test_an_answer_to_another_request_is_none() -> None:
+    script = Script((200, {"fine": True}))
+    with serving(script) as url, ControlClient(url, "m1", KEY) as client:
+        client.get("/v1/status")
+        recorded = script.requests[0][2][SIGNATURE_HEADER]
+        script.sign = lambda request: recorded
+        with pytest.raises(ControlUnreachable, match="no answer of this job's coordinator"):
+            client.get("/v1/status")
+
+
+def test_the_coordinator_is_asked_at_its_own_address_whatever_proxies_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    with serving(Script((200, {"fine": True}))) as url, ControlClient(url, "m1", KEY) as client:
+        assert client.get("/v1/status") == {"fine": True}
 
 
 def test_a_counter_below_one_that_was_used_is_signed_again_above_it() -> None:

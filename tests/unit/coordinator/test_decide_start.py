@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from elastic_launcher.checkpoint.changes import Resumed
+from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Abandon, End, Failed, Form, Formed, FormFailed
 from elastic_launcher.coordinator.actions import Emit, Finish, StartNode
 from elastic_launcher.coordinator.observations import (
@@ -25,6 +26,16 @@ def test_nodes_are_started_up_to_the_target() -> None:
     job = Job(minimum=1, nproc=2, target=3)
     assert job.started == [StartNode(1, 1, 2), StartNode(2, 3, 2), StartNode(3, 5, 2)]
     assert job.events("node_started")[2] == {"node": 3, "members": [5, 6]}
+
+
+def test_an_agent_that_could_start_nothing_is_a_node_that_failed_and_no_script_that_ended() -> None:
+    job = Job(minimum=2, target=2)
+    job.feed(NodeExited(job.now, 1, ExitCode.LAUNCHER_FAILED, last_line="the coordinator gave no answer: HTTP 404"))
+    assert job.finish is None
+    assert [event["node"] for event in job.events("node_failed")] == [1]
+    assert job.events("warning")[0]["message"] == "node 1: the coordinator gave no answer: HTTP 404"
+    job.tick(2)
+    assert [one.node for one in job.started] == [1, 2, 3]
 
 
 def test_numbers_go_on_where_an_earlier_run_left_off() -> None:
