@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from elastic_launcher.modes import open_shared
+
 VERSION = 1
 KINDS = (
     "job_started",
@@ -175,7 +177,7 @@ class EventLog:
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] | None = None) -> None:
-        self._file: int | None = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        self._file: int | None = open_shared(path, os.O_RDWR | os.O_APPEND)
         self._clock = clock if clock is not None else steady_clock(_last_time(self._file, path))
         self._lost = 0
         self._torn = _ends_within_a_line(self._file)

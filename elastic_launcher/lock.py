@@ -10,6 +10,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from elastic_launcher.modes import open_shared
+
 HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 
@@ -32,7 +34,7 @@ class Lock:
 
     def __init__(self, path: Path) -> None:
         self.owner = {"host": socket.gethostname(), "pid": os.getpid(), "started": process_start(os.getpid())}
-        self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor: int | None = open_shared(path, os.O_RDWR)
 
     def take(self) -> None:
         """Takes the lock, and writes down who has it.

@@ -25,9 +25,11 @@ from elastic_launcher.checkpoint.files import sync_folder
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.events import EventError, read_last
 from elastic_launcher.lock import Lock, LockHeld
+from elastic_launcher.modes import make_folder, share
 from elastic_launcher.options import ConfigError
 
 DEFAULT_PARENT = "elastic-jobs"
+OF_OTHERS = 0o077
 LONGEST_TMPDIR = 60
 """Characters of a temporary folder's path under which unix sockets (108 at most) still have names."""
 
@@ -230,7 +232,7 @@ def claim(config: JobConfig, directory: Path) -> WorkDir:
     layout = Layout(Path(os.path.realpath(path)))  # nodes are known by it, by whatever name they are looked for
     try:
         for folder in (layout.path, layout.nodes, layout.logs):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
         lock = Lock(layout.lock)
     except OSError as error:
         raise _unwritable(layout.path, error)
@@ -297,7 +299,7 @@ def write_json(path: Path, document: dict[str, Any], mode: int = 0o644, *, lasti
     Args:
         path: Where to.
         document: What is written.
-        mode: Of the file.
+        mode: Of the file; one that others may read is shared as its folder is.
         lasting: Whether it is to be on disk, so that it outlasts its machine.
 
     Raises:
@@ -307,6 +309,8 @@ def write_json(path: Path, document: dict[str, Any], mode: int = 0o644, *, lasti
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
+            if mode & OF_OTHERS:
+                share(draft)
             json.dump(document, file, indent=1)
             if lasting:
                 file.flush()

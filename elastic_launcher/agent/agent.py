@@ -21,8 +21,10 @@ from elastic_launcher.agent.outbox import Outbox
 from elastic_launcher.agent.own_folder import ToldToGo, Unfit, make_own_folder
 from elastic_launcher.agent.rank_exec import die_with_parent
 from elastic_launcher.checkpoint.shelf import open_shelf
+from elastic_launcher.checkpoint.storage import is_url
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.control import ControlClient, ControlRefused
+from elastic_launcher.modes import share_tree
 from elastic_launcher.options import ConfigError
 from elastic_launcher.output import spare_output
 from elastic_launcher.workdir import Layout, read_job, write_json
@@ -135,6 +137,8 @@ class Agent:
         for log in logs:  # before the ends of their ranks, which have them shown
             log.send_rest()
         self._tell_ended_ranks(outbox)
+        if self._elsewhere and (output := self._config.output) and not is_url(output):
+            share_tree(Path(output))  # another user's launcher takes it on
         outbox.close(LAST_WORDS)
         unknown = {"exit_code": 0 if started.returncode == 0 else None}  # a full disk took no record of it
         codes = [self._exits.get(local_rank, unknown)["exit_code"] for local_rank in range(len(self._members))]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_launcher.agent.surroundings import unmet
+from elastic_launcher.checkpoint.landmark import Landmark, sample
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control import ControlClient, ControlUnreachable
 from elastic_launcher.engines.machine import cores, threads_per_rank
@@ -49,20 +50,24 @@ def make_own_folder(environment: MutableMapping[str, str]) -> Path:
     with ControlClient(url, f"n{node}", key) as client:
         job = _insist(lambda: client.get(f"/v1/nodes/{node}/job"), patience)
         whose = f"node {node} (pod {environment['ELASTIC_POD']})" if "ELASTIC_POD" in environment else f"node {node}"
-        if lack := unmet(JobConfig.from_dict(job["config"]), job.get("landmark"), whose):
+        config = JobConfig.from_dict(job["config"])
+        lack = unmet(config, job.get("landmark"), whose)
+        if not lack and config.checkpoint_dir and (mark := job.get("landmark")):
+            with sample(Path(config.checkpoint_dir), Landmark(mark["name"], mark["value"])) as name:
+                lack = _insist(lambda: client.post(f"/v1/nodes/{node}/sample", {"name": name}), patience)["lack"]
+        if lack:
             _insist(lambda: client.post(f"/v1/nodes/{node}/unfit", {"message": lack}), patience)
             raise Unfit(lack)
     layout = Layout(Path(tempfile.mkdtemp(prefix="elastic-")))
     for folder in (layout.nodes, layout.logs):
         folder.mkdir()
-    config: dict[str, Any] = job["config"]
+    asked: dict[str, Any] = job["config"]
     if job["code"]:
-        config["script"] = str(_write_code(layout.path / "code", job["code"]))
-    write_json(layout.job, {"id": job["id"], "config": config})
+        asked["script"] = str(_write_code(layout.path / "code", job["code"]))
+    write_json(layout.job, {"id": job["id"], "config": asked})
     control = {"v": 1, "url": url, "store": job["store"], "key": key, "term": job["term"]}
     write_json(layout.control, control, mode=0o600)
-    size = JobConfig.from_dict(config).nproc_per_node
-    environment.setdefault("OMP_NUM_THREADS", str(threads_per_rank(cores(), size)))
+    environment.setdefault("OMP_NUM_THREADS", str(threads_per_rank(cores(), config.nproc_per_node)))
     environment["ELASTIC_CONTROL"] = str(layout.control)
     environment["ELASTIC_WORK_DIR"] = str(layout.path)
     return layout.path

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from elastic_launcher.checkpoint.landmark import MEND, Landmark, missed
+from elastic_launcher.checkpoint.landmark import MEND, ONE_GROUP, Landmark, missed
 from elastic_launcher.checkpoint.storage import is_url
 from elastic_launcher.config import JobConfig
 
@@ -22,6 +23,23 @@ def unmet(config: JobConfig, landmark: Mapping[str, Any] | None, whose: str) -> 
     folder = config.checkpoint_dir
     if folder and landmark and (wrong := missed(Path(folder), Landmark(landmark["name"], landmark["value"]))):
         return f"--checkpoint-dir is {folder}: {whose} {wrong}; {MEND}"
-    if config.data and not is_url(config.data) and not Path(config.data).exists():
-        return f"--data is {config.data}: {whose} has nothing there; mount it in the pod template too, or give a URL"
+    if config.data and not is_url(config.data) and (wrong := _unread(Path(config.data))):
+        return f"--data is {config.data}: {whose} {wrong}"
+    if config.output and not is_url(config.output) and not _takes(Path(config.output)):
+        return f"--output is {config.output}: {whose} can't write there; {MEND}, and {ONE_GROUP}"
     return ""
+
+
+def _unread(data: Path) -> str:
+    """Returns why data can't be read here; "" if it can."""
+    if not data.exists():
+        return "has nothing there; mount it in the pod template too, or give a URL"
+    if not os.access(data, os.R_OK | (os.X_OK if data.is_dir() else 0)):
+        return f"can't read it (Permission denied); {ONE_GROUP}"
+    return ""
+
+
+def _takes(output: Path) -> bool:
+    """Whether something can be written at a path, as far as rights tell."""
+    there = output if output.exists() else next(one for one in output.parents if one.exists())
+    return os.access(there, os.W_OK | (os.X_OK if there.is_dir() else 0))

@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, FileEntry, Manifest
+from elastic_launcher.modes import share
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
@@ -18,9 +19,12 @@ _CHUNK = 4 << 20
 def seal(path: Path) -> FileEntry:
     """Has a file that was just written put on disk, and returns what is to be said of it.
 
+    Who may read the folder may read the file, whatever rights its writer gave it.
+
     Raises:
         OSError: If it can't be.
     """
+    share(path, private=True)
     with open(path, "rb") as file:
         os.fsync(file.fileno())
         size, crc = _measure(file.fileno())
@@ -34,6 +38,7 @@ def write_text(path: Path, text: str) -> None:
         OSError: If it can't be.
     """
     with open(path, "w", encoding="utf-8") as file:
+        share(path)
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from elastic_launcher.checkpoint.files import MANIFEST, MISSING, check, read_manifest, sync_folder, write_text
 from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, Manifest, Mark
+from elastic_launcher.modes import make_folder, open_shared, share
 
 POINTER = "latest.json"
 LOCK = ".lock"
@@ -98,12 +99,13 @@ def publish(folder: Path, write: Callable[[Path], Manifest], mark: Mark, keep: i
     """
     if _is_there(folder, mark, job):
         return folder / name_of(mark.step)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     whose = f"t{mark.term}-g{mark.generation}-s{mark.step}"
     draft = folder / f"{DRAFT}{os.getpid()}-{whose}-{secrets.token_hex(4)}"
     _check_fence(folder, mark, job)
     try:
         draft.mkdir()
+        share(draft)
         manifest = write(draft)
         write_text(draft / MANIFEST, manifest.to_text())
         sync_folder(draft)
@@ -242,6 +244,7 @@ def _check_owner(folder: Path, last: Pointer, term: int, job: str) -> None:
 
 def _point(folder: Path, pointer: Pointer) -> None:
     draft = folder / f".{POINTER}"
+    draft.unlink(missing_ok=True)  # another user's, who did not live to rename it
     said = {"v": 1, "job": pointer.job, "checkpoint": pointer.checkpoint, **asdict(pointer.mark)}
     write_text(draft, json.dumps(said) + "\n")
     draft.replace(folder / POINTER)
@@ -255,7 +258,7 @@ def _locked(folder: Path) -> Iterator[None]:
     Raises:
         OSError: If another one has held it for too long: it may be frozen, and this one is not to stand still with it.
     """
-    with open(folder / LOCK, "a") as lock:
+    with open(open_shared(folder / LOCK, os.O_RDWR)) as lock:
         deadline = time.monotonic() + LOCK_SECONDS
         while True:
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from elastic_launcher.coordinator.where import Home, Where
 from elastic_launcher.engines import Engine, EngineAway, NodeSpec
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
 from elastic_launcher.engines.kubernetes.plan import given_template, make_plan, template_source
+from elastic_launcher.engines.kubernetes.pod import node_pod, user_of
 from elastic_launcher.engines.kubernetes.rights import told
 from elastic_launcher.engines.kubernetes.settle import PORTS, Settled, look_around, settle
 from elastic_launcher.engines.kubernetes.template import Document
@@ -63,7 +65,8 @@ class ClusterPlace:
         self.escort: Escort | None = self._escort
         where = Where(EVERYWHERE, record.address, PORTS["control"], PORTS["store"])
         key, folder = bytes.fromhex(settled.key), str(config.checkpoint_dir)
-        landmark = None if is_url(folder) else landmark_of(site.names.job_id, key)
+        shared = user_of(node_pod(template, plan.shape, {}, {})) != os.getuid()
+        landmark = None if is_url(folder) else landmark_of(site.names.job_id, key, shared)
         self.home = Home(where, key, code.files, landmark)
         left = ", ".join(code.left_out)
         self.remarks: Sequence[str] = [

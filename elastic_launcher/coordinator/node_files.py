@@ -77,6 +77,21 @@ class NodeFiles:
                 raise StoreAway(why) from error
             raise ConfigError(f"{why}; {landmark.MEND}") from error
 
+    def judge(self, node: int, name: str) -> str:
+        """Returns why the launcher can't go on from what a node saves, by a sample that it has made; "" if it can.
+
+        Args:
+            node: The node.
+            name: Of the sample in the folder of checkpoints.
+        """
+        mark = self._home.landmark
+        if mark is None or "/" in name or not name.startswith(f"{mark.name}."):
+            return ""
+        with contextlib.suppress(OSError):  # away for now: that is found, and waited for, where it is needed
+            if wrong := landmark.judge(self._folder, name):
+                return f"--checkpoint-dir is {self._folder}: the launcher {wrong}; {landmark.ONE_GROUP}"
+        return ""
+
     def missed(self) -> str:
         """Returns what is wrong with the folder in which a coordinator before this one did so; "" if nothing is."""
         if self._home.landmark is None or not (wrong := landmark.missed(self._folder, self._home.landmark)):

@@ -164,6 +164,7 @@ class ControlServer:
         if self._files is not None:
             application.router.add_get(r"/v1/nodes/{node:\d{1,9}}/job", self._job)
             application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/log", self._log)
+            application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/sample", self._sample)
             application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/unfit", self._unfit)
         application.router.add_get("/v1/status", self._status)
         application.router.add_post("/v1/save", self._save)
@@ -303,6 +304,11 @@ class ControlServer:
         place = _node(request), _whole(content, "local_rank")
         self._files.add_to_log(*place, _whole(content, "offset"), str(content.get("data", "")))
         return web.json_response({})
+
+    async def _sample(self, request: web.Request) -> web.Response:
+        assert self._files is not None
+        name = str((await _content(request)).get("name", ""))
+        return web.json_response({"lack": await asyncio.to_thread(self._files.judge, _node(request), name)})
 
     async def _unfit(self, request: web.Request) -> web.Response:
         self.desk.node_unfit(_node(request), str((await _content(request)).get("message", "")))

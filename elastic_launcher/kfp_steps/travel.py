@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 from elastic_launcher.checkpoint.files import sync_folder
 from elastic_launcher.checkpoint.storage import RemoteFolder, StorageError, is_url, open_storage
+from elastic_launcher.modes import make_folder, open_to_group, share, share_tree
 from elastic_launcher.options import ConfigError
 
 FIX = (
@@ -121,13 +122,15 @@ def model_place(model: Artifact, meeting: Meeting) -> str:
         OSError: If the folder for it can't be made.
     """
     if meeting.holds(model.path):
+        open_to_group(Path(model.path).parent)
         return model.path
     if meeting.reaches(model.uri):
         return model.uri
     if not meeting.is_common():
         raise ConfigError(f"model: nodes have no way to {model.uri or model.path}: {FIX}")
     if not is_url(meeting.folder):
-        Path(meeting.folder).mkdir(parents=True, exist_ok=True)
+        make_folder(Path(meeting.folder))
+        open_to_group(Path(meeting.folder))
     return posixpath.join(meeting.folder, "model")
 
 
@@ -213,10 +216,12 @@ def _copy(source: Path, target: Path) -> Path:
 
 def _bring(source: Path, target: Path) -> None:
     """Copies a file or a folder to a place that other attempts may copy it to as well; the first one's stays."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     own = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    share(own, private=True)
     try:
         draft = _copy(source, own / target.name)
+        share_tree(draft)
         _put_on_disk(draft)
         os.rename(draft, target)
         sync_folder(target.parent)

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from elastic_launcher.events import read_events
+from elastic_launcher.modes import share
 from elastic_launcher.report.history import relate
 from elastic_launcher.report.metrics import Metrics, measure
 from elastic_launcher.report.summary import summarize
@@ -61,6 +62,7 @@ def write_atomically(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
+        share(Path(temporary))
         os.replace(temporary, path)
     except OSError:
         os.unlink(temporary)

@@ -20,11 +20,11 @@ SETTLES_WITHIN = 180.0  # a pod's start on a busy machine
 
 
 @contextmanager
-def namespace(kubectl: Kubectl, purpose: str) -> Iterator[str]:
-    """Makes a namespace that admits restricted pods only, with the volumes of Python in it; removes both at the end."""
+def namespace(kubectl: Kubectl, purpose: str, level: str = "restricted") -> Iterator[str]:
+    """Makes a namespace that admits pods of one standard, with the volumes of Python in it; removes both at the end."""
     name = f"{purpose}-{secrets.token_hex(4)}"
-    level = {"pod-security.kubernetes.io/enforce": "restricted"}
-    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": level}})
+    labels = {"pod-security.kubernetes.io/enforce": level}
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
     try:
         kubectl.apply(*volumes.volumes(name, FOLDERS))
         bound = "--for=jsonpath={.status.phase}=Bound"

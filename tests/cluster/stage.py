@@ -177,16 +177,17 @@ class Stage:
 
 
 @contextmanager
-def staged(folder: Path, purpose: str) -> Iterator[Stage]:
+def staged(folder: Path, purpose: str, level: str = "restricted") -> Iterator[Stage]:
     """Makes a namespace with a service account for the launcher, and leaves nothing of it.
 
     Args:
         folder: The test's own.
         purpose: What the namespace's name begins with.
+        level: The Pod Security Standard of its pods.
     """
     kubectl = Kubectl(PLACES, cluster.running(PLACES).programs)
     folder.chmod(0o777)  # pods have users of their own
-    with pods.namespace(kubectl, purpose) as space:
+    with pods.namespace(kubectl, purpose, level) as space:
         stage = Stage(kubectl, space, folder)
         stage.apply(*volumes.volumes(space, [folder], writable=True))
         rbac = "rbac.authorization.k8s.io"

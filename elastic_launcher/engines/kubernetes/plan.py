@@ -18,7 +18,7 @@ from elastic_launcher.engines.local import FAULT
 from elastic_launcher.options import ConfigError, holds_text
 
 NODE_USER = 65532
-"""Uid of nodes whose launcher is root, and group of their volumes: root is what *restricted* nodes may not be."""
+"""Uid of nodes whose launcher is root, which *restricted* nodes may not be."""
 LEAST_GRACE = 30
 """Seconds, the cluster's own default: saving and leaving take as long as they take."""
 
@@ -106,12 +106,24 @@ def make_plan(
         grace_seconds=max(LEAST_GRACE, math.ceil(config.grace_period)),
         # another image has a user of its own, and may be readable to that one only
         run_as_user=os.getuid() or (NODE_USER if image == site.image else None),
-        # what a root launcher makes on a claim, nodes of another uid could not write to
-        fs_group=None if os.getuid() else NODE_USER,
+        fs_group=_group_of_volumes(site),
+        launcher=os.getuid(),
+        groups=sorted({os.getgid(), *os.getgroups()}),
         pull_secrets=site.pod["spec"].get("imagePullSecrets") or (),
     )
     check_places(config, node_pod(template, shape, {}, {}))
     return JobPlan(site.names, site.owner, template, shape)
+
+
+def _group_of_volumes(site: Site) -> int | None:
+    """Returns the group that nodes' volumes are given to: one of a root launcher's, since its nodes are another user.
+
+    It has no more rights there than its groups give it: Kubeflow drops all capabilities of a step, root's too.
+    """
+    if os.getuid():
+        return None
+    given: int | None = (site.pod["spec"].get("securityContext") or {}).get("fsGroup")
+    return os.getgid() if given is None else given
 
 
 def _image_of(template: Document) -> str:

@@ -54,6 +54,8 @@ class Shape:
         grace_seconds: From a node's notice until its end.
         run_as_user: A uid other than root; None for the image's, or one of the cluster's choice.
         fs_group: The group that volumes are given to; None to leave them as they are.
+        launcher: The launcher's uid.
+        groups: The launcher's groups: nodes of another uid are of them too, and share what both write by them.
         pull_secrets: What images are pulled with, as a pod's spec has it.
     """
 
@@ -68,6 +70,8 @@ class Shape:
     grace_seconds: int = 30
     run_as_user: int | None = None
     fs_group: int | None = None
+    launcher: int | None = None
+    groups: Sequence[int] = ()
     pull_secrets: Sequence[Mapping[str, Any]] = ()
 
 
@@ -115,7 +119,20 @@ def node_pod(
     container["securityContext"] = _secured(
         container.get("securityContext") or {}, spec.get("securityContext") or {}, shape.run_as_user
     )
+    if shape.groups and user_of(pod) != shape.launcher:
+        context = spec.get("securityContext") or {}
+        given = context.get("supplementalGroups") or []
+        added = [group for group in shape.groups if group not in given]
+        spec["securityContext"] = context | {"supplementalGroups": [*given, *added]}
     return pod
+
+
+def user_of(pod: Mapping[str, Any]) -> int | None:
+    """Returns the uid of a node; None where its image, or the cluster, says which."""
+    container = pod["spec"]["containers"][node_container(pod)]
+    said = (pod["spec"].get("securityContext") or {}) | (container.get("securityContext") or {})
+    user: int | None = said.get("runAsUser")
+    return user
 
 
 def _complete(container: Document, shape: Shape, environment: Mapping[str, str]) -> None:

@@ -81,16 +81,34 @@ def test_nodes_are_of_the_launchers_user_and_of_another_one_where_that_is_root(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setattr(os, "getgid", lambda: 100)
+    monkeypatch.setattr(os, "getgroups", lambda: [20, 100])
     of_pod, of_container = security(config_of())
     assert (of_pod, of_container["runAsUser"], of_container["runAsNonRoot"]) == (None, 1000, True)
     monkeypatch.setattr(os, "getuid", lambda: 0)
     of_pod, of_container = security(config_of())
-    assert (of_pod, of_container["runAsUser"], of_container["runAsNonRoot"]) == ({"fsGroup": 65532}, 65532, True)
+    shared = {"fsGroup": 100, "supplementalGroups": [20, 100]}
+    assert (of_pod, of_container["runAsUser"], of_container["runAsNonRoot"]) == (shared, 65532, True)
     assert "runAsUser" not in security(config_of(node_image="registry/train:2"))[1]
     template = tmp_path / "pod.yaml"
     template.write_text("spec: {securityContext: {runAsNonRoot: false, fsGroup: 7}, containers: [{name: main}]}")
     of_pod, of_container = security(config_of(pod_template=str(template)))
-    assert of_pod == {"runAsNonRoot": False, "fsGroup": 7} and "runAsUser" not in of_container
+    assert of_pod == {"runAsNonRoot": False, "fsGroup": 7, "supplementalGroups": [20, 100]}
+    assert "runAsUser" not in of_container
+
+
+def test_nodes_of_another_user_are_of_the_launchers_groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setattr(os, "getgid", lambda: 100)
+    monkeypatch.setattr(os, "getgroups", lambda: [20, 100])
+    template = tmp_path / "pod.yaml"
+    template.write_text("spec: {securityContext: {supplementalGroups: [5, 20], runAsUser: 7}}")
+    of_pod, of_container = security(config_of(pod_template=str(template)))
+    assert of_pod == {"runAsUser": 7, "supplementalGroups": [5, 20, 100]} and "runAsUser" not in of_container
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    given = POD | {"spec": POD["spec"] | {"securityContext": {"fsGroup": 300}}}
+    made = make_plan(config_of(), given_template(config_of()), replace(SITE, pod=given))
+    assert made.shape.fs_group == 300, "what a step's own volumes are given to"
 
 
 def test_nodes_are_pulled_with_the_launchers_secrets_unless_the_template_names_some(tmp_path: Path) -> None:
