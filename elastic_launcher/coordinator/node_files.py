@@ -10,7 +10,6 @@ import base64
 import binascii
 import contextlib
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,8 @@ class NodeFiles:
         """Returns all that a node has to know before it starts."""
         told = {"id": job_id(self._layout), "config": self._config.to_dict(), "store": self._store}
         mark = self._home.landmark
-        return {**told, "code": dict(self._home.code), "landmark": None if mark is None else asdict(mark)}
+        known = None if mark is None else {"name": mark.name, "value": mark.value}
+        return {**told, "code": dict(self._home.code), "landmark": known}
 
     async def open(self, warn: Callable[[str], None], clock: Callable[[], float]) -> None:
         """Puts into the folder of checkpoints what nodes know it by; while that is away, it is tried again.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.stage import LONG, Stage, staged
+from tests.cluster.test_coordinator_goes import send_ranks
 from tests.local.ledgers import SCRIPT
 from tests.local.resizes import formed
 from tests.local.sudden import assert_same_training, options
@@ -80,8 +81,8 @@ def test_it_takes_them_over_and_restarts_them_from_the_checkpoint(stage: Stage) 
     stage.events.wait("coordinator_adopted", timeout=LONG)
     saved(stage, last)
     before = stage.events.of("generation_formed")[-1]["generation"]
-    (node,) = stage.nodes().values()
-    stage.delete("pod", node["metadata"]["name"], "--grace-period=0", "--force")
+    (node,) = stage.nodes()
+    send_ranks(stage, node, "SIGKILL")
     restarted = formed(stage, 1, before)
     assert restarted["first_step"] > 0
     end(stage)

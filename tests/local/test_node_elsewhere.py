@@ -255,6 +255,7 @@ def test_an_agent_looks_for_the_folder_of_checkpoints_before_it_starts_anything(
             code, said = await run_agent(tmp_path, url, theirs, ELASTIC_POD="digits-x-1-abcde")
             if there == "same":
                 assert code == ExitCode.DONE, said
+                assert [one.name for one in folder.iterdir()] == [landmark.name], "the node's sample is gone"
                 assert not [one for one in desk.told if one[0] == "unfit"]
                 return
             ((what, node, why),) = desk.told

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from elastic_launcher.agent.surroundings import unmet
 from elastic_launcher.checkpoint import JobIdentity, Manifest, Mark, find_newest, publish, raise_fence
 from elastic_launcher.checkpoint.landmark import Landmark, judge, landmark_of, missed, put, remove, sample
 from elastic_launcher.checkpoint.shards import write_shards
@@ -162,6 +163,34 @@ def test_what_a_node_leaves_for_its_launcher_can_be_read() -> None:
 
         assert NODE.does(leave) == ""
         assert User(1000, 1000).does(lambda: (top / "model" / "weights.safetensors").read_bytes()) == ""
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("option", "place", "mode", "said"),
+    [
+        ("data", "data", 0o600, "--data is {}: node 1 can't read it (Permission denied); run both as one user"),
+        ("data", "data", 0o644, ""),
+        ("output", "model", 0o755, "--output is {}: node 1 can't write there; launcher and nodes need"),
+        ("output", "to/model", 0o755, "--output is {}: node 1 can't write there; launcher and nodes need"),
+        ("output", "model", 0o777, ""),
+    ],
+)
+def test_a_node_finds_before_training_what_it_may_not_use(option: str, place: str, mode: int, said: str) -> None:
+    with open_folder() as top:
+        path = top / place
+        if option == "data":
+            path.touch()
+            path.chmod(mode)
+        else:
+            top.chmod(mode)
+        config = JobConfig(script="train.py", **{option: str(path)})  # type: ignore[arg-type]
+
+        def look() -> None:
+            found = unmet(config, None, "node 1")
+            assert found.startswith(said.format(path)) and bool(found) == bool(said), found
+
+        assert NODE.does(look) == ""
 
 
 @pytest.mark.parametrize(
