@@ -20,6 +20,9 @@ class Vitals:
         own: Seconds of a step that it usually works itself, its waiting left out; 0 while that is not known.
         per_sample: The same for each of its samples.
         steps: How many steps these were taken from.
+        turn: The number of the wait that it is in, counted from 1; 0 if it does not wait.
+        doing: What it waits in, or does otherwise, for messages; ranks that wait in the same operation say the same.
+        busy: For how many seconds.
     """
 
     waits: float = 0.0
@@ -30,10 +33,13 @@ class Vitals:
     own: float = 0.0
     per_sample: float = 0.0
     steps: int = 0
+    turn: int = 0
+    doing: str = ""
+    busy: float = 0.0
 
     def to_query(self) -> str:
         """Returns the part of a request's query that stands for it."""
-        return urlencode({name: repr(value) for name, value in asdict(self).items()})
+        return urlencode({name: str(value) for name, value in asdict(self).items()})
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> Vitals:
@@ -42,5 +48,6 @@ class Vitals:
         Raises:
             ValueError: If something in it is no number.
         """
-        told = {one.name: float(query.get(one.name, "0")) for one in fields(cls)}
-        return cls(**{**told, "work": int(told["work"]), "steps": int(told["steps"])})  # type: ignore[arg-type]
+        numbers = {one.name: float(query.get(one.name, "0")) for one in fields(cls) if one.type != "str"}
+        whole = {one.name: int(numbers[one.name]) for one in fields(cls) if one.type == "int"}
+        return cls(**{**numbers, **whole}, doing=query.get("doing", ""))  # type: ignore[arg-type]

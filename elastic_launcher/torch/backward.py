@@ -7,12 +7,15 @@ from __future__ import annotations
 import torch
 
 from elastic_launcher.torch.faults import point
+from elastic_launcher.torch.layout import Slot
+from elastic_launcher.torch.operations import BACKWARD, BREAK, STOP, Operation
 from elastic_launcher.torch.pieces import LoadPlan, share_of_step
 from elastic_launcher.torch.recover import Recovery
 from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import MicroBatch, Session
 from elastic_launcher.torch.signals import Agreement, Signals
 from elastic_launcher.torch.standing import At, Todo
+from elastic_launcher.torch.together import abstain
 from elastic_launcher.torch.verify import ChecksumTask, name_differences, name_positions
 from elastic_launcher.torch.work import GroupError
 
@@ -93,14 +96,15 @@ class Backward:
     def exchange(self, *, stop: bool = False, left_loop: bool = False) -> None:
         """Takes part in the reduction of the next step without working on it, to tell the peers that there is none."""
         session = self._session
-        place = session.need_place("the end of the training")
-        session.buffers.begin_step()
+        group, step = session.need_place("the end of the training").group, session.position.step
         session.reducer.begin_step()
         self._check = None
         signals = self._signals(stop=stop, left_loop=left_loop)
-        with session.waiting():
-            agreement = session.reducer.reduce(session.reducer.first_slot(), place.group, signals, samples=0, count=1)
-        session.buffers.undo_step()  # peers may have begun the step, which does not count
+        operation = Operation(STOP if stop else BREAK)
+        with session.waiting(operation.words(step)):
+            agreement = session.together.leave(
+                group, operation, step, lambda wire: abstain(wire, group, signals, session.device)
+            )
         self._accept(agreement, signals)
 
     def _accumulate(
@@ -123,13 +127,15 @@ class Backward:
             elif not self._resizer.joining:  # a joiner's are being replaced by its peer's
                 session.buffers.undo_step()
             return
+        slot = session.reducer.slot(call, only, owner)
+        completes = micro.last and call >= session.position.calls
         session.reducer.accumulate(
-            session.reducer.slot(call, only, owner),
+            slot,
             loss,
             scale=counted / micro.count,
             weight=counted,
             logged=getattr(loss, "elastic_unscaled", loss),
-            group=place.group if micro.last and call >= session.position.calls else None,
+            group=place.group if completes and session.together.expects(self._operation(call, owner, slot)) else None,
         )
 
     def _reduce(self, call: int, only: list[torch.Tensor] | None, owner: int, micro: MicroBatch) -> None:
@@ -146,9 +152,12 @@ class Backward:
         slot = session.reducer.slot(call, only, owner)
         share_samples = share_of_step(session, place, micro.count).samples
         signals = self._signals(first=call == 0)
-        point("reduction", session.position.step)
-        with session.waiting():
+        operation, step = self._operation(call, owner, slot), session.position.step
+        point("reduction", step)
+        with session.waiting(operation.words(step)):
+            session.begin(operation)
             agreement = session.reducer.reduce(slot, place.group, signals, samples=share_samples, count=micro.count)
+            session.together.confirm(place.group, agreement, operation, step)
             self._resizer.complete_reduction()
         point("reduced", session.position.step)
         if session.device.type == "cuda":
@@ -161,6 +170,9 @@ class Backward:
         micro.synced = True
         session.sync_gradients = True
         point("step", session.position.step)
+
+    def _operation(self, call: int, owner: int, slot: Slot) -> Operation:
+        return Operation(BACKWARD, call, owner, self._session.reducer.wire(slot))
 
     def _signals(self, *, first: bool = True, stop: bool = False, left_loop: bool = False) -> Signals:
         session = self._session

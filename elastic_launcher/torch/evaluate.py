@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import torch
 from elastic_launcher.batch import share
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.group import Group
+from elastic_launcher.torch.operations import EVALUATE, REDUCE
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.loader import ElasticLoader
@@ -29,7 +29,10 @@ def evaluate(
     """Runs ``fn`` over a data set, each sample once; see `Job.evaluate`."""
     session.need_place("job.evaluate")
     totals = recovery.sums(
-        lambda place: _evaluate_share(session, place, fn, loader), lambda g, own: _reduce(g, own, "sum")
+        EVALUATE,
+        lambda place: _evaluate_share(session, place, fn, loader),
+        lambda own: f"of {_shapes(own)} over {loader.size} samples",
+        lambda group, own: _reduce(group, own, "sum"),
     )
     return {name: int(value) if name == COUNT else _plain(value) for name, value in totals.items()}
 
@@ -102,7 +105,12 @@ def reduce_values(session: Session, recovery: Recovery, values: Any, op: str, we
     if op == "mean":
         own = {name: value * weight if weight else torch.zeros_like(value) for name, value in own.items()}
         own[WEIGHT] = torch.tensor(float(weight), dtype=torch.float64)
-    totals = recovery.sums(lambda place: own, lambda group, mine: _reduce(group, mine, "sum" if op == "mean" else op))
+    totals = recovery.sums(
+        REDUCE,
+        lambda place: own,
+        lambda mine: f"of the {op} of {_shapes(mine)}",
+        lambda group, mine: _reduce(group, mine, "sum" if op == "mean" else op),
+    )
     if op == "mean":
         total_weight = totals.pop(WEIGHT)
         totals = {name: value / total_weight for name, value in totals.items()}
@@ -110,18 +118,17 @@ def reduce_values(session: Session, recovery: Recovery, values: Any, op: str, we
     return results if isinstance(values, Mapping) else results["value"]
 
 
+def _shapes(values: Mapping[str, torch.Tensor]) -> str:
+    """Returns names and shapes of values, as a message names them."""
+    named = sorted((name, list(value.shape)) for name, value in values.items() if name not in (COUNT, WEIGHT))
+    return ", ".join(f"{name} {shape}" if shape else name for name, shape in named) or "nothing"
+
+
 def _reduce(group: Group, values: dict[str, torch.Tensor], op: str) -> dict[str, torch.Tensor]:
-    """Reduces named float64 tensors in one collective, after checking that all ranks mean the same ones."""
+    """Reduces named float64 tensors, the same ones on all ranks, in one collective."""
     if group.world_size == 1:
         return values
     names = sorted(values)
-    shapes = [[name, list(values[name].shape)] for name in names]
-    theirs = [json.loads(text) for text in group.all_gather_bytes(json.dumps(shapes).encode())]
-    for rank, other in enumerate(theirs):
-        if other != shapes:
-            raise RuntimeError(
-                f"ranks reduce different values: rank {group.rank} has {shapes}, rank {rank} has {other}"
-            )
     flat = torch.cat([values[name].reshape(-1) for name in names])
     if op == "min":
         flat = -flat

@@ -75,7 +75,7 @@ class Job:
     @property
     def step(self) -> int:
         """Optimizer steps done over the whole training, the one that has just been completed included."""
-        return self._session.position.step + self._session.sync_gradients
+        return self._session.step
 
     @property
     def epoch(self) -> int:
@@ -275,14 +275,22 @@ class Job:
 
     @contextlib.contextmanager
     def first_on_node(self) -> Iterator[None]:
-        """Lets the processes of a machine in one after the other: the first one downloads, the others find it done."""
+        """Lets the processes of a machine in one after the other: the first one downloads, the others find it done.
+
+        Nothing in which ranks wait for each other may be called inside.
+        """
         folder = os.environ.get("ELASTIC_WORK_DIR") or tempfile.gettempdir()
         path = os.path.join(folder, f".elastic-first-on-node-{os.getuid()}.lock")
+        session = self._session
+        session.check_unlocked("job.first_on_node")
         with open(path, "a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            with session.waiting("in job.first_on_node"):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            session.locked = True
             try:
                 yield
             finally:
+                session.locked = False
                 fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough: what was forked inside holds the file too
 
     # -- how it ends

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from elastic_launcher.torch.operations import Wire
 from elastic_launcher.torch.signals import HEAD
 
 BUCKET_BYTES = 8 * 2**20  # large enough to fill a link, small enough to overlap with the backward pass
@@ -59,6 +60,18 @@ class Layout:
     used: torch.Tensor
     buffers: list[tuple[torch.Tensor, list[int]]]
     handles: list[torch.utils.hooks.RemovableHandle] = field(default_factory=list)
+    _sizes: tuple[tuple[int, str, str], ...] = ()
+
+    def wire(self, whole: int) -> Wire:
+        """Returns what a reduction of this memory exchanges.
+
+        Args:
+            whole: Elements of the buffers of whole numbers, which are exchanged too.
+        """
+        if not self._sizes:
+            flats = [bucket.flat for bucket in self.buckets]
+            self._sizes = tuple((len(one), str(one.dtype).removeprefix("torch."), one.device.type) for one in flats)
+        return Wire(self._sizes, self.buckets[-1].gradient_numel, whole)
 
     def remove_hooks(self) -> None:
         """Takes the hooks of this layout off its parameters."""

@@ -22,6 +22,8 @@ from elastic_launcher.control.vitals import Vitals
 
 USUAL_STEPS = 20  # recent steps whose median is the usual step time
 LONG_WORK = 5.0  # seconds without progress after which it is worth a look at what the script does
+OUTSIDE_THE_LOOP = "in its code outside the training loop"
+OWN_COLLECTIVE = "in a collective operation of the script's own"
 
 
 @dataclass
@@ -40,6 +42,10 @@ class Pace:
     _known_sizes: set[int] = field(default_factory=set)
     _settled: bool = False
     _outside: tuple[Any, float] = (None, 0.0)
+    _turns: int = 0
+    _turn: int = 0
+    _doing: str = OUTSIDE_THE_LOOP
+    _since: float = field(default_factory=lambda: time.monotonic())
 
     def tick(self, samples: int = 0) -> None:
         """Notes that a step was completed now.
@@ -79,37 +85,62 @@ class Pace:
         self._settled, self._work = False, 0
         self._own.clear()
 
-    def begin_work(self, sizes: Iterable[int]) -> None:
+    def begin_work(self, sizes: Iterable[int], step: int = 0) -> None:
         """Notes that this rank begins its part of a step, in micro-batches of these sizes."""
         self._sizes = frozenset(sizes)
         self._pieces += 1
         self._work_since = time.monotonic()
+        self._doing, self._since = f"in the loop body of step {step}", self._work_since
         self._work = self._pieces if self._settled and self._sizes <= self._known_sizes else 0
 
-    def end_work(self) -> None:
-        """Notes that its part is done, or that it does something else now."""
+    def end_loop(self) -> None:
+        """Notes that the script is outside the training loop now."""
         self._work = 0
+        self._doing, self._since = OUTSIDE_THE_LOOP, time.monotonic()
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Takes the time for which this rank waits for its peers."""
+    def aside(self, what: str) -> Iterator[None]:
+        """Notes that this rank does something else than its part of a step.
+
+        Args:
+            what: For messages.
+        """
         self._work = 0
-        since = self._waiting_since = time.monotonic()
+        before = self._doing
+        self._doing, self._since = what, time.monotonic()
         try:
             yield
         finally:
-            self._waiting_since = None
-            self._waited += time.monotonic() - since
+            self._doing, self._since = before, time.monotonic()
+
+    @contextlib.contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Takes the time for which this rank waits for its peers.
+
+        Args:
+            what: In which operation.
+        """
+        with self.aside(what):
+            self._turns += 1
+            self._turn = self._turns
+            since = self._waiting_since = time.monotonic()
+            try:
+                yield
+            finally:
+                self._waiting_since, self._turn = None, 0
+                self._waited += time.monotonic() - since
 
     def vitals(self) -> Vitals:
         """Returns what there is to tell now; called by another thread than the training one."""
         now = time.monotonic()
         waiting, last, work = self._waiting_since, self.last, self._work
+        turn, doing, since = self._turn, self._doing, self._since
         if work and now - self._work_since > LONG_WORK and compiles(sys._current_frames().values()):
             work = 0
         outside = self._time_outside(now)
         if outside:
             work = 0  # it waits for its peers, as in an operation of ours
+            turn, doing = self._turns, OWN_COLLECTIVE
         own = list(self._own)
         return Vitals(
             waits=outside if waiting is None else now - waiting,
@@ -120,6 +151,9 @@ class Pace:
             own=statistics.median(seconds for seconds, _ in own) if own else 0.0,
             per_sample=statistics.median(each for _, each in own) if own else 0.0,
             steps=len(own),
+            turn=turn,
+            doing=doing,
+            busy=now - since,
         )
 
     def _time_outside(self, now: float) -> float:
@@ -136,6 +170,7 @@ class Pace:
         where = call, self.last, self._pieces
         if self._outside[0] != where:
             self._outside = where, now
+            self._turns += 1
         return now - self._outside[1]
 
 

@@ -16,6 +16,7 @@ from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.group import Group
 from elastic_launcher.torch.handover import meet
 from elastic_launcher.torch.member import JobOver, leave
+from elastic_launcher.torch.operations import END, Operation
 from elastic_launcher.torch.place import Place
 from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import Session
@@ -23,6 +24,7 @@ from elastic_launcher.torch.standing import At, Standing, Todo, Way
 from elastic_launcher.torch.work import GroupError
 
 Sums = dict[str, torch.Tensor]
+FORM_ANEW = "in the forming of another generation"
 
 
 class Recovery:
@@ -70,7 +72,7 @@ class Recovery:
             formation = session.need_place("a step").formation.number
             member.report("step_failed", formation=formation, step=session.position.step, error=str(error))
             try:
-                with session.waiting():  # for peers, which may be frozen or stuck: it counts as in their operation
+                with session.waiting(FORM_ANEW):  # for peers, which may be frozen or stuck: as in their operation
                     found = member.wait_for(lambda f: f.mode in ("recover", "start") and f.group is not None)
             except JobOver as over:
                 session.over = True
@@ -79,7 +81,7 @@ class Recovery:
             assert found.group is not None
             self._resizer.take_place(Place(member.number, found, found.group, found.group.world_size))
             try:
-                with session.waiting():
+                with session.waiting(FORM_ANEW):
                     way = self._meet(found.group, at)
             except GroupError as broken:
                 found.group.cut()
@@ -91,21 +93,35 @@ class Recovery:
             self._resizer.activate(found, first_step, first_step + 1, time.monotonic() - began)
             return way
 
-    def sums(self, compute: Callable[[Place], Sums], reduce: Callable[[Group, Sums], Sums]) -> Sums:
+    def sums(
+        self,
+        what: str,
+        compute: Callable[[Place], Sums],
+        describe: Callable[[Sums], str],
+        reduce: Callable[[Group, Sums], Sums],
+    ) -> Sums:
         """Sums over all ranks, once more with those that are left when one is lost.
 
         Args:
+            what: The script called.
             compute: Returns this rank's own part.
+            describe: Says what it sums, the same on all ranks.
             reduce: Reduces it over a group.
         """
         session = self._session
+        session.check_unlocked(what)
+        if session.micro is not None and session.micro.dropped:
+            return compute(session.need_place(what))  # no peer is there: the step is done again, or the training ends
         while True:
-            place, own = session.need_place("a sum over ranks"), dict[str, torch.Tensor]()
-            session.pace.end_work()
+            place, own = session.need_place(what), dict[str, torch.Tensor]()
+            where = Operation(what).words(session.step)
             try:
-                own = compute(place)
+                with session.pace.aside(where):
+                    own = compute(place)
                 point("sums", session.position.step)
-                with session.waiting():
+                operation = Operation(what, content=describe(own))
+                with session.waiting(where):
+                    session.begin(operation)
                     totals = reduce(place.group, own)
                 point("summed", session.position.step)
             except GroupError as error:
@@ -126,8 +142,9 @@ class Recovery:
         while session.member is not None and session.place is not None and session.place.world_size > 1:
             try:
                 point("end", session.position.step)
-                with session.waiting():
-                    session.place.group.all_gather_bytes(b"")
+                operation = Operation(END)
+                with session.waiting(operation.words(session.position.step)):
+                    session.begin(operation)
             except GroupError as error:
                 self.recover(error, At.END)
                 continue

@@ -16,6 +16,7 @@ import torch
 from elastic_launcher.torch import signals as wire
 from elastic_launcher.torch.buffers import ModelBuffers
 from elastic_launcher.torch.layout import Bucket, Layout, Slot, make_layout
+from elastic_launcher.torch.operations import Wire
 from elastic_launcher.torch.signals import Agreement, Signals
 
 
@@ -51,7 +52,6 @@ class Reducer:
         self._averaged: list[Any] = []
         self._begun = False
         self._seeds: dict[tuple[torch.dtype, torch.device, float], torch.Tensor] = {}
-        self._first_key: tuple[int, int] | None = None
         self._launching: Callable[[Bucket], None] | None = None
         self._late: list[torch.Tensor | None] | None = None
         self._works: list[Any] = []
@@ -102,8 +102,6 @@ class Reducer:
         """
         self._lay_out()
         key = (call, owner)
-        if call == 0:
-            self._first_key = key
         if key not in self._slots:
             chosen = self._all if only is None else [p for p in self._all if any(p is q for q in only)]
             chosen = [p for p in chosen if p.requires_grad]
@@ -111,12 +109,9 @@ class Reducer:
             self._slots[key] = Slot(layout, [False] * len(chosen))
         return self._slots[key]
 
-    def first_slot(self) -> Slot:
-        """Returns the memory that ranks reduce first in a step, for one that has nothing to add."""
-        self._lay_out()
-        if self._first_key is None or self._first_key not in self._slots:
-            return self.slot(0, None, -1)
-        return self._slots[self._first_key]
+    def wire(self, slot: Slot) -> Wire:
+        """Returns what a reduction of a slot exchanges."""
+        return slot.layout.wire(sum(buffer.numel() for buffer in self._buffers.whole()))
 
     def rehearse(self, loss: torch.Tensor, call: int, only: Sequence[torch.Tensor] | None, owner: int) -> None:
         """Runs a backward pass of which nothing is kept but the order in which gradients come; lays memory out."""
@@ -311,9 +306,9 @@ class Reducer:
             for work in works:
                 work.wait()
         agreement = wire.read(layout.head.tolist(), signals, group.world_size)
-        if agreement.late:
+        if agreement.late and not agreement.is_void:
             self._second_round(slot, group)
-        elif slot.recording and not alone:
+        elif slot.recording and slot.layout.handles and not alone:
             self._learn_order(slot)
         self._late = None
         for bucket in layout.buckets:

@@ -157,6 +157,7 @@ class Resizer:
         """Makes a place this rank's own."""
         self._session.place = place
         self._session.pace.renew()
+        self._session.together.renew()
         place.publish(self._session.launch.local_rank)
         if self._session.member is not None:
             mark_log(place)

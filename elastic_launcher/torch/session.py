@@ -12,13 +12,16 @@ from torch.optim import Optimizer
 
 from elastic_launcher.torch.buffers import ModelBuffers
 from elastic_launcher.torch.member import leave
+from elastic_launcher.torch.operations import Operation, Wire
 from elastic_launcher.torch.pace import Pace
 from elastic_launcher.torch.place import Place
 from elastic_launcher.torch.position import Position
 from elastic_launcher.torch.reducer import Reducer
 from elastic_launcher.torch.scaler_marks import forget_unscaled
+from elastic_launcher.torch.signals import Agreement, Signals
 from elastic_launcher.torch.standing import Todo
 from elastic_launcher.torch.state import TrainingState
+from elastic_launcher.torch.together import Together, abstain
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.checkpoints import Checkpoints
@@ -95,6 +98,8 @@ class Session:
         held: Optimizers whose gradients came in calls that this step, done again, would leave out (`Position.calls`).
         lost: Those of them whose gradients went with a step that broke off.
         unequal: Whether the ranks' states have still to be made equal (plain torchrun, before its first step).
+        together: What this rank does together with its peers.
+        locked: Whether the script is inside `job.first_on_node`, where it may not wait for peers.
     """
 
     global_batch_size: int
@@ -119,6 +124,8 @@ class Session:
     held: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
     unequal: bool = False
+    together: Together = field(default_factory=Together)
+    locked: bool = False
     epochs: int | None = None
     loss: float = float("nan")
     pace: Pace = field(default_factory=Pace)
@@ -148,6 +155,11 @@ class Session:
             self._parameters, self._known = list(found.values()), known
         return self._parameters
 
+    @property
+    def step(self) -> int:
+        """Optimizer steps done, the one that has just been reduced included."""
+        return self.position.step + self.sync_gradients
+
     def need_place(self, what: str) -> Place:
         """Returns the place, or says why there is none yet.
 
@@ -161,9 +173,36 @@ class Session:
             )
         return self.place
 
-    def waiting(self) -> contextlib.AbstractContextManager[None]:
-        """Lets the coordinator know that this rank waits for its peers: who gives no sign of life then is lost."""
-        return self.pace.waiting()
+    def waiting(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """Lets the coordinator know that this rank waits for its peers: who gives no sign of life then is lost.
+
+        Args:
+            what: In which operation; ranks that wait in the same one say the same.
+        """
+        return self.pace.waiting(what)
+
+    def begin(self, operation: Operation) -> None:
+        """Returns when all ranks are known to do the same operation, or expected to (see `together`).
+
+        Raises:
+            RuntimeError: If they do different ones.
+            GroupError: If a peer was lost.
+        """
+        self.check_unlocked(operation.what)
+        group = self.need_place(operation.what).group
+        self.together.begin(group, operation, self.step, self._abstain)
+
+    def _abstain(self, wire: Wire) -> Agreement:
+        group = self.need_place("a reduction").group
+        return abstain(wire, group, Signals(self.position.mark(), elsewhere=True), self.device)
+
+    def check_unlocked(self, what: str) -> None:
+        """Raises `RuntimeError` inside `job.first_on_node`: the peer that this rank would wait for may wait for it."""
+        if self.locked:
+            raise RuntimeError(
+                f"{what} was called inside job.first_on_node, where the other ranks of this machine wait for this one; "
+                "call it after that block"
+            )
 
     def reduced(self, outcome: str = Todo.AGAIN) -> None:
         """Notes that a reduction has ended well."""

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 READY_SLOTS = 8  # one formation is under way at a time; eight apart they can't be taken for one another
 POSITION_BITS = 8
 CHECK_BITS = 16
-_STOP, _BREAK, _SAVE, _HALT, _LATE, _CHECKED, _WEIGHT, _LOSS, _LOSS_WEIGHT = range(READY_SLOTS, READY_SLOTS + 9)
-_POSITION = READY_SLOTS + 9
+_STOP, _BREAK, _SAVE, _HALT, _ELSEWHERE, _LATE, _CHECKED = range(READY_SLOTS, READY_SLOTS + 7)
+_WEIGHT, _LOSS, _LOSS_WEIGHT = range(READY_SLOTS + 7, READY_SLOTS + 10)
+_POSITION = READY_SLOTS + 10
 _CHECK = _POSITION + POSITION_BITS
 HEAD = _CHECK + CHECK_BITS
 
@@ -29,6 +30,7 @@ class Signals:
         save: This rank wants a checkpoint after this step.
         halt: This rank was told that the job stops after this step's checkpoint.
         check: A checksum of this rank's parameters, or 0 when none is compared in this step.
+        elsewhere: This rank is in another operation, and takes part since others may be in this one.
     """
 
     position: int
@@ -38,6 +40,7 @@ class Signals:
     save: bool = False
     halt: bool = False
     check: int = 0
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class Agreement:
         late: How many ranks had a gradient that came after its bucket was reduced.
         same_position: Whether all ranks stood at the same step.
         same_check: Whether all ranks' parameter checksums are equal, or some have none in this step.
+        elsewhere: How many ranks are in another operation: what was reduced counts for nothing.
     """
 
     weight: float
@@ -67,6 +71,12 @@ class Agreement:
     late: int
     same_position: bool
     same_check: bool
+    elsewhere: int = 0
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the gradient that was reduced counts for nothing."""
+        return bool(self.stop or self.left_loop or self.elsewhere)
 
 
 def _signs(number: int, bits: int) -> list[float]:
@@ -87,8 +97,8 @@ def spell(signals: Signals, *, late: bool, weight: float, loss: float) -> list[f
     ready = [0.0] * READY_SLOTS
     if signals.ready is not None:
         ready[signals.ready % READY_SLOTS] = 1.0
-    wishes = [signals.stop, signals.left_loop, signals.save, signals.halt, late, signals.check != 0]
-    numbers = [*map(float, wishes), weight, loss, weight]
+    wishes = (signals.stop, signals.left_loop, signals.save, signals.halt, signals.elsewhere)
+    numbers = [*map(float, (*wishes, late, signals.check != 0)), weight, loss, weight]
     return ready + numbers + _signs(signals.position, POSITION_BITS) + _signs(signals.check, CHECK_BITS)
 
 
@@ -116,4 +126,5 @@ def read(head: list[float], signals: Signals, world_size: int) -> Agreement:
         late=int(head[_LATE]),
         same_position=all(abs(value) == world_size for value in head[_POSITION:_CHECK]),
         same_check=head[_CHECKED] < world_size or all(abs(value) == world_size for value in head[_CHECK:HEAD]),
+        elsewhere=int(head[_ELSEWHERE]),
     )

@@ -107,6 +107,7 @@ class StepLoop:
             self._progress.tell(loader, at_epoch_end=True)
         finally:
             session.loader, session.micro = None, None
+            session.pace.end_loop()
 
     def _rehearse(self, loader: ElasticLoader) -> Iterator[Any]:
         """Runs the script's loop body on the largest and on the smallest micro-batch, of which nothing is kept, so that
@@ -192,7 +193,7 @@ class StepLoop:
         mine = share_of_step(session, place, count)
         self._samples = mine.samples
         sizes = mine.micro_batches
-        session.pace.begin_work(sizes or (SPARE_SAMPLES,))
+        session.pace.begin_work(sizes or (SPARE_SAMPLES,), position.step)
         if not sizes:
             micro = MicroBatch(samples=0, count=count, last=True)
             yield from self._issue(loader, (position.epoch, start, min(count, SPARE_SAMPLES)), micro)

@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def step(pace: Pace, clock: Clock, work: float = 0.3, wait: float = 0.7, sizes: tuple[int, ...] = (4, 4)) -> None:
     pace.begin_work(sizes)
     clock.now += work
-    with pace.waiting():
+    with pace.waiting("job.backward"):
         clock.now += wait
     pace.tick(sum(sizes))
 
@@ -53,7 +53,7 @@ def test_a_step_is_judged_from_its_beginning_to_the_reduction(clock: Clock) -> N
     assert work
     clock.now += 3
     assert pace.vitals().work == work
-    with pace.waiting():
+    with pace.waiting("job.backward"):
         clock.now += 2
         assert (pace.vitals().work, pace.vitals().waits) == (0, 2)
     assert (pace.vitals().work, pace.vitals().waits) == (0, 0)
@@ -97,7 +97,8 @@ def test_the_first_step_another_generation_another_size_and_an_evaluation_are_no
     assert not pace.vitals().work
     pace = settled(clock)
     pace.begin_work((4, 4))
-    pace.end_work()
+    with pace.aside("job.evaluate"):
+        assert not pace.vitals().work
     assert not pace.vitals().work
 
 
@@ -161,7 +162,7 @@ def test_who_moves_is_not_looked_at(clock: Clock, monkeypatch: pytest.MonkeyPatc
         clock.now += LONG_WORK - 1
         pace.vitals()
         step(pace, clock)
-    with pace.waiting():
+    with pace.waiting("job.backward"):
         clock.now += 2 * LONG_WORK
         pace.vitals()
     assert looks == []

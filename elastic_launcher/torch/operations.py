@@ -1,0 +1,129 @@
+"""What ranks do together: the operations of a group, and how messages call them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+BACKWARD, EVALUATE, REDUCE = "job.backward", "job.evaluate", "job.reduce"
+END, STOP, BREAK = "the end of the training", "job.stop", "a break out of the training loop"
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """What a reduction puts on the wire, so that a rank that has nothing to add can take part in it.
+
+    Attributes:
+        buckets: Elements, data type and kind of device of each bucket, in order.
+        head: Where the ranks' signals begin in the last of them.
+        whole: Elements of the models' buffers of whole numbers.
+    """
+
+    buckets: tuple[tuple[int, str, str], ...]
+    head: int = 0
+    whole: int = 0
+
+    @property
+    def elements(self) -> int:
+        """How many there are in all."""
+        return sum(numel for numel, _, _ in self.buckets) + self.whole
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What has to be the same on all ranks of a group before anything of it is exchanged.
+
+    Attributes:
+        what: What the script called, or came to.
+        call: Of a `backward`: which of its micro-batch, from 0.
+        owner: Of a `backward`: the optimizer's number, -1 for all.
+        wire: Of a reduction of gradients: what it exchanges.
+        content: Of a sum over ranks: what it sums.
+    """
+
+    what: str
+    call: int = 0
+    owner: int = -1
+    wire: Wire | None = None
+    content: str = ""
+
+    @property
+    def leaves(self) -> bool:
+        """Whether this rank has nothing to reduce any more, which its peers may learn in a reduction of theirs."""
+        return self.what in (STOP, BREAK)
+
+    @property
+    def kind(self) -> Operation:
+        """What of it comes again."""
+        return replace(self, content="")
+
+    def words(self, step: int) -> str:
+        """Returns where a rank is that does it, for messages.
+
+        Args:
+            step: At which it is done.
+        """
+        if self.what == BACKWARD:
+            owner = f" for optimizer {self.owner}" if self.owner >= 0 else ""
+            return f"in {self.what}{owner} (call {self.call + 1} of step {step})"
+        if self.what in (END, BREAK):
+            return f"at {self.what}, step {step}"
+        return f"in {self.what} {self.content}".rstrip() + f" at step {step}"
+
+    def to_json(self, step: int) -> bytes:
+        """Returns what peers read."""
+        return json.dumps([asdict(self), step]).encode()
+
+
+def read_operation(data: bytes) -> tuple[Operation, int]:
+    """Reads what `Operation.to_json` wrote: the operation, and the step."""
+    content, step = json.loads(data)
+    wire: dict[str, Any] | None = content.pop("wire")
+    if wire is None:
+        return Operation(**content), step
+    buckets = tuple((int(numel), str(kind), str(device)) for numel, kind, device in wire["buckets"])
+    return Operation(**content, wire=Wire(buckets, wire["head"], wire["whole"])), step
+
+
+def find_common(operations: Sequence[Operation]) -> Operation | None:
+    """Returns the operation that all ranks do, those that leave in the reduction of the others; None if there is none.
+
+    Where all leave, it is one of theirs, which has no wire.
+    """
+    staying = {one for one in operations if not one.leaves}
+    if not staying:
+        return operations[0]
+    common = staying.pop()
+    leave = any(one.leaves for one in operations)
+    return common if not staying and (common.wire is not None or not leave) else None
+
+
+def name_operations(rows: Sequence[tuple[Operation, int]]) -> str:
+    """Returns a message that says which rank does what, where they don't do the same.
+
+    Args:
+        rows: Each rank's operation and step, in rank order.
+    """
+    said: dict[str, list[int]] = {}
+    elements = {one.wire.elements for one, _ in rows if one.wire is not None}
+    sizes = len({replace(one, wire=None) for one, _ in rows}) == 1 and len(elements) > 1
+    for rank, (operation, step) in enumerate(rows):
+        size = f" with {operation.wire.elements} numbers to reduce" if sizes and operation.wire is not None else ""
+        said.setdefault(f"{operation.words(step)}{size}", []).append(rank)
+    where = ", ".join(f"{name_ranks(ranks)} {words}" for words, ranks in said.items())
+    if len({one.what for one, _ in rows}) == 1 and rows[0][0].what in (EVALUATE, REDUCE):
+        return f"ranks reduce different values: {where}"
+    if sizes:
+        return f"ranks reduce different gradients: {where}; the same parameters have to be trained on every rank"
+    return (
+        f"ranks wait for each other in different operations: {where}; every rank has to make the same calls in the "
+        "same order: decide by job.step or by what is equal on all ranks, not by job.rank, nor by a counter or random "
+        "numbers of the script's own, which a rank that joins begins anew"
+    )
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Returns the beginning of a sentence that says where ranks are."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} {'are' if len(ranks) > 1 else 'is'}"

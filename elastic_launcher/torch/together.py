@@ -1,0 +1,139 @@
+"""Sees to it that all ranks of a group do the same operation, before anything of different sizes can meet.
+
+Ranks that have done the same operations expect the same next one (`foresight`). Who comes to the reduction that is
+expected reduces at once, with nothing exchanged beforehand. Who comes to another operation takes part in the expected
+reduction without anything to add, and says so in it; then, as wherever no reduction is expected, all ranks compare what
+they are about to do. So whatever ranks mix up, each of them learns where all others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from elastic_launcher.torch.foresight import Foresight
+from elastic_launcher.torch.operations import Operation, Wire, find_common, name_operations, read_operation
+from elastic_launcher.torch.reducer import ReduceGroup
+from elastic_launcher.torch.signals import HEAD, Agreement, Signals, read, spell
+
+FAREWELL = Wire(((HEAD, "float32", "cpu"),))
+"""What ranks reduce that have all left."""
+
+
+class AnyGroup(ReduceGroup, Protocol):
+    """What is needed of a process group here (see `group.Group`)."""
+
+    def all_gather_bytes(self, data: bytes) -> list[bytes]:
+        """Gives every rank what each of them brought, in rank order."""
+
+
+class Together:
+    """What this rank does together with the others of its group."""
+
+    def __init__(self) -> None:
+        self._foresight = Foresight()
+
+    def renew(self) -> None:
+        """Begins anew in another group, of which some ranks know nothing of what was before."""
+        self._foresight = Foresight()
+
+    def expects(self, operation: Operation) -> bool:
+        """Whether all ranks expect this reduction: it can begin with nothing exchanged beforehand."""
+        return operation.wire is not None and self._foresight.next() == operation
+
+    def begin(self, group: AnyGroup, operation: Operation, step: int, abstain: Callable[[Wire], Agreement]) -> None:
+        """Returns when all ranks are known to do this operation, or expected to (see `confirm`).
+
+        Args:
+            group: Theirs.
+            operation: What this rank is about to do.
+            step: Where it stands, for messages.
+            abstain: Takes part in a reduction without anything to add, and says so.
+
+        Raises:
+            RuntimeError: If they do different ones.
+            GroupError: If a peer was lost.
+        """
+        if group.world_size == 1:
+            return
+        if not self.expects(operation):
+            expected = self._expected_wire()
+            if expected is not None:
+                abstain(expected)
+            _compare(group, operation, step)
+        self._foresight.note(operation.kind)
+
+    def confirm(self, group: AnyGroup, agreement: Agreement, operation: Operation, step: int) -> None:
+        """Raises if others took part in this rank's reduction without being in it.
+
+        Raises:
+            RuntimeError: That says where each rank is.
+        """
+        if agreement.elsewhere:
+            _compare(group, operation, step)
+
+    def leave(
+        self, group: AnyGroup, operation: Operation, step: int, abstain: Callable[[Wire], Agreement]
+    ) -> Agreement:
+        """Takes part in what the other ranks reduce, to tell them that this one has nothing to reduce any more.
+
+        Args:
+            group: Theirs.
+            operation: Why.
+            step: Where it stands, for messages.
+            abstain: Takes part in a reduction without anything to add, and tells them so.
+
+        Raises:
+            RuntimeError: If the others reduce nothing.
+            GroupError: If a peer was lost.
+        """
+        expected = self._expected_wire()
+        if expected is not None:
+            agreement = abstain(expected)
+            if not agreement.elsewhere:
+                self._foresight.note(self._foresight.next())
+                return agreement
+        common = _compare(group, operation, step)
+        self._foresight.note(common.kind)
+        return abstain(common.wire or FAREWELL)
+
+    def _expected_wire(self) -> Wire | None:
+        expected = self._foresight.next()
+        return expected.wire if isinstance(expected, Operation) else None
+
+
+def _compare(group: AnyGroup, operation: Operation, step: int) -> Operation:
+    """Returns the operation that all ranks are in."""
+    rows = [read_operation(data) for data in group.all_gather_bytes(operation.to_json(step))]
+    common = find_common([found for found, _ in rows])
+    if common is None:
+        raise RuntimeError(name_operations(rows))
+    return common
+
+
+def abstain(wire: Wire, group: ReduceGroup, signals: Signals, device: torch.device) -> Agreement:
+    """Takes part in a reduction of the others without anything to add but signals.
+
+    Args:
+        wire: What they exchange.
+        group: All ranks of it.
+        signals: What this rank says.
+        device: This rank's.
+
+    Raises:
+        GroupError: If a peer was lost.
+    """
+    flats = [
+        torch.zeros(numel, dtype=getattr(torch, kind), device=device if where == device.type else torch.device(where))
+        for numel, kind, where in wire.buckets
+    ]
+    head = flats[-1][wire.head : wire.head + HEAD]
+    head.copy_(torch.tensor(spell(signals, late=False, weight=0.0, loss=0.0), dtype=head.dtype))
+    works = [group.all_reduce(flat) for flat in flats]
+    if wire.whole:
+        works.append(group.all_reduce(torch.zeros(wire.whole, dtype=torch.int64, device=device), op="max"))
+    for work in works:
+        work.wait()
+    return read(head.tolist(), signals, group.world_size)

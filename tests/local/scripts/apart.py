@@ -1,0 +1,61 @@
+"""A script whose ranks do different things together from step `AT` on.
+
+Its one argument is a JSON object, as that of ``train.py``; ``apart`` says what:
+
+- ``optimizer``: the first rank trains another model than the others, which is larger;
+- ``evaluate``: the first rank alone evaluates;
+- ``counter``: a rank evaluates after so many steps of its own;
+- ``after``: the first rank alone evaluates, after the training;
+- ``own``: the first rank waits in a process group of the script's own.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+from train import FOLDER, OPTIONS, Numbered, build
+
+import elastic_launcher.torch as elastic
+
+AT = 6
+APART = OPTIONS["apart"]
+
+
+def main() -> None:
+    job = elastic.init(OPTIONS["batch"], OPTIONS["micro"])
+    models = build(), nn.Sequential(build(), nn.Linear(3, 500), nn.Linear(500, 3)).double()
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in models]
+    job.prepare(*models, *optimizers)
+    loader = job.dataloader(Numbered(OPTIONS["samples"]), shuffle=True, seed=7)
+    test = job.dataloader(Numbered(OPTIONS["samples"]))
+    own = 0
+
+    def evaluate() -> None:
+        job.evaluate(lambda _, x, y: {"hits": (models[0](x).argmax(1) == y).sum()}, test)
+
+    for _ in job.epochs(OPTIONS["epochs"]):
+        for _, x, y in loader:
+            time.sleep(OPTIONS["pace"])
+            chosen = int(APART == "optimizer" and job.is_main and job.step >= AT)
+            job.backward(functional.cross_entropy(models[chosen](x), y), optimizer=optimizers[chosen])
+            optimizers[chosen].step()
+            if not job.sync_gradients:
+                continue
+            own += 1
+            if (APART == "evaluate" and job.is_main and job.step == AT) or (APART == "counter" and own % AT == 0):
+                evaluate()
+            if APART == "own" and job.step == AT:
+                dist.init_process_group("gloo")
+                if job.is_main:
+                    dist.barrier()
+            (FOLDER / f"step-{job.rank}").write_text(str(job.step))
+    if APART == "after" and job.is_main:
+        evaluate()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Ranks that do different things together end the job at once, each of them named; none hangs, none is aborted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.local.ledgers import SCRIPT
+from tests.local.resizes import LONG, allow
+from tests.local.sudden import options
+from tests.support import Launcher, assert_no_process, launched
+
+APART = "ranks wait for each other in different operations"
+EVALUATES = "is in job.evaluate of hits over 97 samples at step"
+
+
+def play(folder: Path, *flags: str, code: int = 1, **more: object) -> Launcher:
+    script = options(folder, **{"epochs": 100_000, "pace": 0.01, **more})
+    with launched(*flags, "--", SCRIPT.with_name("apart.py"), script, cwd=folder) as job:
+        if "--hints" in flags:
+            job.events.wait("progress", lambda event: event["step"] > 0, LONG)
+            allow(folder / "hints.json", 2)
+        assert job.wait(LONG) == code, job.stderr
+        assert_no_process(job.work_dir)
+    assert not job.events.of("node_lost") or job.events.of("node_lost")[0]["signal"] is None, "a rank was aborted"
+    return job
+
+
+@pytest.mark.parametrize(
+    ("apart", "said"),
+    [
+        pytest.param(
+            "optimizer",
+            "rank 0 is in job.backward for optimizer 1 (call 1 of step 6), rank 1 is in job.backward for optimizer 0 "
+            "(call 1 of step 6); every rank has to make the same calls",
+            marks=pytest.mark.quick,
+        ),
+        pytest.param("evaluate", f"rank 0 {EVALUATES} 6, rank 1 is in job.backward for optimizer 0 (call 1 of step 6)"),
+    ],
+)
+def test_ranks_that_do_different_things_are_named(tmp_path: Path, apart: str, said: str) -> None:
+    job = play(tmp_path, "--nodes", "2:2", apart=apart)
+    assert APART in job.last_message and said in job.last_message, job.last_message
+
+
+@pytest.mark.thorough
+def test_a_counter_of_the_scripts_own_that_a_joiner_begins_anew_is_found_out(tmp_path: Path) -> None:
+    (tmp_path / "hints.json").write_text('{"default": "1"}')
+    job = play(tmp_path, "--nodes", "1:2", "--hints", str(tmp_path / "hints.json"), apart="counter", pace=0.05)
+    assert APART in job.last_message and f"rank 0 {EVALUATES}" in job.last_message, job.last_message
+    assert "nor by a counter" in job.last_message
+
+
+@pytest.mark.thorough
+def test_an_evaluation_after_the_training_that_only_one_rank_asks_for_is_its_own(tmp_path: Path) -> None:
+    """The others have ended their scripts: nobody waits for them."""
+    play(tmp_path, "--nodes", "2:2", code=0, apart="after", epochs=2)
