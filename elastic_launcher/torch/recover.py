@@ -110,14 +110,14 @@ class Recovery:
         """
         session = self._session
         session.check_unlocked(what)
-        if session.micro is not None and session.micro.dropped:
-            return compute(session.need_place(what))  # no peer is there: the step is done again, or the training ends
         while True:
             place, own = session.need_place(what), dict[str, torch.Tensor]()
             where = Operation(what).words(session.step)
             try:
                 with session.pace.aside(where):
                     own = compute(place)
+                if session.micro is not None and session.micro.dropped and session.micro.error is None:
+                    return own  # no peer comes: the step is done again, or the training ends
                 point("sums", session.position.step)
                 operation = Operation(what, content=describe(own))
                 with session.waiting(where):
