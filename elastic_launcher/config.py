@@ -71,6 +71,7 @@ class JobConfig:
         share: (i, n) takes the i-th of n parts of the hint's entry, i from 1.
         require_hints: Whether missing hints at the start are an error.
         wait_for_quota: Seconds to wait for a hint that allows ``min_nodes``, at the start and each time later on.
+        node_timeout: Seconds to wait for ``min_nodes`` nodes once those of a job that has trained are taken; 0 ends it.
         work_dir: Folder of the job's files; None for a new one.
         max_runtime: Seconds after which this launch is saved and ends; None for no limit.
         metrics_port: Where the launcher answers Prometheus; None for nowhere.
@@ -110,6 +111,7 @@ class JobConfig:
     share: tuple[int, int] | None = None
     require_hints: bool = False
     wait_for_quota: float = 0.0
+    node_timeout: float = 1800.0
     work_dir: str | None = None
     max_runtime: float | None = None
     metrics_port: int | None = None
@@ -145,6 +147,7 @@ class JobConfig:
             raise ConfigError(f"--metrics-port is {self.metrics_port}: it must be a port, 1 to 65535")
         for key, least in (
             ("wait_for_quota", 0.0),
+            ("node_timeout", 0.0),
             ("max_runtime", 0.1),
             ("start_timeout", 0.1),
             ("pending_timeout", 0.1),

@@ -41,6 +41,8 @@ KINDS = (
     "quota_lost",
     "quota_wait",
     "quota_back",
+    "nodes_taken",
+    "nodes_wait",
     "warning",
     "events_gap",
     "job_finished",

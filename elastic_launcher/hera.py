@@ -78,6 +78,7 @@ class ElasticTrain(Container):
     share: str | None = None
     require_hints: bool | None = None
     wait_for_quota: float | str | None = None
+    node_timeout: float | str | None = None
     work_dir: str | None = None
     max_runtime: str | None = None
     metrics_port: int | str | None = None

@@ -109,6 +109,13 @@ OPTIONS: tuple[Option, ...] = (
         "How long to wait for hints that allow MIN nodes: at the start, and, saved and without any node, later on.",
     ),
     Option(
+        "node_timeout",
+        "seconds",
+        "SECONDS",
+        "1800",
+        "How long a job whose nodes were taken waits, saved, for MIN others; 0 ends it with exit code 75.",
+    ),
+    Option(
         "work_dir", "text", "DIR", None, "Where all of the job's files go; default: a new folder in ./elastic-jobs."
     ),
     Option(

@@ -40,7 +40,7 @@ class JobCollector(Collector):
             ("generation", "Number of the present generation.", state.generation),
             ("resizes", "How often the job has changed its size.", state.resizes),
             ("stragglers", "Ranks that are slow for long.", len(state.stragglers)),
-            ("waiting", "1 while the job waits for quota without any node.", int(bool(state.waits_for))),
+            ("waiting", "1 while the job waits for quota or for nodes.", int(bool(state.waits_for))),
         ):
             if isinstance(value, int | float):
                 yield GaugeMetricFamily(PREFIX + name, help, value)

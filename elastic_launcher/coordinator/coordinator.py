@@ -51,7 +51,7 @@ from elastic_launcher.coordinator.observations import (
 from elastic_launcher.coordinator.origin import Origin
 from elastic_launcher.coordinator.quota import Clocks, Quota
 from elastic_launcher.coordinator.refusals import Refusals
-from elastic_launcher.coordinator.respawn.anew import decide_in_process
+from elastic_launcher.coordinator.respawn.anew import await_nodes, decide_in_process
 from elastic_launcher.coordinator.respawn.board import Board
 from elastic_launcher.coordinator.respawn.lives import NodeLives
 from elastic_launcher.coordinator.respawn.restart import decide_restarts
@@ -257,12 +257,14 @@ class Coordinator:
 
     def _begin_anew(self, first: State, refused: Sequence[str]) -> None:
         """Takes what the job goes on from, all of whose nodes were ended for it."""
-        self._state = first
+        self._state, actions = await_nodes(first, self._monotonic())
         self._decide = decide_restarts if self._config.resize == "respawn" else decide_in_process
         self._driver.respawn = False
         self._watch = Watch(self._config.heartbeat_timeout, self._config.progress_timeout, self._monotonic())
         for message in refused:
             self._warn(message)
+        for action in actions:
+            self._do(action)
         for observation in self._new_start.release():
             self._observe(observation)
 

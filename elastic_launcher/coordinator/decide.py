@@ -78,9 +78,10 @@ def _settle(state: State, now: float, steps: tuple[Callable[[State, float], Deci
         state = decision[0]
         if state.finished or state.verdict is not None or state.target is None:
             return decision
-        if state.pause is not None and state.pause.released:
+        pauses = state.pause is not None and not state.pause.asks
+        if pauses and state.pause is not None and state.pause.released:
             return decision
-        ends = state.over or state.stopping is not None or state.pause is not None
+        ends = state.over or state.stopping is not None or pauses
         if ends and rule not in _TOWARDS_THE_END:
             continue
         decision = then(decision, rule, now)

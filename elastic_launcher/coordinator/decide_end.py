@@ -86,7 +86,7 @@ def conclude(state: State, now: float) -> Decision:
         return state, ()
     if stopping is not None and (state.halted or verdict is not None or now >= stopping.until):
         return finish(state, stopping.exit_code, stopping.message)
-    if verdict is not None and (state.pause is None or verdict.weight is Weight.SCRIPT):
+    if verdict is not None and (state.pause is None or state.pause.asks or verdict.weight is Weight.SCRIPT):
         joining = state.in_phase(Phase.WARM) and not state.survivors()  # one of them may hold the state
         known = state.group and all(
             state.members[number].failure or state.members[number].exit for number in state.survivors()
@@ -167,7 +167,7 @@ def when(state: State, step: int | None = None) -> str:
         step: Where the rank that the message is about was, if it told.
     """
     if state.pause is not None and state.pause.released:
-        return "while it waited for quota"
+        return f"while it waited for {state.pause.lack.value}"
     if not state.generation:
         return "before training began" if state.restart is None else "while it began anew"
     if state.over:

@@ -11,7 +11,7 @@ from elastic_launcher.control.messages import Abandon, Active, Form, Formed, For
 from elastic_launcher.coordinator.actions import Order
 from elastic_launcher.coordinator.decide_end import Decision, emit, finish, then, when
 from elastic_launcher.coordinator.decide_nodes import fail_node
-from elastic_launcher.coordinator.decide_pause import lose_quota
+from elastic_launcher.coordinator.decide_pause import lose_nodes
 from elastic_launcher.coordinator.grace import NOTICE_GATHER_SECONDS
 from elastic_launcher.coordinator.roster import Member, Node, Phase
 from elastic_launcher.coordinator.state import Formation, State
@@ -41,6 +41,8 @@ def form_next(state: State, now: float) -> Decision:
     if leaving and enough:
         return _shrink(state, leaving, now)
     if leaving and staying + len(warm) < state.rules.min_nodes:
+        if staying + len(warm) + len(_joining(state)) >= state.rules.min_nodes:
+            return state, ()  # they may be ready in time: where they are not, the notice expires
         return check_minimum(state, leaving, now)
     if not warm:
         return state, ()
@@ -65,7 +67,7 @@ def check_minimum(state: State, leaving: list[Node], now: float) -> Decision:
         return state, ()
     told, least = " and ".join(f"node {node.number}" for node in leaving), state.rules.min_nodes
     message = f"{told} must leave ({leaving[-1].leave}) and {len(staying)} of at least {least} nodes would stay"
-    return lose_quota(state, ExitCode.STOPPED, message, now)
+    return lose_nodes(state, message, now)
 
 
 def take_formed(state: State, number: int, report: Formed) -> Decision:
@@ -172,6 +174,12 @@ def _late(state: State, formation: Formation, missing: list[int], what: str) -> 
     return reason, state.nodes_of(blamed)
 
 
+def _joining(state: State) -> list[Node]:
+    """Returns the nodes whose processes come up, and that will be warm before long."""
+    starting = [node for node in state.in_phase(Phase.STARTING) if not node.leave]
+    return [node for node in starting if any(state.members[number].pid is not None for number in node.members)]
+
+
 def _others_come(state: State, now: float) -> bool:
     """Returns whether nodes are about to be warm for which those that are can wait a moment."""
     first = next(iter(state.nodes.phases[Phase.WARM]))
@@ -252,6 +260,7 @@ def _complete(state: State, now: float) -> Decision:
         abandoned={},
         broken=frozenset(),
         recovery=None,
+        pause=None if state.pause is not None and state.pause.asks else state.pause,
         unformed=state.unformed if formation.mode == "recover" else 0,
         failures=0 if joined else state.failures,
         members=Members(members),

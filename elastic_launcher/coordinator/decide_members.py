@@ -48,6 +48,7 @@ from elastic_launcher.coordinator.decide_formation import (
 )
 from elastic_launcher.coordinator.decide_loss import bear_failure, lose_node, take_broken_step, take_unformed
 from elastic_launcher.coordinator.decide_nodes import dismiss, fail_node, tell_exit
+from elastic_launcher.coordinator.fallen import Fallen
 from elastic_launcher.coordinator.observations import (
     MemberJoined,
     MemberReported,
@@ -146,6 +147,8 @@ def take_rank_end(state: State, observation: RankEnded) -> Decision:
 
 def take_node_exit(state: State, observation: NodeExited) -> Decision:
     """A node is gone, with all its processes."""
+    if observation.taken:
+        state = replace(state, fallen=Fallen())  # nor is that the job's fault: it may begin anew as often as it happens
     if observation.node not in state.nodes:
         return state, ()  # one of before the job began anew, which took its time
     node = state.nodes[observation.node]

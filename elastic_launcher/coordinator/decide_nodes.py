@@ -8,7 +8,7 @@ from dataclasses import replace
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import End
 from elastic_launcher.coordinator.actions import Action, KillNode, NoteNotice, Order, StartNode
-from elastic_launcher.coordinator.decide_end import Decision, emit, finish, then, when
+from elastic_launcher.coordinator.decide_end import Decision, emit, finish, then
 from elastic_launcher.coordinator.decide_pause import check_quota, lose_quota
 from elastic_launcher.coordinator.observations import NodeExited, NodeNoticed, NodeNotStarted, NodeUnfit, TargetChanged
 from elastic_launcher.coordinator.roster import Member, Node, Phase
@@ -30,7 +30,7 @@ def change_target(state: State, observation: TargetChanged) -> Decision:
         message = observation.message or (
             f"the hint allows {target.nodes} nodes, fewer than the minimum of {state.rules.min_nodes}"
         )
-        begun = state.generation > 0 or state.restart is not None
+        begun = state.generation > 0 or state.restart is not None or state.pause is not None
         code = ExitCode.STOPPED if begun else ExitCode.NO_QUOTA
         return lose_quota(replace(state, target=target), code, message, observation.now)
     raised = state.target is not None and target.nodes > state.target.nodes
@@ -139,7 +139,8 @@ def fail_node(state: State, number: int, message: str, now: float) -> Decision:
     fewer = len(state.staying()) < state.rules.min_nodes
     if not state.generation and fewer:
         log_of = (number, _first_to_blame(state, node))
-        summary = f"{failures} nodes in a row failed to come up, the last: {message}; training never began"
+        end = "training never began" if state.pause is None else "the training could not go on"
+        summary = f"{failures} nodes in a row failed to come up, the last: {message}; {end}"
         return then((state, tuple(actions)), finish, ExitCode.SCRIPT_FAILED, summary, log_of)
     text = (
         f"{failures} nodes in a row failed to come up; no more are started until the target is raised, training goes on"
@@ -175,7 +176,7 @@ def take_unstarted(state: State, observation: NodeNotStarted) -> Decision:
 
 def take_unfit(state: State, observation: NodeUnfit) -> Decision:
     """A node's machine lacks what the job needs: a mistake of whoever set up the job, unless others train already."""
-    if state.generation:
+    if state.generation or state.pause is not None:
         return fail_node(state, observation.node, observation.message, observation.now)
     if state.nodes[observation.node].phase in (Phase.ENDING, Phase.GONE):
         return state, ()
@@ -184,7 +185,10 @@ def take_unfit(state: State, observation: NodeUnfit) -> Decision:
 
 
 def take_notice(state: State, observation: NodeNoticed) -> Decision:
-    """A node was told to go: it leaves at the next boundary, and is replaced only under the rule for growth."""
+    """A node was told to go: it leaves at the next boundary.
+
+    Where it was its machine that is wanted, and not the job's size, another one is started as soon as it is gone.
+    """
     node = state.nodes[observation.node]
     by = min(node.leave_by, observation.now + min(state.rules.grace_period, observation.within))
     if node.leave not in ("", "hint") or node.phase in (Phase.LEAVING, Phase.ENDING, Phase.GONE):
@@ -198,21 +202,14 @@ def take_notice(state: State, observation: NodeNoticed) -> Decision:
         decision = state.with_node(node.number, leave="notice", leave_by=by), noticed
     else:
         decision = then(decision, dismiss, node, "notice", observation.now)
-        if state.rules.replaces_noticed and not state.generation:
-            return decision
-    return then(decision, _lower_target, node)
+    return decision if state.rules.replaces_noticed else then(decision, _lower_target)
 
 
-def _lower_target(state: State, noticed: Node) -> Decision:
+def _lower_target(state: State) -> Decision:
+    """Has a node that was told to go not replaced before growth is due, but for what the minimum needs."""
     assert state.target is not None
-    left = len(state.staying())
+    left = max(len(state.staying()), state.rules.min_nodes)
     state = replace(state, target=replace(state.target, nodes=min(state.target.nodes, left), cause="notice"))
-    if left < state.rules.min_nodes and not state.generation:
-        message = (
-            f"node {noticed.number} was told to leave {when(state)}, and {left} of at least "
-            f"{state.rules.min_nodes} nodes stay"
-        )
-        return finish(state, ExitCode.STOPPED, message)
     return state, (NoteNotice(),)
 
 

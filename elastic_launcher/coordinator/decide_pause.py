@@ -1,7 +1,8 @@
-"""A job that loses its quota and may wait for it: saved, all its nodes ended, begun again from what is saved.
+"""A job that lacks what it needs to train and may wait for it: saved, its nodes ended, begun again from what is saved.
 
 It goes through these stages: its members save and halt; its nodes end; its newest checkpoint is looked for; and it
-waits, as a job that begins, until the target allows its minimum.
+waits, as a job that begins. Where it lacks quota, nothing is asked for until the target allows its minimum. Where it
+lacks nodes that the target allows, they are asked for at once, and it waits until so many train.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import math
 from dataclasses import replace
 
 from elastic_launcher.config import ExitCode
-from elastic_launcher.control.messages import Save
-from elastic_launcher.coordinator.actions import BeginAgain, KillNode, Order
+from elastic_launcher.control.messages import End, Save
+from elastic_launcher.coordinator.actions import Action, BeginAgain, KillNode, Order
 from elastic_launcher.coordinator.decide_end import Decision, emit, finish, stop, then, when
 from elastic_launcher.coordinator.grace import time_to_save
 from elastic_launcher.coordinator.observations import BegunAgain
-from elastic_launcher.coordinator.pause import Pause, Stage
-from elastic_launcher.coordinator.roster import Phase
-from elastic_launcher.coordinator.state import State, Weight
+from elastic_launcher.coordinator.pause import Lack, Pause, Stage
+from elastic_launcher.coordinator.roster import Node, Phase
+from elastic_launcher.coordinator.state import Restart, State, Weight
+from elastic_launcher.coordinator.tables import Members, Nodes
 
 
 def lose_quota(state: State, exit_code: int, message: str, now: float) -> Decision:
@@ -29,17 +31,41 @@ def lose_quota(state: State, exit_code: int, message: str, now: float) -> Decisi
         message: What took the quota.
         now: Monotonic seconds.
     """
+    pause = state.pause
     if not state.rules.wait_for_quota:
         where = f"; stopped {when(state)}" if state.nodes else "; nothing was started"
         return stop(state, exit_code, f"{message}{where}", now)
-    if state.pause is not None:
+    if pause is not None and pause.lack is Lack.QUOTA:
         return state, ()
+    if pause is None:
+        return _pause(state, Lack.QUOTA, message, now)
+    waits_already = pause.asks
+    state = replace(state, pause=replace(pause, lack=Lack.QUOTA, message=message))
+    decision: Decision = (state, (emit(state, "quota_lost", step=state.step, message=message),))
+    return then(decision, _end_nodes, now) if waits_already else decision
+
+
+def lose_nodes(state: State, message: str, now: float) -> Decision:
+    """Fewer nodes than the minimum stay although the target allows it: the job is saved, and waits for others.
+
+    Args:
+        state: The state before.
+        message: What took them.
+        now: Monotonic seconds.
+    """
+    if not state.rules.node_timeout:
+        return stop(state, ExitCode.STOPPED, f"{message}; stopped {when(state)}", now)
+    return _pause(state, Lack.NODES, message, now) if state.pause is None else (state, ())
+
+
+def _pause(state: State, lack: Lack, message: str, now: float) -> Decision:
     until = now + time_to_save(math.inf, state.save_seconds)
-    state = replace(state, pause=Pause(message, Stage.SAVING, until))
-    lost = emit(state, "quota_lost", step=state.step, message=message)
+    state = replace(state, pause=Pause(message, Stage.SAVING, until, lack=lack))
+    kind = "quota_lost" if lack is Lack.QUOTA else "nodes_taken"
+    told = emit(state, kind, step=state.step, message=message)
     if not state.generation:
-        return then((state, (lost,)), _end_nodes, now)
-    return state, (lost, Order(state.survivors(), Save(halt=True)))
+        return then((state, (told,)), _end_nodes, now)
+    return state, (told, Order(state.survivors(), Save(halt=True)))
 
 
 def take_pause(state: State, now: float) -> Decision:
@@ -49,12 +75,21 @@ def take_pause(state: State, now: float) -> Decision:
         return state, ()
     if pause.stage is Stage.SAVING:
         return _end_when_saved(state, pause, now)
-    if pause.stage is Stage.ENDING and not _there(state):
+    if pause.stage is Stage.ENDING and not state.in_phase(Phase.ADMITTED, Phase.LEAVING, Phase.ENDING):
         return replace(state, pause=replace(pause, stage=Stage.LOOKING)), (BeginAgain(),)
-    if pause.stage is Stage.WAITING and now >= pause.until:
-        message = f"no quota within the {state.rules.wait_for_quota:g} s of --wait-for-quota: {pause.message}"
-        return finish(state, ExitCode.STOPPED, message)
+    if pause.stage is Stage.WAITING and now >= pause.until and not _come_up(state):
+        if pause.lack is Lack.QUOTA:
+            within = f"no quota within the {state.rules.wait_for_quota:g} s of --wait-for-quota"
+        else:
+            within = f"too few nodes within the {state.rules.node_timeout:g} s of --node-timeout"
+        return finish(state, ExitCode.STOPPED, f"{within}: {pause.message}")
     return state, ()
+
+
+def _come_up(state: State) -> bool:
+    """Whether so many nodes have a place, or form a group already, that the job goes on as soon as they are ready."""
+    placed = [node for node in state.in_phase(Phase.STARTING, Phase.WARM) if not node.waits and not node.leave]
+    return len(placed) >= state.rules.min_nodes
 
 
 def _end_when_saved(state: State, pause: Pause, now: float) -> Decision:
@@ -67,36 +102,96 @@ def _end_when_saved(state: State, pause: Pause, now: float) -> Decision:
 
 
 def begin_again(state: State, observation: BegunAgain) -> Decision:
-    """The job's nodes are gone, and what it goes on from is known: it is as one that begins."""
+    """The job's nodes have ended, and what it goes on from is known: it is as one that begins."""
     now, first, pause = observation.now, observation.first, state.pause
     assert pause is not None
-    waiting = replace(pause, stage=Stage.WAITING, since=now, until=now + state.rules.wait_for_quota)
-    state = replace(state.carried_to(first), target=state.target, pause=waiting)
+    trained = state.generation > 0
+    left = [node for node in state.nodes.values() if node.phase is not Phase.GONE]
+    state = replace(_with_nodes(state.carried_to(first), state, left), target=state.target)
     refused = tuple(emit(state, "warning", message=message) for message in observation.refused)
+    decision = then((state, refused), _dismiss_useless, pause.lack, now)
+    if pause.lack is Lack.NODES:
+        restart = Restart("notice", pause.halted_at) if trained else None
+        return then(decision, wait_for_nodes, pause.message, now, restart)
+    waiting = replace(pause, stage=Stage.WAITING, since=now, until=now + state.rules.wait_for_quota)
+    state = replace(decision[0], pause=waiting)
     message = f"waiting for quota, without any process, up to {state.rules.wait_for_quota:g} s: {pause.message}"
     waits = emit(state, "quota_wait", step=state.step, message=message)
-    return then((state, (*refused, waits)), check_quota, now)
+    return then((state, (*decision[1], waits)), check_quota, now)
+
+
+def wait_for_nodes(state: State, message: str, now: float, restart: Restart | None = None) -> Decision:
+    """Has a job without members that train ask for nodes, and wait for its minimum of them.
+
+    Args:
+        state: What is known of it, as of a job that begins.
+        message: What took its nodes.
+        now: Monotonic seconds.
+        restart: What its next generation tells of the time without; None where that tells nothing.
+    """
+    within = state.rules.node_timeout
+    pause = Pause(message, Stage.WAITING, now + within, now, Lack.NODES)
+    state = replace(state, pause=pause, restart=restart or state.restart)
+    text = f"waiting for nodes, up to {within:g} s (--node-timeout): {message}"
+    step = {} if state.generation else {"step": state.step}  # of a script that saves by itself, nobody knows
+    return state, (emit(state, "nodes_wait", **step, message=text),)
+
+
+def _with_nodes(state: State, before: State, nodes: list[Node]) -> State:
+    """Returns a state that keeps nodes of the one before; numbers go on after the highest."""
+    rules, size = state.rules, state.rules.nproc_per_node
+    rules = replace(
+        rules, first_node=rules.first_node - len(nodes), first_member=rules.first_member - len(nodes) * size
+    )
+    members = {number: before.members[number] for node in nodes for number in node.members}
+    kept = Nodes({node.number: node for node in nodes})
+    return replace(state, rules=rules, nodes=kept, members=Members(members))
+
+
+def _dismiss_useless(state: State, lack: Lack, now: float) -> Decision:
+    """Ends nodes that asked what to begin with before that was known; those that have still to ask are used."""
+    actions: tuple[Action, ...] = ()
+    for node in state.in_phase(Phase.STARTING, Phase.WARM):
+        joined = tuple(number for number in node.members if state.members[number].pid is not None)
+        if joined or lack is Lack.QUOTA:
+            state = state.with_node(node.number, phase=Phase.ENDING, since=now, leave=lack.value)
+            left = emit(state, "node_left", node=node.number, cause=lack.value)
+            actions = (*actions, Order(joined, End("not wanted any more")), KillNode(node.number), left)
+    return state, actions
 
 
 def check_quota(state: State, now: float) -> Decision:
-    """Has a job that waits for its quota go on once it is there."""
+    """Has a job that waits for its quota ask for nodes once it is there."""
     pause, target = state.pause, state.target
-    if pause is None or pause.stage is not Stage.WAITING or target is None or target.nodes < state.rules.min_nodes:
+    waits = pause is not None and pause.stage is Stage.WAITING and pause.lack is Lack.QUOTA
+    if pause is None or not waits or target is None or target.nodes < state.rules.min_nodes:
         return state, ()
     event = emit(state, "quota_back", step=state.step, seconds=round(now - pause.since, 3))
-    return replace(state, pause=None), (event,)
+    after: Pause | None = None
+    if within := state.rules.node_timeout:
+        after = Pause("quota is there again", Stage.WAITING, now + within, now, Lack.NODES)
+    return replace(state, pause=after), (event,)
 
 
 def _end_nodes(state: State, now: float) -> Decision:
-    """Kills all nodes: what could be saved is saved, and nothing of theirs counts any more."""
-    pause, there = state.pause, _there(state)
+    """Kills the nodes: what could be saved is saved, and nothing of theirs counts any more.
+
+    A job that waits for nodes keeps those whose processes have still to come up.
+    """
+    pause = state.pause
     assert pause is not None
-    for number in there:
+    going = [node for node in state.nodes.values() if node.phase is not Phase.GONE and not _is_of_use(state, node)]
+    causes = {node.number: node.leave or "nodes" if pause.lack is Lack.NODES else "quota" for node in going}
+    for number in causes:
         state = state.with_node(number, phase=Phase.ENDING, since=now)
-    state = replace(state, pause=replace(pause, stage=Stage.ENDING), verdict=None, formation=None, recovery=None)
-    left = (emit(state, "node_left", node=number, cause="quota") for number in there)
-    return state, (*(KillNode(number) for number in there), *left)
+    ending = replace(pause, stage=Stage.ENDING, halted_at=now)
+    state = replace(state, pause=ending, verdict=None, formation=None, recovery=None)
+    left = (emit(state, "node_left", node=number, cause=cause) for number, cause in causes.items())
+    return state, (*(KillNode(number) for number in causes), *left)
 
 
-def _there(state: State) -> list[int]:
-    return [node.number for node in state.nodes.values() if node.phase is not Phase.GONE]
+def _is_of_use(state: State, node: Node) -> bool:
+    """Whether a node that starts will begin with what is saved: it has not asked for it yet."""
+    assert state.pause is not None
+    waited_for = state.pause.lack is Lack.NODES and node.phase is Phase.STARTING and not node.leave
+    return waited_for and all(state.members[number].pid is None for number in node.members)

@@ -1,6 +1,7 @@
 """Nodes that wait for a place to run: nobody is to blame, and the others go on without them.
 
-The laws: what a node waits for counts neither as its start nor as its failure, and only ``--pending-timeout`` ends it;
+The laws: what a node waits for counts neither as its start nor as its failure, and only ``--pending-timeout`` ends it,
+or ``--node-timeout`` where the job had trained;
 places that are too few for a job to begin are not held for longer than ``--min-wait``.
 """
 
@@ -33,6 +34,8 @@ def take_standing(state: State, observation: NodeStands) -> Decision:
 def check_pending(state: State, now: float) -> Decision:
     """Gives up nodes that have waited too long; no more are started until the target is raised."""
     decision: Decision = (state, ())
+    if state.pause is not None:
+        return decision  # a job that had trained waits for all of them, as long as it may
     for node in state.in_phase(Phase.STARTING):
         if node.waits and now - node.started_at > state.rules.pending_timeout:
             decision = then(decision, _give_up, node, now)

@@ -56,6 +56,7 @@ class Origin:
             store,
             config.start_timeout,
             wait_for_quota=config.wait_for_quota,
+            node_timeout=config.node_timeout,
             max_failures=config.max_failures or 0,
             grace_period=config.grace_period,
             first_node=self.past.first_node,

@@ -1,4 +1,4 @@
-"""What is known of a job that has lost its quota, and waits for it."""
+"""What is known of a job that lacks what it needs to train, quota or nodes, and waits for it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
+class Lack(StrEnum):
+    """What a job waits for."""
+
+    QUOTA = "quota"
+    """The hints don't allow its minimum: nothing is asked for until they do."""
+    NODES = "nodes"
+    """The hints allow it, and fewer nodes than that are there: others are asked for."""
+
+
 class Stage(StrEnum):
-    """How far a job is that has lost its quota, and waits for it."""
+    """How far a job is on its way to waiting without any member that trains."""
 
     SAVING = "saving"
     ENDING = "ending"
@@ -17,21 +26,30 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The job has lost its quota: it is saved, its nodes end, and it waits.
+    """The job lacks something: it is saved, its nodes end, and it waits.
 
     Attributes:
-        message: What took the quota.
+        message: What took it.
         stage: How far it is.
         until: When the first and the last stage are over at the latest.
         since: When it began to wait.
+        lack: What it lacks.
+        halted_at: When its training came to stand still.
     """
 
     message: str
     stage: Stage
     until: float
     since: float = 0.0
+    lack: Lack = Lack.QUOTA
+    halted_at: float = 0.0
 
     @property
     def released(self) -> bool:
         """Whether none of the job's members trains any more."""
         return self.stage is not Stage.SAVING
+
+    @property
+    def asks(self) -> bool:
+        """Whether nodes are asked for, as for a job that begins."""
+        return self.stage is Stage.WAITING and self.lack is Lack.NODES

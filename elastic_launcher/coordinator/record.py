@@ -95,4 +95,4 @@ def read_record(run: Sequence[Event]) -> Record:
 
 def _begins_again(event: Event) -> bool:
     """Whether the job begins again there from its newest checkpoint, with other nodes, within the same run."""
-    return event.kind == "quota_wait" and event.get("step") is not None
+    return event.kind in ("quota_wait", "nodes_wait") and event.get("step") is not None

@@ -34,6 +34,7 @@ class Rules:
         start_timeout: Seconds within which a node must be warm.
         form_timeout: Seconds within which a group must stand.
         wait_for_quota: Seconds that a job which loses its quota waits for it; 0 ends it.
+        node_timeout: Seconds that a job which loses its nodes waits for others; 0 ends it.
         max_failures: Failures of the script within an hour that cost a node instead of the job.
         grace_period: Seconds from a node's notice until it may be killed.
         first_node: Number of the first node that is started: numbers of an earlier run are not used again.
@@ -42,8 +43,8 @@ class Rules:
         resumes: What the job goes on from, if it does.
         c10d: Whether torchrun alone decides when its workers start anew.
         pending_timeout: Seconds that a node may wait for a place to run.
-        replaces_noticed: Whether a node that is told to go before the training has begun is replaced: it was its place
-            that was wanted, and not the job's end.
+        replaces_noticed: Whether a node that is told to go is replaced at once: it is its machine, or its place there,
+            that is wanted, and the job's size is as it was.
         min_wait: Seconds that fewer nodes than the minimum may hold their places while others wait.
     """
 
@@ -53,6 +54,7 @@ class Rules:
     start_timeout: float = 600.0
     form_timeout: float = 10.0
     wait_for_quota: float = 0.0
+    node_timeout: float = 0.0
     max_failures: int = 0
     grace_period: float = NOTICE_SECONDS
     first_node: int = 1

@@ -48,7 +48,7 @@ def phase(state: State) -> str:
     if state.stopping is not None:
         return "stopping"
     if state.pause is not None:
-        return "waiting for quota"
+        return f"waiting for {state.pause.lack.value}"
     if state.over:
         return "finishing"
     if state.generation:

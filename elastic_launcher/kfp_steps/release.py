@@ -33,7 +33,7 @@ class Shrinks:
             events: Those since the last call.
         """
         for event in events:
-            if event.kind in ("job_started", "quota_back"):
+            if event.kind in ("job_started", "quota_back", "nodes_wait"):
                 self._nodes = 0  # of a run before, or of this one before it was paused
             elif event.kind == "generation_formed":
                 self._nodes = event["nodes"]

@@ -30,6 +30,7 @@ MARKS = {
     "notice": ("▼", "mark cause-notice", "notice"),
     "checkpoint_saved": ("◆", "mark saved", "checkpoint"),
     "quota_wait": ("‖", "mark waits", "waiting for quota"),
+    "nodes_wait": ("‖", "mark waits", "waiting for nodes"),
 }
 """The sign of each kind of event that is marked, its class, and its name."""
 BANDS = ("limit", "allowed", "guaranteed")

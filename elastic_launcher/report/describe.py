@@ -70,6 +70,11 @@ def describe(event: Event) -> str | None:
         case "quota_back":
             goes_on = f"; the job goes on from step {number(get('step'))}" if get("step") else ""
             return f"quota is there after {duration(get('seconds') or 0.0)}{goes_on}"
+        case "nodes_taken":
+            why = first_line(get("message")) or "too few nodes are left"
+            return f"{why}: the job is saved, the nodes that are left end, and others are asked for"
+        case "nodes_wait":
+            return first_line(get("message")) or "waiting for nodes"
         case "warning":
             return f"warning: {first_line(get('message'))}"
         case "node_failed" | "node_lost":

@@ -17,6 +17,8 @@ NOTABLE = (
     "quota_lost",
     "quota_wait",
     "quota_back",
+    "nodes_taken",
+    "nodes_wait",
     "warning",
     "hint_rejected",
     "hint_missing",
@@ -27,7 +29,7 @@ NOTABLE = (
     "events_gap",
 )
 """Kinds that a reader of a report should not miss."""
-MARKED = ("node_lost", "node_failed", "notice", "checkpoint_saved", "quota_wait")
+MARKED = ("node_lost", "node_failed", "notice", "checkpoint_saved", "quota_wait", "nodes_wait")
 """Kinds that charts mark at their moments."""
 
 
@@ -214,7 +216,7 @@ def _ends(timed: Sequence[tuple[float, Event]], seconds: float) -> list[float]:
     ends: list[float] = []
     trains = False
     for at, event in timed:
-        if event.kind in ("generation_formed", "quota_wait", "job_started"):
+        if event.kind in ("generation_formed", "quota_wait", "nodes_wait", "job_started"):
             if trains:
                 ends.append(at)
             trains = event.kind == "generation_formed"

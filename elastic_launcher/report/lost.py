@@ -14,12 +14,12 @@ from elastic_launcher.config import ExitCode
 from elastic_launcher.events import Event, finite
 from elastic_launcher.report.axis import Timed, put_on_axis
 
-CAUSES = ("start", "grow", "shrink", "notice", "failure", "checkpoint", "quota", "coordinator")
+CAUSES = ("start", "grow", "shrink", "notice", "failure", "checkpoint", "quota", "nodes", "coordinator")
 """What time is lost by, in the order in which it is told."""
 IDLE = "idle"
 WORK = ("progress", "generation_formed", "step_redone", "log")
 """Kinds that only a job writes which trains."""
-STANDS_ABOVE = ("quota", IDLE, "start", "coordinator", "failure", "notice", "shrink", "grow", "checkpoint")
+STANDS_ABOVE = ("quota", IDLE, "start", "coordinator", "failure", "nodes", "notice", "shrink", "grow", "checkpoint")
 """What an instant counts as to which several of these apply: the first of them."""
 
 Span = tuple[float, float, str]
@@ -35,6 +35,7 @@ NAMES = {
     "failure": "failures, and steps done in vain",
     "checkpoint": "waiting for checkpoints",
     "quota": "waiting for quota",
+    "nodes": "waiting for nodes",
     "coordinator": "the launcher being away",
     IDLE: "after the training, and between runs",
 }
@@ -70,7 +71,7 @@ def balance(events: Sequence[Event]) -> Balance:
     """Returns where the time went that events tell of."""
     timed = put_on_axis(events)
     end = timed[-1][0] if timed else 0.0
-    spent = _paint(end, [*_runs(timed), *_pauses(timed), *_without_quota(timed)])
+    spent = _paint(end, [*_runs(timed), *_pauses(timed), *_without_quota(timed), *_without_nodes(timed)])
     return Balance(spent["counted"], spent[IDLE], {cause: spent[cause] for cause in CAUSES})
 
 
@@ -182,3 +183,16 @@ def _without_quota(timed: Timed) -> Iterator[Span]:
         trained = trained or event.kind == "generation_formed"
     if since is not None:
         yield since, timed[-1][0], "quota"
+
+
+def _without_nodes(timed: Timed) -> Iterator[Span]:
+    """Yields from the last step that was saved before nodes were waited for to when others trained."""
+    since: float | None = None
+    for place, (at, event) in enumerate(timed):
+        if event.kind == "nodes_wait" and since is None:
+            since = at if event.get("step") is None else min(at, _done_at(timed[:place], event["step"]))
+        elif event.kind in ("generation_formed", "quota_lost", "job_finished", "job_started") and since is not None:
+            yield since, at, "nodes"
+            since = None
+    if since is not None:
+        yield since, timed[-1][0], "nodes"

@@ -38,6 +38,8 @@ def tell(told: Told, state: JobState, now: float) -> tuple[Told, str]:
         state: Of the job.
         now: Monotonic seconds.
     """
+    if state.outcome == "waiting" and state.lacks == "nodes":
+        return (replace(told, at=now), progress_line(state)) if now - told.at >= EVERY_SECONDS else (told, "")
     if state.outcome != "running" or not state.world_size:
         return replace(told, at=now), ""
     changed = (state.generation, state.quota) != (told.generation, told.quota)
@@ -56,11 +58,12 @@ def progress_line(state: JobState) -> str:
         "remaining": "" if state.seconds_left is None else _span(state.seconds_left),
         "epoch": f"{state.epoch + 1}" + (f"/{state.epochs}" if state.epochs else ""),
         "step": f"{state.step}" + (f"/{total}" if total else ""),
-        "generation": f"{state.generation}",
-        "world_size": f"{state.world_size}",
+        "waiting_for": state.lacks,
+        "generation": "" if state.lacks else f"{state.generation}",
+        "world_size": "" if state.lacks else f"{state.world_size}",
         **{name: f"{value}" for name, value in state.quota.items()},
         "loss": _number(state.loss),
-        "samples_per_second": _number(state.samples_per_second),
+        "samples_per_second": "" if state.lacks else _number(state.samples_per_second),
         "slow_ranks": ",".join(str(ranks[member]) for member in sorted(state.stragglers) if member in ranks),
     }
     return " ".join(["progress", *(f"{key}={value}" for key, value in fields.items() if value)])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elastic_launcher.config import ExitCode
-from elastic_launcher.events import Event
+from elastic_launcher.events import Event, finite
 from elastic_launcher.logged import Logged
 
 SMOOTHING_SECONDS = 15.0
@@ -46,7 +46,6 @@ class JobState:
     Attributes:
         started: What ``job_started`` said.
         started_at: Seconds since the epoch.
-        trained_from: When the first generation had formed, or None.
         last_at: Time of the last event.
         step: Optimizer steps done.
         epoch: Of the last progress, from 0.
@@ -62,16 +61,18 @@ class JobState:
         generation: Its number.
         resizes: How many generations came after the first, but for those that only brought the job to its size.
         hint: The last ``hint_applied``.
-        waits_for: What the job waits for without any node; empty while it does not.
+        waits_for: What the job that does not train waits for, in a sentence; empty while it does not wait.
+        lacks: The same in a word: ``quota`` or ``nodes``; empty while it does not wait.
         message: Of the last warning, rejection, failure or loss.
         log: The values of ``job.log`` that count.
         finished: What ``job_finished`` said, or None.
         stragglers: What the last ``straggler`` of each member that is slow said, by member.
+        timed_from: From when on the steps of the next progress took their time, or None.
+        timed_generation: The generation of the last progress.
     """
 
     started: Mapping[str, Any] = field(default_factory=dict)
     started_at: float = 0.0
-    trained_from: float | None = None
     last_at: float = 0.0
     step: int = 0
     epoch: int = 0
@@ -88,17 +89,18 @@ class JobState:
     resizes: int = 0
     hint: Mapping[str, Any] = field(default_factory=dict)
     waits_for: str = ""
+    lacks: str = ""
     message: str = ""
     log: Logged = field(default_factory=Logged)
     finished: Mapping[str, Any] | None = None
     stragglers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    progressed_at: float | None = None
+    timed_from: float | None = None
     timed_generation: int = 0
 
     @property
     def seconds_left(self) -> float | None:
-        """The rest of the training at its present speed; None while that is not known, or when it is over."""
-        if self.total_steps is None or self.step_seconds is None or self.finished is not None:
+        """The rest of the training at its present speed; None while that is not known, or nobody trains."""
+        if self.total_steps is None or self.step_seconds is None or self.finished is not None or self.waits_for:
             return None
         return max(0, self.total_steps - self.step) * self.step_seconds
 
@@ -139,7 +141,7 @@ def advance(state: JobState, event: Event) -> JobState:
             return replace(
                 state,
                 last_at=now,
-                progressed_at=now,
+                timed_from=now,
                 step=max(state.step, get("step") or 0),
                 epoch=get("epoch") or 0,
                 epochs=get("epochs"),
@@ -166,9 +168,18 @@ def advance(state: JobState, event: Event) -> JobState:
         case "quota_wait":
             gone = _without_nodes(state.nodes)
             waits_for = str(get("message") or "")
-            return replace(state, last_at=now, nodes=gone, members=(), world_size=0, waits_for=waits_for)
+            return replace(
+                state, last_at=now, nodes=gone, members=(), world_size=0, waits_for=waits_for, lacks="quota"
+            )
         case "quota_back":
-            return replace(state, last_at=now, waits_for="", step=state.step if get("step") is None else get("step"))
+            step = state.step if get("step") is None else get("step")
+            return replace(state, last_at=now, waits_for="", lacks="", step=step)
+        case "nodes_wait":  # those that are kept come up yet
+            waits_for = str(get("message") or "")
+            step = state.step if get("step") is None else get("step")
+            return replace(
+                state, last_at=now, members=(), world_size=0, waits_for=waits_for, lacks="nodes", step=step
+            )
         case "job_finished":
             return replace(
                 state,
@@ -192,6 +203,7 @@ def _start(state: JobState, event: Event, now: float) -> JobState:
         state,
         last_at=now,
         waits_for="",
+        lacks="",
         started=event.fields,
         started_at=state.started_at or now,
         nodes=nodes,
@@ -210,7 +222,7 @@ def _without_nodes(nodes: Mapping[int, NodeState]) -> dict[int, NodeState]:
 def _step_seconds(state: JobState, event: Event, now: float) -> float | None:
     """Averages the time of a step; a new generation starts the average anew."""
     steps = (event.get("step") or 0) - state.step
-    since = state.progressed_at if state.progressed_at is not None else state.trained_from
+    since = state.timed_from
     if steps <= 0 or since is None or now <= since:
         return state.step_seconds
     seconds = (now - since) / steps
@@ -218,6 +230,13 @@ def _step_seconds(state: JobState, event: Event, now: float) -> float | None:
         return seconds
     weight = 1 - math.exp(-(now - since) / SMOOTHING_SECONDS)
     return state.step_seconds + weight * (seconds - state.step_seconds)
+
+
+def _timed_from(state: JobState, formed: Event, now: float) -> float:
+    """Returns from when on steps are timed once a generation has formed: while nobody trained, none took its time."""
+    if state.timed_from is None or not state.world_size:
+        return now
+    return min(now, state.timed_from + (finite(formed.get("pause_seconds")) or 0.0))
 
 
 def _form(state: JobState, event: Event, now: float) -> JobState:
@@ -231,7 +250,9 @@ def _form(state: JobState, event: Event, now: float) -> JobState:
     return replace(
         state,
         last_at=now,
-        trained_from=now if state.trained_from is None else state.trained_from,
+        timed_from=_timed_from(state, event, now),
+        waits_for="",
+        lacks="",
         world_size=event.get("world_size") or len(members),
         members=members,
         nodes=nodes,

@@ -167,7 +167,8 @@ def test_a_notice_in_an_evaluation_that_is_longer_than_the_grace_period(tmp_path
 )
 def test_a_job_of_which_no_node_stays_is_saved_and_goes_on_later(tmp_path: Path, slow: bool) -> None:
     script = options(tmp_path, **SLOW if slow else {})
-    arguments = ("--nodes", "1:2", *SHORT[: 2 * slow], "--checkpoint-every", "1h", "--", SCRIPT, script)
+    saving = (*SHORT[: 2 * slow], "--checkpoint-every", "1h", "--node-timeout", "0")
+    arguments = ("--nodes", "1:2", *saving, "--", SCRIPT, script)
     with launched(*arguments, cwd=tmp_path) as job:
         formed(job, 2, 0)
         begun(tmp_path, BUSY)

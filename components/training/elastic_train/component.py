@@ -31,6 +31,7 @@ def elastic_train(
     share: str = "",
     require_hints: bool = False,
     wait_for_quota: float = 0,
+    node_timeout: float = 1800,
     work_dir: str = "",
     max_runtime: str = "",
     metrics_port: int = 0,
@@ -88,6 +89,7 @@ def elastic_train(
         share: Which part of the hint's entry is this job's, as 1/2.
         require_hints: Fail when there are no hints at the start.
         wait_for_quota: Seconds to wait, at the start, and later saved and without a node, until hints allow min_nodes.
+        node_timeout: Seconds that a training whose nodes were taken waits, saved, for min_nodes others; 0 ends it.
         work_dir: Folder for events, logs and report; without one, a folder of the step's own.
         max_runtime: Time after which the training is saved and the step ends, as 30m or 12h; without it, no limit.
         metrics_port: Port of the step's pod at which the launcher answers Prometheus, at /metrics; 0 for none.

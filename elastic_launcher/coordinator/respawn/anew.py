@@ -13,6 +13,7 @@ from elastic_launcher.control.messages import Fail
 from elastic_launcher.coordinator.actions import Action, Emit, Finish, Order, StartAnew
 from elastic_launcher.coordinator.decide import decide
 from elastic_launcher.coordinator.decide_end import Decision, emit, kept
+from elastic_launcher.coordinator.decide_pause import wait_for_nodes
 from elastic_launcher.coordinator.observations import Observation
 from elastic_launcher.coordinator.roster import Phase
 from elastic_launcher.coordinator.state import Restart, State
@@ -37,6 +38,14 @@ def state_after(old: State, first: State) -> State:
     return replace(
         old.carried_to(first), restart=old.restart, fallen=old.fallen, broke=old.broke, broke_at=old.broke_at
     )
+
+
+def await_nodes(state: State, now: float) -> Decision:
+    """Has a job that begins anew since nobody was left who holds its state wait for nodes, for a limited time."""
+    restart = state.restart
+    if restart is None or restart.cause != "failure" or not state.rules.node_timeout:
+        return state, ()
+    return wait_for_nodes(state, "no node was left that holds its state", now)
 
 
 def fall_back(state: State, actions: tuple[Action, ...], now: float) -> Decision:

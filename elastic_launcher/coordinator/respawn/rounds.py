@@ -35,6 +35,7 @@ from elastic_launcher.coordinator.decide_nodes import (
     take_notice,
     take_unstarted,
 )
+from elastic_launcher.coordinator.decide_pause import take_pause, wait_for_nodes
 from elastic_launcher.coordinator.observations import (
     BegunAgain,
     GroupHangs,
@@ -118,13 +119,16 @@ def _resize(state: State, now: float) -> Decision:
     leaving = [node for node in state.in_phase(Phase.ADMITTED, Phase.WARM) if node.leave and _takes_part(state, node)]
     if leaving:
         staying = state.staying()
+        decision: Decision = (state, ())
         if len(staying) < state.rules.min_nodes:
             message = (
                 f"node {leaving[-1].number} must leave ({leaving[-1].leave}) and {len(staying)} of at least "
-                f"{state.rules.min_nodes} nodes would stay; stopped {when(state)}"
+                f"{state.rules.min_nodes} nodes would stay"
             )
-            return stop(state, ExitCode.STOPPED, message, now)
-        decision = close(state, leaving[-1].leave, now)
+            if not state.rules.node_timeout:
+                return stop(state, ExitCode.STOPPED, f"{message}; stopped {when(state)}", now)
+            decision = wait_for_nodes(state, message, now)
+        decision = then(decision, close, leaving[-1].leave, now)
         for node in leaving if state.rules.c10d else ():
             decision = then(decision, _let_go, node, now)
         return decision
@@ -244,6 +248,7 @@ def _form(state: State, members: tuple[int, ...], now: float) -> Decision:
         formations=formations,
         formation=None,
         restart=None,
+        pause=None,
         failures=0,
     )
     event = emit(
@@ -279,6 +284,7 @@ def _nothing(state: State, observation: Observation) -> Decision:
 
 _STEPS: tuple[Callable[[State, float], Decision], ...] = (
     _end_round,
+    take_pause,
     check_nodes,
     check_stuck,
     _dismiss_leavers,

@@ -234,17 +234,6 @@ def test_it_waits_no_longer_than_was_asked() -> None:
     assert job.finish.message.startswith(f"no quota within the 600 s of --wait-for-quota: {WHY}; step 11 is saved in ")
 
 
-def test_a_notice_to_all_nodes_is_a_loss_of_quota_too() -> None:
-    job = training(1, wait_for_quota=WAIT)
-    job.notice(1)
-    assert job.told(Save) == [1]
-    save(job)
-    end_nodes(job)
-    begin_again(job)
-    job.target(1)
-    assert job.started[-1].node == 2
-
-
 def test_without_the_option_it_ends() -> None:
     job = training(2)
     job.target(0, message=WHY)

@@ -339,11 +339,12 @@ def test_no_quota_before_anything_was_started() -> None:
     assert job.finish.message == "the hint allows 1 GPU, the job needs 2; nothing was started"
 
 
-def test_a_notice_before_training_ends_a_job_that_has_no_other_node() -> None:
+def test_a_notice_before_training_has_another_node_started_where_there_is_no_other() -> None:
     job = Job(minimum=1, target=1)
     job.notice(1)
-    assert job.finish is not None
-    assert job.finish.exit_code == 75
+    assert job.killed == [1] and job.finish is None
+    job.node_exited(1, -15)
+    assert [one.node for one in job.started] == [1, 2]
 
 
 def test_a_notice_before_training_costs_that_node_only_where_others_are_enough() -> None:

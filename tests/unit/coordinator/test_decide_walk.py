@@ -48,7 +48,7 @@ class Walk:
         self.maximum = maximum
         self.open: Formation | None = None
         self.formation = self.node = self.member = self.generation = 0
-        self.job = Job(minimum, nproc, watch=self.check, wait_for_quota=wait)
+        self.job = Job(minimum, nproc, watch=self.check, wait_for_quota=wait, node_timeout=wait)
         self.job.target(maximum, "start")
 
     def apply(self, what: str, which: int, amount: int) -> None:

@@ -1,0 +1,265 @@
+"""A job whose nodes are taken although its quota allows them is saved, asks for others, and goes on from there."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from elastic_launcher.checkpoint.changes import OF_SCRIPT
+from elastic_launcher.config import JobConfig
+from elastic_launcher.control.messages import Failed, Halted, Save, Saved
+from elastic_launcher.coordinator.actions import BeginAgain
+from elastic_launcher.coordinator.again import used_up
+from elastic_launcher.coordinator.observations import BegunAgain, Interrupted, NodeNoticed, NodeStands, NoticeExpires
+from elastic_launcher.coordinator.origin import Origin
+from elastic_launcher.coordinator.roster import Phase
+from elastic_launcher.coordinator.status import phase
+from elastic_launcher.workdir import Past
+from tests.unit.checkpoint.checkpoints import JOB, manifest
+from tests.unit.coordinator.driver import Job, lose, training
+
+WAIT = 1800.0
+SAME = {name: getattr(JOB, name) for name in OF_SCRIPT}
+PLACES = [False, True]
+
+
+def taken(nodes: int = 1, minimum: int = 1, *noticed: int, **rules: object) -> Job:
+    """Returns a job of which so many nodes are told to go that it is being saved."""
+    job = training(nodes, minimum, **{"node_timeout": WAIT, **rules})
+    for node in noticed or range(1, nodes + 1):
+        job.feed(NodeNoticed(job.now, node, "signal"))
+    job.tick(0.3)
+    return job
+
+
+def save(job: Job, step: int = 11) -> None:
+    job.report(job.state.survivors()[0], Saved(step, f"job/checkpoints/step-{step:08}", 100, 0.01, 0.1))
+    job.report(job.state.survivors()[0], Halted(step))
+
+
+def end_nodes(job: Job) -> None:
+    for node in job.state.nodes.values():
+        if node.phase in (Phase.ADMITTED, Phase.LEAVING, Phase.ENDING):
+            job.node_exited(node.number, -9)
+
+
+def begin_again(job: Job, step: int = 11) -> None:
+    """Has what is saved found, as the coordinator does."""
+    assert any(isinstance(action, BeginAgain) for action in job.look())
+    rules = job.state.rules
+    origin = Origin(used_up(job.state, Past()), Path(f"job/checkpoints/step-{step:08}"), manifest(step))
+    config = JobConfig(
+        script="train.py",
+        min_nodes=rules.min_nodes,
+        max_nodes=4,
+        node_timeout=rules.node_timeout,
+        wait_for_quota=rules.wait_for_quota,
+    )
+    job.feed(BegunAgain(job.now, origin.first_state(config, rules.store)))
+
+
+def waiting(nodes: int = 1, minimum: int = 1, *noticed: int, **rules: object) -> Job:
+    """Returns a job that waits for nodes, saved at step 11."""
+    job = taken(nodes, minimum, *noticed, **rules)
+    save(job)
+    end_nodes(job)
+    begin_again(job)
+    return job
+
+
+@pytest.mark.parametrize("places", PLACES, ids=["local", "cluster"])
+@pytest.mark.parametrize(("nodes", "noticed"), [(1, (1,)), (2, (1,)), (2, (2,)), (2, (1, 2))])
+def test_it_is_saved_then_others_are_asked_for_at_once_and_it_goes_on(
+    nodes: int, noticed: tuple[int, ...], places: bool
+) -> None:
+    job = taken(nodes, nodes, *noticed, replaces_noticed=places)
+    assert job.told(Save) == [*range(1, nodes + 1)] and job.orders(Save)[0].halt
+    assert phase(job.state) == "waiting for nodes"
+    assert len(job.events("nodes_taken")) == 1 and not job.events("quota_lost")
+    save(job)
+    assert job.killed == [*range(1, nodes + 1)], "what is left is given back, too"
+    end_nodes(job)
+    begin_again(job)
+    assert [one.node for one in job.started[nodes:]] == [*range(nodes + 1, 2 * nodes + 1)]
+    (told,) = job.events("nodes_wait")
+    assert told["step"] == 11 and told["message"].startswith("waiting for nodes, up to 1800 s (--node-timeout): node ")
+    assert phase(job.state) == "waiting for nodes"
+    job.tick(100.0)
+    job.warm(*range(nodes + 1, 2 * nodes + 1), fingerprint=SAME)
+    job.complete(11)
+    assert phase(job.state) == "training" and job.state.pause is None
+    assert (job.state.generation_number, job.state.step) == (2, 12)
+    assert not job.events("quota_back")
+    job.train_to_the_end(40)
+    assert job.finish is not None and job.finish.exit_code == 0
+
+
+def test_no_room_for_a_while_ends_nothing() -> None:
+    job = waiting(pending_timeout=60.0)
+    job.feed(NodeStands(job.now, 2, "0/2 nodes are available: 2 Insufficient nvidia.com/gpu"))
+    job.tick(WAIT - 1)
+    assert job.finish is None and len(job.started) == 2, "--pending-timeout is not what counts here"
+
+
+def test_after_the_time_it_ends_with_75_and_says_what_is_saved() -> None:
+    job = waiting()
+    job.feed(NodeStands(job.now, 2, "0/2 nodes are available"))
+    job.tick(WAIT)
+    assert job.finish is not None and job.finish.exit_code == 75
+    assert job.finish.message.startswith(
+        "too few nodes within the 1800 s of --node-timeout: node 1 must leave (notice) and 0 of at least 1 nodes "
+        "would stay; step 11 is saved in "
+    )
+
+
+def test_nodes_that_have_their_places_when_the_time_is_over_are_still_used() -> None:
+    job = waiting(node_timeout=60.0)
+    job.join(2)
+    job.tick(61.0)
+    assert job.finish is None
+    job.warm(2, fingerprint=SAME)
+    job.complete(11)
+    assert phase(job.state) == "training"
+
+
+def test_without_time_it_ends_at_once() -> None:
+    job = training(1)
+    job.notice(1)
+    save(job)
+    assert job.finish is not None and job.finish.exit_code == 75
+
+
+def test_it_can_happen_again_and_again() -> None:
+    job = waiting()
+    for node in (2, 3, 4):
+        job.warm(node, fingerprint=SAME)
+        job.complete(9 + node)
+        job.notice(node)
+        save(job, 10 + node)
+        end_nodes(job)
+        begin_again(job, 10 + node)
+    assert [one.node for one in job.started] == [1, 2, 3, 4, 5]
+    assert job.finish is None
+
+
+def test_a_node_that_is_taken_while_it_comes_up_is_replaced_too() -> None:
+    job = waiting()
+    job.feed(NodeNoticed(job.now, 2, "signal"))
+    job.node_exited(2, -15)
+    assert [one.node for one in job.started] == [1, 2, 3]
+    assert phase(job.state) == "waiting for nodes"
+
+
+def test_a_joiner_that_is_ready_in_time_takes_the_place_without_a_save() -> None:
+    job = training(2, 2, node_timeout=WAIT)
+    job.target(3)
+    job.join(3)
+    job.notice(1)
+    assert job.told(Save) == [] and job.state.pause is None
+    job.warm(3)
+    assert job.form.joiners == (3,)
+    job.complete(10)
+    assert job.form.leavers == (1,)
+
+
+def test_a_joiner_that_is_not_ready_in_time_is_not_waited_for() -> None:
+    job = training(2, 2, node_timeout=WAIT)
+    job.target(3)
+    job.join(3)
+    job.notice(1)
+    job.feed(NoticeExpires(job.now, (1,)))
+    assert job.told(Save) == [1, 2]
+
+
+def test_a_joiner_that_has_not_come_up_yet_begins_with_what_is_saved() -> None:
+    job = training(2, 2, node_timeout=WAIT)
+    job.target(3)
+    job.notice(1)
+    save(job)
+    assert job.killed == [1, 2]
+    end_nodes(job)
+    begin_again(job)
+    assert [(one.node, one.first_member) for one in job.started[2:]] == [(3, 3), (4, 4)]
+    job.feed(NodeNoticed(job.now, 3, "signal"))
+    job.node_exited(3, -15)
+    assert [(one.node, one.first_member) for one in job.started[4:]] == [(5, 5)]
+    job.warm(4, 5, fingerprint=SAME)
+    assert job.form.members == (4, 5)
+
+
+def test_a_joiner_that_asked_too_early_what_to_begin_with_is_started_anew() -> None:
+    job = training(2, 2, node_timeout=WAIT)
+    job.target(3)
+    job.notice(1)
+    job.join(3)
+    save(job)
+    end_nodes(job)
+    begin_again(job)
+    assert job.killed == [1, 2, 3]
+    assert job.form.generation == 1
+
+
+def test_quota_that_goes_while_it_waits_ends_what_comes_up() -> None:
+    job = waiting(wait_for_quota=600.0)
+    job.target(0, message="the hint allows 0 GPUs")
+    assert job.killed == [1, 2] and phase(job.state) == "waiting for quota"
+    end_nodes(job)
+    begin_again(job)
+    assert len(job.started) == 2
+    job.target(1)
+    assert [one.node for one in job.started] == [1, 2, 3] and phase(job.state) == "waiting for nodes"
+    assert len(job.events("quota_back")) == 1
+
+
+def test_quota_that_goes_while_it_waits_ends_a_job_that_does_not_wait_for_it() -> None:
+    job = waiting()
+    job.target(0, message="the hint allows 0 GPUs")
+    assert job.finish is not None and job.finish.exit_code == 75
+    assert job.finish.message.startswith("the hint allows 0 GPUs; stopped while it waited for nodes; step 11 is saved")
+
+
+def test_nodes_that_do_not_come_once_quota_is_back_end_it_after_the_time() -> None:
+    job = waiting(wait_for_quota=600.0)
+    job.target(0, message="the hint allows 0 GPUs")
+    end_nodes(job)
+    begin_again(job)
+    job.target(1)
+    job.feed(NodeStands(job.now, 3, "0/2 nodes are available"))
+    job.tick(WAIT)
+    assert job.finish is not None and job.finish.exit_code == 75
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_whoever_stops_it_while_it_waits_need_not_wait(number: int, code: int) -> None:
+    job = waiting()
+    job.feed(Interrupted(job.now, number))
+    assert job.finish is not None and job.finish.exit_code == code
+    assert " while it waited for nodes; step 11 is saved in " in job.finish.message
+
+
+def test_the_loss_of_those_that_save_has_it_go_on_from_what_was_saved_before() -> None:
+    job = taken(2, 2, 1)
+    for member in (1, 2):
+        lose(job, member)
+    end_nodes(job)
+    begin_again(job, 4)
+    assert job.finish is None and job.state.step == 4 and len(job.started) == 4
+
+
+def test_a_script_that_fails_while_it_is_saved_ends_the_job() -> None:
+    job = taken(2, 2, 1)
+    job.report(1, Failed("ValueError: boom"))
+    job.tick(2.0)
+    assert job.finish is not None and job.finish.exit_code == 1
+
+
+def test_above_the_minimum_the_place_of_a_node_whose_machine_goes_is_taken_at_once() -> None:
+    job = training(3, 1, replaces_noticed=True)
+    job.notice(2)
+    job.complete(10)
+    assert len(job.started) == 3
+    job.node_exited(2)
+    assert [one.node for one in job.started] == [1, 2, 3, 4]
+    assert job.state.target is not None and job.state.target.nodes == 3
