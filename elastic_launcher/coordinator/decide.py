@@ -78,10 +78,10 @@ def _settle(state: State, now: float, steps: tuple[Callable[[State, float], Deci
         state = decision[0]
         if state.finished or state.verdict is not None or state.target is None:
             return decision
-        pauses = state.pause is not None and not state.pause.asks
-        if pauses and state.pause is not None and state.pause.released:
+        pause = None if state.pause is None or state.pause.asks else state.pause
+        if pause is not None and pause.released:
             return decision
-        ends = state.over or state.stopping is not None or pauses
+        ends = state.over or state.stopping is not None or pause is not None
         if ends and rule not in _TOWARDS_THE_END:
             continue
         decision = then(decision, rule, now)

@@ -168,18 +168,14 @@ def advance(state: JobState, event: Event) -> JobState:
         case "quota_wait":
             gone = _without_nodes(state.nodes)
             waits_for = str(get("message") or "")
-            return replace(
-                state, last_at=now, nodes=gone, members=(), world_size=0, waits_for=waits_for, lacks="quota"
-            )
+            return replace(state, last_at=now, nodes=gone, members=(), world_size=0, waits_for=waits_for, lacks="quota")
         case "quota_back":
             step = state.step if get("step") is None else get("step")
             return replace(state, last_at=now, waits_for="", lacks="", step=step)
         case "nodes_wait":  # those that are kept come up yet
             waits_for = str(get("message") or "")
             step = state.step if get("step") is None else get("step")
-            return replace(
-                state, last_at=now, members=(), world_size=0, waits_for=waits_for, lacks="nodes", step=step
-            )
+            return replace(state, last_at=now, members=(), world_size=0, waits_for=waits_for, lacks="nodes", step=step)
         case "job_finished":
             return replace(
                 state,

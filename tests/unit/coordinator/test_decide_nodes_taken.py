@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,21 @@ import pytest
 from elastic_launcher.checkpoint.changes import OF_SCRIPT
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Failed, Halted, Save, Saved
-from elastic_launcher.coordinator.actions import BeginAgain
+from elastic_launcher.coordinator.actions import BeginAgain, Emit
 from elastic_launcher.coordinator.again import used_up
-from elastic_launcher.coordinator.observations import BegunAgain, Interrupted, NodeNoticed, NodeStands, NoticeExpires
+from elastic_launcher.coordinator.fallen import Fallen
+from elastic_launcher.coordinator.observations import (
+    BegunAgain,
+    Interrupted,
+    NodeExited,
+    NodeNoticed,
+    NodeStands,
+    NoticeExpires,
+)
 from elastic_launcher.coordinator.origin import Origin
+from elastic_launcher.coordinator.respawn.anew import await_nodes, state_after
 from elastic_launcher.coordinator.roster import Phase
+from elastic_launcher.coordinator.state import Restart, State
 from elastic_launcher.coordinator.status import phase
 from elastic_launcher.workdir import Past
 from tests.unit.checkpoint.checkpoints import JOB, manifest
@@ -263,3 +274,18 @@ def test_above_the_minimum_the_place_of_a_node_whose_machine_goes_is_taken_at_on
     job.node_exited(2)
     assert [one.node for one in job.started] == [1, 2, 3, 4]
     assert job.state.target is not None and job.state.target.nodes == 3
+
+
+def test_nodes_that_the_cluster_takes_again_and_again_are_no_fault_of_the_job() -> None:
+    job = training(1)
+    job.state = replace(job.state, fallen=Fallen(10, 2))
+    job.feed(NodeExited(job.now, 1, None, taken=True))
+    assert job.state.fallen == Fallen()
+
+
+def test_a_job_that_begins_anew_waits_for_its_nodes_for_a_limited_time() -> None:
+    job = training(1, node_timeout=WAIT)
+    first = state_after(replace(job.state, restart=Restart("failure", job.now)), replace(State(job.state.rules), step=4))
+    state, actions = await_nodes(first, job.now)
+    assert [action.kind for action in actions if isinstance(action, Emit)] == ["nodes_wait"]
+    assert phase(state) == "waiting for nodes"
