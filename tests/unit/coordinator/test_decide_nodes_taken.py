@@ -285,7 +285,9 @@ def test_nodes_that_the_cluster_takes_again_and_again_are_no_fault_of_the_job() 
 
 def test_a_job_that_begins_anew_waits_for_its_nodes_for_a_limited_time() -> None:
     job = training(1, node_timeout=WAIT)
-    first = state_after(replace(job.state, restart=Restart("failure", job.now)), replace(State(job.state.rules), step=4))
+    first = state_after(
+        replace(job.state, restart=Restart("failure", job.now)), replace(State(job.state.rules), step=4)
+    )
     state, actions = await_nodes(first, job.now)
     assert [action.kind for action in actions if isinstance(action, Emit)] == ["nodes_wait"]
     assert phase(state) == "waiting for nodes"

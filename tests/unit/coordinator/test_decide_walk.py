@@ -157,9 +157,12 @@ class Walk:
         if state.finished:
             assert self.job.finish is not None
             return
-        if state.pause is not None and state.pause.released:
+        pause = state.pause
+        if pause is not None and pause.released and not pause.asks:
             self.open = None  # who took part in it is killed
-            assert not state.in_phase(Phase.STARTING, Phase.WARM, Phase.ADMITTED, Phase.LEAVING)
+            assert not state.in_phase(Phase.ADMITTED, Phase.LEAVING)
+            if pause.stage is Stage.WAITING:
+                assert not state.in_phase(Phase.STARTING, Phase.WARM)
         assert state.rules.generations_before + state.generation == self.generation
         assert (state.formation is None) == (self.open is None)
         if state.generation and not state.over and state.verdict is None and not self.has_lost(state):
