@@ -174,7 +174,8 @@ class ElasticTrain(Container):
             raise ConfigError(f"{self.name}: args are the launcher's; give those of the script in arguments")
         options = self._options()
         words = options.pop("arguments")
-        own = list(map(str, words)) if words is not None and not isinstance(words, str) else []
+        is_list = words is not None and not isinstance(words, str)
+        own = list(read_option(BY_KEY["arguments"], words)["arguments"]) if is_list else []
         argo.check_known(options | {"arguments": None if own else words}, own)
         step = copy.copy(self)
         step._is_filled = True

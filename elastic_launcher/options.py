@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -258,8 +258,8 @@ def command_line(options: Mapping[str, object]) -> list[str]:
         value = options.get(option.key)
         if isinstance(value, Mapping):
             words += [f"{option.flag}={key}={item}" for key, item in value.items()]
-        elif option.kind == "words" and isinstance(value, Sequence) and not isinstance(value, str):
-            words += [f"{option.flag}={json.dumps([str(one) for one in value])}"] if value else []
+        elif option.kind == "words" and value and not isinstance(value, str):
+            words.append(f"{option.flag}={json.dumps(_read_words(option, value))}")
         elif value is True:
             words.append(option.flag)
         elif value is not None and value is not False and value != "":
@@ -292,7 +292,7 @@ def read_option(option: Option, given: Any) -> dict[str, Any]:
     if option.kind == "switch":
         return {option.key: given if isinstance(given, bool) else _read_switch(option, str(given))}
     if option.kind == "words":
-        return {option.key: _read_words(option, given) if isinstance(given, str) else tuple(map(str, given))}
+        return {option.key: _read_words(option, given)}
     if option.kind == "pairs" and isinstance(given, Mapping):
         return {option.key: {str(key): str(value) for key, value in given.items()}}
     if option.kind == "pairs":
@@ -340,14 +340,24 @@ def _read_switch(option: Option, text: str) -> bool:
     return _SWITCHES[text.strip().lower()]
 
 
-def _read_words(option: Option, text: str) -> tuple[str, ...]:
+def word(value: object) -> str:
+    """Returns a value as a word of a command line: a text as it is, a number or a boolean as JSON has it."""
+    plain = value is None or isinstance(value, bool | int | float | list | dict)
+    return json.dumps(value) if plain else str(value)
+
+
+def _read_words(option: Option, given: object) -> tuple[str, ...]:
+    if not isinstance(given, str | list | tuple):
+        raise ConfigError(f"{option.flag} is {given!r}: it must be one text, as on a command line, or a list")
     try:
-        words = json.loads(text) if text.lstrip().startswith("[") else shlex.split(text)
+        words = given
+        if isinstance(given, str):
+            words = json.loads(given) if given.lstrip().startswith("[") else shlex.split(given)
     except ValueError as error:
         raise ConfigError(
-            f"{option.flag} is {text!r}: it can't be split ({error}); it must be as on a command line, or a JSON list"
+            f"{option.flag} is {given!r}: it can't be split ({error}); it must be as on a command line, or a JSON list"
         ) from error
-    return tuple(word if isinstance(word, str) else json.dumps(word) for word in words)
+    return tuple(map(word, words))
 
 
 def read_pairs(texts: Iterable[str]) -> dict[str, str]:

@@ -17,10 +17,11 @@ from elastic_launcher.config import RETRIED, ExitCode, JobConfig
 from elastic_launcher.engines.kubernetes.identity import job_id_of
 from elastic_launcher.engines.kubernetes.template import node_container
 from elastic_launcher.engines.machine import gpus
+from elastic_launcher.kfp_steps.arrival import revealed
 from elastic_launcher.kfp_steps.release import CHOICES as RELEASES
 from elastic_launcher.kfp_steps.release import ended_by_shrink
 from elastic_launcher.kfp_steps.travel import FIX, Meeting, fetch, model_place, read_beside, remove, send
-from elastic_launcher.options import OPTIONS, ConfigError
+from elastic_launcher.options import OPTIONS, ConfigError, word
 from elastic_launcher.step import Companion, StepFailed, Trained, left_behind, nothing_left, say, train, what_to_run
 
 FAILURES = ("raise", "report")
@@ -64,6 +65,7 @@ def train_step(given: Mapping[str, Any]) -> Outputs:
         StepFailed: If the training did not end well, and that is not to be reported.
         SystemExit: Likewise, with the launcher's exit code, where another attempt may help.
     """
+    given = {name: revealed(value) for name, value in given.items()}
     try:
         with _refusals():
             failure, release = given["on_failure"], given.get("release", RELEASES[0])
@@ -198,7 +200,7 @@ def _train(given: Mapping[str, Any], run: _Run, release: str) -> Trained:
     return train(
         script=given["script"],
         module=given["module"],
-        arguments=given["arguments"] or [],
+        arguments=list(map(word, given["arguments"] or ())),
         options={**run.options, "output": run.output},
         work_dir=run.work_dir,
         artifacts=str(Path(given["timeline"].path).parent),

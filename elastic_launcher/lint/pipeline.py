@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from elastic_launcher.lint.finding import Finding, finding
 from elastic_launcher.lint.gpus import too_few
+from elastic_launcher.lint.pipeline_tasks import Task, tasks, tasks_of
+from elastic_launcher.lint.pipeline_texts import check_texts
 from elastic_launcher.lint.tree import Node
 
 STEPS = ("elastic_train", "elastic_train_distributed")
@@ -20,7 +21,6 @@ UNCACHED = (*STEPS, "elastic_plan", "elastic_cleanup")
 """Our components whose outcome is not that of their inputs alone."""
 LONG_DEADLINE = 24 * 3600
 """Seconds from the first attempt's start after which later ones are killed: a training may well take a day."""
-_FUNCTION = "--function_to_execute"
 _TASK_CONFIG = "TASK_CONFIG"
 _NUMBERS = ("NUMBER_INTEGER", "NUMBER_DOUBLE")
 _CHANNEL = re.compile(r"\{\{\$\.inputs\.parameters\[[\"']([^\"']+)[\"']\]\}\}")
@@ -36,29 +36,6 @@ def is_pipeline(document: Node) -> bool:
     return bool(document.at("root", "dag", "tasks").fields and document.at("deploymentSpec", "executors").fields)
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """A task of the pipeline.
-
-    Attributes:
-        node: It.
-        around: The component that holds it.
-        component: The component that it runs.
-        container: The container of that, absent where it holds tasks itself.
-    """
-
-    node: Node
-    around: Node
-    component: Node
-    container: Node
-
-    @property
-    def function(self) -> str:
-        """The name of the Python function that its container runs, or ""."""
-        words = [item.text for item in self.container.at("args").items]
-        return words[words.index(_FUNCTION) + 1] if _FUNCTION in words[:-1] else ""
-
-
 def check_pipeline(document: Node) -> Iterator[Finding]:
     """Finds what a pipeline does otherwise than it says.
 
@@ -67,7 +44,7 @@ def check_pipeline(document: Node) -> Iterator[Finding]:
     """
     for component in document.at("components").fields.values():
         yield from _passthroughs(component)
-    for task in _tasks(document):
+    for task in tasks(document):
         yield from _accelerator(document, task)
         yield from _item_keys(document, task)
         yield from _own_list(document, task)
@@ -77,23 +54,12 @@ def check_pipeline(document: Node) -> Iterator[Finding]:
             yield from _deadline(task)
         if task.function in STEPS:
             yield from _gpus(task)
-
-
-def _tasks(document: Node) -> Iterator[_Task]:
-    for around in (document.at("root"), *document.at("components").fields.values()):
-        yield from _tasks_of(document, around)
-
-
-def _tasks_of(document: Node, around: Node) -> Iterator[_Task]:
-    for node in around.at("dag", "tasks").fields.values():
-        component = document.at("components", node.at("componentRef", "name").text)
-        executor = component.at("executorLabel").text
-        yield _Task(node, around, component, document.at("deploymentSpec", "executors", executor, "container"))
+            yield from check_texts(document, task)
 
 
 def _holds_step(document: Node, component: Node, above: set[str]) -> bool:
     """Whether a component holds a training step, however deep."""
-    for task in _tasks_of(document, component):
+    for task in tasks_of(document, component):
         name = task.node.at("componentRef", "name").text
         if task.function in STEPS or (name not in above and _holds_step(document, task.component, above | {name})):
             return True
@@ -111,7 +77,7 @@ def _passthroughs(component: Node) -> Iterator[Finding]:
         yield finding("passthrough-argument", declared, reason, "give the component an argument of type dsl.TaskConfig")
 
 
-def _accelerator(document: Node, task: _Task) -> Iterator[Finding]:
+def _accelerator(document: Node, task: Task) -> Iterator[Finding]:
     accelerator = task.container.at("resources", "accelerator")
     count = accelerator.at("resourceCount")
     wanted = (count if count.there else accelerator.at("count")).text
@@ -137,7 +103,7 @@ def _accelerator(document: Node, task: _Task) -> Iterator[Finding]:
         yield finding("accelerator-channel", given, reason, fix)
 
 
-def _item_keys(document: Node, task: _Task) -> Iterator[Finding]:
+def _item_keys(document: Node, task: Task) -> Iterator[Finding]:
     """Finds keys of a loop's item that the SDK has sought where nothing has them: it never takes them out of the item.
 
     What is right names the item and takes the key out of it with a ``parameterExpressionSelector``.
@@ -163,7 +129,7 @@ def _item_keys(document: Node, task: _Task) -> Iterator[Finding]:
             yield finding("loop-item-key", given, reason, fix)
 
 
-def _own_list(document: Node, task: _Task) -> Iterator[Finding]:
+def _own_list(document: Node, task: Task) -> Iterator[Finding]:
     """Finds the list that a loop goes over where a task inside the loop asks for it."""
     items = task.node.at("parameterIterator", "items", "inputParameter").text
     for given in _asking(document, task.component, items, set()) if items else ():
@@ -186,7 +152,7 @@ def _asking(document: Node, component: Node, name: str, seen: set[str]) -> Itera
         name: The name of the input.
         seen: The components that were looked into so far.
     """
-    for inner in _tasks_of(document, component):
+    for inner in tasks_of(document, component):
         for given in inner.node.at("inputs", "parameters").fields.values():
             if given.at("componentInputParameter").text == name:
                 yield given
@@ -196,7 +162,7 @@ def _asking(document: Node, component: Node, name: str, seen: set[str]) -> Itera
             yield from _asking(document, inner.component, name, seen)
 
 
-def _type_of(document: Node, task: _Task, name: str) -> str:
+def _type_of(document: Node, task: Task, name: str) -> str:
     """Returns the type of what a task's input gets, as far as the pipeline says it."""
     given = task.node.at("inputs", "parameters", name)
     if outer := given.at("componentInputParameter").text:
@@ -208,7 +174,7 @@ def _type_of(document: Node, task: _Task, name: str) -> str:
     return task.component.at("inputDefinitions", "parameters", name, "parameterType").text
 
 
-def _caching(task: _Task) -> Iterator[Finding]:
+def _caching(task: Task) -> Iterator[Finding]:
     if (cached := task.node.at("cachingOptions", "enableCache")).value is True:
         reason = (
             f"with the same inputs, {task.function} is answered from the cache: nothing runs, and the step is green"
@@ -216,7 +182,7 @@ def _caching(task: _Task) -> Iterator[Finding]:
         yield finding("caching", cached, reason, "call .set_caching_options(False) on the task")
 
 
-def _deadline(task: _Task) -> Iterator[Finding]:
+def _deadline(task: Task) -> Iterator[Finding]:
     policy = task.node.at("retryPolicy")
     seconds = _SECONDS.fullmatch(policy.at("backoffMaxDuration").text)
     if policy.there and (seconds is None or float(seconds[1]) < LONG_DEADLINE):
@@ -226,7 +192,7 @@ def _deadline(task: _Task) -> Iterator[Finding]:
         yield finding("retry-deadline", policy, reason, fix)
 
 
-def _gpus(task: _Task) -> Iterator[Finding]:
+def _gpus(task: Task) -> Iterator[Finding]:
     accelerator = task.container.at("resources", "accelerator")
     limit = accelerator.at("resourceCount") if accelerator.at("resourceCount").there else accelerator.at("count")
     ranks = _number(task, _RANKS)
@@ -235,7 +201,7 @@ def _gpus(task: _Task) -> Iterator[Finding]:
         yield found
 
 
-def _number(task: _Task, name: str) -> int | None:
+def _number(task: Task, name: str) -> int | None:
     """Returns the number that a parameter has, given or by default; None where only the run knows."""
     given = task.node.at("inputs", "parameters", name)
     default = task.component.at("inputDefinitions", "parameters", name, "defaultValue")

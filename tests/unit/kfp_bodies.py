@@ -108,7 +108,7 @@ class Step:
         return Trained(str(self.left), dict(NUMBERS), "<html>timeline</html>", "# summary")
 
     def run(self, name: str, **parameters: Any) -> tuple[Any, ...]:
-        self.given = given(name, self.folder, script="train.py", **parameters)
+        self.given = given(name, self.folder, **{"script": "train.py", **parameters})
         return training.train_step(self.given)
 
     @property

@@ -152,6 +152,13 @@ def test_dollars_reach_the_script(front: Front) -> None:
     assert (config.script, config.arguments, config.data) == (text, tuple(words), "/data/$(HOME)")
 
 
+def test_numbers_and_booleans_are_words_as_json_has_them(front: Front) -> None:
+    words = ["--epochs", 3, 1.0, True, Path("data")]
+    assert asked(built(front, script="train.py", arguments=words)).arguments == ("--epochs", "3", "1.0", "true", "data")
+    as_text = built(front, script="train.py", arguments='["--epochs", 3, 1.0, true, "data"]')
+    assert asked(as_text) == asked(built(front, script="train.py", arguments=words))
+
+
 def test_its_pod_is_that_of_argos_template(front: Front) -> None:
     template, wanted = built(front, script="train.py"), argo.step_template("train")
     for key in ("metadata", "retryStrategy", "securityContext", "volumes", "outputs"):
@@ -267,6 +274,7 @@ BAD = [
     ),
     ({"work_dir": "s3://b/jobs"}, "--work-dir is 's3://b/jobs': give a folder"),
     ({"arguments": "--lr '0.1"}, "it can't be split"),
+    ({"arguments": 5}, "--arguments is 5: it must be one text, as on a command line, or a list"),
     ({"script": 'print(f"{{x}}")\n'}, "Argo takes for its own"),
     ({"script": "#" * 2**17 + "\n"}, "put the script into the image"),
 ]

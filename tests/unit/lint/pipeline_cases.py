@@ -235,7 +235,24 @@ item-subvar-rate: {componentInputParameter: item, parameterExpressionSelector: '
 """
 """What a ``dsl.If(item.rate == ...)`` gets."""
 
+
+def script(text: str) -> str:
+    """Returns a pipeline whose training is given a script's text, or another constant for it."""
+    return pipeline(inputs=f"script:\n  runtimeValue:\n    constant: {text}")
+
+
 CASES = [
+    Case("elastic-argument", script("pa$$word  # here"), script("'data:,pa%24%24word'")),
+    Case("elastic-argument", script("[a, '$(HOME)']  # here"), script("[a, '$(date) $x']")),
+    Case(
+        "elastic-argument",
+        pipeline(inputs="script: {componentInputParameter: text}").replace(
+            "parameters: {count: {parameterType: NUMBER_INTEGER}, text: {parameterType: STRING}}",
+            "parameters: {count: {}, text: {defaultValue: $$}}  # here",
+        ),
+        pipeline(inputs="script: {componentInputParameter: text}"),
+    ),
+    Case("elastic-argument", script("x" * 2**17 + "  # here"), script("x")),
     Case(  # over a task's output: use(args=[f"--rate={item.rate}"])
         "loop-item-key",
         loop("inputParameter: rows-Output", of_loop=ROWS + RATE_OF_ROWS, of_use=SOUGHT, more="item-subvar-rate: {}"),

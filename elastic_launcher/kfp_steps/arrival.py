@@ -1,0 +1,106 @@
+"""How texts of a task's author reach the step as they are.
+
+On a backend they pass through arguments of containers, where Kubernetes makes ``$`` of ``$$`` and a variable's value of
+``$(NAME)``, and through Argo, which fills ``{{...}}`` in. So a text with any of these goes as a ``data:`` URL.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from elastic_launcher.options import ConfigError
+
+MOST = 120 * 1024
+"""Bytes of a task's inputs as JSON. One argument of a command has 128 KiB on Linux, and Kubeflow puts what it says of
+the step's artifacts beside them."""
+_PREFIX = "data:,"
+_CHANGED = re.compile(r"\$[$(]|\{\{")
+_FILLED_IN = re.compile(r"\{\{(?:channel:|\$).*?\}\}")
+"""What Kubeflow fills in: inputs and outputs within a text, and names of the run."""
+
+
+def protected(value: Any, name: str) -> Any:
+    """Returns what stands for a constant on its way: itself where nothing changes it.
+
+    Args:
+        value: A text, or a list or dict with texts; of anything else, itself.
+        name: Of the parameter.
+
+    Raises:
+        ConfigError: If Kubeflow fills in a part of a text of which Kubernetes or Argo would change another.
+    """
+    match value:
+        case str():
+            return _protected(value, name)
+        case list() | tuple():
+            return [protected(one, name) for one in value]
+        case dict():
+            return {key: protected(one, name) for key, one in value.items()}
+    return value
+
+
+def revealed(value: Any) -> Any:
+    """Returns the constant that :func:`protected` was given."""
+    match value:
+        case str():
+            return unquote(value.removeprefix(_PREFIX)) if value.startswith(_PREFIX) else value
+        case list():
+            return [revealed(one) for one in value]
+        case dict():
+            return {key: revealed(one) for key, one in value.items()}
+    return value
+
+
+def check_size(inputs: Mapping[str, Any]) -> None:
+    """Refuses constants that no container can be started with.
+
+    Raises:
+        ConfigError: If they are too long together, naming the longest.
+    """
+    sizes = {name: json_size(value) for name, value in inputs.items()}
+    size = sum(sizes.values())
+    if size > MOST:
+        raise ConfigError(too_long(max(sizes, key=lambda name: sizes[name]), size))
+
+
+def json_size(value: Any) -> int:
+    """Returns how many bytes a constant has as JSON; 0 for what is no constant."""
+    try:
+        return len(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+    except TypeError:
+        return 0
+
+
+def too_long(name: str, size: int) -> str:
+    """Returns what is said of inputs that are too long."""
+    what = "the script" if name == "script" else "what it holds"
+    return (
+        f"{name} is too long: the inputs of the task have {size} bytes, written as JSON, and {MOST} is the most that a "
+        f"step's command has room for: put {what} into the image, and give its path"
+    )
+
+
+def changed(text: str, variables: frozenset[str] = frozenset()) -> str:
+    """Returns the first part of a constant that Kubernetes changes on its way; "" where it changes none.
+
+    Args:
+        text: The constant.
+        variables: Names of the container's variables.
+    """
+    found = re.search(r"\$\$|\$\((" + "|".join(map(re.escape, sorted(variables))) + r")\)", text)
+    return found[0] if found else ""
+
+
+def _protected(text: str, name: str) -> str:
+    if not (_CHANGED.search(_FILLED_IN.sub("", text)) or text.startswith(_PREFIX)):
+        return text
+    if _FILLED_IN.search(text):
+        raise ConfigError(
+            f"{name}: Kubeflow fills in a part of a text, and on its way $$, $( or {{{{ in the rest of it would be "
+            "changed: give them apart, as two arguments"
+        )
+    return _PREFIX + text.replace("%", "%25").replace("$", "%24").replace("{{", "%7B%7B")

@@ -1,0 +1,52 @@
+"""Texts of our training steps that don't reach them as they are, or at all: ``elastic_launcher.kfp`` sees to constants.
+
+A component that is loaded from its YAML does not, and a parameter of the pipeline comes as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from elastic_launcher.kfp_steps.arrival import MOST, changed, json_size, too_long
+from elastic_launcher.lint.finding import Finding, finding
+from elastic_launcher.lint.pipeline_tasks import Task
+from elastic_launcher.lint.tree import Node
+
+_WITHIN = "pipelinechannel--"
+"""Begins the name of an input that stands within another."""
+_OF_THE_STEP = ("KFP_POD_NAME", "KFP_POD_UID", "NAMESPACE", "HOSTNAME", "HOME", "PATH")
+"""Variables of a step's container that a backend or an image sets."""
+
+
+def check_texts(document: Node, task: Task) -> Iterator[Finding]:
+    """Finds texts of a training step that Kubernetes changes, and those that no container can be started with.
+
+    Args:
+        document: The pipeline.
+        task: A task of ours that trains.
+    """
+    own = (one.at("name").text for one in task.container.at("env").items)
+    variables = frozenset((*_OF_THE_STEP, *own))
+    given = {name: _constant(task, node) for name, node in task.node.at("inputs", "parameters").fields.items()}
+    judged: set[int] = set()
+    for name, constant in sorted(given.items(), key=lambda one: one[0].startswith(_WITHIN)):
+        altered = ((text, part) for text in constant.walk() if (part := changed(text.text, variables)))
+        text, part = next(altered, (constant, ""))
+        if part and id(text) not in judged:
+            judged.add(id(text))
+            becomes = "one $" if part == "$$" else "a variable's value"
+            reason = f"{name} holds {part}, of which Kubernetes makes {becomes} on its way to the step"
+            fix = "give it as a constant to a task of elastic_launcher.kfp, or put what it holds into the image"
+            yield finding("elastic-argument", text, reason, fix)
+    sizes = {name: json_size(constant.value) for name, constant in given.items()}
+    if (size := sum(sizes.values())) > MOST:
+        name = max(sizes, key=lambda one: sizes[one])
+        said, _, fix = too_long(name, size).rpartition(": ")
+        yield finding("elastic-argument", given[name], f"{said}: its container can't be started", fix)
+
+
+def _constant(task: Task, given: Node) -> Node:
+    """Returns the constant that an input is, or by default; an absent node where only the run knows."""
+    if (asked := given.at("componentInputParameter").text) and task.around.path == ("root",):
+        return task.around.at("inputDefinitions", "parameters", asked, "defaultValue")
+    return given.at("runtimeValue", "constant")
