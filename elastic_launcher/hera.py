@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 from hera.shared import global_config
 from hera.shared.serialization import serialize
@@ -35,6 +35,7 @@ from elastic_launcher.step import StepFailed, Trained, train
 __all__ = ["ElasticTrain", "PodFields", "StepFailed", "Trained", "elastic_train"]
 
 P = ParamSpec("P")
+T = TypeVar("T")
 _FIELDS = {"name": "job_name"}
 """Options whose name is one of a template's own fields."""
 _OF_A_CLUSTER = ("engine", "pod_template", "node_image", "gpu_resource")
@@ -102,8 +103,6 @@ class ElasticTrain(Container):
     output: str | None = None
     job_name: str | None = None
 
-    _is_filled = False
-
     def __post_init__(self) -> None:
         for kind in _kinds(self, Container):  # Hera itself looks at the exact class alone
             for key, value in global_config._get_class_defaults(kind).items():
@@ -168,8 +167,8 @@ class ElasticTrain(Container):
         values = {str(name): next((one for one in own if one is not None), None) for name, own in known.items()}
         return {name: str(serialize(value)) for name, value in (values | dict(given)).items() if value is not None}
 
-    def _filled(self) -> ElasticTrain:
-        """Returns the step with all that its pod is said in a container's own fields."""
+    def _as_container(self) -> Container:
+        """Returns a plain container with all that the step's pod is said in its own fields; part of no Workflow."""
         if self.args is not None:
             raise ConfigError(f"{self.name}: args are the launcher's; give those of the script in arguments")
         options = self._options()
@@ -178,7 +177,6 @@ class ElasticTrain(Container):
         own = list(read_option(BY_KEY["arguments"], words)["arguments"]) if is_list else []
         argo.check_known(options | {"arguments": None if own else words}, own)
         step = copy.copy(self)
-        step._is_filled = True
         step.command = self.command or list(argo.COMMAND)
         given = command_line(options | {"arguments": None if own else words})
         step.args = argo.as_written(["run", *given, *(["--", *own] if own else [])])
@@ -204,16 +202,16 @@ class ElasticTrain(Container):
         told = [models.Parameter.model_validate(one) for one in argo.OUTPUTS if one["name"] not in named]
         step.outputs = own_outputs.model_copy(update={"parameters": [*told, *(own_outputs.parameters or ())]})
         step.volume_mounts = [*map(models.VolumeMount.model_validate, mounts), *(self.volume_mounts or [])]
-        return step
+        fields = {one.name: getattr(step, one.name) for one in dataclasses.fields(Container) if one.init}
+        return _alone(Container, fields)
 
     def _dispatch_hooks(self) -> Any:
         """Applies hooks: its own while the options can be changed, those of ``Container`` once it is one."""
         step = _hooked(self, _kinds(self, ElasticTrain))
-        return _hooked(step._filled() if isinstance(step, ElasticTrain) else step, [Container])
+        return _hooked(step._as_container() if isinstance(step, ElasticTrain) else step, [Container])
 
     def _build_template(self) -> models.Template:
-        step = self if self._is_filled else self._filled()
-        return super(ElasticTrain, step)._build_template()
+        return self._as_container()._build_template()
 
 
 def _with_fields_of(kind: Callable[P, object]) -> Callable[[Callable[..., Container]], Callable[P, Container]]:
@@ -234,14 +232,18 @@ def elastic_train(**fields: Any) -> Container:
     Raises:
         ConfigError: If the step can't be run.
     """
-    filled = contextvars.copy_context().run(_made_alone, fields)
-    return Container(**{one.name: getattr(filled, one.name) for one in dataclasses.fields(Container) if one.init})
+    container = _alone(ElasticTrain, fields)._as_container()
+    return Container(**{one.name: getattr(container, one.name) for one in dataclasses.fields(Container) if one.init})
 
 
-def _made_alone(fields: Mapping[str, Any]) -> ElasticTrain:
-    """Returns a filled step that is part of no Workflow."""
-    _context.pieces = None
-    return ElasticTrain(**fields)._filled()
+def _alone(kind: Callable[..., T], fields: Mapping[str, Any]) -> T:
+    """Returns a template that is part of no Workflow."""
+
+    def made() -> T:
+        _context.pieces = None
+        return kind(**fields)
+
+    return contextvars.copy_context().run(made)
 
 
 def _kinds(step: Container, base: type[Container]) -> list[type[Container]]:

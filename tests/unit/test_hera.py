@@ -2,6 +2,7 @@
 
 # No postponed annotations: Hera's hooks are found by the class in their annotation.
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
@@ -346,6 +347,25 @@ def test_a_hook_for_containers_sees_a_step_as_a_container(front: Front) -> None:
     assert template["metadata"]["labels"] == argo.LABELS | {"company": "x"}
     assert template["container"]["command"] == ["tini", "--", "elastic-launcher"]
     assert seen == [["run", "--script=train.py"]]
+
+
+@pytest.mark.parametrize("copied", [dataclasses.replace, copy.copy, copy.deepcopy])
+def test_a_hook_may_return_a_copy(front: Front, copied: Callable[[Container], Container]) -> None:
+    @register_pre_build_hook
+    def company(container: Container) -> Container:
+        found = copied(container)
+        found.labels = (found.labels or {}) | {"company": "x"}
+        return found
+
+    @register_pre_build_hook
+    def of_the_team(step: ElasticTrain) -> ElasticTrain:
+        found = copied(step)
+        assert isinstance(found, ElasticTrain)
+        return found
+
+    template = built(front, script="train.py", arguments=["a"])
+    assert template["metadata"]["labels"] == argo.LABELS | {"company": "x"}
+    assert template["container"]["args"] == ["run", "--script=train.py", "--", "a"]
 
 
 def test_a_hook_of_its_own_changes_options() -> None:
