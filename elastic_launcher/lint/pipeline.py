@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from elastic_launcher.lint.finding import Finding, finding
 from elastic_launcher.lint.gpus import too_few
+from elastic_launcher.lint.pipeline_inputs import check_inputs, check_outputs
 from elastic_launcher.lint.pipeline_tasks import Task, tasks, tasks_of
 from elastic_launcher.lint.pipeline_texts import check_texts
 from elastic_launcher.lint.tree import Node
@@ -44,10 +45,8 @@ def check_pipeline(document: Node) -> Iterator[Finding]:
     """
     for component in document.at("components").fields.values():
         yield from _passthroughs(component)
+    yield from _absent(document)
     for task in tasks(document):
-        yield from _accelerator(document, task)
-        yield from _item_keys(document, task)
-        yield from _own_list(document, task)
         if task.function in UNCACHED:
             yield from _caching(task)
         if task.function in STEPS or _holds_step(document, task.component, set()):
@@ -55,6 +54,20 @@ def check_pipeline(document: Node) -> Iterator[Finding]:
         if task.function in STEPS:
             yield from _gpus(task)
             yield from check_texts(document, task)
+
+
+def _absent(document: Node) -> Iterator[Finding]:
+    """Finds what is asked for and is not there, each by the most special rule that knows it."""
+    named: list[Finding] = []
+    general: list[Finding] = []
+    for task in tasks(document):
+        named += [*_accelerator(document, task), *_item_keys(document, task), *_own_list(document, task)]
+        general += check_inputs(document, task)
+    for component in (document.at("root"), *document.at("components").fields.values()):
+        general += check_outputs(document, component)
+    places = {one.where for one in named}
+    yield from named
+    yield from (one for one in general if one.where not in places)
 
 
 def _holds_step(document: Node, component: Node, above: set[str]) -> bool:

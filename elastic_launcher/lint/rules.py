@@ -63,6 +63,7 @@ RULES: dict[str, Severity] = {
     "passthrough-argument": "error",
     "accelerator-type": "error",
     "accelerator-channel": "error",
+    "absent-input": "error",
     "loop-item-key": "error",
     "loop-list": "error",
     "caching": "warning",

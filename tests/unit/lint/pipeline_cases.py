@@ -178,7 +178,7 @@ def condition_in_loop(asked: str) -> str:
         f"""
         components:
           comp-use: {{executorLabel: exec-use}}
-          comp-keep: {{executorLabel: exec-keep}}
+          comp-keep: {{executorLabel: exec-keep, outputDefinitions: {{parameters: {{Output: {{}}}}}}}}
           comp-condition-3:
             inputDefinitions: {{parameters: {{{item}: {{}}, {kept}: {{}}}}}}
             dag:
@@ -241,7 +241,79 @@ def script(text: str) -> str:
     return pipeline(inputs=f"script:\n  runtimeValue:\n    constant: {text}")
 
 
+def in_loop(task: str, *, more: str = "", declared: str = "") -> str:
+    """Returns what kfp 2.17.0 compiles, shortened by hand, of a loop over values with one task.
+
+    Args:
+        task: What the task has, a field a line.
+        more: What stands beside the loop's tasks, likewise.
+        declared: An input that the loop has besides its item.
+    """
+    head = dedent(
+        f"""
+        components:
+          comp-use: {{executorLabel: exec-use, outputDefinitions: {{parameters: {{Output: {{}}}}}}}}
+          comp-for-loop-1:
+            inputDefinitions: {{parameters: {{item: {{}}, {declared}}}}}
+            dag:
+              tasks:
+                before: {{componentRef: {{name: comp-use}}}}
+                use:
+                  componentRef: {{name: comp-use}}
+        """
+    )
+    tail = dedent(
+        """
+        deploymentSpec: {executors: {exec-use: {container: {}}}}
+        root:
+          inputDefinitions: {parameters: {cpu: {}}}
+          dag: {tasks: {for-loop-1: {componentRef: {name: comp-for-loop-1}}}}
+        """
+    )
+    return f"{head.strip()}\n{indent(task.strip(), ' ' * 10)}\n{indent(more, ' ' * 6)}{tail}"
+
+
+def taking(source: str) -> str:
+    """Returns a task's one input, in a loop."""
+    return in_loop(f"inputs:\n  parameters:\n    x: {source}")
+
+
+def taken(name: str) -> str:
+    """Returns what loop over a parameter, or condition, uses an input ``x`` by a name."""
+    return f"inputs: {{parameters: {{x: {{componentInputParameter: item}}}}}}\n{name}"
+
+
+CPU = "inputs:\n  parameters:\n    cpu:  # here\n      componentInputParameter: cpu"
+"""Of ``set_cpu_limit(cpu)`` in a loop."""
+NOTHING = "cachingOptions: {}"
+OUTPUT = "outputs:\n  parameters:\n    o:\n      valueFromParameter: {{producerSubtask: use, outputParameterKey: {}}}"
+"""Of a group whose output is one of its tasks'."""
+
 CASES = [
+    Case("absent-input", in_loop(CPU), in_loop(CPU.replace("  # here", ""), declared="cpu: {}")),
+    *(
+        Case(
+            "absent-input",
+            taking(f"{{taskOutputParameter: {{producerTask: {producer}, outputParameterKey: {key}}}}}  # here"),
+            taking("{taskOutputParameter: {producerTask: before, outputParameterKey: Output}}"),
+        )
+        for producer, key in (("before", "other"), ("elsewhere", "Output"))
+    ),
+    Case(
+        "absent-input",
+        in_loop(taken("triggerPolicy:\n  condition: inputs.parameter_values['y'] == ''  # here")),
+        in_loop(taken("triggerPolicy:\n  condition: inputs.parameter_values['x'] == ''")),
+    ),
+    Case(
+        "absent-input",
+        in_loop(taken("parameterIterator: {itemInput: z, items: {inputParameter: y}}  # here")),
+        in_loop(taken("parameterIterator: {itemInput: z, items: {inputParameter: x}}")),
+    ),
+    Case(
+        "absent-input",
+        in_loop(NOTHING, more=OUTPUT.format("other") + "  # here"),
+        in_loop(NOTHING, more=OUTPUT.format("Output")),
+    ),
     Case("elastic-argument", script("pa$$word  # here"), script("'data:,pa%24%24word'")),
     Case("elastic-argument", script("[a, '$(HOME)']  # here"), script("[a, '$(date) $x']")),
     Case(

@@ -8,6 +8,7 @@ OF_PIPELINES = {
     "passthrough-argument",
     "accelerator-type",
     "accelerator-channel",
+    "absent-input",
     "loop-item-key",
     "loop-list",
     "caching",
