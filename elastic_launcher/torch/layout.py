@@ -105,7 +105,20 @@ def _groups(parameters: Sequence[torch.Tensor]) -> list[list[int]]:
 
 @dataclass(eq=False)
 class Slot:
-    """The gradients of the k-th `backward` call of a step's micro-batches."""
+    """The gradients of the k-th `backward` call of a step's micro-batches.
+
+    Attributes:
+        layout: Its memory.
+        used: Which parameters have a gradient in it.
+        weight: What its micro-batches count so far.
+        loss: Their weighted sum of losses.
+        overlap: Whether buckets are reduced while the backward pass runs.
+        recording: Whether the order in which gradients come has still to be learned.
+        call: Which call, from 0.
+        only: The parameters that the call was for; None for all.
+        versions: Of the parameters when the step's first micro-batch was added, in a call after the first one.
+        fired: The parameters in the order in which their gradients came.
+    """
 
     layout: Layout
     used: list[bool]
@@ -113,6 +126,9 @@ class Slot:
     loss: torch.Tensor | None = None
     overlap: bool = True
     recording: bool = True
+    call: int = 0
+    only: Sequence[torch.Tensor] | None = None
+    versions: list[int] | None = None
     fired: list[torch.Tensor] = field(default_factory=list)
 
 

@@ -6,13 +6,16 @@ Objects stay what they are (the same instance of the same class): only their act
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from elastic_launcher.torch.scaler_marks import forget_all
 
@@ -24,6 +27,9 @@ WRAPPERS = {
     "FullyShardedDataParallel": "sharded models are not resized in process; pass the bare module",
     "DataParallel": "job.prepare uses one GPU per rank; pass the bare module",
 }
+
+SHARPNESS_AWARE = ("first_step", "second_step")  # what sharpness-aware optimizers call their two halves
+_sessions: list[weakref.ref[Session]] = []
 
 
 def prepare(session: Session, things: tuple[Any, ...]) -> Any:
@@ -76,13 +82,17 @@ def _prepare_optimizer(session: Session, optimizer: Optimizer) -> None:
             "LBFGS evaluates the loss several times in one step, which micro-batches can't be replayed for; use "
             "a first-order optimizer"
         )
-    name = f"optimizer {len(session.state.optimizers)}"
-    session.state.optimizers.append(optimizer)
+    name = f"optimizer {_add_optimizer(session, optimizer)}"
     act = optimizer.step
 
     @functools.wraps(act)
-    def step(closure: Callable[[], Any] | None = None, **arguments: Any) -> Any:
+    def step(_: Optimizer, closure: Callable[[], Any] | None = None, **arguments: Any) -> Any:
         micro = session.micro
+        if session.reducer.in_backward:
+            raise RuntimeError(
+                f"{name} ({type(optimizer).__name__}) was stepped inside job.backward, by a hook: the gradient of the "
+                "global batch is not there yet. Take the hook away and call optimizer.step() after job.backward(loss)"
+            )
         if closure is not None:
             raise ValueError(
                 "optimizer.step(closure) would evaluate the loss again; call job.backward(loss) and then "
@@ -90,9 +100,67 @@ def _prepare_optimizer(session: Session, optimizer: Optimizer) -> None:
             )
         if micro is not None and micro.calls == 0:
             raise RuntimeError("optimizer.step() was called before job.backward(loss) in this micro-batch")
-        return act(**arguments) if session.acts(name, optimizer) else None
+        if session.acts(name, optimizer):
+            result = _act(session, act, **arguments)
+            session.reducer.stepped()
+            return result
+        if micro is not None and not session.sync_gradients:
+            session.reducer.refuse_stray([p for group in optimizer.param_groups for p in group["params"]])
+        return None
 
-    optimizer.step = step  # type: ignore[method-assign]
+    optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
+    for method in SHARPNESS_AWARE:
+        if callable(getattr(optimizer, method, None)):
+            _gate_pass(session, optimizer, method, f"{name}.{method}")
+    _sessions[:] = [one for one in _sessions if one() is not None and one() is not session] + [weakref.ref(session)]
+
+
+def _add_optimizer(session: Session, optimizer: Optimizer) -> int:
+    """Lets an optimizer's state travel, and that of those that it steps itself; returns its number."""
+    known = session.state.optimizers
+    if not any(optimizer is one for one in known):
+        known.append(optimizer)
+        for inner in vars(optimizer).values():
+            if isinstance(inner, Optimizer):
+                _add_optimizer(session, inner)
+    return next(number for number, one in enumerate(known) if one is optimizer)
+
+
+def _act(session: Session, act: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    outer, session.stepping = session.stepping, True
+    try:
+        return act(*arguments, **named)
+    finally:
+        session.stepping = outer
+
+
+def _gate_pass(session: Session, optimizer: Optimizer, method: str, name: str) -> None:
+    """Makes one half of a sharpness-aware optimizer's step do nothing until the global batch is complete."""
+    act = getattr(optimizer, method)
+
+    @functools.wraps(act)
+    def gated(*arguments: Any, **named: Any) -> Any:
+        return _act(session, act, *arguments, **named) if session.acts(name, optimizer) else None
+
+    setattr(optimizer, method, gated)
+
+
+def _refuse_unprepared(optimizer: Optimizer, _: Any, __: Any) -> None:
+    """Refuses the step of an optimizer that was not prepared, on parameters of a job, in its training loop."""
+    for session in filter(None, (one() for one in _sessions)):
+        if session.micro is None or session.stepping or any(optimizer is one for one in session.state.optimizers):
+            continue
+        known = {id(parameter) for parameter in session.parameters()}
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            if id(parameter) in known:
+                raise RuntimeError(
+                    f"{type(optimizer).__name__} steps {session.name_of(parameter)}, and was not given to job.prepare: "
+                    "it would act in each micro-batch, on what this rank has of the gradient. Call "
+                    "job.prepare(optimizer) before the training loop"
+                )
+
+
+register_optimizer_step_pre_hook(_refuse_unprepared)
 
 
 def _gate(session: Session, owner: Any, method: str, name: str) -> None:

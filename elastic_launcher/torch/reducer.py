@@ -13,11 +13,13 @@ from typing import Any, Protocol
 
 import torch
 
+from elastic_launcher.torch import hooks
 from elastic_launcher.torch import signals as wire
 from elastic_launcher.torch.buffers import ModelBuffers
 from elastic_launcher.torch.layout import Bucket, Layout, Slot, make_layout
 from elastic_launcher.torch.operations import Wire
 from elastic_launcher.torch.signals import Agreement, Signals
+from elastic_launcher.torch.tensors import describe, same_objects
 
 
 class ReduceGroup(Protocol):
@@ -38,11 +40,22 @@ class Reducer:
         parameters: Returns the parameters that may have gradients, in an order that is the same on every rank.
         buffers: The models' buffers.
         device: Where the tail lies when there is no parameter to carry it.
+        name: Returns what messages call a parameter.
+
+    Attributes:
+        in_backward: Whether a backward pass runs.
     """
 
     def __init__(
-        self, parameters: Callable[[], list[torch.Tensor]], buffers: ModelBuffers, device: torch.device
+        self,
+        parameters: Callable[[], list[torch.Tensor]],
+        buffers: ModelBuffers,
+        device: torch.device,
+        name: Callable[[torch.Tensor], str] = describe,
     ) -> None:
+        self.in_backward = False
+        self._name = name
+        self._handed_over = False
         self._parameters = parameters
         self._buffers = buffers
         self._device = device
@@ -60,7 +73,7 @@ class Reducer:
         """Forgets the last step's sums and gradients."""
         for parameter in self._all:
             parameter.grad = None
-        self._begun = False
+        self._begun = self._handed_over = False
 
     def _lay_out(self) -> None:
         """Makes the flat memory of a step ready: anew if parameters were added, frozen or thawed since the last one."""
@@ -68,14 +81,18 @@ class Reducer:
             return
         self._begun = True
         self._buffers.follow()
-        self._all = self._parameters()
+        parameters = self._parameters()
+        if not same_objects(parameters, self._all):
+            self._drop_slots()
+            hooks.warn(parameters, self._name)
+        self._all = parameters
         trained = [p.requires_grad for p in self._all]
         averaged = [(b.shape, b.dtype) for b in self._buffers.floating()]
         if trained != self._trained or averaged != self._averaged:
             self._drop_slots()
             self._trained, self._averaged = trained, averaged
         for slot in self._slots.values():
-            slot.weight, slot.loss = 0.0, None
+            slot.weight, slot.loss, slot.versions = 0.0, None, None
             slot.used = [False] * len(slot.layout.parameters)
 
     def renew(self) -> None:
@@ -102,11 +119,16 @@ class Reducer:
         """
         self._lay_out()
         key = (call, owner)
+        slot = self._slots.get(key)
+        if slot is not None and only is not None and not same_objects(only, slot.only or ()):
+            if slot.weight:
+                raise RuntimeError("an optimizer was given other parameters between two micro-batches of one step")
+            self._slots.pop(key).layout.remove_hooks()
         if key not in self._slots:
             chosen = self._all if only is None else [p for p in self._all if any(p is q for q in only)]
             chosen = [p for p in chosen if p.requires_grad]
             layout = make_layout(chosen, self._buffers.floating(), self._device)
-            self._slots[key] = Slot(layout, [False] * len(chosen))
+            self._slots[key] = Slot(layout, [False] * len(chosen), call=call, only=only)
         return self._slots[key]
 
     def wire(self, slot: Slot) -> Wire:
@@ -115,11 +137,12 @@ class Reducer:
 
     def rehearse(self, loss: torch.Tensor, call: int, only: Sequence[torch.Tensor] | None, owner: int) -> None:
         """Runs a backward pass of which nothing is kept but the order in which gradients come; lays memory out."""
+        self.refuse_stray(self._parameters())
         self.begin_step()
         slot = self.slot(call, only, owner)
         if slot.recording:
             self._record_order(slot)
-        loss.backward()  # type: ignore[no-untyped-call]
+        self._run(loss, None)
         if slot.recording:
             self._learn_order(slot)
         for parameter in self._all:
@@ -154,6 +177,10 @@ class Reducer:
         value = (value if value.dtype == torch.float64 else value.float()) * weight
         slot.loss = value if slot.loss is None else slot.loss + value
 
+        if not self._handed_over:
+            self.refuse_stray(self._all)
+        if slot.call:
+            self._refuse_moved(slot, first)
         outer = [p.grad for p in self._all]
         exact = loss.dtype in (torch.float32, torch.float64)  # a scale in half precision would not be exact
         layout = slot.layout
@@ -170,7 +197,7 @@ class Reducer:
         if group is not None and group.world_size > 1:
             self._arm(slot, group, factor, first)
         try:
-            torch.autograd.backward(loss, self._seed(loss, scale) if exact else None)
+            self._run(loss, self._seed(loss, scale) if exact else None)
         finally:
             self._launching = None
             for bucket in layout.buckets:
@@ -180,6 +207,49 @@ class Reducer:
             for parameter, grad in zip(self._all, outer, strict=True):
                 parameter.grad = grad
             self._late = late if any(g is not None for g in late) else None
+
+    def _run(self, loss: torch.Tensor, seed: torch.Tensor | None) -> None:
+        self.in_backward = True
+        try:
+            torch.autograd.backward(loss, seed)
+        finally:
+            self.in_backward = False
+
+    def refuse_stray(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Refuses gradients on parameters where nothing has been reduced yet in this step: they are not ours.
+
+        Raises:
+            RuntimeError: If there is one that is not zero.
+        """
+        for parameter in parameters:
+            if parameter.grad is not None and bool(parameter.grad.any()):
+                raise RuntimeError(
+                    f"{self._name(parameter)} has a gradient that does not come from job.backward: of a plain "
+                    "loss.backward() in the loop, or from before it. It would count on this rank alone. Give that loss "
+                    "to job.backward too (added to the other one), or clear such gradients (zero_grad) before "
+                    "job.backward"
+                )
+
+    def _refuse_moved(self, slot: Slot, first: bool) -> None:
+        """Refuses to add micro-batches of a second pass up that were made with different weights."""
+        versions = [p._version for p in slot.layout.parameters]
+        if first or slot.versions is None:
+            slot.versions = versions
+        elif versions != slot.versions:
+            moved = next(
+                p for p, now, then in zip(slot.layout.parameters, versions, slot.versions, strict=True) if now != then
+            )
+            raise RuntimeError(
+                f"{self._name(moved)} was changed between two job.backward calls of one step, outside of the prepared "
+                "optimizers' step() (by a sharpness-aware optimizer, say), and this rank has several micro-batches in "
+                "it: the second pass of the others was made with other weights. One micro-batch for each rank is "
+                "exact: raise max_batch_per_gpu, or use more GPUs, until a rank's share fits in one"
+            )
+
+    def stepped(self) -> None:
+        """Notes that a prepared optimizer has changed parameters."""
+        for slot in self._slots.values():
+            slot.versions = None
 
     def _seed(self, loss: torch.Tensor, scale: float) -> torch.Tensor:
         """Returns the gradient of the loss itself: a constant, kept from step to step."""
@@ -204,7 +274,8 @@ class Reducer:
                 continue
             if grad.layout != torch.strided:
                 raise TypeError(
-                    f"parameter {index}, shaped {tuple(parameter.shape)}, has a sparse gradient; use sparse=False there"
+                    f"{self._name(parameter)}, shaped {tuple(parameter.shape)}, has a sparse gradient; use "
+                    "sparse=False there"
                 )
             if slot.used[index]:
                 more.append(grad)
@@ -375,6 +446,7 @@ class Reducer:
 
     def _hand_over(self, slot: Slot, weighed: bool) -> None:
         """Lets ``p.grad`` be the reduced gradient; None where no rank has one."""
+        self._handed_over = True
         used = slot.layout.used
         everywhere = weighed and (not used.numel() or bool(used.min() > 0))
         ranks = None if everywhere else used.tolist()

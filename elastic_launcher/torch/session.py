@@ -17,10 +17,12 @@ from elastic_launcher.torch.pace import Pace
 from elastic_launcher.torch.place import Place
 from elastic_launcher.torch.position import Position
 from elastic_launcher.torch.reducer import Reducer
+from elastic_launcher.torch.registrations import registrations
 from elastic_launcher.torch.scaler_marks import forget_unscaled
 from elastic_launcher.torch.signals import Agreement, Signals
 from elastic_launcher.torch.standing import Todo
 from elastic_launcher.torch.state import TrainingState
+from elastic_launcher.torch.tensors import same_objects
 from elastic_launcher.torch.together import Together, abstain
 
 if TYPE_CHECKING:
@@ -100,6 +102,8 @@ class Session:
         unequal: Whether the ranks' states have still to be made equal (plain torchrun, before its first step).
         together: What this rank does together with its peers.
         locked: Whether the script is inside `job.first_on_node`, where it may not wait for peers.
+
+        stepping: Whether a prepared optimizer is acting.
     """
 
     global_batch_size: int
@@ -129,11 +133,13 @@ class Session:
     epochs: int | None = None
     loss: float = float("nan")
     pace: Pace = field(default_factory=Pace)
-    _known: tuple[int, ...] = ()
+    stepping: bool = False
+    _looked: tuple[int, int] = (0, -1)
+    _held: list[torch.Tensor] = field(default_factory=list)
     _parameters: list[torch.Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.reducer = Reducer(self.parameters, self.buffers, self.device)
+        self.reducer = Reducer(self.parameters, self.buffers, self.device, self.name_of)
         if self.member is not None:
             self.member.vitals = self.pace.vitals
 
@@ -144,21 +150,24 @@ class Session:
 
     def parameters(self) -> list[torch.Tensor]:
         """Returns all parameters of models and optimizers, each once, in an order that is the same on every rank."""
-        groups = [group for optimizer in self.state.optimizers for group in optimizer.param_groups]
-        known = (len(self.models), *(len(group["params"]) for group in groups))
-        if known != self._known or not self._parameters:
+        held = [p for optimizer in self.state.optimizers for group in optimizer.param_groups for p in group["params"]]
+        looked = (len(self.models), registrations())
+        if looked != self._looked or not same_objects(held, self._held):
             found: dict[int, torch.Tensor] = {}
             for model in self.models:
                 found.update((id(p), p) for p in model.parameters())
-            for group in groups:
-                found.update((id(p), p) for p in group["params"])
-            self._parameters, self._known = list(found.values()), known
+            found.update((id(p), p) for p in held)
+            self._parameters, self._looked, self._held = list(found.values()), looked, held
         return self._parameters
 
     @property
     def step(self) -> int:
         """Optimizer steps done, the one that has just been reduced included."""
         return self.position.step + self.sync_gradients
+
+    def name_of(self, parameter: torch.Tensor) -> str:
+        """Returns what messages call a parameter: its name in a model, or else its place in an optimizer."""
+        return self.state.name_of(parameter)
 
     def need_place(self, what: str) -> Place:
         """Returns the place, or says why there is none yet.

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from elastic_launcher.torch.codec import decode, encode, match
 from elastic_launcher.torch.optimizer_state import capture_optimizer, outline, own_tensors, reserve, restore_optimizer
-from elastic_launcher.torch.tensors import bit_sum, is_plain, sum_of_bits
+from elastic_launcher.torch.tensors import bit_sum, describe, is_plain, sum_of_bits
 
 SENDER = "the rank that sends its state"
 COPY_BYTES = 64 * 1024  # registered tensors up to here are copied when captured: a script may change them at any time
@@ -255,6 +255,11 @@ class TrainingState:
         parameters = self._parameters()
         sums = [sum_of_bits(parameter) for parameter in parameters.values()]
         return list(parameters), torch.stack(sums).cpu() if sums else torch.zeros(0, dtype=torch.int64)
+
+    def name_of(self, parameter: torch.Tensor) -> str:
+        """Returns what messages call a parameter."""
+        found = (name for name, one in self._all_parameters() if one is parameter)
+        return next(found, describe(parameter))
 
     def _parameters(self) -> dict[str, torch.Tensor]:
         """Returns every parameter once: by its name in a model, or else by its place in an optimizer."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
+
 import torch
 
 _WORD = 8
@@ -10,6 +13,16 @@ _WORD = 8
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is one block of numbers: not sparse, quantized or nested."""
     return tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_nested
+
+
+def same_objects(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    """Whether two lists hold the same tensors, not equal ones."""
+    return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
+def describe(tensor: torch.Tensor) -> str:
+    """Returns what messages call a parameter of which no name is known."""
+    return f"a parameter of {tensor.numel()} elements"
 
 
 def parts(tensor: torch.Tensor) -> list[torch.Tensor]:

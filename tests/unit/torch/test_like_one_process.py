@@ -142,6 +142,26 @@ class Tied(Case):
         return model
 
 
+class Replaced(Case):
+    """The head is replaced in the middle and given to the optimizer in the old one's place; a layer is added later."""
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+    def before_step(self, model: Any, optimizer: torch.optim.Optimizer, step: int) -> None:
+        if step == 2:
+            model[2] = copy.deepcopy(model[2])
+            nn.init.constant_(model[2].weight, 0.1)
+            optimizer.param_groups[0]["params"] = list(model.parameters())
+        if step == 5:
+            model.append(copy.deepcopy(model[1])).append(nn.utils.skip_init(nn.Linear, 3, 3).double())
+            nn.init.eye_(model[4].weight)
+            nn.init.zeros_(model[4].bias)
+            optimizer.add_param_group({"params": list(model[4].parameters())})
+        if step == 7:
+            optimizer.param_groups.pop()
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "plain": Case,
     "checkpoint": lambda: Checkpointed(False),
@@ -149,6 +169,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "unused parameters": Unused,
     "flips and groups": Flipping,
     "tied weights": Tied,
+    "replaced parts": Replaced,
 }
 
 

@@ -1,0 +1,27 @@
+"""Warns of hooks on parameters: they see the gradient of a micro-batch, and not that of the global batch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+
+
+def warn(parameters: Sequence[torch.Tensor], name: Callable[[torch.Tensor], str]) -> None:
+    """Warns of parameters with hooks.
+
+    Args:
+        parameters: That are trained, without any hook of ours.
+        name: Returns what the warning calls one.
+    """
+    hooked = [p for p in parameters if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None)]
+    if hooked:
+        more = f" and {len(hooked) - 1} more" if len(hooked) > 1 else ""
+        warnings.warn(
+            f"the parameter {name(hooked[0])}{more} has a hook (register_hook or register_post_accumulate_grad_hook). "
+            "It sees the gradient of each micro-batch by itself, so that one that is not linear (clamping, say) has "
+            "results that depend on the number of ranks. Change gradients after job.backward instead, under "
+            "`if job.sync_gradients:`; see docs/world-size.md",
+            stacklevel=2,
+        )

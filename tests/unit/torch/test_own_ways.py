@@ -1,0 +1,231 @@
+"""What a script does to gradients and weights beside `job.backward` and the prepared optimizers: followed, warned of,
+or refused by name.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from elastic_launcher.torch.job import Job
+from tests.unit.torch.thread_group import ThreadGroup, run_ranks, thread_job
+from tests.unit.torch.trainings import FEATURES, X
+
+BATCH = 10
+DATA = TensorDataset(X)
+Body = Callable[[Job, Any, Any, torch.Tensor], None]
+
+
+def build() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(FEATURES, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+
+
+def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return model(x).square().mean()
+
+
+def train(
+    body: Body, world_size: int = 2, max_batch: int = BATCH, make: Callable[[Any], Any] | None = None
+) -> list[Any]:
+    """Trains with ``body(job, model, optimizer, x)`` as the loop body."""
+    start = build()
+
+    def play(group: ThreadGroup) -> nn.Module:
+        job = thread_job(group, BATCH, max_batch)
+        model = copy.deepcopy(start)
+        optimizer = make(model.parameters()) if make else torch.optim.SGD(model.parameters(), lr=0.1)
+        job.prepare(model, optimizer)
+        for _ in job.epochs(1):
+            for (x,) in job.dataloader(DATA):
+                body(job, model, optimizer, x)
+        return model
+
+    return run_ranks(world_size, play)
+
+
+def usual(job: Job, model: Any, optimizer: Any, x: torch.Tensor) -> None:
+    job.backward(loss_of(model, x))
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def stray_before(job: Job, model: Any, optimizer: Any, x: torch.Tensor) -> None:
+    if job.step == 2:
+        model[2](torch.ones(4, dtype=torch.float64)).sum().backward()
+    usual(job, model, optimizer, x)
+
+
+def stray_after(job: Job, model: Any, optimizer: Any, x: torch.Tensor) -> None:
+    job.backward(loss_of(model, x))
+    model[2](torch.ones(4, dtype=torch.float64)).sum().backward()
+    optimizer.step()
+
+
+def not_prepared(job: Job, model: Any, optimizer: Any, x: torch.Tensor) -> None:
+    job.backward(loss_of(model, x))
+    torch.optim.Adam(model[2].parameters()).step()
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize(
+    ("body", "max_batch", "said"),
+    [
+        (stray_before, BATCH, "2.weight has a gradient that does not come from job.backward"),
+        (stray_before, 2, "2.weight has a gradient that does not come from job.backward"),
+        (stray_after, 2, "2.weight has a gradient that does not come from job.backward"),
+        (not_prepared, BATCH, "Adam steps 2.weight, and was not given to job.prepare"),
+    ],
+)
+def test_a_gradient_or_a_step_that_peers_do_not_share_is_refused(
+    body: Body, max_batch: int, said: str, world_size: int
+) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        train(body, world_size, max_batch)
+    assert said in str(raised.value)
+
+
+def test_gradients_of_the_scripts_own_that_it_clears_are_its_own_affair() -> None:
+    """An adversarial sample, say, is made with a backward pass of its own."""
+
+    def body(job: Job, model: Any, optimizer: Any, x: torch.Tensor) -> None:
+        loss_of(model, x).backward()
+        model.zero_grad(set_to_none=job.step % 2 == 0)
+        usual(job, model, optimizer, x)
+
+    for found, wanted in zip(train(body), train(usual), strict=True):
+        assert all(map(torch.equal, found.parameters(), wanted.parameters()))
+
+
+def test_an_unprepared_optimizer_of_other_parameters_is_the_scripts_own_affair() -> None:
+    own = nn.Parameter(torch.ones(3))
+
+    def body(job: Job, model: Any, optimizer: Any, x: torch.Tensor) -> None:
+        usual(job, model, optimizer, x)
+        own.grad = torch.ones(3)
+        torch.optim.SGD([own], lr=0.1).step()
+
+    train(body, world_size=1)
+
+
+def test_an_optimizer_that_is_stepped_by_a_hook_is_refused() -> None:
+    def play(group: ThreadGroup) -> None:
+        job = thread_job(group, BATCH, BATCH)
+        model = build()
+        optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda p: optimizers[p].step())
+        job.prepare(model, *optimizers.values())
+        for (x,) in job.dataloader(DATA):
+            job.backward(loss_of(model, x))
+
+    said = r"optimizer \d \(SGD\) was stepped inside job\.backward, by a hook: .* after job\.backward\(loss\)"
+    with pytest.warns(UserWarning, match="has a hook"), pytest.raises(RuntimeError, match=said):
+        run_ranks(1, play)
+
+
+def test_hooks_on_parameters_are_warned_of_once() -> None:
+    def play(group: ThreadGroup) -> None:
+        job = thread_job(group, BATCH, 4)
+        model = build()
+        model[2].weight.register_hook(lambda gradient: gradient.clamp(-0.5, 0.5))
+        optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))[1]
+        for (x,) in job.dataloader(DATA):
+            usual(job, model, optimizer, x)
+
+    with pytest.warns(UserWarning) as caught:
+        run_ranks(1, play)
+    said = [str(one.message) for one in caught if "has a hook" in str(one.message)]
+    assert len(said) == 1
+    assert "the parameter 2.weight has a hook" in said[0]
+    assert "docs/world-size.md" in said[0]
+
+
+def test_no_hook_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(usual, 1, 3)
+
+
+class SharpnessAware(torch.optim.Optimizer):
+    """Climbs to the worst weights near by, and steps from where it was with the gradient there."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"rho": 0.1})
+        self.inner = torch.optim.SGD(self.param_groups, lr=0.1, momentum=0.9)
+
+    def _of(self) -> list[Any]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    @torch.no_grad()
+    def first_step(self) -> None:
+        norm = torch.stack([p.grad.norm() for p in self._of()]).norm()
+        for parameter in self._of():
+            self.state[parameter]["old"] = parameter.clone()
+            parameter.add_(parameter.grad * 0.1 / norm)
+        self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self) -> None:
+        for parameter in self._of():
+            parameter.copy_(self.state[parameter]["old"])
+        self.inner.step()
+        self.zero_grad()
+
+    def step(self, closure: Any = None) -> None:
+        raise NotImplementedError
+
+
+def sharpness_aware(job: Job, model: Any, optimizer: Any, x: torch.Tensor) -> None:
+    job.backward(loss_of(model, x))
+    optimizer.first_step()
+    job.backward(loss_of(model, x))
+    optimizer.second_step()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_a_sharpness_aware_optimizer_trains_like_one_process(world_size: int) -> None:
+    plain = build()
+    optimizer = SharpnessAware(plain.parameters())
+    for x in X.split(BATCH):
+        loss_of(plain, x).backward()
+        optimizer.first_step()
+        loss_of(plain, x).backward()
+        optimizer.second_step()
+    for model in train(sharpness_aware, world_size, make=SharpnessAware):
+        for found, wanted in zip(model.parameters(), plain.parameters(), strict=True):
+            assert torch.allclose(found, wanted, rtol=1e-12, atol=1e-14)
+
+
+def test_the_optimizer_within_another_one_travels_too() -> None:
+    def play(group: ThreadGroup) -> None:
+        job = thread_job(group, BATCH, BATCH)
+        optimizer = job.prepare(SharpnessAware(build().parameters()))
+        assert job._session.state.optimizers == [optimizer, optimizer.inner]
+
+    run_ranks(1, play)
+
+
+def by_hand(job: Job, model: Any, optimizer: Any, x: torch.Tensor) -> None:
+    """The same without the usual names of the methods."""
+    job.backward(loss_of(model, x))
+    if job.sync_gradients:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(parameter.grad, alpha=0.01)
+    optimizer.zero_grad()
+    job.backward(loss_of(model, x))
+    optimizer.step()
+
+
+@pytest.mark.parametrize(("body", "make"), [(sharpness_aware, SharpnessAware), (by_hand, None)])
+def test_two_passes_with_accumulation_are_refused(body: Body, make: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"0\.weight was changed between two .* raise max_batch_per_gpu"):
+        train(body, 2, 3, make)
