@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 FORMAT = "elastic-launcher checkpoint"
@@ -103,8 +103,8 @@ class Manifest:
     Attributes:
         job: Whose it is.
         mark: Which of the job's it is; it holds the step.
-        epoch: Of the next step.
-        step_in_epoch: Of the next step.
+        epoch: Of the next step, within its phase.
+        step_in_epoch: Of the next step, within its loop.
         samples: Samples used so far.
         world_size: Ranks of the generation that wrote it.
         saved: Seconds since the epoch.
@@ -113,6 +113,9 @@ class Manifest:
         order: Numbers in ``tensors``, one for each tensor of the state: two that share memory have the same.
         aliases: Other name of a parameter -> the name under which it is stored (tied weights).
         files: All files but the manifest.
+        phase: Which `job.epochs` of the script the next step is in, from 0.
+        loop: Which training loop of its epoch, from 0.
+        sums: What sums over ranks came to between two phases, for a script that begins with its first line.
     """
 
     job: JobIdentity
@@ -127,6 +130,9 @@ class Manifest:
     order: tuple[int, ...]
     aliases: Mapping[str, str]
     files: tuple[FileEntry, ...]
+    phase: int = 0
+    loop: int = 0
+    sums: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def step(self) -> int:
@@ -164,6 +170,8 @@ class Manifest:
         if document.pop("crc32", None) != _checksum(document):
             raise CheckpointDamaged("its checksum is wrong: it was damaged or edited")
         try:
+            for name, none in {"phase": 0, "loop": 0, "sums": {}}.items():
+                document.setdefault(name, none)  # checkpoints of earlier versions have none
             values = {one.name: document[one.name] for one in fields(cls)}
             values["job"] = _make(JobIdentity, values["job"], arguments=tuple)
             values["mark"] = _make(Mark, values["mark"])

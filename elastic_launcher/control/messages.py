@@ -121,11 +121,15 @@ class Formed(Message):
 
 @dataclass(frozen=True, slots=True)
 class FormFailed(Message):
-    """Report: the formation's group could not be built at this member."""
+    """Report: the formation's group could not be built at this member.
+
+    ``moved``: since the training is in another loop of the script than the one in which those that join wait.
+    """
 
     KIND: ClassVar[str] = "form_failed"
     formation: int
     error: str = ""
+    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,7 @@ class Active(Message):
         step: Optimizer steps done over the whole training.
         epoch: The epoch of the next step.
         pause_seconds: How long training stood still at this member.
+        phase: Which `job.epochs` of the script the epoch is of, from 0.
     """
 
     KIND: ClassVar[str] = "active"
@@ -146,6 +151,7 @@ class Active(Message):
     step: int = 0
     epoch: int = 0
     pause_seconds: float = 0.0
+    phase: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +175,7 @@ class Progress(Message):
     epochs: int | None = None
     total_steps: int | None = None
     samples: int | None = None
+    phase: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,12 +265,32 @@ class Failed(Message):
 
 @dataclass(frozen=True, slots=True)
 class Done(Message):
-    """Report: the training loop is over on this member; the script may go on (to save the model, say)."""
+    """Report: the training loop is over on this member; the script may go on (to save the model, say).
+
+    ``phase`` is which `job.epochs` of the script has ended, from 0.
+    """
 
     KIND: ClassVar[str] = "done"
     step: int
     samples: int | None = None
     reason: str | None = None
+    phase: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Again(Message):
+    """Report: the script trains again, in another `job.epochs`.
+
+    Attributes:
+        phase: Which one, from 1.
+        step: Optimizer steps done.
+        sums: What sums over ranks came to before it, for those that begin with the script's first line.
+    """
+
+    KIND: ClassVar[str] = "again"
+    phase: int
+    step: int
+    sums: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +300,7 @@ class Ended(Message):
     KIND: ClassVar[str] = "ended"
     step: int
     done: bool
+    samples: int | None = None
 
 
 MARKER = re.compile(r"::elastic generation=(?P<generation>\d+) rank=(?P<rank>\d+) world_size=\d+::")
@@ -285,7 +313,7 @@ REPORTS: Mapping[str, type[Message]] = {
     one.KIND: one
     for one in (
         *(Warm, Formed, FormFailed, Active, Left, Progress, Log),
-        *(StepFailed, StepRedone, Saved, SaveFailed, Halted, Failed, Done, Ended),
+        *(StepFailed, StepRedone, Saved, SaveFailed, Halted, Failed, Done, Again, Ended),
     )
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Abandon, Active, Form, Formed, FormFailed
-from elastic_launcher.coordinator.actions import Order
+from elastic_launcher.coordinator.actions import Action, Order
 from elastic_launcher.coordinator.decide_end import Decision, emit, finish, then, when
 from elastic_launcher.coordinator.decide_nodes import fail_node
 from elastic_launcher.coordinator.decide_pause import lose_nodes
@@ -83,7 +83,20 @@ def take_form_failed(state: State, number: int, report: FormFailed, now: float) 
     if state.formation is None or state.formation.number != report.formation:
         return state, ()
     reason = f"{state.name(number)} could not form the group: {report.error or 'no reason given'}"
+    if report.moved:
+        return _wait_for_joiners(*fail_formation(state, reason, (), now, known=True), state.formation.joiners, now)
     return fail_formation(state, reason, (), now)
+
+
+def _wait_for_joiners(state: State, actions: tuple[Action, ...], joiners: tuple[int, ...], now: float) -> Decision:
+    """Those that were to join are on their way to the loop of the script in which the training is."""
+    for number in state.nodes_of(joiners):
+        node = state.nodes[number]
+        if node.phase is Phase.WARM:
+            state = state.with_node(number, phase=Phase.STARTING, since=now, began_at=now)
+            for member in node.members:
+                state = state.with_member(member, fingerprint=None)
+    return state, actions
 
 
 def take_active(state: State, number: int, report: Active, now: float) -> Decision:
@@ -110,7 +123,7 @@ def form_if_active(state: State, now: float) -> Decision:
     return _complete(state, now)
 
 
-def fail_formation(state: State, reason: str, blamed: Iterable[int], now: float, lost: bool = False) -> Decision:
+def fail_formation(state: State, reason: str, blamed: Iterable[int], now: float, known: bool = False) -> Decision:
     """Gives up the formation under way.
 
     Args:
@@ -118,13 +131,14 @@ def fail_formation(state: State, reason: str, blamed: Iterable[int], now: float,
         reason: What happened.
         blamed: Nodes that are to blame, and ended for it: never those of the current group.
         now: Monotonic seconds.
-        lost: Whether the reason is the loss of a node of the current group, which was said already.
+        known: Whether the reason is known and counts for nothing here: the loss of a node of the current group, which
+            was said already, or that the training has gone on to another loop.
     """
     formation = state.formation
     assert formation is not None
     told = tuple(n for n in (*formation.members, *formation.leavers) if state.members[n].exit is None)
     blamed = list(blamed)
-    explained = bool(blamed) or lost
+    explained = bool(blamed) or known
     unformed = 0 if explained else state.unformed + (formation.mode != "recover")
     if unformed >= MOST_UNFORMED and formation.mode == "grow":
         blamed, unformed = state.nodes_of(formation.joiners), 0
@@ -145,7 +159,7 @@ def fail_formation(state: State, reason: str, blamed: Iterable[int], now: float,
     if max(unformed, recovery.failures if recovery else 0) >= MOST_UNFORMED:
         message = f"no group could be formed in {MOST_UNFORMED} attempts {when(state)}, the last: {reason}"
         return then(decision, finish, ExitCode.SCRIPT_FAILED, message)
-    if lost:
+    if known:
         return decision
     if not blamed:
         return then(decision, lambda same: (same, (emit(same, "warning", message=f"{reason}; trying again"),)))
@@ -216,8 +230,8 @@ def begin(
     now: float,
 ) -> Decision:
     """Orders a formation."""
-    difference = _first_difference(state, members[0], joiners)
-    if difference:
+    difference = _first_difference(state, members[0], joiners) if mode == "start" else ""
+    if difference:  # who joins later compares with what is trained by then
         return finish(state, ExitCode.SCRIPT_FAILED, difference)
     number = state.formations + 1
     formation = Formation(number, mode, Ranks(members), Ranks(joiners), Ranks(leavers), cause, now)
@@ -265,8 +279,7 @@ def _complete(state: State, now: float) -> Decision:
         failures=0 if joined else state.failures,
         members=Members(members),
         step=max(state.step, latest.step),
-        epoch=max(state.epoch, latest.epoch),
-    )
+    ).at_epoch(latest.phase, latest.epoch)
     event = emit(
         state,
         "generation_formed",

@@ -10,6 +10,7 @@ from elastic_launcher import __version__
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import (
     Active,
+    Again,
     Done,
     End,
     Ended,
@@ -263,10 +264,11 @@ def _progress(state: State, member: Member, report: Progress, now: float) -> Dec
         state,
         progress=report,
         step=max(state.step, report.step),
-        epoch=max(state.epoch, report.epoch),
         samples=report.samples if report.samples is not None else state.samples,
-    )
+    ).at_epoch(report.phase, report.epoch)
     fields = {name: value for name, value in asdict(report).items() if value is not None}
+    if not report.phase:  # most scripts have one
+        del fields["phase"]
     world_size = len(state.group) or len(state.formation.members if state.formation else ())
     event = emit(state, "progress", **fields, world_size=world_size)
     return then((state, (event,)), ended_early, now)
@@ -354,7 +356,7 @@ def _failed(state: State, member: Member, report: Failed, now: float) -> Decisio
 
 
 def _done(state: State, member: Member, report: Done, now: float) -> Decision:
-    if not _trains(state, member):
+    if not _trains(state, member) or report.phase < state.phase:
         return state, ()
     state = state.with_member(member.number, done=True, step=max(member.step, report.step))
     state = replace(
@@ -366,6 +368,23 @@ def _done(state: State, member: Member, report: Done, now: float) -> Decision:
     return then(wind_down(state), ended_early, now)
 
 
+def _again(state: State, member: Member, report: Again, now: float) -> Decision:
+    """The script trains again, in another `job.epochs`: who was sent away at the end of the one before is replaced."""
+    if not _trains(state, member) or report.phase <= state.phase:
+        return state, ()
+    decision: Decision = (state, ())
+    if state.over and state.formation is not None and not state.formation.active:
+        decision = then(decision, fail_formation, "the training was over", (), now, True)
+    for node in state.in_phase(Phase.STARTING, Phase.WARM) if state.over else ():
+        if any(state.members[number].pid is not None for number in node.members):
+            decision = then(decision, dismiss, node, "over", now)
+    state, actions = decision
+    for number in state.survivors():
+        state = state.with_member(number, done=False)
+    step = max(state.step, report.step)
+    return replace(state, over=False, reason="", phase=report.phase, epoch=0, sums=report.sums, step=step), actions
+
+
 def _ended(state: State, member: Member, report: Ended, now: float) -> Decision:
     leaves = state.may_leave(member.number) and not report.done
     if member.left or leaves or not _trains(state, member):
@@ -373,6 +392,8 @@ def _ended(state: State, member: Member, report: Ended, now: float) -> Decision:
     state = state.with_member(
         member.number, ended=True, done=member.done or report.done, step=max(member.step, report.step)
     )
+    if report.samples is not None and report.step >= state.step:
+        state = replace(state, samples=report.samples)
     state = replace(state, step=max(state.step, report.step))
     decision = then(wind_down(state), ended_early, now)
     survivors = state.survivors()
@@ -403,5 +424,6 @@ _REPORTS: dict[type, Callable[[State, Member, Any, float], Decision]] = {
     Halted: _halted,
     Failed: _failed,
     Done: _done,
+    Again: _again,
     Ended: _ended,
 }

@@ -86,7 +86,9 @@ class JobDesk:
         self.hear(member)
         self._observe(MemberJoined(self._monotonic(), member, pid, version))
         return {
+            "phase": self._job.state.phase,
             "epoch": self._job.state.epoch,
+            "sums": dict(self._job.state.sums),
             "step": self._job.state.step,
             "begun": self._job.state.generation > 0,
             "store": self._store,

@@ -72,7 +72,8 @@ class Origin:
         rules = replace(rules, resumes=Resumed(self.manifest.job, config.accepted, self.where))
         step, epoch, samples = self.manifest.step, self.manifest.epoch, self.manifest.samples
         saved = Saved(step, self.where, self.manifest.size, 0.0, 0.0)
-        return State(rules, step=step, epoch=epoch, samples=samples, saved=saved)
+        phase, sums = self.manifest.phase, self.manifest.sums
+        return State(rules, step=step, phase=phase, epoch=epoch, sums=sums, samples=samples, saved=saved)
 
 
 def own_term(config: JobConfig, layout: Layout, past: Past) -> Past:

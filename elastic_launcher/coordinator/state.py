@@ -267,7 +267,9 @@ class State:
         saved: The last checkpoint.
         finished: Whether it has.
         step: Optimizer steps done, as far as is known.
-        epoch: Where they are.
+        phase: Which `job.epochs` of the script they are in, from 0.
+        epoch: Which epoch of that.
+        sums: What sums over ranks came to between two of these.
         samples: Samples trained on.
         redone: The last step that is known to have been done again.
         progress: The last report of rank 0.
@@ -310,7 +312,9 @@ class State:
     saved: Saved | None = None
     finished: bool = False
     step: int = 0
+    phase: int = 0
     epoch: int = 0
+    sums: Mapping[str, Any] = field(default_factory=_nothing)
     samples: int | None = None
     redone: int | None = None
     progress: Progress | None = None
@@ -389,6 +393,10 @@ class State:
         ranks = self.group or (self.formation.members if self.formation else ())
         rank = f"rank {ranks.index(number)}, " if number in ranks else ""
         return f"member {number} ({rank}node {member.node})"
+
+    def at_epoch(self, phase: int, epoch: int) -> State:
+        """Returns the state in which the job is known to have come to an epoch."""
+        return replace(self, epoch=max(self.epoch, epoch)) if phase == self.phase else self
 
     def with_node(self, number: int, **changes: Any) -> State:
         """Returns the state in which one node differs."""

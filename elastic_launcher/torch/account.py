@@ -10,7 +10,7 @@ from typing import Any
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Form, order_from_dict, report_from_dict
 
-STANDS = ("warm", "active", "step_failed", "left", "halted", "failed", "done", "ended")
+STANDS = ("warm", "active", "step_failed", "left", "halted", "failed", "done", "again", "ended")
 """Reports that hold until the next of their kind."""
 
 
@@ -33,6 +33,8 @@ class Account:
         if kind not in STANDS or (kind == "warm" and not report["fingerprint"]):
             return  # who waits again after a failed admission has nothing new to tell
         with self._lock:
+            if kind == "again":
+                self._reports.pop("done", None)
             self._reports.pop(kind, None)  # the order in which they hold is that of the last ones
             self._reports[kind] = dict(report)
 

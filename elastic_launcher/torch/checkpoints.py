@@ -118,6 +118,10 @@ class Checkpoints:
         with contextlib.suppress(WorkDirError):  # each save tries again
             _ = self._config
 
+    def note_data(self, data: dict[str, Any]) -> None:
+        """Takes it that the epochs that are to come begin with this data set."""
+        self._fingerprint |= data
+
     @cached_property
     def _config(self) -> JobConfig:
         """The job's, read once: a folder that is away for a moment, or for good, costs no later save."""
@@ -177,7 +181,8 @@ class Checkpoints:
         self._saves = True
         mark = Mark(self._member.term, place.formation.generation, session.position.step)
         try:
-            self._saver.save(session.state, session.position, self._identity(), mark, place.world_size)
+            sums = session.sums.lasting()
+            self._saver.save(session.state, session.position, self._identity(), mark, place.world_size, sums)
         except (RuntimeError, MemoryError, WorkDirError) as error:  # the first two for lack of memory for the copy
             self._tell_failed(mark.step, str(error))
 

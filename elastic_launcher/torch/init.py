@@ -57,7 +57,8 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | None = N
     if member is not None:
         session.checkpoints = Checkpoints(session, member, Path(os.environ["ELASTIC_WORK_DIR"]))
         standing = member.join()
-        session.position.epoch = int(standing.get("epoch", 0))
+        session.position.begin(int(standing.get("phase", 0)), int(standing.get("epoch", 0)), 0)
+        session.sums.known = dict(standing.get("sums", {}))
     job = Job(session)
     if member is None and not launch.torchrun:
         alone = Formation(1, 1, "start", (0,))

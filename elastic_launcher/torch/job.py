@@ -214,8 +214,7 @@ class Job:
         """
         if not isinstance(loader, ElasticLoader):
             raise TypeError(f"job.evaluate needs a loader made by job.dataloader, got {type(loader).__name__}")
-        self._steps.settle()
-        return evaluate(self._session, self._recovery, fn, loader)
+        return self._steps.sum(lambda: evaluate(self._session, self._recovery, fn, loader))
 
     def reduce(self, values: Any, *, op: str = "mean", weight: float = 1.0) -> Any:
         """Reduces a number, a tensor or a dict of them over all ranks; every rank must call it.
@@ -230,8 +229,7 @@ class Job:
             ValueError: For another op, or a weight below 0.
             RuntimeError: If ranks give other names or shapes.
         """
-        self._steps.settle()
-        return reduce_values(self._session, self._recovery, values, op, weight)
+        return self._steps.sum(lambda: reduce_values(self._session, self._recovery, values, op, weight))
 
     def log(self, values: Mapping[str, float]) -> None:
         """Records values under their names with the current step; calls from several ranks count once (the lowest
@@ -318,7 +316,8 @@ class Job:
             finished = session.over or (session.epochs is not None and session.position.epoch >= session.epochs)
             if session.member is not None:
                 if not session.dying:
-                    session.report("ended", step=session.position.step, done=finished)
+                    position = session.position
+                    session.report("ended", step=position.step, done=finished, samples=position.samples)
                 session.member.flush()
                 session.member.stop_forming()
 

@@ -78,6 +78,7 @@ class ElasticLoader:
         self.seed = seed
         self.drop_last = drop_last
         self.size = len(cast(Sized, dataset))
+        self.epoch = session.course.epoch_of_what_is_made
         self._session = session
         self._steps = steps
         self._pin = pin_memory and session.device.type == "cuda"

@@ -52,6 +52,10 @@ class JobOver(Exception):  # noqa: N818 - not an error
     """The coordinator has no more use for this member."""
 
 
+class MovedOn(GroupError):
+    """The job trains in another loop than the one in which a joiner waits."""
+
+
 class Member:
     """The connection of one member to its coordinator.
 
@@ -88,6 +92,7 @@ class Member:
         self._abandoned: set[int] = set()
         self._current: Formation | None = None
         self._over: str | None = None
+        self._interruption: Exception | None = None
         self._ends = False
         self._reports: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._alone = False
@@ -191,11 +196,15 @@ class Member:
 
         Raises:
             JobOver: If the coordinator has no more use for this member.
+            Exception: What `interrupt` was given.
         """
         with self._changed:
             while True:
                 if self._over is not None:
                     raise JobOver(self._over)
+                if self._interruption is not None:
+                    error, self._interruption = self._interruption, None
+                    raise error
                 pending = self._pending
                 if pending is not None and wanted(pending):
                     self._pending = None
@@ -203,6 +212,22 @@ class Member:
                     self.account.note_taken(pending.number)
                     return pending
                 self._changed.wait(1.0)
+
+    def interrupt(self, error: Exception) -> None:
+        """Has `wait_for` raise an error: there is no sense in waiting."""
+        with self._changed:
+            self._interruption = error
+            self._changed.notify_all()
+
+    def decline(self, formation: Formation, why: MovedOn) -> None:
+        """Gives up a formation that stands, and that the ranks have not agreed on."""
+        with self._changed:
+            if self._pending is formation:
+                self._pending = None
+                self._abandoned.add(formation.number)
+                if formation.group is not None:
+                    formation.group.cut()
+                self._fail_to_form(formation.number, why)
 
     def stand_still(self, seconds: float = math.inf) -> bool:
         """Waits until this member is appointed to save, at most for so long; returns whether it trains on instead.
@@ -396,7 +421,8 @@ class Member:
             if number in self._ordered:
                 self._ordered.discard(number)
                 self.account.note_given_up(number)
-                self.report("form_failed", formation=number, error=str(error) or type(error).__name__)
+                said = str(error) or type(error).__name__
+                self.report("form_failed", formation=number, error=said, moved=isinstance(error, MovedOn))
 
     def _make_ready(self, number: int, formation: Formation) -> None:
         """Does what costs the training nothing as long as the generation is not the one that trains."""

@@ -103,17 +103,17 @@ class LoadPlan:
         position = session.position
         for step in range(first, first + steps):
             further, in_epoch = divmod(position.step_in_epoch + step - position.step, loader.steps_per_epoch)
-            epoch = position.epoch + further
-            if session.epochs is not None and epoch >= session.epochs:
+            if session.epochs is not None and position.epoch + further >= session.epochs:
                 break
+            order = position.order(further)
             count = loader.step_size(in_epoch)
             joins = division.rank >= division.ranks
             mine = Share(0, ()) if joins else share(count, session.max_batch_per_gpu, division.ranks, division.rank)
             start = in_epoch * session.global_batch_size
             if not mine.micro_batches:
-                found.append((epoch, start, min(count, SPARE_SAMPLES)))
+                found.append((order, start, min(count, SPARE_SAMPLES)))
             start += mine.start
             for size in mine.micro_batches:
-                found.append((epoch, start, size))
+                found.append((order, start, size))
                 start += size
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elastic_launcher.torch.rng import derive
 
@@ -12,13 +12,15 @@ class Position:
     """Which step comes next.
 
     Attributes:
-        epoch: Counted from 0.
-        step_in_epoch: Of the next step, counted from 0.
+        epoch: Counted from 0 within its phase.
+        step_in_epoch: Of the next step, counted from 0 within its loop, which is the epoch's only one as a rule.
         step: Optimizer steps done over the whole training.
         samples: Samples that these steps used.
         calls: `backward` calls of the next step that are already reduced and applied (more than 0 only between two of
             them); what is reduced and not applied yet is done again with the step.
         operations: What all ranks have done together so far: reductions, and sums over ranks.
+        phase: Which `job.epochs` of the script it is, counted from 0.
+        loop: Which training loop of its epoch it is, counted from 0.
     """
 
     epoch: int = 0
@@ -27,10 +29,15 @@ class Position:
     samples: int = 0
     calls: int = 0
     operations: int = 0
+    phase: int = 0
+    loop: int = 0
 
     def numbers(self) -> list[int]:
         """Returns the position as whole numbers, for a peer."""
-        return [self.epoch, self.step_in_epoch, self.step, self.samples, self.calls, self.operations]
+        return [
+            *(self.epoch, self.step_in_epoch, self.step, self.samples, self.calls, self.operations),
+            *(self.phase, self.loop),
+        ]
 
     @staticmethod
     def from_numbers(numbers: list[int]) -> Position:
@@ -39,4 +46,27 @@ class Position:
 
     def mark(self) -> int:
         """Returns a number by which ranks can tell whether they stand at the same step."""
-        return derive(self.epoch, self.step_in_epoch)
+        return derive(self.phase, self.epoch, self.loop, self.step_in_epoch)
+
+    def order(self, later: int = 0) -> int:
+        """Returns what the order of samples derives from, beside the loader's seed: the epoch's number, or another one
+        for each further loop of an epoch and for each further phase.
+
+        Args:
+            later: Of the same loop that many epochs later.
+        """
+        epoch = self.epoch + later
+        return derive(self.phase, epoch, self.loop) if self.phase or self.loop else epoch
+
+    def begin(self, phase: int, epoch: int, loop: int) -> None:
+        """Moves on to the beginning of a loop."""
+        self.phase, self.epoch, self.loop, self.step_in_epoch = phase, epoch, loop, 0
+
+    def at(self, phase: int, epoch: int) -> Position:
+        """Returns this position at the beginning of an epoch."""
+        return replace(self, phase=phase, epoch=epoch, loop=0, step_in_epoch=0)
+
+    @property
+    def where(self) -> tuple[int, int, int]:
+        """Phase, epoch and loop: a later one is greater."""
+        return self.phase, self.epoch, self.loop

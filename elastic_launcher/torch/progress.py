@@ -26,6 +26,26 @@ class Progress:
         self._told = self._began
         self._told_samples = 0
         self._told_step = -1
+        self._epoch_began = 0  # at which step
+        self._epoch_steps = 0  # of the last whole epoch
+
+    def begin_epoch(self) -> None:
+        """Notes that an epoch begins."""
+        self._epoch_began = self._session.position.step
+
+    def end_epoch(self) -> None:
+        """Notes that an epoch is over."""
+        self._epoch_steps = self._session.position.step - self._epoch_began
+
+    def _total(self, loader: ElasticLoader) -> int | None:
+        """Returns the steps up to the end of this phase, if all its epochs are as long as the last one."""
+        position, epochs = self._session.position, self._session.epochs
+        if epochs is None:
+            return None
+        loop_began = position.step - position.step_in_epoch
+        began = self._epoch_began if position.loop else loop_began
+        this_epoch = max(self._epoch_steps, loop_began - began + loader.steps_per_epoch)
+        return began + this_epoch * (epochs - position.epoch)
 
     def tell(self, loader: ElasticLoader, *, at_epoch_end: bool = False) -> None:
         """Reports, if it is this rank's turn and it is time."""
@@ -44,7 +64,6 @@ class Progress:
             return
         elapsed = max(now - self._told, 1e-9)
         rate = (position.samples - self._told_samples) / elapsed if self._told_step >= 0 else None
-        total = loader.steps_per_epoch * session.epochs if session.epochs is not None else None
         session.report(
             "progress",
             step=position.step,
@@ -55,8 +74,9 @@ class Progress:
             samples_per_second=round(rate, 2) if rate is not None else None,
             steps_per_epoch=loader.steps_per_epoch,
             epochs=session.epochs,
-            total_steps=total,
+            total_steps=self._total(loader),
             samples=position.samples,
+            phase=position.phase,
         )
         self._told, self._told_samples, self._told_step = now, position.samples, position.step
 
@@ -65,5 +85,9 @@ class Progress:
         position = self._session.position
         reason = self._session.stop_reason
         self._session.report(
-            "done", step=position.step, samples=position.samples, **({"reason": reason} if reason else {})
+            "done",
+            step=position.step,
+            samples=position.samples,
+            phase=position.phase,
+            **({"reason": reason} if reason else {}),
         )

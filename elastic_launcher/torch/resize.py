@@ -15,10 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic_launcher.torch.faults import point
+from elastic_launcher.torch.fingerprint import data_of, difference, fingerprint
 from elastic_launcher.torch.group import Group, release_cut
 from elastic_launcher.torch.handover import Receiver, Sender, meet, receive_position
-from elastic_launcher.torch.member import JobOver, Member
+from elastic_launcher.torch.loader import ElasticLoader
+from elastic_launcher.torch.member import JobOver, Member, MovedOn
 from elastic_launcher.torch.place import Formation, Place, mark_log
+from elastic_launcher.torch.position import Position
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.standing import Standing
 from elastic_launcher.torch.work import GroupError
@@ -60,6 +63,9 @@ class Resizer:
         self._receiver: Receiver | None = None
         self._old_group: Group | None = None
         self._fingerprint: dict[str, Any] = {}
+        self._first_loader: ElasticLoader | None = None  # of this epoch: joiners come into its first loop
+        self._meets: dict[int, ElasticLoader] = {}  # by formation, the loader in whose loop its joiners come in
+        self._elsewhere = Position()  # where the job has gone on to while this rank waited for admission
         self.check_due = False
         self.transition: Formation | None = None
         if session.member is not None:
@@ -84,9 +90,35 @@ class Resizer:
             is_loaded: Says whether workers have loaded what this rank would need first.
         """
         formation = self.standing()
+        if formation is not None and formation.mode == "grow" and not self._can_grow_next(formation):
+            return None
         if formation is None or formation.group is None or is_loaded():
             return formation
         return formation if time.monotonic() - self._member().ready_since() > LOAD_SECONDS else None
+
+    def begin_loop(self, loader: ElasticLoader) -> None:
+        """Notes that the script begins a training loop, and gives up a growth whose joiners wait in another one that
+        does not come again.
+        """
+        if self._session.course.loop == 0:
+            self._first_loader = loader
+            if self._session.checkpoints is not None:
+                self._session.checkpoints.note_data(data_of(loader))
+        formation = self.standing()
+        if formation is None or formation.mode != "grow" or self._session.course.loop:
+            return
+        if self._meets.get(formation.number) is not loader:
+            self._member().decline(formation, MovedOn("the training has gone on to another data set"))
+
+    def _can_grow_next(self, formation: Formation) -> bool:
+        """Whether the step after the one that runs is in the loop in which joiners wait, as far as that is known."""
+        session, course, loader = self._session, self._session.course, self._session.loader
+        if loader is None or course.loop or self._meets.get(formation.number) is not loader:
+            return False
+        if session.position.step_in_epoch + 1 < loader.steps_per_epoch:
+            return True
+        last = session.epochs is not None and session.position.epoch + 1 >= session.epochs
+        return course.repeats() and loader.epoch is None and not last
 
     def agree(self, number: int) -> None:
         """Notes that all ranks are ready for a formation: the change comes at the next boundary.
@@ -100,13 +132,17 @@ class Resizer:
         if self._next is None:
             raise GroupError(f"formation {number} was given up after the ranks had agreed on it")
 
-    def admit(self, fingerprint: dict[str, Any]) -> None:
+    def admit(self, fingerprint: dict[str, Any]) -> bool:
         """Waits until this rank is in a generation.
 
         Args:
             fingerprint: What must be the same on all ranks.
 
+        Returns:
+            Whether it is; not where the job has gone on to another loop in the meantime, to which the script has to go.
+
         Raises:
+            RuntimeError: If the job trains something else.
             SystemExit: With 0, if the job ends without needing it.
         """
         member = self._member()
@@ -118,10 +154,13 @@ class Resizer:
                 formation = member.wait_for(lambda f: member.number in f.members and f.group is not None)
                 try:
                     self._enter(formation)
-                    return
+                    return True
                 except GroupError as error:
                     member.check_over()
                     member.give_up(formation, error)
+            except MovedOn:
+                self._session.position = self._elsewhere
+                return False
             except JobOver as over:
                 self._session.over = True
                 raise SystemExit(0) from over
@@ -150,6 +189,8 @@ class Resizer:
         if session.checkpoints is not None:
             session.checkpoints.note_training(self._fingerprint)
         self.transition = formation if growing else None
+        if session.course.counted and growing:
+            session.course.epoch = session.position.epoch  # it may have come a few epochs later than it looked for
         first_step = session.position.step + growing
         self._activation = Activation(formation, first_step, session.position.step + 1, survivor=False)
 
@@ -179,24 +220,73 @@ class Resizer:
             sender.wait()
 
     def _reserve(self, formation: Formation) -> None:
-        """Has joiners make the memory ready for what they will get, beside the training: new memory is slow at first.
+        """Has joiners see whether they wait in the right loop, and make the memory ready for what they will get, beside
+        the training: new memory is slow at first.
 
         Raises:
             GroupError: If a peer was lost, or the formation was given up.
+            MovedOn: If the job has gone on to another loop.
         """
         group, state = formation.group, self._session.state
         assert group is not None
-        outline = json.dumps(state.outline()).encode() if group.rank == 0 else b""
-        wanted = group.all_gather_bytes(outline)[0]
-        if self._member().number in formation.joiners:
-            state.reserve(json.loads(wanted))
+        joins, loader = self._member().number in formation.joiners, self._first_loader
+        outline = b""
+        if not joins and loader is not None:
+            self._meets[formation.number] = loader
+            if group.rank == 0:
+                outline = json.dumps(self._outline(loader)).encode()
+        told = json.loads(group.all_gather_bytes(outline)[0] or "null")
+        if told is None:
+            raise MovedOn("the training is between two loops")
+        if joins:
+            self._compare(told)
+            state.reserve(told["state"])
         group.all_gather_bytes(b"")  # all joiners have it
+
+    def _outline(self, loader: ElasticLoader) -> dict[str, Any]:
+        session = self._session
+        return {
+            "position": session.position.numbers(),
+            "epochs": session.epochs,
+            "of_epoch": loader.epoch is not None,
+            "fingerprint": fingerprint(session, loader),
+            "sums": session.sums.known,
+            "state": session.state.outline(),
+        }
+
+    def _compare(self, told: dict[str, Any]) -> None:
+        """Sees whether this rank, which waits for admission, waits where the job can take it in.
+
+        Raises:
+            MovedOn: If it has to go on to a later epoch first.
+            GroupError: If what it trains differs.
+        """
+        session, member = self._session, self._member()
+        there, here, loader = Position.from_numbers(told["position"]), session.course, session.loader
+        if loader is None:
+            raise MovedOn("this rank is on its way to another epoch")
+        epoch = there.epoch + (there.loop > 0)  # the first one whose first loop is not over
+        different = difference(told["fingerprint"], fingerprint(session, loader))
+        at_once = (there.phase, there.epoch) == (here.phase, here.epoch)
+        later = there.phase == here.phase and not (told["of_epoch"] or loader.epoch is not None)
+        if not different and (at_once or later):
+            return
+        if at_once:
+            member.interrupt(RuntimeError(different))
+            raise GroupError(different)
+        session.sums.known = {**told["sums"], **session.sums.known}
+        if told["epochs"] is None or epoch < told["epochs"]:  # else there is none left
+            self._elsewhere = there.at(there.phase, epoch)
+            member.interrupt(MovedOn())
+        raise MovedOn("the training has gone on to another epoch")
 
     def before_step(self) -> None:
         """Changes to a larger generation, if the ranks have agreed on one: the next step is the joiners' first."""
         if self._next is None or self._next.mode != "grow":
             return
         formation, self._next = self._next, None
+        if self._meets.pop(formation.number, None) is not self._session.loader or self._session.course.loop:
+            raise GroupError("ranks that join wait in another training loop than the one that has come")
         place = self._session.need_place("a resize")
         assert formation.group is not None
         self._old_group = place.group
@@ -272,6 +362,7 @@ class Resizer:
             first_step=told.first_step,
             step=session.position.step,
             epoch=session.position.epoch,
+            phase=session.position.phase,
             pause_seconds=round(pause, 4),
         )
         self.check_due = session.place is not None and session.place.world_size > 1

@@ -6,8 +6,8 @@ import atexit
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,15 @@ class Saver:
         if self._writer is not None:
             self._writer.join(timeout)
 
-    def save(self, state: TrainingState, position: Position, job: JobIdentity, mark: Mark, world_size: int) -> None:
+    def save(
+        self,
+        state: TrainingState,
+        position: Position,
+        job: JobIdentity,
+        mark: Mark,
+        world_size: int,
+        sums: Mapping[str, Any] = {},  # noqa: B006 - only read
+    ) -> None:
         """Copies the state as it is now, and begins to write it.
 
         Raises:
@@ -124,7 +132,7 @@ class Saver:
         copies, order = self._memory.take(captured)
         names = list(_names(captured.header, copies, order))
         aliases = state.aliases()
-        samples, epoch, step_in_epoch = position.samples, position.epoch, position.step_in_epoch
+        position, sums = replace(position), dict(sums)
         held = time.monotonic() - began
 
         def write(draft: Path) -> Manifest:
@@ -135,9 +143,12 @@ class Saver:
             return Manifest(
                 job=job,
                 mark=mark,
-                epoch=epoch,
-                step_in_epoch=step_in_epoch,
-                samples=samples,
+                phase=position.phase,
+                epoch=position.epoch,
+                loop=position.loop,
+                step_in_epoch=position.step_in_epoch,
+                samples=position.samples,
+                sums=sums,
                 world_size=world_size,
                 saved=time.time(),
                 writer=__version__,
@@ -190,7 +201,8 @@ def load(folder: Path, manifest: Manifest, state: TrainingState) -> Position:
             for target in takers.get(number, ()):
                 write_values(target, tensor)
     state.finish(header, targets)
-    return Position(manifest.epoch, manifest.step_in_epoch, manifest.step, manifest.samples)
+    place = {"phase": manifest.phase, "loop": manifest.loop}
+    return Position(manifest.epoch, manifest.step_in_epoch, manifest.step, manifest.samples, **place)
 
 
 def _move(header: dict[str, Any], state: TrainingState) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from elastic_launcher.torch.buffers import ModelBuffers
+from elastic_launcher.torch.course import Course, Sums
 from elastic_launcher.torch.member import leave
 from elastic_launcher.torch.operations import Operation, Wire
 from elastic_launcher.torch.pace import Pace
@@ -102,8 +103,9 @@ class Session:
         unequal: Whether the ranks' states have still to be made equal (plain torchrun, before its first step).
         together: What this rank does together with its peers.
         locked: Whether the script is inside `job.first_on_node`, where it may not wait for peers.
-
         stepping: Whether a prepared optimizer is acting.
+        course: Where the script is.
+        sums: What sums over ranks came to outside of training loops.
     """
 
     global_batch_size: int
@@ -130,6 +132,8 @@ class Session:
     unequal: bool = False
     together: Together = field(default_factory=Together)
     locked: bool = False
+    course: Course = field(default_factory=Course)
+    sums: Sums = field(default_factory=Sums)
     epochs: int | None = None
     loss: float = float("nan")
     pace: Pace = field(default_factory=Pace)

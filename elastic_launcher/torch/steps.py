@@ -5,7 +5,7 @@ training on all ranks together. What `job.backward` does in it is in `backward`.
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from elastic_launcher.batch import share
@@ -43,41 +43,68 @@ class StepLoop:
         self._backward = backward
         self._plan = plan
         self._progress = Progress(session)
-        self._epoch_done = False
         self._samples = 0
         self._left: ElasticLoader | None = None
         self._left_complete = False
+        self._only_looks = True  # whether the script has not come back yet for the loop's second micro-batch
 
-    # -- epochs
+    # -- phases, epochs and loops
 
     def epochs(self, total: int) -> Iterator[int]:
-        """Yields the epochs that are left, the first one at once, wherever the job stands."""
-        session = self._session
-        session.epochs = total
-        while True:
-            self.settle()
-            self._turn_epoch()
-            if session.stop_reason is not None and not session.over and session.position.epoch < total:
-                self._tell_stop()
-            if session.over or session.position.epoch >= total:
-                break
-            yield session.position.epoch
-            if session.loader is not None:
-                raise RuntimeError("job.epochs() was asked for the next epoch from inside the training loop")
-            self._epoch_done = True  # also where the script ran no loop in it
+        """Yields the epochs that are left, the first one at once, wherever the job stands; none of a phase that the job
+        has done already.
+        """
+        session, course = self._session, self._session.course
+        self.settle()
+        self._begin_phase(total)
+        phase = course.phase
+        if session.position.phase > phase:
+            course.end_phase()
+            return
+        try:
+            while not self._is_over(total):
+                course.begin_epoch(session.position.epoch)
+                self._progress.begin_epoch()
+                yield course.epoch
+                if session.loader is not None:
+                    raise RuntimeError("job.epochs() was asked for the next epoch from inside the training loop")
+                if course.phase != phase:
+                    raise RuntimeError("job.epochs() was asked for the next epoch after another job.epochs() had begun")
+                self.settle()
+                self._progress.end_epoch()
+                self._turn_epoch()
+        finally:
+            if course.phase == phase:
+                course.end_phase()
         self._recovery.confirm_end()
         self._resizer.tell_active()
         self._progress.finish()
 
-    def _turn_epoch(self) -> None:
-        if self._epoch_done:
-            position = self._session.position
-            position.epoch, position.step_in_epoch, self._epoch_done = position.epoch + 1, 0, False
+    def _begin_phase(self, total: int | None) -> None:
+        """Notes that the script begins a `job.epochs`, or loops outside of any: after another one it trains again."""
+        session, course = self._session, self._session.course
+        course.begin_phase(counted=total is not None)
+        session.epochs = total
+        if course.phase:
+            session.stop_reason = None  # it was meant for the one before
+        if session.position.phase < course.phase:
+            session.position.begin(course.phase, 0, 0)
+            session.over = False
+            session.report("again", phase=course.phase, step=session.position.step, sums=session.sums.lasting())
 
-    # -- the loop over one loader
+    def _is_over(self, total: int) -> bool:
+        session = self._session
+        if session.stop_reason is not None and not session.over and session.position.epoch < total:
+            self._tell_stop()
+        return session.over or session.position.epoch >= total
+
+    def _turn_epoch(self) -> None:
+        position, course = self._session.position, self._session.course
+        if (position.phase, position.epoch) == (course.phase, course.epoch):
+            position.begin(course.phase, course.epoch + 1, 0)
 
     def train(self, loader: ElasticLoader) -> Iterator[Any]:
-        """Yields this rank's micro-batches until the epoch is over.
+        """Yields this rank's micro-batches until the loop over this loader is over; none where the job has done it.
 
         Raises:
             RuntimeError: If two training loaders are used at once, or a rank leaves the loop alone.
@@ -92,22 +119,48 @@ class StepLoop:
         if not session.state.optimizers:
             raise RuntimeError("no optimizer was prepared: call job.prepare(model, optimizer) before the training loop")
         self.settle()
-        self._turn_epoch()
+        self._begin_loop(loader)
+        if session.course.is_ahead(session.position):
+            return
         session.loader = loader
         try:
             if session.place is None:
                 yield from self._rehearse(loader)
-                self._resizer.admit(fingerprint(session, loader))
+                if not self._resizer.admit(fingerprint(session, loader)):
+                    return
             elif session.unequal:
                 self._resizer.start(session.place.formation, session.place.member)
                 session.unequal = False
-            while not session.over and session.position.step_in_epoch < loader.steps_per_epoch:
+            while self._goes_on(loader):
                 yield from self._step(loader)
-            self._epoch_done = not session.over
             self._progress.tell(loader, at_epoch_end=True)
+            self._end_loop()
         finally:
             session.loader, session.micro = None, None
             session.pace.end_loop()
+
+    def _begin_loop(self, loader: ElasticLoader) -> None:
+        session, course = self._session, self._session.course
+        if course.between:
+            self._begin_phase(None)
+        if not course.counted:
+            course.begin_epoch(course.epoch + 1)
+        course.begin_loop()
+        self._only_looks = True
+        if session.position.where < course.where:
+            session.position.begin(*course.where)
+        self._resizer.begin_loop(loader)
+
+    def _goes_on(self, loader: ElasticLoader) -> bool:
+        session = self._session
+        ahead = session.course.is_ahead(session.position)
+        return not session.over and not ahead and session.position.step_in_epoch < loader.steps_per_epoch
+
+    def _end_loop(self) -> None:
+        session = self._session
+        if not session.over and not session.course.is_ahead(session.position):
+            phase, epoch, loop = session.course.where
+            session.position.begin(phase, epoch, loop + 1)
 
     def _rehearse(self, loader: ElasticLoader) -> Iterator[Any]:
         """Runs the script's loop body on the largest and on the smallest micro-batch, of which nothing is kept, so that
@@ -123,7 +176,7 @@ class StepLoop:
         still = session.buffers.still()
         for size in {largest: None, min(count, SPARE_SAMPLES): None}:
             micro = MicroBatch(samples=0, count=count, last=True, rehearsal=True)
-            yield from self._issue(loader, (position.epoch, start, size), micro)
+            yield from self._issue(loader, (position.order(), start, size), micro)
             session.buffers.check()
             session.buffers.refuse_changed(still)
         session.buffers.undo_step()
@@ -147,7 +200,7 @@ class StepLoop:
         except GeneratorExit:
             self._note_left(loader, micro)
             raise
-        session.sync_gradients = False
+        session.sync_gradients = self._only_looks = False
         if micro.rehearsal or micro.dropped:
             return
         if micro.last and not micro.synced:
@@ -196,13 +249,13 @@ class StepLoop:
         session.pace.begin_work(sizes or (SPARE_SAMPLES,), position.step)
         if not sizes:
             micro = MicroBatch(samples=0, count=count, last=True)
-            yield from self._issue(loader, (position.epoch, start, min(count, SPARE_SAMPLES)), micro)
+            yield from self._issue(loader, (position.order(), start, min(count, SPARE_SAMPLES)), micro)
             return micro
         offset = start + mine.start
         for number, size in enumerate(sizes):
             micro = MicroBatch(samples=size, count=count, last=number == len(sizes) - 1)
             session.buffers.begin_micro_batch()
-            yield from self._issue(loader, (position.epoch, offset, size), micro)
+            yield from self._issue(loader, (position.order(), offset, size), micro)
             if micro.dropped:
                 return micro
             offset += size
@@ -261,13 +314,32 @@ class StepLoop:
 
     def _note_left(self, loader: ElasticLoader, micro: MicroBatch) -> None:
         """The script left the loop: by ``break``, or by an exception, which can't be told apart here."""
-        if self._session.place is None or micro.rehearsal:
+        session = self._session
+        if session.place is None or micro.rehearsal:
+            session.course.give_loop_back()
             return
-        self._left, self._left_complete = loader, micro.last and micro.synced
+        self._left_complete = micro.last and micro.synced
         if self._left_complete:
             self._advance(loader)
         else:
-            self._session.buffers.undo_step()
+            session.buffers.undo_step()
+            if self._only_looks and not micro.calls:
+                session.course.give_loop_back()  # next(iter(loader)), say: nothing was done with the batch
+                return
+        self._left = loader
+
+    def sum(self, compute: Callable[[], Any]) -> Any:
+        """Sums over all ranks; where the script has skipped what the job had done, it gets what came of it then."""
+        session = self._session
+        self.settle()
+        if session.loader is not None:
+            return compute()
+        key = session.course.key_of_sum()
+        if session.place is None and key in session.sums.known:
+            return session.sums.take(key)
+        result = compute()
+        session.sums.note(key, result)
+        return result
 
     def settle(self) -> None:
         """The script comes back after it left the loop, so it was by ``break``: tells the peers, who must have done the
@@ -288,4 +360,4 @@ class StepLoop:
             self._exchange(stop=session.stop_reason is not None)
         elif session.stop_reason is not None and session.need_place("the end of the loop").world_size == 1:
             session.over = True
-        self._epoch_done = not session.over
+        self._end_loop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from elastic_launcher.torch.buffers import ModelBuffers
@@ -68,9 +69,10 @@ def name_differences(group: Group, check: ChecksumTask) -> str:
 
 def name_positions(group: Group, position: Position, left_loop: bool = False) -> str:
     """Returns a message that says where each rank stands, when they are not at the same step."""
-    rows = _gather(group, (position.epoch, position.step_in_epoch, left_loop))
+    rows = _gather(group, (position.where, position.step_in_epoch, left_loop))
     alone = [rank for rank, row in enumerate(rows) if row[2]]
-    where = ", ".join(f"rank {rank}: step {row[1]} of epoch {row[0]}" for rank, row in enumerate(rows))
+    several = [any(row[0][part] for row in rows) for part in range(3)]
+    where = ", ".join(f"rank {rank}: step {row[1]} of {_where(row[0], several)}" for rank, row in enumerate(rows))
     if alone:
         who = ", ".join(map(str, alone))
         return (
@@ -78,3 +80,10 @@ def name_positions(group: Group, position: Position, left_loop: bool = False) ->
             "End all ranks at one step with job.stop(reason)."
         )
     return f"ranks stand at different steps ({where}); every rank must run the same number of epochs and steps"
+
+
+def _where(where: Sequence[int], several: Sequence[bool]) -> str:
+    """Returns how a message names a loop; the epoch's number alone says it where there is one phase and one loop."""
+    phase, epoch, loop = where
+    named = f"loop {loop + 1} of epoch {epoch}" if several[2] else f"epoch {epoch}"
+    return f"{named} of job.epochs() number {phase + 1}" if several[0] else named

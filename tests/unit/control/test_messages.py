@@ -41,8 +41,9 @@ EXAMPLES: list[Message] = [
     messages.SaveFailed(9, "No space left on device"),
     messages.Halted(9),
     messages.Failed("ValueError: boom", "Traceback"),
-    Done(32, 2048, "early stopping"),
-    messages.Ended(32, True),
+    Done(32, 2048, "early stopping", 1),
+    messages.Again(1, 32, {"0.end.1": {"named": {"loss": 0.5}}}),
+    messages.Ended(32, True, 2048),
 ]
 
 

@@ -30,13 +30,34 @@ def test_a_joiner_that_is_told_to_go_and_is_not_admitted_is_ended() -> None:
     assert len(job.orders(Form)) == 2
 
 
-def test_a_joiner_that_differs_ends_the_job() -> None:
+def test_a_joiner_that_differs_from_what_was_trained_first_is_compared_by_the_ranks_alone() -> None:
+    """What trains now may be another data set, or another phase; the joiner finds out in the group, and fails alone."""
     job = training(1)
     job.target(2)
     job.warm(2, fingerprint={"dataset": 99})
-    assert job.finish is not None
-    assert job.finish.exit_code == 1
-    assert "member 1 (node 1) and member 2 (node 2)" in job.finish.message
+    assert job.form.mode == "grow"
+    job.report(2, Failed("RuntimeError: this rank can't join, since it does not train the same"))
+    assert job.finish is None
+    assert job.killed == [2]
+
+
+def test_a_joiner_that_waits_in_another_loop_goes_there_and_then_joins() -> None:
+    job = growing(1, 1)
+    job.report(2, FormFailed(2, "the training has gone on to another epoch", moved=True))
+    job.tick(30)
+    assert len(job.orders(Form)) == 2, "none is formed until it is there"
+    assert not job.killed and not job.events("warning")
+    job.report(2, Warm({"dataset": 99}))
+    assert (job.form.formation, job.form.mode) == (3, "grow")
+
+
+def test_joiners_that_are_late_again_and_again_are_not_to_blame() -> None:
+    job = growing(1, 1)
+    for number in range(2, 12):
+        assert job.form.formation == number
+        job.report(1, FormFailed(number, "the training has gone on to another data set", moved=True))
+        job.report(2, Warm({"dataset": 99}))
+    assert job.finish is None and not job.killed
 
 
 def test_a_joiner_that_waits_again_keeps_its_fingerprint() -> None:

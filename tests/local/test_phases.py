@@ -1,0 +1,101 @@
+"""A script of two phases trains, grows, loses ranks, is stopped and goes on in the second one as in the first."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.local.resizes import LONG, allow, formed
+from tests.support import Launcher, launched
+
+SCRIPT = Path(__file__).parent / "scripts" / "phases.py"
+FIRST_PHASE = 2 * (5 + 3)  # steps
+
+
+def options(folder: Path, **more: Any) -> str:
+    return json.dumps({"folder": str(folder), **more})
+
+
+def plain(folder: Path, **more: Any) -> dict[str, Any]:
+    """Returns what the same script comes to in one process."""
+    folder.mkdir()
+    subprocess.run([sys.executable, SCRIPT, options(folder, **more)], check=True)
+    return dict(json.loads((folder / "ended-0.json").read_text()))
+
+
+def ends(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in folder.glob("ended-*.json")]
+
+
+def assert_same(ended: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert ended["step"] == expected["step"]
+    assert ended["scores"] == pytest.approx(expected["scores"], rel=1e-9)
+    for mine, right in zip(ended["model"], expected["model"], strict=True):
+        torch.testing.assert_close(torch.tensor(mine), torch.tensor(right), rtol=1e-9, atol=1e-11)
+
+
+def in_second_phase(job: Launcher) -> None:
+    job.events.wait("progress", lambda e: e.get("phase") == 1, LONG)
+
+
+def test_ranks_join_and_are_replaced_in_the_second_phase_and_know_what_came_of_the_first(tmp_path: Path) -> None:
+    hints = tmp_path / "hints.json"
+    allow(hints, 1)
+    arguments = ("--nodes", "1:2", "--hints", hints, "--", SCRIPT, options(tmp_path, pace=0.02))
+    with launched(*arguments, cwd=tmp_path) as job:
+        in_second_phase(job)
+        allow(hints, 2)
+        grown = formed(job, 2, 1)
+        os.kill(job.status()["nodes"][0]["members"][0]["pid"], signal.SIGKILL)
+        replaced = formed(job, 2, grown["generation"] + 1)
+        assert replaced["cause"] == "failure"
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    ended = ends(tmp_path)
+    assert len(ended) == 2
+    expected = plain(tmp_path / "plain", stop_at=ended[0]["step"])
+    for one in ended:
+        assert_same(one, expected)
+
+
+def test_a_job_that_is_stopped_in_the_second_phase_is_saved_and_goes_on_there(tmp_path: Path) -> None:
+    arguments = ("--nodes", "2:2", "--", SCRIPT, options(tmp_path, pace=0.02, epochs=[2, 40], stop_at=200))
+    with launched(*arguments, cwd=tmp_path) as job:
+        in_second_phase(job)
+        stopped = subprocess.run([sys.executable, "-m", "elastic_launcher", "stop", str(job.work_dir)], check=False)
+        assert (stopped.returncode, job.wait(LONG)) == (0, 75), job.stderr
+        saved = job.events.of("checkpoint_saved")[-1]
+    assert saved["step"] > FIRST_PHASE
+    with launched(*arguments, cwd=tmp_path) as job:
+        assert job.wait(LONG) == 0, job.stderr
+        assert job.events.of("job_started")[-1]["resumed_step"] == saved["step"]
+    expected = plain(tmp_path / "plain", epochs=[2, 40], stop_at=200)
+    ended = ends(tmp_path)
+    assert len(ended) == 2
+    for one in ended:
+        assert_same(one, expected)
+
+
+def test_a_rank_joins_although_each_epoch_has_a_data_set_of_its_own(tmp_path: Path) -> None:
+    hints = tmp_path / "hints.json"
+    allow(hints, 1)
+    arguments = ("--nodes", "1:2", "--hints", hints, "--", SCRIPT, options(tmp_path, pace=0.1, per_epoch=True))
+    with launched(*arguments, cwd=tmp_path) as job:
+        in_second_phase(job)
+        allow(hints, 2)
+        formed(job, 2, 1)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+        assert not job.events.of("node_failed")
+    ended = ends(tmp_path)
+    expected = plain(tmp_path / "plain", stop_at=ended[0]["step"], per_epoch=True)
+    for one in ended:
+        assert_same(one, expected)

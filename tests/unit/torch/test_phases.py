@@ -1,0 +1,199 @@
+"""A script's phases, epochs and loops: several `job.epochs`, several loops in an epoch, a look at a batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from elastic_launcher.torch.course import Course, Sums
+from elastic_launcher.torch.job import Job
+from elastic_launcher.torch.loader import ElasticLoader
+from elastic_launcher.torch.position import Position
+from tests.unit.torch.thread_group import ThreadGroup, run_ranks, thread_job
+from tests.unit.torch.trainings import FEATURES, SEED, X, Y
+
+
+class Script:
+    """A script's parts, and what it has seen."""
+
+    def __init__(self, group: ThreadGroup) -> None:
+        self.job: Job = thread_job(group, 8, 4)
+        model = nn.Linear(FEATURES, 3).double()
+        self.model, self.optimizer = self.job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        self.steps: list[tuple[int, int]] = []
+
+    def loader(self, samples: int) -> ElasticLoader:
+        return self.job.dataloader(TensorDataset(X[:samples], Y[:samples]), shuffle=True, seed=SEED)
+
+    def train(self, loader: ElasticLoader, steps: int = 1000) -> None:
+        done = 0
+        for x, y in loader:
+            self.job.backward(functional.cross_entropy(self.model(x), y))
+            self.optimizer.step()
+            if self.job.sync_gradients:
+                self.steps.append((self.job.epoch, self.job.step))
+                done += 1
+                if done == steps:
+                    break
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_second_phase_trains_all_its_epochs(world_size: int) -> None:
+    def body(group: ThreadGroup) -> list[tuple[int, int]]:
+        script = Script(group)
+        for epochs in (2, 3):
+            loader = script.loader(16)
+            for _ in script.job.epochs(epochs):
+                script.train(loader)
+        return script.steps
+
+    epochs = [0, 0, 1, 1, 0, 0, 1, 1, 2, 2]
+    assert run_ranks(world_size, body) == [[(epoch, step + 1) for step, epoch in enumerate(epochs)]] * world_size
+
+
+@pytest.mark.parametrize("end", ["stop", "break"])
+def test_a_phase_that_ended_early_is_followed_by_a_whole_one(end: str) -> None:
+    def body(group: ThreadGroup) -> int:
+        script = Script(group)
+        loader = script.loader(16)
+        for epoch in script.job.epochs(9):
+            script.train(loader)
+            if epoch == 1:
+                if end == "break":
+                    break
+                script.job.stop("early")
+        for _ in script.job.epochs(2):
+            script.train(loader)
+        return script.job.step
+
+    assert run_ranks(2, body) == [8, 8]
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_several_loops_in_an_epoch_are_all_trained(world_size: int) -> None:
+    def body(group: ThreadGroup) -> list[tuple[int, int]]:
+        script = Script(group)
+        first, second = script.loader(16), script.loader(24)
+        for _ in script.job.epochs(2):
+            script.train(first)
+            script.train(second)
+        return script.steps
+
+    epochs = [0] * 5 + [1] * 5
+    assert run_ranks(world_size, body) == [[(epoch, step + 1) for step, epoch in enumerate(epochs)]] * world_size
+
+
+def test_a_break_and_another_loop_over_the_same_loader_are_two_loops_of_one_epoch() -> None:
+    def body(group: ThreadGroup) -> list[tuple[int, int]]:
+        script = Script(group)
+        loader = script.loader(32)
+        for _ in script.job.epochs(2):
+            script.train(loader, steps=2)
+            script.train(loader)
+        return script.steps
+
+    assert run_ranks(2, body) == [[(step // 6, step + 1) for step in range(12)]] * 2
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_look_at_a_batch_is_no_loop_whoever_takes_it(world_size: int, where: str) -> None:
+    def body(group: ThreadGroup) -> list[tuple[int, int]]:
+        script = Script(group)
+        loader = script.loader(16)
+        for _ in script.job.epochs(3):
+            if where == "before":
+                next(iter(loader))
+            script.train(loader)
+            if where == "after" and script.job.is_main:
+                x, _ = next(iter(loader))
+                assert len(x)
+        return script.steps
+
+    epochs = [0, 0, 1, 1, 2, 2]
+    assert run_ranks(world_size, body) == [[(epoch, step + 1) for step, epoch in enumerate(epochs)]] * world_size
+
+
+def test_loops_outside_of_job_epochs_are_an_epoch_each() -> None:
+    def body(group: ThreadGroup) -> list[tuple[int, int]]:
+        script = Script(group)
+        loader = script.loader(16)
+        for _ in range(3):
+            script.train(loader)
+        return script.steps
+
+    assert run_ranks(2, body) == [[(0, 1), (0, 2), (1, 3), (1, 4), (2, 5), (2, 6)]] * 2
+
+
+def test_each_loop_and_each_phase_has_an_order_of_its_own_and_the_first_that_of_the_epoch() -> None:
+    positions = [
+        Position(epoch=epoch, phase=phase, loop=loop) for epoch in (0, 1) for phase in (0, 1) for loop in (0, 1)
+    ]
+    assert len({position.order() for position in positions}) == len(positions)
+    assert [Position(epoch=epoch).order() for epoch in range(3)] == [0, 1, 2]
+    assert all(one.order(2) == Position(one.epoch + 2, phase=one.phase, loop=one.loop).order() for one in positions)
+
+
+def test_an_epochs_generator_of_an_earlier_phase_is_refused() -> None:
+    def body(group: ThreadGroup) -> None:
+        script = Script(group)
+        early = script.job.epochs(3)
+        next(early)
+        next(script.job.epochs(3))
+        with pytest.raises(RuntimeError, match=r"after another job.epochs\(\) had begun"):
+            next(early)
+
+    run_ranks(1, body)
+
+
+def test_a_rank_that_skips_a_phase_gets_what_sums_came_to_after_it() -> None:
+    def body(group: ThreadGroup) -> tuple[list[float], int]:
+        script = Script(group)
+        session = script.job._session
+        place, session.place = session.place, None  # as a joiner that comes in the second phase
+        session.position.begin(1, 1, 0)
+        session.sums.known = {"0.end.1": {"named": {"x": 3.5}}}
+        found = []
+        for _ in range(2):
+            loader = script.loader(16)
+            for _ in script.job.epochs(3):
+                session.place = place
+                script.train(loader)
+            found.append(script.job.reduce({"x": 1.0})["x"])
+        return found, script.job.step
+
+    assert run_ranks(1, body) == [([3.5, 1.0], 4)]
+
+
+def test_sums_of_the_last_epochs_and_those_between_phases_are_kept() -> None:
+    sums, course = Sums(), Course()
+    for phase in range(2):
+        course.begin_phase(counted=True)
+        for epoch in range(5):
+            course.begin_epoch(epoch)
+            sums.note(course.key_of_sum(), {"loss": float(epoch), "by": torch.ones(2, dtype=torch.float64)})
+        course.end_phase()
+        sums.note(course.key_of_sum(), float(phase))
+    assert sums.lasting() == {"0.end.1": 0.0, "1.end.1": 1.0}
+    assert list(sums.known) == ["0.end.1", "1.3.1", "1.4.1", "1.end.1"]
+    assert sums.take("1.4.1")["by"].tolist() == [1.0, 1.0]
+
+
+def test_the_whole_training_is_told_with_all_loops_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(group: ThreadGroup) -> list[tuple[int, int | None]]:
+        script = Script(group)
+        told = []
+        progress = script.job._steps._progress
+        monkeypatch.setattr(progress, "tell", lambda loader, **_: told.append(progress._total(loader)))
+        first, second = script.loader(16), script.loader(24)
+        for epochs in (2, 1):
+            for _ in script.job.epochs(epochs):
+                script.train(first)
+                script.train(second)
+        return told
+
+    totals = run_ranks(1, body)[0]
+    assert totals == [4] * 3 + [10] * 4 + [10] * 3 + [10] * 4 + [15] * 7
