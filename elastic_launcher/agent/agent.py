@@ -134,6 +134,8 @@ class Agent:
             if outbox.told_to_leave and not asked_to_end:
                 asked_to_end = True
                 started.terminate()  # torchrun hands it on to its workers, and gives them 30 s
+        if started.returncode < 0:
+            self._end_with_torchrun(-started.returncode)
         for log in logs:  # before the ends of their ranks, which have them shown
             log.send_rest()
         self._tell_ended_ranks(outbox)
@@ -146,6 +148,16 @@ class Agent:
         if ExitCode.STOPPED in codes:
             return ExitCode.STOPPED
         return ExitCode.DONE if codes == [0] * len(codes) else ExitCode.SCRIPT_FAILED
+
+    def _end_with_torchrun(self, by: int) -> None:
+        """Notes how the ranks ended that went with a torchrun which a signal ended: by no fault of the script."""
+        self._say(f"torchrun was killed by {signal.Signals(by).name}, and its ranks with it")
+        processes.kill_until_none(str(self._layout.path), self._node, root=os.getpid(), spare=(os.getpid(),))
+        for local_rank in range(0 if self._respawn else len(self._members)):
+            path = self._layout.exit_file(self._node, local_rank)
+            if not path.exists():
+                with contextlib.suppress(OSError):  # a full disk: nobody is told more than that the node is gone
+                    write_json(path, {"exit_code": None, "signal": int(signal.SIGKILL)})
 
     def _log_senders(self, outbox: Outbox) -> list[LogSender]:
         """Returns what tells of the ranks' logs; nothing where the launcher reads them itself."""

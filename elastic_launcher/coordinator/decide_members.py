@@ -154,21 +154,23 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
         return state, ()  # one of before the job began anew, which took its time
     node = state.nodes[observation.node]
     known = dict(observation.ranks)
-    code = observation.exit_code
-    agent = Exit(signal=-code) if code is not None and code < 0 else Exit(code)
-    if code == ExitCode.LAUNCHER_FAILED:  # it has started nothing, as where it did not reach this coordinator
-        agent = Exit()
+    unknown = _without_a_word(observation.exit_code)
     told = tell_exit(state, observation)
     if observation.taken:  # nobody failed: the next is started as fast as after a first loss, and no step is to blame
         state = replace(state, losses=0, failures=0, broke=0)
     decision: Decision = (state, told)
-    for local_rank, member in enumerate(node.members):
-        # in the middle of the training an agent's own code says nothing about a rank that left no word
-        unknown = Exit() if member in state.group and not state.over and agent.code else agent
+    for local_rank in range(len(node.members)):
         end = RankEnded(observation.now, node.number, local_rank, known.get(local_rank, unknown))
         decision = then(decision, take_rank_end, end)
     state, actions = decision
     return state.with_node(node.number, phase=Phase.GONE, since=observation.now), actions
+
+
+def _without_a_word(agent: int | None) -> Exit:
+    """Returns how a rank ended that left no record of it: an agent's exit code is never taken for a script's own."""
+    if agent is not None and agent < 0:
+        return Exit(signal=-agent)
+    return Exit(agent) if agent in (ExitCode.DONE, ExitCode.STOPPED) else Exit()
 
 
 def _end_of_leaver(state: State, member: Member) -> Decision:

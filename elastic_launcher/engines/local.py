@@ -21,6 +21,8 @@ FAULT = "ELASTIC_FAULT"
 """What a test wants to go wrong in ranks (`torch.faults`)."""
 POLL = 0.02
 """Seconds between looks while all nodes are being ended."""
+LONGEST_LINE = 4096
+"""Bytes of a node's log in which its last line is looked for."""
 LAST_PATIENCE = 10.0
 """Seconds for killed processes to be gone; what outlasts that is held by the kernel, and waiting on would not help."""
 
@@ -140,8 +142,19 @@ class LocalEngine:
             del self._nodes[node]
             if isinstance(entry.agent, AdoptedAgent):
                 entry.agent.close()
-            gone.append(NodeExit(node, entry.agent.returncode))
+            code = entry.agent.returncode
+            gone.append(NodeExit(node, code, last_line=self._last_line(node) if code else ""))
         return gone
+
+    def _last_line(self, node: int) -> str:
+        """Returns the last line that a node's agent, or its torchrun, wrote; "" if there is none."""
+        try:
+            with open(self._layout.node_log(node), "rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - LONGEST_LINE))
+                lines = log.read().decode(errors="replace").split("\n")
+        except OSError:
+            return ""
+        return next((line.strip() for line in reversed(lines) if line.strip(" =")), "")
 
     def close(self) -> None:
         """Kills all nodes and waits until they are gone."""

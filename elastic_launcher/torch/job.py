@@ -21,12 +21,14 @@ from elastic_launcher.batch import StepPlan, plan_step
 from elastic_launcher.torch.backward import Backward
 from elastic_launcher.torch.evaluate import Number, evaluate, reduce_values
 from elastic_launcher.torch.loader import OPTIONS, REFUSED, ElasticLoader
+from elastic_launcher.torch.member import leave
 from elastic_launcher.torch.pieces import LoadPlan
 from elastic_launcher.torch.prepare import prepare
 from elastic_launcher.torch.recover import Recovery
 from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.steps import StepLoop
+from elastic_launcher.torch.workers import WorkerKilled
 
 
 class Job:
@@ -302,6 +304,8 @@ class Job:
         def failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
             session.dying = True
             before(kind, error, trace)
+            if isinstance(error, WorkerKilled) and session.member is not None:
+                leave(str(error))  # as if this process had been killed, and not its script's failure
             if not issubclass(kind, KeyboardInterrupt):
                 lines = "".join(traceback.format_exception(kind, error, trace))
                 message = f"{kind.__name__}: {error}"

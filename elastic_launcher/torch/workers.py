@@ -41,6 +41,10 @@ _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up here, not in a process that was just forked
 
 
+class WorkerKilled(RuntimeError):  # noqa: N818 - says what is the case
+    """A signal ended a worker; the message names both. Raised in the rank, and no failure of its script."""
+
+
 # -- in the worker
 
 
@@ -262,7 +266,7 @@ class WorkerPool:
         self._asked: dict[Hashable, _Asked] = {}
         self._waiting: collections.deque[_Asked] = collections.deque()
         self._handed: dict[int, _Asked | None] = {}  # by number; None if it was called off since
-        self._dead: str | None = None
+        self._dead: RuntimeError | None = None
 
     @property
     def pids(self) -> list[int]:
@@ -299,7 +303,8 @@ class WorkerPool:
 
         Raises:
             KeyError: If it was not requested, was taken already, or was discarded.
-            RuntimeError: If a worker died, the batch did not come in time, or the pool is closed.
+            WorkerKilled: If a signal ended a worker.
+            RuntimeError: If a worker ended by itself, the batch did not come in time, or the pool is closed.
             Exception: Whatever the data set raised, with a note that has the worker's traceback.
         """
         asked = self._asked[ticket]
@@ -307,7 +312,7 @@ class WorkerPool:
         self._look()
         while asked.come is None:
             if self._dead is not None:
-                raise RuntimeError(self._dead)
+                raise self._dead
             rest = None if deadline is None else deadline - time.monotonic()
             if rest is not None and rest <= 0:
                 raise RuntimeError(
@@ -338,7 +343,7 @@ class WorkerPool:
 
     def close(self) -> None:
         """Ends the workers."""
-        self._dead = self._dead or "the loader is closed"
+        self._dead = self._dead or RuntimeError("the loader is closed")
         for asked in self._asked.values():
             if asked.come is not None:
                 asked.come.drop()
@@ -381,7 +386,7 @@ class WorkerPool:
                 self._dead = self._say_ended(number)
                 return
 
-    def _say_ended(self, number: int) -> str:
+    def _say_ended(self, number: int) -> RuntimeError:
         worker = self._processes.workers[number]
         worker.join(END_SECONDS)
         code = worker.exitcode
@@ -389,4 +394,5 @@ class WorkerPool:
         if code is not None:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         advice = "; out of memory? fewer num_workers need less" if code == -signal.SIGKILL else ""
-        return f"loader worker {number} (pid {worker.pid}) {how}{advice}"
+        kind = WorkerKilled if code is not None and code < 0 else RuntimeError
+        return kind(f"loader worker {number} (pid {worker.pid}) {how}{advice}")

@@ -216,6 +216,19 @@ def test_ranks_die_with_torchrun(tmp_path: Path) -> None:
         (launcher,) = psutil.Process(ours.process.pid).children()
         launcher.kill()
         assert ours.process.wait(PATIENCE) == 1
+        assert ours.posts("rank_ended") == [{"local_rank": 0, "exit_code": None, "signal": signal.SIGKILL}]
+        assert "torchrun was killed by SIGKILL, and its ranks with it" in ours.agent_log()
+        assert_no_process(ours.work_dir.path)
+
+
+def test_a_rank_whose_parent_is_killed_leaves_no_word_that_could_be_taken_for_its_scripts(tmp_path: Path) -> None:
+    with node(tmp_path, "print('up')" + WAITS) as ours:
+        ours.await_log("up")
+        (launcher,) = psutil.Process(ours.process.pid).children()
+        (parent,) = launcher.children()
+        parent.kill()
+        assert ours.process.wait(PATIENCE) == 1
+        assert not ours.posts("rank_ended")
         assert_no_process(ours.work_dir.path)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from elastic_launcher.torch.fetch import Fetcher
-from elastic_launcher.torch.workers import END_SECONDS, WorkerPool
+from elastic_launcher.torch.workers import END_SECONDS, WorkerKilled, WorkerPool
 from tests.local.pools import FORK, Gate, Items, lives, loaded, pool_of
 from tests.support import PATIENCE, until
 
@@ -76,7 +76,7 @@ def test_a_killed_worker_is_named() -> None:
         pool.request(0, 0, [0])
         assert gate.reached()
         os.kill(pool.pids[1], signal.SIGKILL)
-        with pytest.raises(RuntimeError, match=rf"loader worker 1 \(pid {pool.pids[1]}\) was killed by SIGKILL"):
+        with pytest.raises(WorkerKilled, match=rf"loader worker 1 \(pid {pool.pids[1]}\) was killed by SIGKILL"):
             pool.take(0, timeout=PATIENCE)
         pool.request(1, 0, [1])
         with pytest.raises(RuntimeError, match="worker 1"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -126,6 +127,10 @@ def fault(job: elastic.Job, loss: torch.Tensor, optimizer: torch.optim.Optimizer
         case "hang" if not (FOLDER / "hung").exists():
             (FOLDER / "hung").touch()
             signal.pause()
+        case "kill worker once" if not (FOLDER / "killed").exists():
+            (FOLDER / "killed").touch()
+            for worker in multiprocessing.active_children():
+                worker.kill()
         case "nan":
             return loss * float("nan")
         case "other parameters":

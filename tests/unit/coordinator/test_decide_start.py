@@ -412,3 +412,27 @@ def test_nothing_is_done_after_the_end() -> None:
     job.tick(1000)
     assert job.look() == []
     assert job.state.nodes[1].phase is Phase.STARTING
+
+
+@pytest.mark.parametrize("code", [1, 2, 70, None, -9])
+def test_a_nodes_exit_code_is_never_taken_for_its_scripts(code: int | None) -> None:
+    """An agent that is killed or fails, a torchrun that does, a container that ends with 137: the node is replaced."""
+    job = Job(minimum=1, target=1)
+    for node in (1, 2):
+        job.join(node)
+        job.feed(NodeExited(job.now, node, code))
+        assert job.finish is None and job.events("node_failed")[-1]["node"] == node
+        job.tick(2.1)
+    job.feed(NodeExited(job.now, 3, code))
+    assert job.finish is not None
+    assert "3 nodes in a row failed to come up, the last: member 3 (node 3)" in job.finish.message
+    assert "the script" not in job.finish.message
+
+
+def test_a_scripts_own_exit_code_ends_a_job_that_never_began() -> None:
+    job = Job(minimum=1, target=1)
+    job.join(1)
+    job.feed(NodeExited(job.now, 1, 1, ((0, Exit(3)),)))
+    job.tick(1.1)
+    assert job.finish is not None
+    assert "the script of member 1 (node 1) exited with code 3 before training began" in job.finish.message
