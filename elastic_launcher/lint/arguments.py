@@ -18,6 +18,7 @@ _TEMPLATES = {"": _NAMES, ENTRYPOINT: _NAMES, ON_CLAIM: (*_NAMES, CLAIM.key)}
 """The names of each template's parameters; without a name, it is that which ours starts with."""
 _KEYS = {option.flag: option.key for option in BY_KEY.values()}
 _FLAG = re.compile(r"--[a-z]+(?:-[a-z]+)*")
+_QUOTED = r"""(?<!\w)(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""
 _FIX = "write what the launcher takes: docs/argo.md has each parameter"
 
 
@@ -63,7 +64,7 @@ def _values(use: Use) -> Iterator[Finding]:
             try:
                 read_option(option, text)
             except ConfigError as error:
-                yield _refused(use.value(key), error)
+                yield _refused(use, use.value(key), error)
 
 
 def _claim(use: Use) -> Iterator[Finding]:
@@ -87,9 +88,15 @@ def _together(use: Use) -> Iterator[Finding]:
         check_known(texts)
     except ConfigError as error:
         named = (use.value(_KEYS[flag]) for flag in _FLAG.findall(str(error)) if flag in _KEYS)
-        yield _refused(next((value for value in named if value.there), use.reference), error)
+        yield _refused(use, next((value for value in named if value.there), use.reference), error)
 
 
-def _refused(node: Node, error: ConfigError) -> Finding:
-    said = _FLAG.sub(lambda flag: _KEYS.get(flag[0], flag[0]), str(error))
+def _refused(use: Use, node: Node, error: ConfigError) -> Finding:
+    """Returns the launcher's message, with parameters in place of its own flags, and the user's words as they are."""
+    own = sorted((text for name in use.parameters if "--" in (text := use.text(name))), key=len, reverse=True)
+    parts = re.compile("|".join([*map(re.escape, own), _QUOTED, f"(?P<flag>{_FLAG.pattern})"]), re.DOTALL)
+    first = _FLAG.match(str(error))  # which is ours, whatever the user has written
+    start = first.end() if first else 0
+    said = parts.sub(lambda found: _KEYS.get(found["flag"], found[0]), str(error)[start:])
+    said = (_KEYS.get(first[0], first[0]) if first else "") + said
     return finding("elastic-argument", node, f"{said}; the step ends at once", _FIX)

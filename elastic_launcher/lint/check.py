@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from elastic_launcher.lint.api_version import VERSIONS, check_api_version, is_workflow
 from elastic_launcher.lint.arguments import check_arguments
 from elastic_launcher.lint.conditions import check_conditions
 from elastic_launcher.lint.configmaps import check_configmaps
@@ -12,7 +13,7 @@ from elastic_launcher.lint.finding import Finding, finding
 from elastic_launcher.lint.gpus import check_gpus
 from elastic_launcher.lint.names import check_choices, check_names
 from elastic_launcher.lint.pipeline import check_pipeline, is_pipeline
-from elastic_launcher.lint.pod_patch import check_pod_patches
+from elastic_launcher.lint.pod_patch import check_pod_patches, check_pod_templates
 from elastic_launcher.lint.pods import check_commands, check_quantities, check_volumes
 from elastic_launcher.lint.read import read
 from elastic_launcher.lint.references import Library, check_references
@@ -26,6 +27,7 @@ CHECKS: tuple[Callable[[Workflow], Iterable[Finding]], ...] = (
     check_choices,
     check_retries,
     check_pod_patches,
+    check_pod_templates,
     check_commands,
     check_volumes,
     check_quantities,
@@ -35,7 +37,6 @@ CHECKS: tuple[Callable[[Workflow], Iterable[Finding]], ...] = (
     check_arguments,
 )
 """What is looked for in a workflow by itself."""
-_GROUP = "argoproj.io/"
 
 
 def lint(texts: Mapping[str, str]) -> list[Finding]:
@@ -73,23 +74,26 @@ def _unpacked(document: Node) -> Iterator[Node]:
         yield from document.at("items").items
     elif (inner := document.at("pipelineSpec")).there:
         yield inner
+    elif document.at("kind").text in VERSIONS and is_pipeline(document.at("spec", "pipelineSpec")):
+        yield document
     else:
         yield document
 
 
-def _is_workflow(document: Node) -> bool:
-    group = document.at("apiVersion").text
-    return document.at("kind").text in KINDS and (not group or group.startswith(_GROUP))
+def _pipeline(document: Node) -> Node:
+    """Returns the compiled pipeline of a document, which may be a manifest of one; absent where it holds none."""
+    spec = document.at("spec", "pipelineSpec") if document.at("kind").text in VERSIONS else document
+    return spec if is_pipeline(spec) else Node(document.file, document.line)
 
 
 def _is_linted(document: Node) -> bool:
-    return _is_workflow(document) or is_pipeline(document)
+    return is_workflow(document) or _pipeline(document).there
 
 
 def _library(documents: Iterable[Node]) -> Library:
     found: dict[tuple[bool, str], Workflow] = {}
     for document in documents:
-        if _is_workflow(document):
+        if is_workflow(document):
             workflow = Workflow(document.at("kind").text, document)
             if workflow.kind in ("WorkflowTemplate", "ClusterWorkflowTemplate"):
                 found[workflow.kind == "ClusterWorkflowTemplate", workflow.name] = workflow
@@ -97,9 +101,12 @@ def _library(documents: Iterable[Node]) -> Library:
 
 
 def _check(document: Node, configmaps: list[Node], library: Library) -> Iterator[Finding]:
-    if is_pipeline(document):
-        yield from check_pipeline(document)
-    elif _is_workflow(document):
+    if (pipeline := _pipeline(document)).there:
+        if pipeline is not document:
+            yield from check_api_version(document)
+        yield from check_pipeline(pipeline)
+    elif is_workflow(document):
+        yield from check_api_version(document)
         workflow = Workflow(document.at("kind").text, document)
         yield from check_schema(document, workflow.kind)
         for check in CHECKS:

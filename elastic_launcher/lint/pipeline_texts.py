@@ -6,10 +6,12 @@ A component that is loaded from its YAML does not, and a parameter of the pipeli
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from elastic_launcher.kfp_steps.arrival import MOST, changed, json_size, too_long
+from elastic_launcher.kfp_steps.arrival import MOST, changed, json_size, revealed, too_long
 from elastic_launcher.lint.finding import Finding, finding
 from elastic_launcher.lint.pipeline_tasks import Task
+from elastic_launcher.lint.pod_patch import check_pod_template
 from elastic_launcher.lint.tree import Node
 
 _WITHIN = "pipelinechannel--"
@@ -38,6 +40,8 @@ def check_texts(document: Node, task: Task) -> Iterator[Finding]:
             reason = f"{name} holds {part}, of which Kubernetes makes {becomes} on its way to the step"
             fix = "give it as a constant to a task of elastic_launcher.kfp, or put what it holds into the image"
             yield finding("elastic-argument", text, reason, fix)
+    if (template := given.get("pod_template")) is not None:
+        yield from check_pod_template(replace(template, value=revealed(template.value)))
     sizes = {name: json_size(constant.value) for name, constant in given.items()}
     if (size := sum(sizes.values())) > MOST:
         name = max(sizes, key=lambda one: sizes[one])
@@ -47,6 +51,6 @@ def check_texts(document: Node, task: Task) -> Iterator[Finding]:
 
 def _constant(task: Task, given: Node) -> Node:
     """Returns the constant that an input is, or by default; an absent node where only the run knows."""
-    if (asked := given.at("componentInputParameter").text) and task.around.path == ("root",):
+    if (asked := given.at("componentInputParameter").text) and task.around.path[-1:] == ("root",):
         return task.around.at("inputDefinitions", "parameters", asked, "defaultValue")
     return given.at("runtimeValue", "constant")

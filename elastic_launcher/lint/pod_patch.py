@@ -7,8 +7,10 @@ reason.
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from elastic_launcher.argo import NAME as ELASTIC_TRAIN
@@ -18,9 +20,11 @@ from elastic_launcher.lint.pods import is_quantity
 from elastic_launcher.lint.read import read
 from elastic_launcher.lint.tree import Node
 from elastic_launcher.lint.workflow import Workflow, main_containers
+from elastic_launcher.options import holds_text
 
 STAND_IN = "elasticplaceholder"
-"""Stands for what is known only at run time."""
+"""Begins what stands for a placeholder, which is known only at run time; its number and an ``x`` follow."""
+_STAND_IN = re.compile(rf"{STAND_IN}([0-9]+)x")
 _PLACEHOLDER = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 _OF = re.compile(r"(?P<kind>list|dict)[\[(](?:str, ?)?(?P<inner>.+)[\])]")
 _OWN = ("main", "wait", "init")
@@ -45,6 +49,8 @@ NEWER = frozenset(
     }
 )
 """Fields that Kubernetes got after 1.30, the client's version beside kfp."""
+_OF_NODES = "--pod-template="
+_TEMPLATES = {"Pod": "V1Pod", "PodTemplate": "V1PodTemplate"}
 _KINDS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
 _WORDS = {"str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false"}
 
@@ -65,6 +71,39 @@ def check_pod_patches(workflow: Workflow) -> Iterator[Finding]:
             yield from _check(argument, set(_OWN))
 
 
+def check_pod_templates(workflow: Workflow) -> Iterator[Finding]:
+    """Finds what the pod template of nodes says in vain, where our template or a launcher is given its text."""
+    for use in workflow.uses_of(ELASTIC_TRAIN):
+        yield from check_pod_template(use.value("pod_template"))
+    for template in workflow.templates():
+        for container in main_containers(template):
+            for word in container.at("args").items:
+                if word.text.startswith(_OF_NODES):
+                    text = word.text.removeprefix(_OF_NODES).replace("$$", "$")  # as Kubernetes makes of it
+                    yield from check_pod_template(replace(word, value=text))
+
+
+def check_pod_template(given: Node) -> Iterator[Finding]:
+    """Finds fields that pods don't have in the text of a pod template; whether it is one, others say."""
+    if not holds_text(given.text):
+        return
+    documents, findings = _read(given)
+    if findings or len(documents) != 1 or not isinstance(documents[0].value, dict):
+        return
+    root = documents[0]
+    declared = _TEMPLATES.get(root.at("kind").text, "V1PodTemplateSpec")
+    for found in _walk(_client("The nodes' pod template is"), root, declared):
+        if found.rule == "pod-patch-field":
+            reason = found.reason.replace("ignored, and the step runs", "dropped, and nodes run")
+            yield within(given, replace(found, rule="pod-template", reason=reason))
+        elif found.rule == "newer-field":
+            yield within(given, found)
+
+
+def _client(what: str) -> Any:
+    return needed("kubernetes.client", f"{what} checked against the Kubernetes client's pod", "kubernetes")
+
+
 def read_patch(patch: Node) -> Node:
     """Returns what a patch's text says of a pod; an absent node where that can't be read."""
     documents, findings = _read(patch)
@@ -72,13 +111,21 @@ def read_patch(patch: Node) -> Node:
 
 
 def within(patch: Node, found: Finding) -> Finding:
-    """Returns a finding of the patch's text as one of the file."""
+    """Returns a finding of the patch's text as one of the file, in the user's own words."""
     line = found.line if patch.text_line else patch.line
-    return Finding(patch.file, line, found.rule, f"{patch.where}: {found.where}", found.reason, found.fix)
+    where, reason, fix = (_own_words(patch, one) for one in (found.where, found.reason, found.fix))
+    return Finding(patch.file, line, found.rule, f"{patch.where}: {where}", reason, fix)
+
+
+def _own_words(patch: Node, said: str) -> str:
+    own = _PLACEHOLDER.findall(patch.text)
+    return _STAND_IN.sub(lambda found: str(own[int(found[1])]), said)
 
 
 def _read(patch: Node) -> tuple[list[Node], list[Finding]]:
-    return read(_PLACEHOLDER.sub(STAND_IN, patch.text), patch.file, patch.text_line or patch.line)
+    numbers = itertools.count()
+    text = _PLACEHOLDER.sub(lambda _: f"{STAND_IN}{next(numbers)}x", patch.text)
+    return read(text, patch.file, patch.text_line or patch.line)
 
 
 def _containers(template: Node) -> Iterator[str]:
@@ -93,17 +140,18 @@ def _check(patch: Node, known: set[str] | None) -> Iterator[Finding]:
     documents, findings = _read(patch)
     if findings or len(documents) > 1:
         said = findings[0].reason if findings else "it has several documents"
+        said = _own_words(patch, said)
         reason = f'the patch can\'t be read ({said}): the step ends with "Error applying PodSpecPatch", and no more'
         yield finding("pod-patch-syntax", patch, reason, "write JSON, or YAML in a block that begins with |")
         return
-    if not documents or documents[0].value == STAND_IN:
+    if not documents or _STAND_IN.fullmatch(documents[0].text):
         return
     root = documents[0]
     if not isinstance(root.value, dict):
         reason = "the patch is no object: the step ends with an error when its pod is to be made"
         yield finding("pod-patch-syntax", patch, reason, "write fields of a pod's spec, as containers")
         return
-    client = needed("kubernetes.client", "podSpecPatch is checked against the Kubernetes client's pod", "kubernetes")
+    client = _client("podSpecPatch is")
     for found in (*_walk(client, root, "V1PodSpec"), *_unknown_containers(root, known)):
         yield within(patch, found)
 

@@ -18,43 +18,76 @@ _DURATION = re.compile(r"[-+]?[0-9]+|[-+]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:
 """Whole seconds, or what Go reads as a time."""
 _TIMES = ("duration", "maxDuration", "cap")
 _PENDING = ("timeout", "pendingTimeout")
+_IS = r"(?:==\s*|(?<!not )\bin\s*\[[^]]*)[\"']{}[\"']"
+_NEVER = {
+    "OnError": (
+        re.compile(rf"lastRetry\.exitCode\)?\s*(?:==|<|>|in\b)|{_IS.format('Failed')}"),
+        "what has failed, with whatever exit code, is",
+    ),
+    "OnFailure": (re.compile(rf"{_IS.format('Error')}|pod deleted"), "a deleted pod, which ends in an error, is"),
+}
+"""What asks for ends that a policy never retries, and these."""
 _LATE = "that shows when an attempt fails, and then nothing is retried"
 
 
 def check_retries(workflow: Workflow) -> Iterator[Finding]:
     """Finds retry strategies that fail, or never retry, when they are needed."""
-    if (strategy := workflow.spec.at("retryStrategy")).there:
-        yield from _strategy(strategy)
-    defaults = workflow.spec.at("templateDefaults")
-    for template in workflow.all_templates():
-        if (strategy := template.at("retryStrategy")).there:
+    of_all, defaults = workflow.spec.at("retryStrategy"), workflow.spec.at("templateDefaults")
+    for strategy in (of_all, defaults.at("retryStrategy")):
+        if strategy.there:
             yield from _strategy(strategy)
-            yield from _outer(template, strategy.at("expression"))
-        yield from _timeouts(template, defaults)
+            yield from _clash(strategy.at("retryPolicy"), strategy.at("expression"))
+    said: set[tuple[str, str]] = set()  # of a strategy that several templates have, once
+    for template in workflow.templates():
+        own = template.at("retryStrategy")
+        if own.there:
+            yield from _strategy(own)
+        for found in _effective(template, own, defaults, of_all):
+            if (found.rule, found.where) not in said:
+                said.add((found.rule, found.where))
+                yield found
+
+
+def _effective(template: Node, own: Node, defaults: Node, of_all: Node) -> Iterator[Finding]:
+    """Finds what is wrong with the strategy that a template has in the end.
+
+    What it says itself is merged with its defaults; the strategy of the whole spec is for those that have none.
+    """
+    theirs = defaults.at("retryStrategy")
+    places = [one for one in (own, theirs) if one.there] or [one for one in (of_all,) if one.there]
+    if not places:
+        return
+
+    def field(name: str) -> Node:
+        return next((one.at(name) for one in places if one.at(name).there), places[0].at(name))
+
+    if own.there:
+        yield from _clash(field("retryPolicy"), field("expression"))
+    yield from _outer(template, field("expression"))
+    yield from _timeouts(template, own, defaults, places[0])
 
 
 def _strategy(strategy: Node) -> Iterator[Finding]:
-    yield from _policy(strategy)
+    yield from _known(strategy.at("retryPolicy"))
     yield from _limit(strategy.at("limit"))
     yield from _backoff(strategy.at("backoff"))
     if (expression := strategy.at("expression")).text:
         yield from check_expression(expression)
 
 
-def _policy(strategy: Node) -> Iterator[Finding]:
-    policy, expression = strategy.at("retryPolicy"), strategy.at("expression")
+def _known(policy: Node) -> Iterator[Finding]:
     if policy.text and policy.text not in POLICIES:
         near = next((one for one in POLICIES if one.lower() == policy.text.lower()), None)
         fix = f"write {near}" if near else f"write one of {', '.join(POLICIES)}"
         yield finding("retry-policy", policy, f'"{policy.text}" is no retry policy; the API server refuses it', fix)
-    elif expression.text and policy.text != "Always":
-        said = (
-            f'retryPolicy is "{policy.text}"' if policy.text else "no retryPolicy is given, and a cluster may set one"
-        )
-        reason = (
-            f"{said}: where it forbids a retry, as after a failed or after a deleted pod, the expression isn't asked"
-        )
-        yield finding("retry-expression-policy", expression, reason, "write retryPolicy: Always beside it")
+
+
+def _clash(policy: Node, expression: Node) -> Iterator[Finding]:
+    """Finds an expression that asks for ends after which its policy does not ask it."""
+    asks, ends = _NEVER.get(policy.text, (None, ""))
+    if asks is not None and (found := asks.search(expression.text)):
+        reason = f"it asks for {found[0]}, and with retryPolicy {policy.text} {ends} not retried, and it is not asked"
+        yield finding("retry-expression-policy", expression, reason, "write retryPolicy: Always")
 
 
 def _limit(limit: Node) -> Iterator[Finding]:
@@ -88,24 +121,26 @@ def _outer(template: Node, expression: Node) -> Iterator[Finding]:
         )
 
 
-def _timeouts(template: Node, defaults: Node) -> Iterator[Finding]:
-    """Finds time-outs beside a retry strategy, of which the template's defaults may give one."""
-    own = template.at("retryStrategy")
-    if _outer_type(template) is not None or not (own.there or defaults.at("retryStrategy").there):
+def _timeouts(template: Node, own: Node, defaults: Node, strategy: Node) -> Iterator[Finding]:
+    """Finds time-outs beside a retry strategy, either of which the template may have from elsewhere."""
+    if _outer_type(template) is not None:
         return
     for name in _PENDING:
-        timeout = template.at(name)
         reason = f"{name} has no effect beside a retryStrategy: the pod may wait for ever"
         fix = f"call this template from a steps template that has the retryStrategy, and keep {name} here"
-        if timeout.there:
+        if (timeout := template.at(name)).there:
             if not own.there:
-                reason += ", and templateDefaults gives it one"
-                fix = f"take retryStrategy out of templateDefaults; {fix}"
+                giver = "the whole spec" if strategy.path[-2:-1] == ("spec",) else "templateDefaults"
+                reason += f", and {giver} gives it one"
+                fix = f"take retryStrategy out of {giver}; {fix}"
             yield finding("timeout-beside-retry", timeout, reason, fix)
         elif own.there and defaults.at(name).there:
             reason += f", and templateDefaults gives it {name}"
             fix = f"take {name} out of templateDefaults; {fix}"
             yield finding("timeout-beside-retry", own, reason, fix)
+        elif defaults.at(name).there:
+            fix = f"call the templates from a steps template that has the retryStrategy, and keep {name} here"
+            yield finding("timeout-beside-retry", defaults.at(name), reason, fix)
 
 
 def _outer_type(template: Node) -> str | None:

@@ -32,6 +32,7 @@ NEWER = frozenset(
 _UNSEEN = ("status",)
 """What the controller writes, not the user."""
 _LOCKS = {"semaphore": "semaphores", "mutex": "mutexes"}
+_SCHEDULE, _SCHEDULES = "schedule", "schedules"
 _OF_PARAMETERS = ("value", "default", "enum")
 _A_TEXT = "a text"
 _WANTED = {"string_type": _A_TEXT, "int_type": "a whole number", "bool_type": "true or false"}
@@ -65,6 +66,13 @@ def _judged(document: Node, model: Any, error: Mapping[str, Any]) -> Iterator[Fi
     node = document.nearest(place)
     if error["type"] == "extra_forbidden":
         yield from _unknown(node, _fields(_within(model, place[:-1])))
+    elif error["type"] == "missing" and place[-1] == _SCHEDULES and node.at(_SCHEDULE).there:
+        reason = (
+            f'"{_SCHEDULE}" is no field since Argo 4.0, whose API server misses "{_SCHEDULES}" there and refuses it; '
+            "both are fields of Argo 3.6 and 3.7"
+        )
+        fix = f'write "{_SCHEDULES}", a list, where the cluster has Argo 3.6 or newer'
+        yield finding("singular-schedule", node.at(_SCHEDULE), reason, fix)
     elif error["type"] == "missing":
         name = f"{place[-1]}"
         yield finding("missing-field", node, f'"{name}" is missing; the API server refuses it', f'add "{name}"')
@@ -76,9 +84,15 @@ def _unknown(node: Node, known: Sequence[str]) -> Iterator[Finding]:
     name = f"{node.path[-1]}"
     if not known:  # a plugin's own fields, or another object that is free
         return
+    if name == _SCHEDULE and _SCHEDULES in known:
+        return  # what is missing then says it
     if name in _LOCKS:
-        reason = f'"{name}" is no field any more: the API server drops it silently, and the workflow runs unlocked'
-        yield finding("singular-lock", node, reason, f'write "{_LOCKS[name]}", a list, under "synchronization"')
+        reason = (
+            f'"{name}" is no field since Argo 4.0, whose API server drops it silently: the workflow runs unlocked '
+            f'there; both it and "{_LOCKS[name]}" are fields of Argo 3.6 and 3.7'
+        )
+        fix = f'write "{_LOCKS[name]}", a list, under "synchronization", where the cluster has Argo 3.6 or newer'
+        yield finding("singular-lock", node, reason, fix)
     elif name in NEWER:
         reason = f'"{name}" is a field since Argo 4.1; the API server of an older one drops it silently'
         yield finding("newer-field", node, reason, "see that the cluster's Argo is 4.1 or newer")

@@ -104,7 +104,17 @@ def nodes_pod(gpus: str = "4", volume: str = "nfs: {}", mark: str = "", ranks: s
 
 
 HERE = "  # here"
+MISSPELT = '{name: pod_template, value: \'{"spec": {"nodeSelektor": {"a": "b"}}}\'}'
 CASES = [
+    Case("pod-template", nodes_pod().replace("resources:", "resource:  # here"), nodes_pod()),
+    Case("pod-template", nodes_pod().replace("nfs: {}", "emtpyDir: {}}  # here").replace("here}", "here"), nodes_pod()),
+    Case(
+        "pod-template",
+        launch("run, '--script=a.py', '--engine=kubernetes', '--pod-template={\"spec\": {\"hosts\": 1}}'", "1").replace(
+            "1}}']", "1}}']  # here"
+        ),
+        launch("run, '--script=a.py', '--engine=kubernetes', '--pod-template={\"spec\": {}}'", "1"),
+    ),
     Case("elastic-argument", given("{name: node, value: '1:3'}" + HERE), given("{name: nodes, value: '1:3'}")),
     Case(  # the one parameter without a default
         "elastic-argument",

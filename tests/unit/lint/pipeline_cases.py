@@ -283,6 +283,18 @@ def taken(name: str) -> str:
     return f"inputs: {{parameters: {{x: {{componentInputParameter: item}}}}}}\n{name}"
 
 
+def nodes(field: str) -> str:
+    """Returns a pipeline whose nodes are pods of a template with one field."""
+    template = "pod_template:\n  runtimeValue:\n    constant: |\n      spec:\n        containers: []\n        "
+    return pipeline(function="elastic_train_distributed", inputs=template + field)
+
+
+def manifest(text: str) -> str:
+    """Returns a pipeline as a manifest of Kubernetes has it (``kfp dsl compile --kubernetes-manifest-format``)."""
+    head = "apiVersion: pipelines.kubeflow.org/v2beta1\nkind: PipelineVersion\nmetadata: {name: train}\nspec:\n"
+    return f"{head}  pipelineName: train\n  pipelineSpec:\n{indent(text.partition('---')[0], '    ')}"
+
+
 CPU = "inputs:\n  parameters:\n    cpu:  # here\n      componentInputParameter: cpu"
 """Of ``set_cpu_limit(cpu)`` in a loop."""
 NOTHING = "cachingOptions: {}"
@@ -290,6 +302,8 @@ OUTPUT = "outputs:\n  parameters:\n    o:\n      valueFromParameter: {{producerS
 """Of a group whose output is one of its tasks'."""
 
 CASES = [
+    Case("api-version", manifest(pipeline()).replace("v2beta1", "v1  # here"), manifest(pipeline())),
+    Case("absent-input", manifest(in_loop(CPU)), manifest(in_loop(NOTHING))),
     Case("absent-input", in_loop(CPU), in_loop(CPU.replace("  # here", ""), declared="cpu: {}")),
     *(
         Case(
@@ -314,6 +328,7 @@ CASES = [
         in_loop(NOTHING, more=OUTPUT.format("other") + "  # here"),
         in_loop(NOTHING, more=OUTPUT.format("Output")),
     ),
+    Case("pod-template", nodes("speck: 1  # here"), nodes("nodeName: a")),
     Case("elastic-argument", script("pa$$word  # here"), script("'data:,pa%24%24word'")),
     Case("elastic-argument", script("[a, '$(HOME)']  # here"), script("[a, '$(date) $x']")),
     Case(

@@ -42,6 +42,15 @@ def defaults(fields: str, template: str, kind: str = "container: {image: python,
     return workflow(f"templateDefaults:\n  {fields}\ntemplates:\n- name: main\n  {kind}\n  {template}")
 
 
+def inherited(place: str, text: str, mark: str = "") -> str:
+    """Returns a workflow whose steps have a retry strategy from elsewhere: from the spec, or from the defaults."""
+    strategy = f'retryStrategy: {{limit: 2, retryPolicy: Always, expression: "{text}"}}'
+    holder = f"{strategy}{mark}" if place == "{}" else f"templateDefaults:\n  {strategy}{mark}"
+    rest = "templates:\n- name: main\n  steps: [[{name: a, template: inner}]]\n- {name: inner, suspend: {}}"
+    return workflow(f"entrypoint: main\n{holder}\n{rest}")
+
+
+OF_ALL = "retryStrategy: {limit: 2}"
 GOOD = expression('lastRetry.status == "Error"')
 EXPRESSION = """
 !(lastRetry.message matches "longer than the specified deadline|OOMKilled") && (lastRetry.status == "Error" ||
@@ -144,15 +153,59 @@ CASES = [
     Case("retry-expression-type", expression("retries in 3"), expression("[true, false][0]")),
     Case("retry-expression-unread", expression("unheardOf(lastRetry.exitCode)"), GOOD),
     Case("retry-expression-unread", expression("retries {{inputs.parameters.than}} 2"), GOOD),
-    Case(
+    *(
+        Case(
+            "retry-expression-policy",
+            policy(f"retryPolicy: {given}\n  expression: {text}  # here"),
+            policy(f"expression: {text}"),  # a stock controller then asks it after any end
+        )
+        for given, text in (
+            ("OnError", "asInt(lastRetry.exitCode) == 75"),
+            ("OnError", "lastRetry.status == 'Failed'"),
+            ("OnFailure", "lastRetry.status in ['Failed', 'Error']"),
+            ("OnFailure", "lastRetry.message == 'pod deleted'"),
+        )
+    ),
+    *(
+        Case(
+            "retry-expression-policy",
+            policy("retryPolicy: OnFailure\n  expression: lastRetry.status == 'Error'  # here"),
+            policy(f"retryPolicy: {given}\n  expression: {text}"),
+        )
+        for given, text in (
+            ("OnFailure", "lastRetry.exitCode != '2'"),
+            ("OnFailure", "lastRetry.status != 'Error'"),
+            ("OnError", "asInt(retries) < 3"),
+        )
+    ),
+    Case(  # of the defaults' expression, what is there with the template's own policy
         "retry-expression-policy",
-        policy("expression: retries == '1'  # here"),
-        policy("expression: retries == '1'\n  retryPolicy: Always"),
+        defaults(
+            "retryStrategy: {limit: 2, expression: \"lastRetry.status == 'Error'\"}  # here",
+            "retryStrategy: {retryPolicy: OnFailure}",
+        ),
+        defaults(
+            "retryStrategy: {limit: 2, expression: \"lastRetry.status == 'Error'\"}",
+            "retryStrategy: {retryPolicy: Always}",
+        ),
+    ),
+    *(
+        Case(
+            "retry-expression-outer",
+            inherited(place, "lastRetry.exitCode == '75'", "  # here"),
+            inherited(place, "lastRetry.status == 'Error'"),
+        )
+        for place in ("{}", "templateDefaults: {}")
     ),
     Case(
-        "retry-expression-policy",
-        policy("retryPolicy: OnError\n  expression: retries == '1'  # here"),
-        policy("retryPolicy: OnError"),
+        "timeout-beside-retry",
+        workflow(f"{OF_ALL}\ntemplates:\n- name: main\n  suspend: {{}}\n  timeout: 5s  # here"),
+        workflow(f"{OF_ALL}\ntemplates:\n- name: main\n  suspend: {{}}\n  activeDeadlineSeconds: 5"),
+    ),
+    Case(
+        "timeout-beside-retry",
+        defaults("timeout: 5s  # here\nretryStrategy: {limit: 2}", "daemon: false"),
+        defaults("timeout: 5s", "daemon: false"),
     ),
     Case("retry-expression-outer", outer("lastRetry.exitCode == '75'  # here"), outer("lastRetry.status == 'Failed'")),
     Case("timeout-beside-retry", retry("limit: 2\ntimeout: 15s  # here"), template("timeout: 15s")),

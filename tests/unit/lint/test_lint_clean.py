@@ -115,6 +115,21 @@ def test_a_number_without_quotes_is_its_own_finding_and_no_other() -> None:
     assert [one.rule for one in lint({"a.yaml": text})] == ["parameter-not-string"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("nodes", "--nodes"), ("match", "--queue --data"), ("share", "it's --share"), ("max_runtime", "--max-runtime 5x")],
+)
+def test_a_message_leaves_the_users_words_as_they_are(name: str, value: str) -> None:
+    (found,) = lint({"a.yaml": given_parameters(f'{{name: {name}, value: "{value}"}}')})
+    assert found.reason.startswith(f"{name} is ") and value in found.reason
+
+
+def test_a_message_shows_placeholders_as_they_were_written() -> None:
+    text = patch("tolerations: {key: '{{inputs.parameters.a}}-{{inputs.parameters.b}}'}")
+    (found,) = lint({"a.yaml": text})
+    assert "{'key': '{{inputs.parameters.a}}-{{inputs.parameters.b}}'} must be a list" in found.reason
+
+
 def test_a_number_that_is_too_long_is_found() -> None:
     text = refer(BLOCK.format("2"), ranks="9" * 5000)
     assert [one.rule for one in lint({"a.yaml": text})] == ["elastic-argument"]

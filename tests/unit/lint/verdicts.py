@@ -14,7 +14,16 @@ OF_PIPELINES = {
     "caching",
     "retry-deadline",
 }
-REFUSED = {"missing-field", "wrong-type", "parameter-not-string", "quantity", "unknown-choice", "retry-policy"}
+REFUSED = {
+    "api-version",
+    "missing-field",
+    "singular-schedule",
+    "wrong-type",
+    "parameter-not-string",
+    "quantity",
+    "unknown-choice",
+    "retry-policy",
+}
 """What is refused however little strictness is asked for; names are too, but for their length."""
 DROPPED = {"unknown-field", "singular-lock"}
 """What is refused where it is asked to be strict, as kubectl does; from others the field is dropped without a word."""
@@ -41,6 +50,7 @@ LET_THROUGH = {
     "pod-patch-field",
     "pod-patch-value",
     "pod-patch-container",
+    "pod-template",
     "configmap-label",
     "configmap-key",
     "configmap-default",

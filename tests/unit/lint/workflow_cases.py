@@ -90,6 +90,20 @@ CASES = [
         workflow("workflowSpec: {}\nschedules: ['* * * * *']\nconcurrencyPolicy: forbid  # here", "CronWorkflow"),
         workflow("workflowSpec: {}\nschedules: ['* * * * *']\nconcurrencyPolicy: Forbid", "CronWorkflow"),
     ),
+    *(
+        Case("api-version", FINE.replace("argoproj.io/v1alpha1", f"{version}  # here"), FINE)
+        for version in ("argoproj.io/v1", "v1", "argoproj/v1alpha1", "batch/v1")
+    ),
+    Case(
+        "api-version",
+        FINE.replace("apiVersion: argoproj.io/v1alpha1\nkind: W", "kind: W").replace("low\n", "low  # here\n", 1),
+        FINE,
+    ),
+    Case(
+        "singular-schedule",
+        workflow("workflowSpec: {}\nschedule: '* * * * *'  # here", "CronWorkflow"),
+        workflow("workflowSpec: {}\nschedules: ['* * * * *']", "CronWorkflow"),
+    ),
     Case("shutdown", choice("shutdown", "Halt  # here"), choice("shutdown", "Terminate")),
     Case("shutdown", listed("Halt  # here"), listed("Stop")),
     Case("unknown-field", template("plug: {}  # here"), workflow("templates: [{name: a, plugin: {ours: {b: 1}}}]")),
