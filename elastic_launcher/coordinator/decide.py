@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elastic_launcher.coordinator.actions import Action
+from elastic_launcher.coordinator.decide_apart import take_apart, take_awaited
 from elastic_launcher.coordinator.decide_end import Decision, conclude, interrupt, save, stop_asked, then
 from elastic_launcher.coordinator.decide_formation import check_formation, form_next
 from elastic_launcher.coordinator.decide_loss import recover, take_hang
@@ -40,8 +41,10 @@ from elastic_launcher.coordinator.observations import (
     BegunAgain,
     GroupHangs,
     Interrupted,
+    MemberAwaited,
     MemberJoined,
     MemberReported,
+    MembersApart,
     MemberSilent,
     MemberSlow,
     MemberStuck,
@@ -109,6 +112,8 @@ _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     MemberReported: take_report,
     MemberSilent: take_silence,
     MemberStuck: take_stuck,
+    MembersApart: take_apart,
+    MemberAwaited: take_awaited,
     GroupHangs: take_hang,
     MemberSlow: take_slow,
     NodeNotStarted: take_unstarted,

@@ -79,6 +79,36 @@ class GroupHangs(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class MembersApart(Observation):
+    """All members that live wait for each other, and not in the same operation: each with where it is."""
+
+    waits: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAwaited(Observation):
+    """A member has kept another one waiting for long.
+
+    Attributes:
+        member: The member.
+        doing: Where it is.
+        busy: For how many seconds.
+        waiter: The one that waits.
+        waits_in: Where that is.
+        waits: For how many seconds.
+        longest: Seconds after which the member is given up; infinite if it is not.
+    """
+
+    member: int
+    doing: str
+    busy: float
+    waiter: int
+    waits_in: str
+    waits: float
+    longest: float
+
+
+@dataclass(frozen=True, slots=True)
 class MemberSlow(Observation):
     """A member has become a straggler, or is none any more.
 

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from elastic_launcher.control.vitals import Vitals
+from elastic_launcher.coordinator.apart import Wait, are_apart, find_awaited, follow
 from elastic_launcher.coordinator.grace import NOTICE_GATHER_SECONDS, SAVE_SECONDS, too_far
-from elastic_launcher.coordinator.observations import GroupHangs, MemberSlow, MemberStuck, NoticeExpires, Observation
+from elastic_launcher.coordinator.observations import (
+    GroupHangs,
+    MemberAwaited,
+    MembersApart,
+    MemberSlow,
+    MemberStuck,
+    NoticeExpires,
+    Observation,
+)
 from elastic_launcher.coordinator.roster import Phase
 from elastic_launcher.coordinator.silence import STALL_SECONDS, Silence
 from elastic_launcher.coordinator.state import State
 from elastic_launcher.coordinator.stragglers import Slow, factors, judge
 from elastic_launcher.coordinator.stuck import find_stuck, limit
+
+APART = 1 / 3  # of the heartbeat time-out, for which each rank is known to wait before ranks are taken to be apart
+SCRIPT_ENDS = "at the end of its script"
 
 
 class Watch:
@@ -31,6 +44,8 @@ class Watch:
         self._told: dict[int, tuple[float, Vitals]] = {}
         self._work: dict[int, tuple[int, float]] = {}
         self._slow = Slow()
+        self._waits: dict[int, Wait | None] = {}
+        self._named: tuple[int, str] | None = None
 
     def hear(self, member: int, now: float, vitals: Vitals | None = None) -> None:
         """Takes it that a member lives, and what it does, if it says so."""
@@ -40,6 +55,7 @@ class Watch:
         self._told[member] = now, vitals
         if member not in self._work or self._work[member][0] != vitals.work:
             self._work[member] = vitals.work, now
+        self._waits[member] = follow(self._waits.get(member), vitals, now)
 
     def look(self, state: State, now: float) -> list[Observation]:
         """Returns what is to be said of members; what this process itself slept is nobody's fault."""
@@ -47,11 +63,13 @@ class Watch:
         self._looked = now
         if stall > STALL_SECONDS:
             self._work = {member: (work, since + stall) for member, (work, since) in self._work.items()}
+            self._waits = {n: one and replace(one, since=one.since + stall) for n, one in self._waits.items()}
         group = state.survivors()
         vitals = {n: self._told[n][1] for n in group if n in self._told and now - self._told[n][0] < self._fresh}
         found: list[Observation] = [*self._silence.look(state, now)]
         found += self._stuck(vitals, now)
         found += self._hanging(state, vitals, now)
+        found += self._apart(state, vitals, now)
         self._slow, changes = judge(self._slow, factors(vitals), now)
         found += [MemberSlow(now, one.member, one.factor, one.over, vitals[one.member].own) for one in changes]
         expired = self._expired(state, vitals, now)
@@ -69,6 +87,36 @@ class Watch:
             return []
         longest = limit([one.usual for one in vitals.values()], self._floor)
         return [GroupHangs(now, number, one.outside) for number, one in vitals.items() if one.outside > longest]
+
+    def _apart(self, state: State, vitals: dict[int, Vitals], now: float) -> list[Observation]:
+        """Returns that ranks wait for each other in vain, or who keeps the others waiting."""
+        longest = limit([one.usual for one in vitals.values()], self._floor)
+        live = [n for n in state.survivors() if not state.members[n].ended and state.members[n].exit is None]
+        waits = [self._waits.get(number) if number in vitals else None for number in live]
+        if are_apart(waits, now, self._fresh * APART, longest):
+            return [MembersApart(now, tuple((n, one.doing) for n, one in zip(live, waits, strict=True) if one))]
+        ended = {
+            n: replace(one, waits=0.0, turn=0, doing=SCRIPT_ENDS) for n, one in vitals.items() if state.members[n].ended
+        }
+        vitals = {**vitals, **ended}
+        awaited = find_awaited(vitals, longest / 2)
+        before = self._named
+        self._named = None if awaited is None else (awaited.member, vitals[awaited.member].doing)
+        if awaited is None or before == self._named:
+            return []
+        waiter, member = vitals[awaited.waiter], vitals[awaited.member]
+        return [
+            MemberAwaited(
+                now,
+                awaited.member,
+                member.doing,
+                member.busy,
+                awaited.waiter,
+                waiter.doing,
+                waiter.waits,
+                longest if member.work else math.inf,
+            )
+        ]
 
     def _expired(self, state: State, vitals: dict[int, Vitals], now: float) -> tuple[int, ...]:
         """Returns the nodes that were told to go and can't wait for the boundary."""

@@ -284,7 +284,7 @@ class Job:
         session = self._session
         session.check_unlocked("job.first_on_node")
         with open(path, "a") as lock:
-            with session.waiting("in job.first_on_node"):
+            with session.pace.aside("in job.first_on_node"):
                 fcntl.flock(lock, fcntl.LOCK_EX)
             session.locked = True
             try:

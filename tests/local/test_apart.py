@@ -56,3 +56,22 @@ def test_a_counter_of_the_scripts_own_that_a_joiner_begins_anew_is_found_out(tmp
 def test_an_evaluation_after_the_training_that_only_one_rank_asks_for_is_its_own(tmp_path: Path) -> None:
     """The others have ended their scripts: nobody waits for them."""
     play(tmp_path, "--nodes", "2:2", code=0, apart="after", epochs=2)
+
+
+def test_ranks_that_wait_in_different_operations_of_which_one_is_the_scripts_own_are_named(tmp_path: Path) -> None:
+    """No reduction of ours can tell them: the launcher knows it from what each rank reports."""
+    job = play(tmp_path, "--nodes", "2:2", "--heartbeat-timeout", "3", "--progress-timeout", "4", apart="own")
+    assert APART in job.last_message, job.last_message
+    assert "rank 0 is in a collective operation of the script's own, rank 1 is in job.backward" in job.last_message
+
+
+def test_a_rank_that_keeps_the_others_waiting_is_named_and_the_training_goes_on(tmp_path: Path) -> None:
+    script = options(tmp_path, epochs=4, pace=0.01, apart="slow")
+    flags = ("--nodes", "2:2", "--progress-timeout", "6")
+    with launched(*flags, "--", SCRIPT.with_name("apart.py"), script, cwd=tmp_path) as job:
+        said = job.events.wait("warning", lambda event: "has waited" in event["message"], LONG)["message"]
+        (tmp_path / "go").touch()
+        assert job.wait(LONG) == 0, job.stderr
+        assert_no_process(job.work_dir)
+    assert "s in job.backward for optimizer 0 (call 1 of step 6); rank 0 has been" in said, said
+    assert "in the loop body of step 5 for" in said and "use job.evaluate" in said and "given up" not in said

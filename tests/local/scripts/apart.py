@@ -6,7 +6,8 @@ Its one argument is a JSON object, as that of ``train.py``; ``apart`` says what:
 - ``evaluate``: the first rank alone evaluates;
 - ``counter``: a rank evaluates after so many steps of its own;
 - ``after``: the first rank alone evaluates, after the training;
-- ``own``: the first rank waits in a process group of the script's own.
+- ``own``: the first rank waits in a process group of the script's own;
+- ``slow``: the first rank goes on when the file "go" is there.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def main() -> None:
                 dist.init_process_group("gloo")
                 if job.is_main:
                     dist.barrier()
-            (FOLDER / f"step-{job.rank}").write_text(str(job.step))
+            while APART == "slow" and job.is_main and job.step == AT and not (FOLDER / "go").exists():
+                time.sleep(0.01)
     if APART == "after" and job.is_main:
         evaluate()
 

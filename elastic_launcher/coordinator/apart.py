@@ -1,0 +1,92 @@
+"""Which ranks wait for each other in vain, and which one keeps the others waiting.
+
+Invariant: ranks are apart only if each of them waits, not all in the same operation, and each of these waits was told
+of more than once and for long. Who keeps others waiting is one that does not wait, and is not in their operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from elastic_launcher.control.vitals import Vitals
+
+FEWEST_REPORTS = 2  # of the same wait: what one report tells may be over when another rank's comes
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A wait of one rank for its peers, as it tells of it.
+
+    Attributes:
+        turn: Its number, on that rank.
+        doing: In which operation.
+        since: When it was told of first.
+        reports: How often it was.
+        outside: Whether it is in a collective operation of the script's own.
+    """
+
+    turn: int
+    doing: str
+    since: float
+    reports: int = 1
+    outside: bool = False
+
+
+def follow(before: Wait | None, vitals: Vitals, now: float) -> Wait | None:
+    """Returns the wait that a rank tells of; None if it does not wait.
+
+    Args:
+        before: What it told of before.
+        vitals: What it tells now.
+        now: Monotonic seconds.
+    """
+    if not vitals.turn:
+        return None
+    if before is not None and (before.turn, before.doing) == (vitals.turn, vitals.doing):
+        return replace(before, reports=before.reports + 1)
+    return Wait(vitals.turn, vitals.doing, now, outside=vitals.outside > 0)
+
+
+def are_apart(waits: Collection[Wait | None], now: float, patience: float, longest: float) -> bool:
+    """Whether ranks wait for each other in different operations, so that none of them gets any further.
+
+    Args:
+        waits: Of all ranks that live; None for one that does not wait.
+        now: Monotonic seconds.
+        patience: Seconds for which each of them has to have been told of.
+        longest: The same for one in an operation of the script's own, which others than ranks may end.
+    """
+    known = [one for one in waits if one is not None]
+    settled = all(
+        one.reports >= FEWEST_REPORTS and now - one.since >= (longest if one.outside else patience) for one in known
+    )
+    return len(known) == len(waits) and settled and len({one.doing for one in known}) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """One rank keeps another one waiting.
+
+    Attributes:
+        waiter: Who has waited longest.
+        member: Whom it waits for.
+    """
+
+    waiter: int
+    member: int
+
+
+def find_awaited(vitals: Mapping[int, Vitals], long: float) -> Awaited | None:
+    """Returns the rank that has kept others waiting for so long; None if there is none.
+
+    Args:
+        vitals: What the ranks of one group tell.
+        long: Seconds.
+    """
+    waiter = max(vitals, key=lambda number: vitals[number].waits, default=None)
+    if waiter is None or vitals[waiter].waits < long:
+        return None
+    others = {n: one for n, one in vitals.items() if not one.turn and one.doing and one.doing != vitals[waiter].doing}
+    member = max(others, key=lambda number: others[number].busy, default=None)
+    return None if member is None else Awaited(waiter, member)
