@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 BACKWARD, EVALUATE, REDUCE = "job.backward", "job.evaluate", "job.reduce"
-END, STOP, BREAK = "the end of the training", "job.stop", "a break out of the training loop"
+END, STOP, BREAK = "the end of job.epochs", "job.stop", "a break out of the training loop"
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def test_what_all_ranks_do(operations: list[Operation], common: Operation | None
         ),
         (
             [(SUMS, 40), (Operation(END), 40), (Operation(BREAK), 39)],
-            "rank 1 is at the end of the training, step 40, rank 2 is at a break out of the training loop, step 39",
+            "rank 1 is at the end of job.epochs, step 40, rank 2 is at a break out of the training loop, step 39",
         ),
         (
             [(Operation(REDUCE, content="of the sum of a"), 3), (Operation(REDUCE, content="of the max of a"), 3)],
