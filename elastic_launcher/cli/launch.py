@@ -27,7 +27,7 @@ from elastic_launcher.coordinator.decide_end import kept, when
 from elastic_launcher.coordinator.logs import LOOKS, LogFollower
 from elastic_launcher.coordinator.origin import Origin, find_origin, own_term
 from elastic_launcher.coordinator.patience import given_up
-from elastic_launcher.coordinator.record import past_after, run_of
+from elastic_launcher.coordinator.record import last_hint, past_after, run_of
 from elastic_launcher.coordinator.remote_events import copied_events, recall_events
 from elastic_launcher.coordinator.shown import Shown
 from elastic_launcher.engines.machine import gpus
@@ -176,7 +176,8 @@ def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) 
         with contextlib.suppress(OSError):  # nodes that still run need no checkpoint; who begins from one asks again
             work_dir.past = own_term(config, work_dir.layout, work_dir.past)
         display = Display(config)
-        run = _unfinished_run(work_dir)
+        so_far = _events_so_far(work_dir)
+        run = run_of(so_far)
         adoption = _adoption(config, work_dir, place, run)
         first_node = work_dir.past.first_node
         if adoption is not None:
@@ -202,6 +203,7 @@ def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) 
             origin=origin,
             began=began,
             adoption=adoption,
+            last_hint=last_hint(so_far, resumes=origin is not None and origin.manifest is not None),
             home=place.home,
             escort=place.escort,
         )
@@ -278,10 +280,10 @@ def _place(config: JobConfig, work_dir: WorkDir, directory: Path) -> Place:
     return ClusterPlace(config, work_dir, directory)
 
 
-def _unfinished_run(work_dir: WorkDir) -> Sequence[Event]:
-    """Returns the events of a run that an earlier launcher has left behind; none where it has ended."""
+def _events_so_far(work_dir: WorkDir) -> Sequence[Event]:
+    """Returns what earlier launchers have written."""
     with contextlib.suppress(OSError, EventError):
-        return run_of(read_events(work_dir.layout.events)) if work_dir.past.term > 1 else ()
+        return read_events(work_dir.layout.events) if work_dir.past.term > 1 else ()
     return ()
 
 

@@ -24,6 +24,7 @@ from elastic_launcher.engines import EngineAway
 from elastic_launcher.hints.reference import SCHEME, parse_reference
 from elastic_launcher.options import OPTIONS, ConfigError, Option, holds_text
 from elastic_launcher.step_outputs import tell_outputs
+from elastic_launcher.workdir import Layout
 
 USAGE = "SCRIPT|-m MODULE [ARGS...]"
 """What to train, and its own arguments."""
@@ -153,8 +154,15 @@ def read(texts: Mapping[str, Any], command: Sequence[str], directory: Path) -> J
         raise ConfigError(f"--data is {config.data!r}: there is nothing at {paths['data']}")
     config = dataclasses.replace(config, **paths)
     if config.hints is not None and parse_reference(config.hints) is None:
-        _check_hints(Path(config.hints), required=config.require_hints)
+        if not _may_have_begun(config):  # one that has holds the last hint that it followed
+            _check_hints(Path(config.hints), required=config.require_hints)
     return config
+
+
+def _may_have_begun(config: JobConfig) -> bool:
+    """Returns whether there may be something of the job that it goes on with."""
+    known = config.work_dir is not None and Layout(Path(config.work_dir)).job.exists()
+    return known or config.checkpoint_dir is not None
 
 
 def _check_hints(path: Path, *, required: bool) -> None:

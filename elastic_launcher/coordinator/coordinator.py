@@ -50,6 +50,7 @@ from elastic_launcher.coordinator.observations import (
 )
 from elastic_launcher.coordinator.origin import Origin
 from elastic_launcher.coordinator.quota import Clocks, Quota
+from elastic_launcher.coordinator.record import LastHint
 from elastic_launcher.coordinator.refusals import Refusals
 from elastic_launcher.coordinator.respawn.anew import await_nodes, decide_in_process
 from elastic_launcher.coordinator.respawn.board import Board
@@ -88,6 +89,7 @@ class Coordinator:
         escort: Knows what is done to the launcher from outside; None where it runs by itself.
         origin: What the job goes on from; None for a job that begins.
         adoption: What an earlier launcher has left running; None if nothing.
+        last_hint: What it follows while no hint can be read; None for a job that never began.
         monotonic: The clock of all waits.
         wall: The clock of hints, in seconds since the epoch.
         began: When the launch began, by ``monotonic``; now, if None.
@@ -111,6 +113,7 @@ class Coordinator:
         escort: Escort | None = None,
         origin: Origin | None = None,
         adoption: Adoption | None = None,
+        last_hint: LastHint | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         began: float | None = None,
@@ -133,7 +136,7 @@ class Coordinator:
         origin = adoption.origin() if adoption is not None else origin or Origin()
         self._again = Again(config, self._layout, origin, self._begin_again, self._warn, monotonic)
         self._term = origin.past.term
-        self._quota = Quota(config, hint_source, self._tell_target, self.note, Clocks(monotonic, wall))
+        self._quota = Quota(config, hint_source, self._tell_target, self.note, Clocks(monotonic, wall), last_hint)
         self._state = origin.first_state(config, self._store.address)
         self._files = NodeFiles(config, self._layout, self._store.address, home)
         self._driver = EngineDriver(engine, self._observe, self._files.exits, monotonic)

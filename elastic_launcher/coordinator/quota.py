@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.grace import RECLAIM_SECONDS
+from elastic_launcher.coordinator.record import LastHint
 from elastic_launcher.coordinator.state import Target
 from elastic_launcher.hints import Debounce, Demand, HintError, HintPolicy, HintRead, HintSource, Resolution, resolve
 from elastic_launcher.hints.document import DEFAULT_GROW_AFTER
@@ -37,6 +38,7 @@ class Quota:
         tell: Takes each new target, and why it is below the minimum.
         emit: Takes events.
         clocks: The time.
+        held: What the job followed before this launch; None for one that never began.
     """
 
     def __init__(
@@ -46,12 +48,14 @@ class Quota:
         tell: Callable[[Target, str], None],
         emit: Callable[..., None],
         clocks: Clocks,
+        held: LastHint | None = None,
     ) -> None:
         self._config = config
         self._source = source
         self._tell = tell
         self._emit = emit
         self._clocks = clocks
+        self._held = held
         self._demand = Demand(
             dict(config.match),
             config.min_nodes,
@@ -89,7 +93,7 @@ class Quota:
         """Turns what is read into targets, until it is cancelled.
 
         Raises:
-            HintError: If the hints can't be used at the start.
+            HintError: If the hints can't be used at the start of a job that never began.
         """
         if self._runs:
             pass
@@ -102,29 +106,31 @@ class Quota:
     async def _start(self) -> None:
         """Waits for hints that allow the minimum, as long as was asked for."""
         deadline = self._clocks.monotonic() + self._config.wait_for_quota
-        waiting_since = 0.0
+        waiting_since, known = 0.0, False
         while True:
             left = deadline - self._clocks.monotonic()
-            known = self._policy.document is not None  # the first read comes at once, whatever the wait
             try:
-                async with asyncio.timeout(left if known else None):
+                async with asyncio.timeout(left if known else None):  # the first read comes at once, whatever the wait
                     found = await self._wake.get()
             except TimeoutError:
                 self._refuse_start()
                 return
             if found is None:
                 continue
+            known = True
             kind, message = self._judge(found)
-            if kind == "rejected" and self._policy.document is None:
-                raise HintError(message)
-            if kind == "missing" and self._policy.document is None:
-                if self._config.require_hints:
-                    raise HintError(f"{message}; --require-hints asks for them")
+            unread = kind in ("rejected", "missing") and self._policy.document is None
+            if unread and kind == "missing" and not self._config.require_hints:
                 self._set(self._config.min_nodes, "start", None)
+                return
+            if unread and self._held is None:
+                raise HintError(message if kind == "rejected" else f"{message}; --require-hints asks for them")
+            if unread and self._held_nodes():
+                self._set(self._held_nodes(), "start", None)
                 return
             resolution = self._resolve(starting=True)
             if resolution is None:
-                continue
+                continue  # by the last hint that was followed the job may not go on
             self._announce(resolution, resolution.nodes)
             if resolution.nodes:
                 if waiting_since:
@@ -136,24 +142,31 @@ class Quota:
                 self._refuse_start()
                 return
             if kind == "applied":
-                waits = f"waiting for quota, without any process, up to {left:.0f} s: {self._too_few(resolution)}"
+                too_few = self._too_few(resolution.allowed)
+                waits = f"waiting for quota, without any process, up to {left:.0f} s: {too_few}"
                 self._emit("quota_wait", message=waits)
                 waiting_since = waiting_since or self._clocks.monotonic()
 
     def _refuse_start(self) -> None:
         resolution = self._resolve(starting=True)
-        assert resolution is not None
         seconds = self._config.wait_for_quota
         waited = f" after {seconds:g} s" if seconds else ""
         longer = f"wait longer than {seconds:g} s with" if seconds else "wait with"
         advice = f"raise `allowed`, or {longer} --wait-for-quota SECONDS"
-        self._set(0, "start", resolution, f"{self._too_few(resolution)}{waited}; {advice}")
+        allowed = resolution.allowed if resolution is not None else self._held.allowed if self._held else 0
+        self._set(0, "start", resolution, f"{self._too_few(allowed)}{waited}; {advice}")
 
-    def _too_few(self, resolution: Resolution) -> str:
-        nodes, size, allowed = self._config.min_nodes, self._config.nproc_per_node, resolution.allowed
+    def _held_nodes(self) -> int:
+        """Returns how many nodes a job that has begun goes on with while no hint can be read; 0 for too few."""
+        assert self._held is not None
+        least, nodes = self._config.min_nodes, self._held.nodes
+        return least if nodes is None else min(nodes, self._config.max_nodes) if nodes >= least else 0
+
+    def _too_few(self, allowed: int | None) -> str:
+        nodes, size = self._config.min_nodes, self._config.nproc_per_node
         return (
             f"hints: {self._policy.name} allows {allowed} GPU{'' if allowed == 1 else 's'}, and the job needs at least "
-            f"{nodes * size} ({nodes} node{'' if nodes == 1 else 's'} of {size})"
+            f"{nodes * size} ({_nodes(nodes)} of {size})"
         )
 
     async def _follow(self) -> None:
@@ -171,22 +184,37 @@ class Quota:
     def _judge(self, found: HintRead) -> tuple[str, str]:
         self._policy, outcome = self._policy.read(found, self._clocks.wall())
         if outcome.kind in ("rejected", "older"):
-            self._emit("hint_rejected", message=outcome.message)
+            self._emit("hint_rejected", message=outcome.message + self._what_is_held(outcome.kind))
         elif outcome.kind == "missing":
-            self._emit("hint_missing", message=outcome.message + self._what_follows())
+            self._emit(
+                "hint_missing", message=outcome.message + (self._what_is_held(outcome.kind) or self._what_follows())
+            )
         elif outcome.kind == "applied":
             if outcome.message:
                 self._emit("warning", message=outcome.message)
         return outcome.kind, outcome.message
 
+    def _what_is_held(self, kind: str) -> str:
+        """Returns what hints that can't be used mean for a job that had begun before this launch."""
+        if self._policy.document is not None:
+            return ""
+        if self._runs:
+            return f"; the running job keeps its size, {_nodes(self._current)}, until they can be used"
+        if self._held is None or (kind == "missing" and not self._config.require_hints):
+            return ""
+        nodes = self._held_nodes()
+        if not nodes:
+            return "; the job had begun, and by the last hint that it followed it may not go on"
+        by = "its minimum" if self._held.nodes is None else "the last hint that it followed"
+        return f"; the job had begun, and goes on by {by}, with {_nodes(nodes)}, until they can be used"
+
     def _what_follows(self) -> str:
         """Returns what hints that are not there mean for a job that never had any."""
         if self._policy.document is not None or self._config.require_hints:
             return ""
-        nodes = self._config.min_nodes
         return (
-            f"; the job trains with its minimum, {nodes} node{'' if nodes == 1 else 's'}, and follows the hints once "
-            "they are there; --require-hints makes this an error"
+            f"; the job trains with its minimum, {_nodes(self._config.min_nodes)}, and follows the hints once they are "
+            "there; --require-hints makes this an error"
         )
 
     def _resolve(self, *, starting: bool) -> Resolution | None:
@@ -213,7 +241,7 @@ class Quota:
             self._announce(resolution, target)
         message = ""
         if resolution is not None and target < self._config.min_nodes:
-            message = self._too_few(resolution)
+            message = self._too_few(resolution.allowed)
         self._set(target, "hint", resolution, message)
         return wake_at
 
@@ -262,3 +290,7 @@ class Quota:
         if self._told is not None:
             self._told = (nodes, *self._told[1:])
         self._wake.put_nowait(None)
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'' if count == 1 else 's'}"

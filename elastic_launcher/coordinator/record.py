@@ -50,6 +50,32 @@ class Record:
     taken_at: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LastHint:
+    """What a job that has begun follows while no hint can be read: what it followed before.
+
+    Attributes:
+        nodes: The number of nodes that it came to; None where it followed none.
+        allowed: The GPUs that it allowed.
+    """
+
+    nodes: int | None = None
+    allowed: int = 0
+
+
+def last_hint(events: Sequence[Event], resumes: bool) -> LastHint | None:
+    """Returns what a job followed last, by its events so far; None where it never began.
+
+    Args:
+        events: Of all its runs.
+        resumes: Whether it goes on from a checkpoint.
+    """
+    if not resumes and not any(event.kind == "generation_formed" for event in events):
+        return None
+    told = next((event for event in reversed(events) if event.kind == "hint_applied"), None)
+    return LastHint() if told is None else LastHint(told.get("target_nodes"), told.get("allowed") or 0)
+
+
 def past_after(past: Past, events: Sequence[Event]) -> Past:
     """Returns a past after all that events tell of: no number in them is used again."""
     nodes = [event for event in events if event.kind == "node_started"]

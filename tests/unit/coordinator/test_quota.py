@@ -15,6 +15,7 @@ import pytest
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.grace import RECLAIM_SECONDS
 from elastic_launcher.coordinator.quota import Clocks, Quota
+from elastic_launcher.coordinator.record import LastHint
 from elastic_launcher.coordinator.state import Target
 from elastic_launcher.hints import HintError, HintRead
 
@@ -46,7 +47,13 @@ class Source:
 class Played:
     """A quota under test, and all that it told."""
 
-    def __init__(self, fixed: bool = False, goes_on: tuple[int, float | None] | None = None, **config: Any) -> None:
+    def __init__(
+        self,
+        fixed: bool = False,
+        goes_on: tuple[int, float | None] | None = None,
+        held: LastHint | None = None,
+        **config: Any,
+    ) -> None:
         settings = {"script": "train.py", "min_nodes": 1, "max_nodes": 4, "hints": "hints.json", **config}
         self.source = Source()
         self.told: list[tuple[Target, str]] = []
@@ -57,6 +64,7 @@ class Played:
             lambda target, message: self.told.append((target, message)),
             lambda kind, **fields: self.events.append((kind, fields)),
             Clocks(time.monotonic, time.time),
+            held,
         )
         if goes_on is not None:
             self.quota.go_on(*goes_on)
@@ -408,3 +416,44 @@ def test_growth_waits_for_what_was_taken_before_the_launcher_came_back(ago: floa
         await played.expect(expected)
 
     assert play(story, goes_on=(2, ago), fixed=True, hints=None).told[0][0].nodes == expected
+
+
+@pytest.mark.parametrize(("last", "nodes"), [(LastHint(3, 3), 3), (LastHint(9, 9), 4), (LastHint(), 2)])
+def test_a_job_that_had_begun_goes_on_by_the_last_hint_while_none_can_be_used(last: LastHint, nodes: int) -> None:
+    async def story(played: Played) -> None:
+        played.source.write("{")
+        await played.expect(nodes)
+        played.source.write(document(2, grow_after=0))
+        await played.until(lambda: played.told[-1][0].nodes == 2)
+
+    (said,) = play(story, held=last, min_nodes=2).of("hint_rejected")
+    assert "not JSON" in said["message"]
+    assert said["message"].endswith(f"with {nodes} nodes, until they can be used")
+
+
+def test_required_hints_that_are_not_there_end_no_job_that_had_begun() -> None:
+    async def story(played: Played) -> None:
+        played.source.write(None)
+        await played.expect(3)
+
+    (said,) = play(story, held=LastHint(3, 3), require_hints=True).of("hint_missing")
+    assert "goes on by the last hint that it followed, with 3 nodes" in said["message"]
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.2])
+def test_a_job_that_had_begun_and_may_not_go_on_by_the_last_hint_waits_or_ends(wait: float) -> None:
+    async def story(played: Played) -> None:
+        played.source.write("{")
+        await played.expect(0)
+
+    message = play(story, held=LastHint(0, 0), wait_for_quota=wait).told[-1][1]
+    assert message.startswith("hints: hints.json allows 0 GPUs, and the job needs at least 1")
+
+
+def test_a_running_job_says_that_it_keeps_its_size_while_no_hint_can_be_used() -> None:
+    async def story(played: Played) -> None:
+        played.source.write("{")
+        await played.until(lambda: bool(played.of("hint_rejected")))
+
+    (said,) = play(story, goes_on=(2, None)).of("hint_rejected")
+    assert said["message"].endswith("; the running job keeps its size, 2 nodes, until they can be used")

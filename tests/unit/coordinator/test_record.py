@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.coordinator.record import Generation, Record, read_record, run_of
+from elastic_launcher.coordinator.record import Generation, LastHint, Record, last_hint, read_record, run_of
 from elastic_launcher.events import Event
 
 
@@ -67,3 +67,17 @@ def test_a_run_that_waited_for_its_quota_has_begun_again() -> None:
     formed = event("generation_formed", 240.0, 3, formation=4, members=[{"member": 7, "node": 6}], pause_seconds=0.0)
     assert read_record([*RUN, *waited, formed]).generation == Generation(3, 4, (7,))
     assert read_record([event("job_started"), event("quota_wait"), event("quota_back")]) == Record()
+
+
+def test_the_last_hint_of_a_job_that_has_begun() -> None:
+    hints = [event("hint_applied", allowed=gpus, target_nodes=gpus) for gpus in (3, 2)]
+    assert last_hint([], resumes=False) is None
+    assert last_hint([START, *hints], resumes=False) is None, "it never trained"
+    assert last_hint([START, *hints, FORMED[0]], resumes=False) == LastHint(2, 2)
+    assert last_hint([], resumes=True) == LastHint()
+
+
+def test_a_job_that_waits_for_nodes_begins_again_there() -> None:
+    told = event("nodes_wait", 140.0, step=9, message="")
+    assert read_record([*RUN, told]).generation is None
+    assert read_record([*RUN, told]).step == 9
