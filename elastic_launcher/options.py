@@ -21,7 +21,7 @@ MATCH_KEYS = ("namespace", "queue", "pipeline", "job")
 _NEXT_PAIR = re.compile(r",(?=\s*[\w-]+\s*=)")
 """Between two pairs of one text; other commas belong to a value."""
 
-CHANGES = ("arguments", "global-batch-size", "seed", "dataset")
+CHANGES = ("arguments", "global-batch-size", "seed", "dataset", "script")
 """What a user may accept of a job that goes on from the checkpoint of another."""
 
 
@@ -222,7 +222,7 @@ OPTIONS: tuple[Option, ...] = (
         "text",
         "NAMES",
         None,
-        "What may differ from the checkpoint that is gone on from: arguments,global-batch-size,seed,dataset.",
+        "What may differ from the checkpoint that is gone on from: arguments,global-batch-size,seed,dataset,script.",
     ),
     Option("data", "text", "PATH", None, "Where the script finds its data (ELASTIC_DATA).", "ELASTIC_DATA"),
     Option("output", "text", "PATH", None, "Where the script leaves its model (ELASTIC_OUTPUT).", "ELASTIC_OUTPUT"),

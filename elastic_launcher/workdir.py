@@ -5,14 +5,12 @@ refused when it is another job's.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
 import secrets
-import shutil
-import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,15 +21,17 @@ from elastic_launcher.away import StoreAway, may_pass
 from elastic_launcher.checkpoint.changes import FLAG
 from elastic_launcher.checkpoint.files import sync_folder
 from elastic_launcher.config import ExitCode, JobConfig
-from elastic_launcher.events import EventError, read_last
+from elastic_launcher.content import Content, changed, differences
+from elastic_launcher.events import Event, EventError, read_last
+from elastic_launcher.layout import Layout as Layout
 from elastic_launcher.lock import Lock, LockHeld
 from elastic_launcher.modes import make_folder, share
 from elastic_launcher.options import ConfigError
 
 DEFAULT_PARENT = "elastic-jobs"
 OF_OTHERS = 0o077
-LONGEST_TMPDIR = 60
-"""Characters of a temporary folder's path under which unix sockets (108 at most) still have names."""
+CLASSES = ".classes.json"
+"""What a script's confusion matrix and ROC curve are beside its model: ``labels``, ``matrix``; ``roc``."""
 
 
 class WorkDirError(ConfigError):
@@ -40,112 +40,6 @@ class WorkDirError(ConfigError):
 
 class WorkDirHeld(WorkDirError):
     """A launcher that is alive has the work directory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where everything is in a work directory; touches nothing.
-
-    Attributes:
-        path: The work directory.
-    """
-
-    path: Path
-
-    @property
-    def job(self) -> Path:
-        """What was asked: id and configuration, written first."""
-        return self.path / "job.json"
-
-    @property
-    def lock(self) -> Path:
-        """Held by the launcher that owns the folder."""
-        return self.path / "job.lock"
-
-    @property
-    def control(self) -> Path:
-        """Address and key of the coordinator."""
-        return self.path / "control.json"
-
-    @property
-    def origin(self) -> Path:
-        """Which checkpoint the members that start now are told to begin with."""
-        return self.path / "origin.json"
-
-    @property
-    def events(self) -> Path:
-        """What happened, one JSON line each."""
-        return self.path / "events.jsonl"
-
-    @property
-    def nodes(self) -> Path:
-        """One file per node, and one per rank that ended."""
-        return self.path / "nodes"
-
-    @property
-    def logs(self) -> Path:
-        """What ranks, agents and torchrun wrote."""
-        return self.path / "logs"
-
-    @property
-    def checkpoints(self) -> Path:
-        """What an unfinished job goes on from."""
-        return self.path / "checkpoints"
-
-    @property
-    def cache(self) -> Path:
-        """Compiled code that the job's nodes share."""
-        return self.path / "cache"
-
-    def node_file(self, node: int) -> Path:
-        """What the agent of a node says about itself."""
-        return self.nodes / f"{node}.json"
-
-    def exit_file(self, node: int, local_rank: int) -> Path:
-        """How a rank ended."""
-        return self.nodes / f"{node}-{local_rank}.exit"
-
-    def lives_file(self, node: int) -> Path:
-        """What happened to a node's workers, where they are started again and again."""
-        return self.nodes / f"{node}.lives"
-
-    def rank_log(self, node: int, local_rank: int) -> Path:
-        """What a rank's script wrote."""
-        return self.logs / f"{node}-{local_rank}.log"
-
-    def node_log(self, node: int) -> Path:
-        """What a node's agent and its torchrun wrote."""
-        return self.logs / f"{node}.log"
-
-    def torchrun_logs(self, node: int) -> Path:
-        """The folder that torchrun keeps its own files in."""
-        return self.logs / f"torchrun-{node}"
-
-    def tmp(self, node: int) -> Path:
-        """A node's own temporary folder, removed with it; elsewhere if its path would be too long for sockets."""
-        path = self.path / "tmp" / str(node)
-        if len(str(path)) <= LONGEST_TMPDIR:
-            return path
-        digest = hashlib.sha256(str(self.path).encode()).hexdigest()[:12]
-        return Path(tempfile.gettempdir()) / f"elastic-{digest}-{node}"
-
-    def make_tmp(self, node: int) -> Path:
-        """Makes a node's temporary folder anew, for this user alone, and returns it."""
-        self.remove_tmp(node)  # of a job that was killed in a folder of this path
-        path = self.tmp(node)
-        while True:
-            path.parent.mkdir(exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # another node has removed the last folder beside it
-                path.mkdir(mode=0o700)
-                return path
-
-    def remove_tmp(self, node: int) -> None:
-        """Removes a node's temporary folder, if it is there."""
-        path = self.tmp(node)
-        shutil.rmtree(path, ignore_errors=True)
-        if path.parent.parent == self.path:
-            with contextlib.suppress(OSError):  # another node's folder is still in it
-                path.parent.rmdir()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +81,23 @@ class WorkDir:
         job_id: The job's id, made with the folder.
         past: What earlier runs of the job have used up.
         before: What the last run was asked for; None for a new job.
+        recoded: Whether what still runs of it runs other code than was asked for now.
+        remark: What became of another job that was done here; "" where there was none.
     """
 
-    def __init__(self, layout: Layout, job_id: str, lock: Lock, past: Past, before: JobConfig | None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        job_id: str,
+        lock: Lock,
+        past: Past,
+        before: JobConfig | None,
+        recoded: bool = False,
+        remark: str = "",
+    ) -> None:
         self.before = before
+        self.recoded = recoded
+        self.remark = remark
         self.layout = layout
         self.job_id = job_id
         self.past = past
@@ -214,16 +121,19 @@ class WorkDir:
         self.close()
 
 
-def claim(config: JobConfig, directory: Path) -> WorkDir:
+def claim(config: JobConfig, directory: Path, content: Content = Content()) -> WorkDir:  # noqa: B008 - frozen
     """Makes the work directory of a new job, or takes that of an unfinished one, and writes ``job.json``.
+
+    What another job has left that is done is put aside.
 
     Args:
         config: What was asked; ``config.work_dir`` or a new folder under ``elastic-jobs``.
         directory: Where the user stands: relative paths start there.
+        content: What the job runs and reads.
 
     Raises:
         WorkDirHeld: If it holds a job that is alive.
-        ConfigError: If the folder can't be written, or holds another job.
+        ConfigError: If the folder can't be written, or holds another job that is not done.
         StoreAway: If it can't be written, and that may pass.
         JobDone: If this job is done already.
     """
@@ -231,15 +141,16 @@ def claim(config: JobConfig, directory: Path) -> WorkDir:
     path = directory / (config.work_dir or f"{DEFAULT_PARENT}/{job_id}")
     layout = Layout(Path(os.path.realpath(path)))  # nodes are known by it, by whatever name they are looked for
     try:
-        for folder in (layout.path, layout.nodes, layout.logs):
-            make_folder(folder)
+        _make_folders(layout)
         lock = Lock(layout.lock)
     except OSError as error:
         raise _unwritable(layout.path, error)
     try:
         _take(layout, lock)
-        _refuse_other_jobs(layout, config)
-        before = _read_json(layout.job)
+        remark, before = "", _job_before(layout, config)
+        if before is not None and (different := _take_up(layout, before, config, content)):
+            remark = f"{different}; {_put_aside(layout, before, config)}"
+            before = None
         past = _past(layout, before)
         job_id = str(before["id"]) if before else job_id
         document = {
@@ -253,6 +164,8 @@ def claim(config: JobConfig, directory: Path) -> WorkDir:
             **lock.owner,
             "directory": str(directory),
             "config": config.to_dict(),
+            "content": content.to_dict(),
+            "follows_another": bool(remark) or bool(before and before.get("follows_another")),
         }
         write_json(layout.job, document, lasting=True)
     except OSError as error:
@@ -261,7 +174,10 @@ def claim(config: JobConfig, directory: Path) -> WorkDir:
     except (WorkDirError, JobDone):
         lock.release()
         raise
-    return WorkDir(layout, job_id, lock, past, JobConfig.from_dict(before["config"]) if before else None)
+    if before is None:
+        return WorkDir(layout, job_id, lock, past, None, remark=remark)
+    recoded = bool(changed(Content.from_dict(before.get("content", {})).code, content.code))
+    return WorkDir(layout, job_id, lock, past, JobConfig.from_dict(before["config"]), recoded)
 
 
 def read_job(path: Path) -> tuple[str, JobConfig]:
@@ -274,6 +190,17 @@ def read_job(path: Path) -> tuple[str, JobConfig]:
     if document is None:
         raise WorkDirError(f"{path} is not the work directory of a job: it has no job.json that can be read")
     return str(document["id"]), JobConfig.from_dict(document["config"])
+
+
+def read_content(path: Path) -> Content:
+    """Returns what the job in a work directory runs and reads, as far as that is known."""
+    document = _read_json(Layout(path).job) or {}
+    return Content.from_dict(document.get("content", {}))
+
+
+def follows_another(layout: Layout) -> bool:
+    """Whether the job was begun after another one that was done there: what that has saved is not its own."""
+    return bool((_read_json(layout.job) or {}).get("follows_another"))
 
 
 def job_id(layout: Layout) -> str:
@@ -355,25 +282,86 @@ def _take(layout: Layout, lock: Lock) -> None:
         ) from held
 
 
-def _refuse_other_jobs(layout: Layout, config: JobConfig) -> None:
+def _make_folders(layout: Layout) -> None:
+    for folder in (layout.path, layout.nodes, layout.logs):
+        make_folder(folder)
+
+
+def _job_before(layout: Layout, config: JobConfig) -> dict[str, Any] | None:
+    """Returns the ``job.json`` of the last run; None for a new job.
+
+    Raises:
+        WorkDirError: If it can't be read.
+    """
     if not layout.job.exists():
-        return
+        return None
     advice = "choose another folder with --work-dir DIR, or leave it out for a new one"
     document = _read_json(layout.job)
     if document is None:
         if config.checkpoint_dir is None and layout.checkpoints.is_dir():
             advice += f"; --checkpoint-dir {layout.checkpoints} goes on from what is saved"
         raise WorkDirError(f"the work directory {layout.path} has a job.json that can't be read: {advice}")
-    theirs, ours = _identity(JobConfig.from_dict(document["config"])), _identity(config)
-    different = [
-        f"{what} {theirs[what] or 'not given'} there, {ours[what] or 'not given'} here"
-        for what in ours
-        if theirs[what] != ours[what] and what.replace(" ", "-") not in config.accepted
-    ]
-    if different:
-        if theirs["script"] == ours["script"]:
-            advice += f"; {FLAG} goes on all the same (docs/checkpoints.md says what that gives up)"
-        raise WorkDirError(f"the work directory {layout.path} belongs to another job: {'; '.join(different)}; {advice}")
+    return document
+
+
+def _take_up(layout: Layout, before: dict[str, Any], config: JobConfig, content: Content) -> str:
+    """Returns by what another job differs that is done here; "" if this one goes on with it.
+
+    Raises:
+        JobDone: If it is the same job, which is done.
+        WorkDirError: If it is another one that is not done.
+    """
+    if before.get("put_aside"):
+        return "it was being put aside"
+    there = Content.from_dict(before["content"]) if "content" in before else None
+    different = differences(JobConfig.from_dict(before["config"]), config, there, content)
+    refused = {what: said for what, (said, accept) in different.items() if accept not in config.accepted}
+    done = _done(layout)
+    if done is None:
+        if not refused:
+            return ""
+        advice = "choose another folder with --work-dir DIR, or leave it out for a new one"
+        if "script" not in refused:
+            names = [*config.accepted, *dict.fromkeys(different[what][1] for what in refused)]
+            flag = f"{FLAG} {','.join(names)}"
+            advice += f"; {FLAG} goes on all the same ({flag}; docs/checkpoints.md says what that gives up)"
+        raise WorkDirError(
+            f"the work directory {layout.path} belongs to another job: {'; '.join(refused.values())}; {advice}"
+        )
+    if not different:
+        raise JobDone(layout.path, done)
+    return "; ".join(refused.values())
+
+
+def _done(layout: Layout) -> str | None:
+    """Returns how the last run ended if it has done all there is to do; else None.
+
+    Raises:
+        WorkDirError: If its events can't be read.
+    """
+    last = _last_events(layout)
+    if last and last[-1].kind == "job_finished" and last[-1].get("exit_code") == ExitCode.DONE:
+        return str(last[-1].get("message"))
+    return None
+
+
+def _put_aside(layout: Layout, before: dict[str, Any], config: JobConfig) -> str:
+    """Moves what another job has left to a folder of its own, its model too; returns what to tell."""
+    aside = layout.path / "earlier" / str(before["id"])
+    make_folder(aside)
+    write_json(layout.job, before | {"put_aside": True}, lasting=True)  # an end in between: the next launch goes on
+    output = JobConfig.from_dict(before["config"]).output
+    if output and output == config.output and "://" not in output:
+        for left in (Path(output), Path(output + CLASSES)):
+            with contextlib.suppress(OSError):  # none was left, or it lies on another disk
+                left.rename(aside / left.name)
+    ours = (layout.nodes, layout.logs, layout.checkpoints, layout.control, layout.origin, layout.events)
+    reports = (layout.path / name for name in ("report.html", "report.md", "metrics.json"))
+    for path in (*ours, *reports, layout.job):  # the last of them says whose all is
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(aside / path.name)
+    _make_folders(layout)
+    return f"that one is done, and what it left is in {aside}: this one trains from the beginning"
 
 
 def _past(layout: Layout, before: dict[str, Any] | None) -> Past:
@@ -384,16 +372,11 @@ def _past(layout: Layout, before: dict[str, Any] | None) -> Past:
         before: The last run's ``job.json``; None for a new job.
 
     Raises:
-        JobDone: If the last run has done all there is to do.
+        WorkDirError: If its events can't be read.
     """
     if before is None:
         return Past()
-    try:
-        last = read_last(layout.events)
-    except EventError as error:
-        raise WorkDirError(f"the work directory {layout.path} can't be used again: {error}") from error
-    if last and last[-1].kind == "job_finished" and last[-1].get("exit_code") == ExitCode.DONE:
-        raise JobDone(layout.path, str(last[-1].get("message")))
+    last = _last_events(layout)
     first_node, first_member = int(before.get("first_node", 1)), int(before.get("first_member", 1))
     names = [path.stem for folder in (layout.nodes, layout.logs) for path in folder.iterdir()]
     nodes = max((int(name) for name in names if name.isdecimal()), default=0) + 1
@@ -406,8 +389,8 @@ def _past(layout: Layout, before: dict[str, Any] | None) -> Past:
     )
 
 
-def _identity(config: JobConfig) -> dict[str, str]:
-    """What makes two jobs the same: the script's name (a folder may be moved to another machine), arguments, batch."""
-    script = f"module {config.module}" if config.module else os.path.basename(str(config.script).rstrip("/"))
-    batch = "" if config.global_batch_size is None else str(config.global_batch_size)
-    return {"script": script, "arguments": " ".join(map(repr, config.arguments)), "global batch size": batch}
+def _last_events(layout: Layout) -> Sequence[Event]:
+    try:
+        return read_last(layout.events)
+    except EventError as error:
+        raise WorkDirError(f"the work directory {layout.path} can't be used again: {error}") from error

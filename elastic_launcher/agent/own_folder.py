@@ -64,7 +64,7 @@ def make_own_folder(environment: MutableMapping[str, str]) -> Path:
     asked: dict[str, Any] = job["config"]
     if job["code"]:
         asked["script"] = str(_write_code(layout.path / "code", job["code"]))
-    write_json(layout.job, {"id": job["id"], "config": asked})
+    write_json(layout.job, {"id": job["id"], "config": asked, "content": job["content"]})
     control = {"v": 1, "url": url, "store": job["store"], "key": key, "term": job["term"]}
     write_json(layout.control, control, mode=0o600)
     environment.setdefault("OMP_NUM_THREADS", str(threads_per_rank(cores(), config.nproc_per_node)))

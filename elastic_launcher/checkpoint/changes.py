@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from elastic_launcher.checkpoint.manifest import JobIdentity, Manifest, differences
+from elastic_launcher.checkpoint.manifest import JobIdentity, Manifest, differ, differences
 
 FLAG = "--accept-changes"
 OTHERWISE = "make that the same again, or train anew in another work directory"
@@ -31,7 +31,10 @@ CHANGES = {
     "arguments": Change(("arguments",), "the script is told something else from here on"),
     "global-batch-size": Change(("global_batch_size",), "up to one batch of samples is seen twice in this epoch"),
     "seed": Change(("seed", "loader_seed"), "samples may be seen twice or not at all in this epoch"),
-    "dataset": Change(("dataset", "shuffle", "drop_last"), "this epoch begins anew, its samples may be seen twice"),
+    "dataset": Change(
+        ("dataset", "data", "shuffle", "drop_last"), "this epoch begins anew, its samples may be seen twice"
+    ),
+    "script": Change(("code",), "the steps so far were trained by another script"),
 }
 """By the name that a user gives."""
 
@@ -46,7 +49,7 @@ def refusal(there: JobIdentity, here: JobIdentity, accepted: Sequence[str], amon
         among: The fields that count; all if there are none.
     """
     past = {field for name in accepted for field in CHANGES[name].fields}
-    fields = [f for f in among or JobIdentity.__slots__ if f not in past and getattr(there, f) != getattr(here, f)]
+    fields = [field for field in among or JobIdentity.__slots__ if field not in past and differ(there, here, field)]
     if not fields:
         return ""
     said = "; ".join(differences(there, here, fields))
@@ -85,6 +88,6 @@ class Resumed:
 def step_in_epoch(manifest: Manifest, here: JobIdentity) -> int:
     """Returns which step of its epoch comes next, in a job that may have another batch or data set."""
     there = manifest.job
-    if any(getattr(there, field) != getattr(here, field) for field in CHANGES["dataset"].fields):
+    if any(differ(there, here, field) for field in CHANGES["dataset"].fields):
         return 0
     return manifest.step_in_epoch * there.global_batch_size // here.global_batch_size

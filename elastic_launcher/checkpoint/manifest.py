@@ -52,6 +52,8 @@ class JobIdentity:
         shuffle: Whether each epoch has an order of its own.
         loader_seed: What the order derives from.
         drop_last: Whether an epoch's incomplete last step is left out.
+        code: What is run, as `Content` has it; empty where that is not known.
+        data: Where its data is from, likewise.
     """
 
     script: str
@@ -62,6 +64,8 @@ class JobIdentity:
     shuffle: bool
     loader_seed: int
     drop_last: bool
+    code: tuple[str, ...] = ()
+    data: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +177,7 @@ class Manifest:
             for name, none in {"phase": 0, "loop": 0, "sums": {}}.items():
                 document.setdefault(name, none)  # checkpoints of earlier versions have none
             values = {one.name: document[one.name] for one in fields(cls)}
-            values["job"] = _make(JobIdentity, values["job"], arguments=tuple)
+            values["job"] = _make(JobIdentity, UNKNOWN | values["job"], arguments=tuple, code=tuple)
             values["mark"] = _make(Mark, values["mark"])
             values["tensors"] = tuple(_make(TensorEntry, entry, shape=tuple) for entry in values["tensors"])
             values["order"] = tuple(values["order"])
@@ -181,6 +185,10 @@ class Manifest:
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise CheckpointDamaged(f"a part of it is missing ({error})") from error
+
+
+UNKNOWN: Mapping[str, Any] = {"code": (), "data": ""}
+"""What an earlier version did not write."""
 
 
 def _make(kind: type[Any], document: Mapping[str, Any], **casts: Any) -> Any:
@@ -202,7 +210,15 @@ NAMES: Mapping[str, str] = {
     "shuffle": "shuffle",
     "loader_seed": "the loader's seed",
     "drop_last": "drop_last",
+    "code": "the code",
+    "data": "where the data is from",
 }
+
+
+def differ(there: JobIdentity, here: JobIdentity, field: str) -> bool:
+    """Whether two jobs differ in a field; what is not known of one of them is the same as anything."""
+    values = getattr(there, field), getattr(here, field)
+    return values[0] != values[1] and not (field in UNKNOWN and not all(values))
 
 
 def differences(there: JobIdentity, here: JobIdentity, among: Sequence[str] = tuple(NAMES)) -> list[str]:
@@ -216,7 +232,7 @@ def differences(there: JobIdentity, here: JobIdentity, among: Sequence[str] = tu
     return [
         f"{NAMES[name]} is {_say(getattr(there, name))} there and {_say(getattr(here, name))} here"
         for name in among
-        if getattr(there, name) != getattr(here, name)
+        if differ(there, here, name)
     ]
 
 

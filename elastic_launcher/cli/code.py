@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from elastic_launcher.config import JobConfig
+from elastic_launcher.content import SOURCE, Content, digests, path_seen_from
 from elastic_launcher.options import ConfigError
 
 MOST_BYTES = 1 << 20
 SETTINGS = (".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".txt")
 """Files that scripts read beside themselves; data belongs to where all nodes see it."""
+
+
+def content_of(config: JobConfig, directory: Path, environment: Mapping[str, str] = os.environ) -> Content:
+    """Returns what a job runs and reads, by which it is known again.
+
+    Args:
+        config: The job.
+        directory: Where relative paths start.
+        environment: Says where the data is from that lies at a path.
+
+    Raises:
+        ConfigError: If nodes of a cluster can't be handed the code.
+    """
+    files: dict[str, bytes] = {}
+    if config.script is not None and (path := directory / config.script).is_file():
+        files = {path.name: path.read_bytes()}
+        if config.engine == "kubernetes":
+            files = {name: text.encode() for name, text in code_of(config.script, directory).files.items()}
+    data = environment.get(SOURCE) or path_seen_from(directory, config.data or "")
+    return Content(digests(files), data if config.data else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 from elastic_launcher.away import StoreAway, unavailable
 from elastic_launcher.cli.argo_progress import ArgoProgress, argo_progress
+from elastic_launcher.cli.code import content_of
 from elastic_launcher.cli.patience import patiently
 from elastic_launcher.cli.places import LocalPlace, Place, fit_gpus
 from elastic_launcher.cli.screen import drain
 from elastic_launcher.config import ExitCode, JobConfig
+from elastic_launcher.content import Content
 from elastic_launcher.coordinator.actions import Finish
 from elastic_launcher.coordinator.adoption import Adoption
 from elastic_launcher.coordinator.again import CannotBeginAgain
@@ -132,7 +134,7 @@ def launch(config: JobConfig, directory: Path) -> int:
         if remark:
             say(remark)
     try:
-        claimed = claim_in_time(config, directory)
+        claimed = claim_in_time(config, directory, content_of(config, directory))
     except WorkDirHeld as held:
         if config.engine == "local":
             raise
@@ -171,6 +173,8 @@ def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) 
 
     with claimed as work_dir, _events(config, work_dir) as events:
         say(f"work directory {work_dir.path}")
+        if work_dir.remark:
+            say(f"another job was here: {work_dir.remark}")
         place = _place(config, work_dir, directory)
         work_dir.past = place.past(work_dir.past)
         with contextlib.suppress(OSError):  # nodes that still run need no checkpoint; who begins from one asks again
@@ -221,7 +225,7 @@ def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) 
     return code
 
 
-def claim_in_time(config: JobConfig, directory: Path) -> WorkDir:
+def claim_in_time(config: JobConfig, directory: Path, content: Content = Content()) -> WorkDir:  # noqa: B008 - frozen
     """Takes the job's work directory (see `claim`).
 
     In a cluster it is waited for: a launcher's pod may be started anew while the process of the one before still ends.
@@ -233,7 +237,7 @@ def claim_in_time(config: JobConfig, directory: Path) -> WorkDir:
     told = False
     while True:
         try:
-            return patiently(config, lambda: claim(config, directory), say)
+            return patiently(config, lambda: claim(config, directory, content), say)
         except WorkDirHeld as held:
             if config.engine == "local" or time.monotonic() >= until:
                 raise
@@ -295,7 +299,9 @@ def _adoption(config: JobConfig, work_dir: WorkDir, place: Place, run: Sequence[
     if config.resize == "respawn":
         say("a job that starts its workers anew is not taken over while it runs: its nodes are ended, and it resumes")
         return None
-    theirs, ours = ({"nproc_per_node": one.nproc_per_node, **one.environment()} for one in (work_dir.before, config))
+    theirs, ours = (_of_ranks(one) for one in (work_dir.before, config))
+    if work_dir.recoded:
+        theirs["code"] = "another"
     if theirs != ours:
         changed = ", ".join(sorted(name for name in {*theirs, *ours} if theirs.get(name) != ours.get(name)))
         say(f"the running ranks were started with other options ({changed}): they are ended, and the job resumes")
@@ -304,6 +310,11 @@ def _adoption(config: JobConfig, work_dir: WorkDir, place: Place, run: Sequence[
     return Adoption(
         config, work_dir.layout, work_dir.past, run, place, lambda: _resume_instead(config, work_dir, place)
     )
+
+
+def _of_ranks(config: JobConfig) -> dict[str, object]:
+    """Returns what a job's ranks were started with."""
+    return {"nproc_per_node": config.nproc_per_node, "arguments": config.arguments, **config.environment()}
 
 
 def _resume(config: JobConfig, work_dir: WorkDir, place: Place) -> Origin:

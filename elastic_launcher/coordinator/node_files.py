@@ -22,7 +22,7 @@ from elastic_launcher.coordinator.patience import ask_again, given_up
 from elastic_launcher.coordinator.roster import Exit
 from elastic_launcher.coordinator.where import Home
 from elastic_launcher.options import ConfigError
-from elastic_launcher.workdir import Layout, job_id, write_json
+from elastic_launcher.workdir import Layout, job_id, read_content, write_json
 
 
 class NodeFiles:
@@ -44,7 +44,8 @@ class NodeFiles:
 
     def job(self) -> dict[str, Any]:
         """Returns all that a node has to know before it starts."""
-        told = {"id": job_id(self._layout), "config": self._config.to_dict(), "store": self._store}
+        content = read_content(self._layout.path).to_dict()
+        told = {"id": job_id(self._layout), "config": self._config.to_dict(), "store": self._store, "content": content}
         mark = self._home.landmark
         known = None if mark is None else {"name": mark.name, "value": mark.value}
         return {**told, "code": dict(self._home.code), "landmark": known}

@@ -16,10 +16,11 @@ from elastic_launcher.checkpoint.changes import Resumed, refusal
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.checkpoint.storage import StorageError
 from elastic_launcher.config import JobConfig
+from elastic_launcher.content import Content
 from elastic_launcher.control.messages import Saved
 from elastic_launcher.coordinator.state import Rules, State
 from elastic_launcher.options import ConfigError
-from elastic_launcher.workdir import Layout, Past, job_id, note_past, write_json
+from elastic_launcher.workdir import Layout, Past, follows_another, job_id, note_past, read_content, write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,19 +111,23 @@ def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[st
     """
     shelf = open_shelf(config.checkpoint_dir, layout.checkpoints, job_id(layout))
     try:
-        found = shelf.find_newest(lambda manifest: _refusal(manifest, config))
+        content = read_content(layout.path)
+        found = shelf.find_newest(lambda manifest: _refusal(manifest, config, content))
     except StorageError as error:
         raise ConfigError(f"the checkpoints in {shelf.place} can't be read: {error}") from error
     except OSError as error:
         why = f"the checkpoints in {shelf.place} can't be read: {error}"
         raise unavailable(f"{why}; once they can, the same command goes on", error) from error
     if found.refused and found.folder is None:
-        raise ConfigError(
-            f"no checkpoint in {shelf.place} can be used: {'; '.join(found.refused)}; remove that folder to "
-            "train from the beginning"
-        )
-    for reason in found.refused:
-        say(f"{reason}; the checkpoint before it is used instead")
+        if not follows_another(layout):
+            raise ConfigError(
+                f"no checkpoint in {shelf.place} can be used: {'; '.join(found.refused)}; remove that folder to "
+                "train from the beginning"
+            )
+        say(f"what is saved in {shelf.place} is of the job that was done before this one: it is not used")
+    elif found.refused:
+        for reason in found.refused:
+            say(f"{reason}; the checkpoint before it is used instead")
     try:
         for path in found.damaged:
             shelf.set_aside(path)
@@ -158,10 +163,10 @@ def _note(layout: Layout, folder: Path | None) -> None:
             layout.origin.unlink(missing_ok=True)
 
 
-def _refusal(manifest: Manifest, config: JobConfig) -> str:
+def _refusal(manifest: Manifest, config: JobConfig, content: Content) -> str:
     """Returns what differs between a checkpoint's job and this one, as far as that is known before nodes start."""
     script = config.module or os.path.basename(str(config.script))
-    here = replace(manifest.job, script=script, arguments=config.arguments)
+    here = replace(manifest.job, script=script, arguments=config.arguments, code=content.code, data=content.data)
     if config.global_batch_size is not None:
         here = replace(here, global_batch_size=config.global_batch_size)
     return refusal(manifest.job, here, config.accepted)

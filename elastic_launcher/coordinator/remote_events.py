@@ -18,6 +18,7 @@ from elastic_launcher.checkpoint.storage import RemoteFolder, StorageError, is_u
 from elastic_launcher.config import JobConfig
 from elastic_launcher.events import Event, EventError
 from elastic_launcher.options import ConfigError
+from elastic_launcher.workdir import Layout, follows_another
 
 FOLDER = "events"
 LOOK_SECONDS = 1.0
@@ -39,7 +40,7 @@ def recall_events(config: JobConfig, path: Path) -> bool:
         OSError: If they can't be written here.
     """
     place = config.checkpoint_dir or ""
-    if not is_url(place) or (path.exists() and path.stat().st_size):
+    if not is_url(place) or follows_another(Layout(path.parent)) or (path.exists() and path.stat().st_size):
         return False
     try:
         told = read_parts(RemoteFolder(place))

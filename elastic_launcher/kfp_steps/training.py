@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from elastic_launcher import __version__
 from elastic_launcher.checkpoint.storage import StorageError, is_url, open_storage
 from elastic_launcher.config import RETRIED, ExitCode, JobConfig
+from elastic_launcher.content import SOURCE, source_of
 from elastic_launcher.engines.kubernetes.identity import job_id_of
 from elastic_launcher.engines.kubernetes.template import node_container
 from elastic_launcher.engines.machine import gpus
@@ -23,14 +24,13 @@ from elastic_launcher.kfp_steps.release import ended_by_shrink
 from elastic_launcher.kfp_steps.travel import FIX, Meeting, fetch, model_place, read_beside, remove, send
 from elastic_launcher.options import OPTIONS, ConfigError, word
 from elastic_launcher.step import Companion, StepFailed, Trained, left_behind, nothing_left, say, train, what_to_run
+from elastic_launcher.workdir import CLASSES
 
 FAILURES = ("raise", "report")
 """What ``on_failure`` may be: red at once, or green with a report that ``elastic_verdict`` turns red."""
 BARE_IMAGE = "python:3.11"
 """What the components run in by default: the launcher is installed when the step starts, which nodes don't do."""
 SCRATCH = "/tmp/elastic-launcher"
-CLASSES = ".classes.json"
-"""What a script's confusion matrix and ROC curve are beside its model: ``labels``, ``matrix``; ``roc``."""
 
 Outputs = tuple[int, int, float, int, str, int, str]
 
@@ -44,12 +44,14 @@ class _Run:
         output: Where the script leaves its model.
         work_dir: The run's folder; "" for a new one beside the step's artifacts.
         copy: The copy of the data set, which is of no use once the step has ended well; "" for none.
+        source: By what name that is known in each attempt; "" for none.
     """
 
     options: Mapping[str, object]
     output: str
     work_dir: str
     copy: str = ""
+    source: str = ""
 
 
 def train_step(given: Mapping[str, Any]) -> Outputs:
@@ -120,7 +122,8 @@ def _here(given: Mapping[str, Any], options: dict[str, object]) -> _Run:
     _check(given, options)
     options["data"] = given["data"].path if given.get("data") else None
     folder = given["work_dir"].rstrip("/")
-    return _Run(options, f"{folder}.model" if folder else given["model"].path, given["work_dir"])
+    output = f"{folder}.model" if folder else given["model"].path
+    return _Run(options, output, given["work_dir"], source=_source(given))
 
 
 def _distributed(given: Mapping[str, Any]) -> _Run:
@@ -169,7 +172,11 @@ def _distributed(given: Mapping[str, Any]) -> _Run:
     copy = meeting.data if options["data"] == meeting.data else ""
     # an attempt that finds the events of the one before takes its nodes over; the launcher finds those under a URL
     work_dir = given["work_dir"] or (f"{common}/job" if meeting.holds(common) else f"{SCRATCH}/{job}")
-    return _Run(options, output, work_dir, copy)
+    return _Run(options, output, work_dir, copy, _source(given))
+
+
+def _source(given: Mapping[str, Any]) -> str:
+    return source_of(given["data"].uri) if given.get("data") else ""
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, object]:
@@ -204,6 +211,7 @@ def _train(given: Mapping[str, Any], run: _Run, release: str) -> Trained:
         options={**run.options, "output": run.output},
         work_dir=run.work_dir,
         artifacts=str(Path(given["timeline"].path).parent),
+        environment={SOURCE: run.source} if run.source else None,
         beside=beside,
     )
 

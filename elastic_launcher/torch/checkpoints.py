@@ -11,6 +11,7 @@ import math
 import os
 import sys
 import time
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,13 +22,14 @@ from elastic_launcher.checkpoint.changes import OF_SCRIPT, Resumed, step_in_epoc
 from elastic_launcher.checkpoint.files import read_manifest
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.config import JobConfig
+from elastic_launcher.content import Content
 from elastic_launcher.period import Period, read_period
 from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.member import JobOver, leave
 from elastic_launcher.torch.saving import Saved, Saver, load
 from elastic_launcher.torch.signals import Agreement
 from elastic_launcher.torch.state import StateMismatch
-from elastic_launcher.workdir import Layout, WorkDirError, read_job
+from elastic_launcher.workdir import Layout, WorkDirError, read_content, read_job
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.member import Member
@@ -116,7 +118,7 @@ class Checkpoints:
         self._saves = self._session.need_place("a checkpoint").rank == 0
         self._begun_at, self._begun_step = time.monotonic(), self._session.position.step
         with contextlib.suppress(WorkDirError):  # each save tries again
-            _ = self._config
+            _ = self._config, self._content
 
     def note_data(self, data: dict[str, Any]) -> None:
         """Takes it that the epochs that are to come begin with this data set."""
@@ -127,9 +129,15 @@ class Checkpoints:
         """The job's, read once: a folder that is away for a moment, or for good, costs no later save."""
         return read_job(self._work_dir)[1]
 
+    @cached_property
+    def _content(self) -> Content:
+        """What the job runs and reads, read once as well."""
+        return read_content(self._work_dir)
+
     def _identity(self) -> JobIdentity:
         script = self._config.module or os.path.basename(str(self._config.script))
-        return JobIdentity(script, self._config.arguments, **{name: self._fingerprint[name] for name in OF_SCRIPT})
+        known = {name: self._fingerprint[name] for name in OF_SCRIPT}
+        return JobIdentity(script, self._config.arguments, **known, **asdict(self._content))
 
     # -- saving
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from elastic_launcher.config import JobConfig
+from elastic_launcher.content import SOURCE
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.identity import Names, job_id_of, owner_of
 from elastic_launcher.engines.kubernetes.job import node_job
@@ -75,6 +76,15 @@ def test_what_is_no_classification_is_told_and_costs_nothing(step: Step, capsys:
     step.writes[training.CLASSES] = '{"matrix": [[1]]}'
     assert step.run("elastic_train")[5] == 0
     assert "can't be shown (KeyError: 'labels')" in capsys.readouterr().out
+
+
+def test_the_launcher_knows_where_the_data_is_from(step: Step, tmp_path: Path) -> None:
+    (tmp_path / "digits").touch()
+    data = SimpleNamespace(path=str(tmp_path / "digits"), uri="s3://bucket/digits")
+    step.run("elastic_train", data=data)
+    assert step.asked["environment"] == {SOURCE: "s3://bucket/digits"}
+    step.run("elastic_train")
+    assert not step.asked["environment"]
 
 
 def test_nodes_are_as_many_as_the_pod_has_gpus(step: Step) -> None:

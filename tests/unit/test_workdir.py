@@ -13,20 +13,25 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from elastic_launcher.config import JobConfig
+from elastic_launcher.content import Content
 from elastic_launcher.events import EventLog
 from elastic_launcher.lock import process_start
 from elastic_launcher.workdir import (
+    CLASSES,
     JobDone,
     Layout,
     Past,
+    WorkDir,
     WorkDirError,
     WorkDirHeld,
     claim,
+    follows_another,
     note_past,
     read_job,
     write_json,
@@ -124,6 +129,106 @@ def test_a_job_that_is_done_is_told_and_left_alone(tmp_path: Path) -> None:
         with pytest.raises(JobDone, match="done: 9 steps"):
             claim(CONFIG, tmp_path)
     assert work_dir.layout.job.read_text() == before
+
+
+CODE = Content(("train.py 1a2b", "helper.py 5566"), "s3://a")
+
+
+@pytest.mark.parametrize(
+    ("content", "accept", "said"),
+    [
+        (Content(("train.py 3c4d", "helper.py 5566"), "s3://a"), "script", "another one than here (train.py)"),
+        (Content(("train.py 1a2b",), "s3://a"), "script", "another one than here (helper.py)"),
+        (Content(CODE.code, "s3://b"), "dataset", "data from s3://a there, from s3://b here"),
+        (Content(CODE.code, ""), "dataset", "data from s3://a there, from nowhere here"),
+    ],
+)
+def test_a_job_is_another_one_by_its_code_and_its_data(
+    tmp_path: Path, content: Content, accept: str, said: str
+) -> None:
+    with claim(CONFIG, tmp_path, CODE) as first:
+        pass
+    with pytest.raises(WorkDirError, match="belongs to another job: .*") as refused:
+        claim(CONFIG, tmp_path, content)
+    assert said in str(refused.value) and f"(--accept-changes {accept}; " in str(refused.value)
+    with claim(replace(CONFIG, accept_changes=accept), tmp_path, content) as second:
+        assert (second.job_id, second.past.term, second.recoded) == (first.job_id, 2, accept == "script")
+    with claim(CONFIG, tmp_path, content) as third:
+        assert third.past.term == 3, "it is this job's from then on"
+
+
+def finish(work_dir: WorkDir) -> None:
+    with contextlib.closing(EventLog(work_dir.layout.events)) as events:
+        events.append("job_finished", 1, exit_code=0, message="done: 9 steps")
+
+
+@pytest.mark.parametrize(
+    ("change", "content"),
+    [
+        ({}, Content(("train.py 3c4d",), "s3://a")),
+        ({}, Content(CODE.code, "s3://b")),
+        ({"arguments": ["--epochs", "60"]}, CODE),
+        ({"script": "other.py"}, CODE),
+    ],
+)
+def test_a_job_that_is_done_is_never_taken_for_another(
+    tmp_path: Path, change: dict[str, object], content: Content
+) -> None:
+    output = str(tmp_path / "job.model")
+    config = replace(CONFIG, output=output)
+    with claim(config, tmp_path, CODE) as first:
+        first.layout.checkpoints.mkdir()
+        Path(output).write_text("old")
+        Path(output + CLASSES).write_text("old")
+        (first.path / "notes.txt").write_text("mine")
+        finish(first)
+    wanted = JobConfig.from_dict(config.to_dict() | change)
+    with claim(wanted, tmp_path, content) as second:
+        assert (second.job_id != first.job_id, second.past, second.before) == (True, Past(), None)
+        aside = second.path / "earlier" / first.job_id
+        assert f"what it left is in {aside}: this one trains from the beginning" in second.remark
+        assert follows_another(second.layout)
+        assert read_job(aside) == (first.job_id, config)
+        assert (aside / "job.model").read_text() == (aside / f"job.model{CLASSES}").read_text() == "old"
+        assert not Path(output).exists() and (second.path / "notes.txt").exists()
+        assert not second.layout.checkpoints.exists() and not second.layout.events.exists()
+    with claim(wanted, tmp_path, content) as third:
+        assert (third.job_id, third.past.term, third.remark) == (second.job_id, 2, "")
+        assert follows_another(third.layout), "what the first one has saved elsewhere is not its own"
+        finish(third)
+    with pytest.raises(JobDone):
+        claim(wanted, tmp_path, content)
+
+
+def test_a_job_that_is_done_goes_on_with_what_the_user_accepts(tmp_path: Path) -> None:
+    with claim(CONFIG, tmp_path, CODE) as first:
+        finish(first)
+    longer = replace(CONFIG, arguments=("--epochs", "60"), accept_changes="arguments")
+    with claim(longer, tmp_path, CODE) as second:
+        assert (second.job_id, second.past.term, second.remark) == (first.job_id, 2, "")
+        finish(second)
+    with pytest.raises(JobDone):
+        claim(longer, tmp_path, CODE)
+
+
+def test_a_job_that_was_only_half_put_aside_is_put_aside(tmp_path: Path) -> None:
+    with claim(CONFIG, tmp_path, CODE) as first:
+        finish(first)
+        document = json.loads(first.layout.job.read_text())
+        write_json(first.layout.job, document | {"put_aside": True})
+        first.layout.events.unlink()
+    with claim(CONFIG, tmp_path, CODE) as second:
+        assert second.job_id != first.job_id and "it was being put aside" in second.remark
+
+
+def test_the_job_of_an_earlier_version_has_no_code_to_compare(tmp_path: Path) -> None:
+    with claim(CONFIG, tmp_path) as first:
+        document = json.loads(first.layout.job.read_text())
+        del document["content"]
+        write_json(first.layout.job, document)
+        finish(first)
+    with pytest.raises(JobDone):
+        claim(CONFIG, tmp_path, CODE)
 
 
 def test_events_of_a_later_version_are_left_alone(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from elastic_launcher.checkpoint import JobIdentity, Manifest, Mark, TensorEntry
 from elastic_launcher.checkpoint.files import STATE, seal
 from elastic_launcher.checkpoint.shelf import Shelf
 
-JOB = JobIdentity("train.py", ("--lr", "0.1"), 64, 7, "Digits of 1797 samples", True, 7, False)
+JOB = JobIdentity(
+    "train.py", ("--lr", "0.1"), 64, 7, "Digits of 1797 samples", True, 7, False, ("train.py 1a2b",), "s3://a"
+)
 WEIGHT = TensorEntry("weight", "float32", (3, 2), "model-00001.safetensors")
 EMPTY = Manifest(JOB, Mark(1, 1, 0), 2, 5, 640, 3, 12.5, "0.1.0", (WEIGHT,), (0, 0), {"tied": "weight"}, ())
 

@@ -19,6 +19,8 @@ OTHERS = {
     "shuffle": False,
     "loader_seed": 8,
     "drop_last": True,
+    "code": ("train.py 3c4d",),
+    "data": "s3://b",
 }
 
 
@@ -40,6 +42,12 @@ def test_what_differs_is_refused_unless_it_is_accepted(field: str) -> None:
         assert f"(--accept-changes {name} goes on all the same, and gives up: {CHANGES[name].given_up})" in said
         assert refusal(JOB, other, (name,)) == ""
     assert ("--accept-changes" in said) == bool(names)
+
+
+@pytest.mark.parametrize(("field", "unknown"), [("code", ()), ("data", "")])
+def test_what_is_not_known_of_a_job_is_no_difference(field: str, unknown: object) -> None:
+    other = replace(JOB, **{field: unknown})  # type: ignore[arg-type]
+    assert refusal(JOB, other, ()) == refusal(other, JOB, ()) == ""
 
 
 def test_the_flag_that_is_said_holds_what_was_given_already() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -51,6 +52,17 @@ def test_other_documents_are_no_manifests() -> None:
     for text in ("[]", "{}", '{"format": "something else", "v": 1}'):
         with pytest.raises(CheckpointDamaged, match="not the manifest of a checkpoint"):
             Manifest.from_text(text)
+
+
+def test_a_manifest_of_before_code_and_data_were_written_is_read() -> None:
+    document = json.loads(TEXT)
+    job = {name: value for name, value in document["job"].items() if name not in ("code", "data")}
+    document |= {"job": job}
+    del document["crc32"]
+    text = json.dumps(
+        document | {"crc32": zlib.crc32(json.dumps(document, sort_keys=True, separators=(",", ":")).encode())}
+    )
+    assert Manifest.from_text(text).job == replace(JOB, code=(), data="")
 
 
 def test_marks_follow_terms_then_generations_then_steps() -> None:

@@ -16,7 +16,7 @@ from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.origin import Origin, find_origin, own_term
 from elastic_launcher.options import ConfigError
-from elastic_launcher.workdir import Layout, Past, claim
+from elastic_launcher.workdir import Layout, Past, claim, write_json
 from tests.unit.checkpoint.checkpoints import JOB, names, save
 
 CONFIG = JobConfig(script="jobs/train.py", arguments=("--lr", "0.1"))
@@ -123,6 +123,26 @@ def test_a_store_that_may_answer_in_a_moment_is_told_from_one_that_refuses(cause
     error = OSError("s3://bucket: it does not answer")
     error.__cause__ = cause
     assert may_pass(error) == away
+
+
+def test_a_checkpoint_of_other_code_is_refused_unless_that_is_accepted(tmp_path: Path) -> None:
+    save(tmp_path / "checkpoints", 10)
+    write_json(tmp_path / "job.json", {"content": {"code": ["train.py 9e9e"], "data": "s3://a"}})
+    with pytest.raises(ConfigError, match="the code is 'train.py 1a2b' there and 'train.py 9e9e' here .--accept-ch"):
+        look(tmp_path)
+    assert look(tmp_path, replace(CONFIG, accept_changes="script")).manifest is not None
+
+
+def test_what_a_job_that_was_done_before_has_saved_is_not_used(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    save(folder, 10)
+    write_json(
+        tmp_path / "job.json", {"content": {"code": ["train.py 9e9e"], "data": "s3://b"}, "follows_another": True}
+    )
+    assert look(tmp_path).folder is None
+    save(folder, 4, term=2, job=replace(JOB, code=("train.py 9e9e",), data="s3://b"))
+    found = look(tmp_path)
+    assert found.manifest is not None and found.manifest.step == 4, "what it has saved itself"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,119 @@
+"""Where everything is in a job's folder, and the temporary folders of its nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+LONGEST_TMPDIR = 60
+"""Characters of a temporary folder's path under which unix sockets (108 at most) still have names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything is in a work directory; touches nothing.
+
+    Attributes:
+        path: The work directory.
+    """
+
+    path: Path
+
+    @property
+    def job(self) -> Path:
+        """What was asked: id and configuration, written first."""
+        return self.path / "job.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the launcher that owns the folder."""
+        return self.path / "job.lock"
+
+    @property
+    def control(self) -> Path:
+        """Address and key of the coordinator."""
+        return self.path / "control.json"
+
+    @property
+    def origin(self) -> Path:
+        """Which checkpoint the members that start now are told to begin with."""
+        return self.path / "origin.json"
+
+    @property
+    def events(self) -> Path:
+        """What happened, one JSON line each."""
+        return self.path / "events.jsonl"
+
+    @property
+    def nodes(self) -> Path:
+        """One file per node, and one per rank that ended."""
+        return self.path / "nodes"
+
+    @property
+    def logs(self) -> Path:
+        """What ranks, agents and torchrun wrote."""
+        return self.path / "logs"
+
+    @property
+    def checkpoints(self) -> Path:
+        """What an unfinished job goes on from."""
+        return self.path / "checkpoints"
+
+    @property
+    def cache(self) -> Path:
+        """Compiled code that the job's nodes share."""
+        return self.path / "cache"
+
+    def node_file(self, node: int) -> Path:
+        """What the agent of a node says about itself."""
+        return self.nodes / f"{node}.json"
+
+    def exit_file(self, node: int, local_rank: int) -> Path:
+        """How a rank ended."""
+        return self.nodes / f"{node}-{local_rank}.exit"
+
+    def lives_file(self, node: int) -> Path:
+        """What happened to a node's workers, where they are started again and again."""
+        return self.nodes / f"{node}.lives"
+
+    def rank_log(self, node: int, local_rank: int) -> Path:
+        """What a rank's script wrote."""
+        return self.logs / f"{node}-{local_rank}.log"
+
+    def node_log(self, node: int) -> Path:
+        """What a node's agent and its torchrun wrote."""
+        return self.logs / f"{node}.log"
+
+    def torchrun_logs(self, node: int) -> Path:
+        """The folder that torchrun keeps its own files in."""
+        return self.logs / f"torchrun-{node}"
+
+    def tmp(self, node: int) -> Path:
+        """A node's own temporary folder, removed with it; elsewhere if its path would be too long for sockets."""
+        path = self.path / "tmp" / str(node)
+        if len(str(path)) <= LONGEST_TMPDIR:
+            return path
+        digest = hashlib.sha256(str(self.path).encode()).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"elastic-{digest}-{node}"
+
+    def make_tmp(self, node: int) -> Path:
+        """Makes a node's temporary folder anew, for this user alone, and returns it."""
+        self.remove_tmp(node)  # of a job that was killed in a folder of this path
+        path = self.tmp(node)
+        while True:
+            path.parent.mkdir(exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # another node has removed the last folder beside it
+                path.mkdir(mode=0o700)
+                return path
+
+    def remove_tmp(self, node: int) -> None:
+        """Removes a node's temporary folder, if it is there."""
+        path = self.tmp(node)
+        shutil.rmtree(path, ignore_errors=True)
+        if path.parent.parent == self.path:
+            with contextlib.suppress(OSError):  # another node's folder is still in it
+                path.parent.rmdir()

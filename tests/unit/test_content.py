@@ -1,0 +1,68 @@
+"""What a job is known by besides its options: texts, and where its data is from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from elastic_launcher.cli.code import content_of
+from elastic_launcher.config import JobConfig
+from elastic_launcher.content import SOURCE, Content, changed, source_of
+
+RUN, FIRST, SECOND = (f"{digit * 8}-aaaa-bbbb-cccc-{digit * 12}" for digit in "123")
+V2 = "minio://mlpipeline/v2/artifacts/digits"
+
+
+def test_code_is_known_by_its_text_and_not_by_where_it_lies(tmp_path: Path) -> None:
+    for name, text in (("a", "one"), ("b", "one\n\n"), ("c", "two")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text(text)
+        (tmp_path / name / "helper.py").write_text(name)
+    found = {name: content_of(JobConfig(script=f"{name}/train.py"), tmp_path, {}) for name in "abc"}
+    assert found["a"] == found["b"] != found["c"]
+    assert changed(found["a"].code, found["c"].code) == ["train.py"]
+
+
+def test_what_nodes_of_a_cluster_are_handed_counts_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import helper")
+    (tmp_path / "helper.py").write_text("one")
+    config = JobConfig(script="train.py", engine="kubernetes", checkpoint_dir="/claim")
+    before = content_of(config, tmp_path, {})
+    (tmp_path / "helper.py").write_text("two")
+    (tmp_path / "model.yaml").write_text("width: 3")
+    assert changed(before.code, content_of(config, tmp_path, {}).code) == ["helper.py", "model.yaml"]
+
+
+def test_data_is_known_by_where_it_is_from(tmp_path: Path) -> None:
+    def of(data: str | None, **environment: str) -> str:
+        return content_of(JobConfig(module="train", data=data), tmp_path, environment).data
+
+    assert of(None) == of(None, **{SOURCE: "s3://a"}) == ""
+    assert of("/copy/1", **{SOURCE: "s3://a"}) == of("/copy/2", **{SOURCE: "s3://a"}) == "s3://a"
+    assert of("s3://a") == "s3://a"
+    assert of(f"{tmp_path}/digits") == "digits", "both may be moved"
+    assert of("/mnt/digits") == "/mnt/digits"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (f"{V2}/{RUN}/load/{FIRST}/data", f"{V2}/{RUN}/load/{SECOND}/data", True),
+        (f"{V2}/{RUN}/load/{FIRST}/data", f"{V2}/{SECOND}/load/{FIRST}/data", False),
+        (f"{V2}/{RUN}/load/{FIRST}/data", f"{V2}/{RUN}/other/{FIRST}/data", False),
+        (f"{V2}/{RUN}/load/data", f"{V2}/{SECOND}/load/data", False),
+        (f"s3://bucket/{FIRST}/data", f"s3://bucket/{SECOND}/data", False),
+        ("/out/p-2026-11-25-08-00-00-123456/load/data", "/out/p-2026-11-25-09-00-00-654321/load/data", True),
+        ("/out/p-2026-11-25-08-00-00-123456/load/data", "/out/p-2026-11-25-08-00-00-123456/other/data", False),
+    ],
+    ids=["attempts", "runs", "tasks", "older backends", "a store's own names", "local runs", "local tasks"],
+)
+def test_an_artifact_is_the_same_for_each_attempt_of_a_run_to_make_it(one: str, other: str, same: bool) -> None:
+    assert (source_of(one) == source_of(other)) == same
+
+
+def test_it_comes_back_from_what_is_written() -> None:
+    content = Content(("train.py 1a2b",), "s3://a")
+    assert Content.from_dict(content.to_dict()) == content
+    assert Content.from_dict({}) == Content()
