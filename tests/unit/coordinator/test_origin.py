@@ -125,24 +125,28 @@ def test_a_store_that_may_answer_in_a_moment_is_told_from_one_that_refuses(cause
     assert may_pass(error) == away
 
 
+def begin(folder: Path, code: str, data: str, **more: object) -> None:
+    """Writes what the launcher says of a job that runs and reads other things than that of the checkpoints."""
+    document = {"id": "digits", "config": CONFIG.to_dict(), "content": {"code": [code], "data": data}}
+    write_json(folder / "job.json", document | more)
+
+
 def test_a_checkpoint_of_other_code_is_refused_unless_that_is_accepted(tmp_path: Path) -> None:
     save(tmp_path / "checkpoints", 10)
-    write_json(tmp_path / "job.json", {"content": {"code": ["train.py 9e9e"], "data": "s3://a"}})
+    begin(tmp_path, "train.py 9e9e", "s3://a")
     with pytest.raises(ConfigError, match="the code is 'train.py 1a2b' there and 'train.py 9e9e' here .--accept-ch"):
         look(tmp_path)
-    assert look(tmp_path, replace(CONFIG, accept_changes="script")).manifest is not None
+    assert look(tmp_path, replace(CONFIG, accept_changes="script"))[0].manifest is not None
 
 
 def test_what_a_job_that_was_done_before_has_saved_is_not_used(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     save(folder, 10)
-    write_json(
-        tmp_path / "job.json", {"content": {"code": ["train.py 9e9e"], "data": "s3://b"}, "follows_another": True}
-    )
-    assert look(tmp_path).folder is None
-    save(folder, 4, term=2, job=replace(JOB, code=("train.py 9e9e",), data="s3://b"))
-    found = look(tmp_path)
-    assert found.manifest is not None and found.manifest.step == 4, "what it has saved itself"
+    begin(tmp_path, "train.py 9e9e", "s3://b", follows_another=True)
+    assert look(tmp_path)[0].folder is None
+    save(folder, 4, term=8, job=replace(JOB, code=("train.py 9e9e",), data="s3://b"))
+    found = find_origin(CONFIG, Layout(tmp_path), Past(term=9), [].append).manifest
+    assert found is not None and found.step == 4, "what it has saved itself"
 
 
 @pytest.mark.parametrize(
