@@ -139,8 +139,6 @@ class Agent:
         for log in logs:  # before the ends of their ranks, which have them shown
             log.send_rest()
         self._tell_ended_ranks(outbox)
-        if self._elsewhere and (output := self._config.output) and not is_url(output):
-            share_tree(Path(output))  # another user's launcher takes it on
         outbox.close(LAST_WORDS)
         unknown = {"exit_code": 0 if started.returncode == 0 else None}  # a full disk took no record of it
         codes = [self._exits.get(local_rank, unknown)["exit_code"] for local_rank in range(len(self._members))]
@@ -183,7 +181,13 @@ class Agent:
             with contextlib.suppress(OSError):  # not there yet, or not given for now: the next look tries again
                 ended = json.loads(self._layout.exit_file(self._node, local_rank).read_text())
                 self._exits[local_rank] = ended
+                self._share_output()
                 outbox.put("rank_ended", {"local_rank": local_rank, **ended})
+
+    def _share_output(self) -> None:
+        """Has what the script has left be read by the launcher, which may be another user, before that is told."""
+        if self._elsewhere and (output := self._config.output) and not is_url(output):
+            share_tree(Path(output))
 
     def _say_goodbye(self) -> None:
         """Says why the node leaves a job whose coordinator has gone, in the logs of its ranks too."""

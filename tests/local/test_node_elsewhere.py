@@ -239,6 +239,29 @@ def test_an_agent_whose_coordinator_is_not_there_yet_asks_whoever_answers_until_
     asyncio.run(play())
 
 
+def test_what_a_rank_leaves_for_its_user_alone_can_be_read_before_its_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "model.safetensors"
+    leave = f"import os; os.close(os.open({str(model)!r}, os.O_WRONLY | os.O_CREAT, 0o600))"
+    monkeypatch.setitem(CODE, "train.py", leave)
+    tmp_path.chmod(0o755)
+
+    class Looking(Desk):
+        def rank_ended(self, *ended: Any) -> None:
+            modes.append(model.stat().st_mode & 0o777)
+            super().rank_ended(*ended)
+
+    async def play() -> None:
+        async with serving(tmp_path, config_of(output=str(model)), Looking()) as (url, theirs):
+            code, said = await run_agent(tmp_path, url, theirs)
+            assert code == ExitCode.DONE, said
+
+    modes: list[int] = []
+    asyncio.run(play())
+    assert modes == [0o644]
+
+
 @pytest.mark.parametrize("there", ["same", "other", "none"])
 def test_an_agent_looks_for_the_folder_of_checkpoints_before_it_starts_anything(tmp_path: Path, there: str) -> None:
     folder, landmark = tmp_path / "claim", landmark_of("digits-x", KEY)
