@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import torchft
+from benchmarks import peer_torchft as torchft
 from benchmarks.common import SCRIPTS, finish, in_turn, kill, launched, options_of, row, stamps, usual, wait_for
-from benchmarks.torchrun import DESCRIBED, end_agents, free_port, torchrun_agent
+from benchmarks.peer_torchrun import DESCRIBED, end_agents, free_port, torchrun_agent
 
 SCRIPT = SCRIPTS / "resize_train.py"
 SETTLED = 12  # steps before the kill

@@ -33,7 +33,7 @@ from benchmarks.common import (
     wait_for,
     write_hint,
 )
-from benchmarks.torchrun import DESCRIBED, end_agents, free_port, torchrun_agent
+from benchmarks.peer_torchrun import DESCRIBED, end_agents, free_port, torchrun_agent
 
 SCRIPT = SCRIPTS / "resize_train.py"
 SETTLED = 12  # steps between two changes

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import SCRIPTS, finish, in_turn, launched, options_of, row, stamps, usual, wait_for, write_hint
+from benchmarks.peer_torchrun import DESCRIBED, end_agents, free_port, torchrun_agent
 from benchmarks.resize import SETTLED, Case
-from benchmarks.torchrun import DESCRIBED, end_agents, free_port, torchrun_agent
 
 SCRIPT = SCRIPTS / "resize_train.py"
 CASES = [Case("25 MB", 25, 400), Case("300 MB", 300, 256)]

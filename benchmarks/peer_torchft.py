@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.common import kill
-from benchmarks.torchrun import free_port
+from benchmarks.peer_torchrun import free_port
 
 SETTINGS = ("--min_replicas=1", "--join_timeout_ms=500", "--quorum_tick_ms=10", "--heartbeat_timeout_ms=500")
 INSTALLED = importlib.util.find_spec("torchft") is not None
