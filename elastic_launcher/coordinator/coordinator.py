@@ -325,8 +325,7 @@ class Coordinator:
             case Emit():
                 self._emit(action.kind, action.generation, **action.fields)
             case Order():
-                for member in action.members:
-                    self._server.order(member, action.order)
+                self._server.order(action.members, action.order)
             case StartNode():
                 self._wanted.set()
                 self._driver.put(action)

@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -76,27 +76,28 @@ class _OtherTermError(Exception):
 
 
 class _Mailbox:
-    """The orders to one member, kept for as long as the server lives."""
+    """The orders to one member, as JSON, kept for as long as the server lives."""
 
     def __init__(self) -> None:
-        self.orders: list[dict[str, Any]] = []
+        self.orders: list[str] = []
         self._arrived = asyncio.Event()
 
-    def put(self, order: dict[str, Any]) -> None:
-        self.orders.append({"seq": len(self.orders) + 1, **order})
+    def put(self, order: str) -> None:
+        self.orders.append(order)
         self.wake()
 
     def wake(self) -> None:
         self._arrived.set()
         self._arrived = asyncio.Event()
 
-    async def after(self, seq: int, wait: float) -> list[dict[str, Any]]:
-        """Returns the orders after ``seq``; waits for one where there is none."""
+    async def after(self, seq: int, wait: float) -> str:
+        """Returns the orders after ``seq``, with their numbers, as a JSON list; waits for one where there is none."""
         if len(self.orders) <= seq and wait > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._arrived.wait()
-        return self.orders[max(seq, 0) :]
+        found = enumerate(self.orders[max(seq, 0) :], max(seq, 0) + 1)
+        return "[" + ", ".join(f'{{"seq": {number}, {order[1:]}' for number, order in found) + "]"
 
 
 class _Seen:
@@ -175,9 +176,11 @@ class ControlServer:
         await site.start()
         return f"http://{self._where.advertised}:{self._runner.addresses[0][1]}"
 
-    def order(self, member: int, order: Message) -> None:
-        """Puts an order where the member's waiting request finds it at once."""
-        self._mailbox(member).put(order.to_dict())
+    def order(self, members: Iterable[int], order: Message) -> None:
+        """Puts an order where the members' waiting requests find it at once."""
+        text = json.dumps(order.to_dict())  # once for all of them: a formation names each of its members
+        for member in members:
+            self._mailbox(member).put(text)
 
     async def close(self) -> None:
         """Answers what still waits, and stops to listen."""
@@ -253,7 +256,8 @@ class ControlServer:
         after, wait = int(request.query.get("after", "0")), float(request.query.get("wait", "2"))
         wait = 0.0 if self._closing else max(0.0, min(wait, LONGEST_WAIT))
         orders = await self._mailbox(member).after(after, wait)
-        return web.json_response({"orders": orders, "term": self._term})
+        text = f'{{"orders": {orders}, "term": {self._term}}}'
+        return web.Response(text=text, content_type="application/json")
 
     async def _reports(self, request: web.Request) -> web.Response:
         member, content = _member(request), await _content(request)

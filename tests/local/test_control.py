@@ -108,7 +108,7 @@ def test_an_order_reaches_a_waiting_member_within_milliseconds(tmp_path: Path) -
                     waiting = asyncio.ensure_future(ask(client, f"/v1/members/1/orders?after={seq}&wait=10"))
                     await asyncio.sleep(0.02)  # it waits at the server by now
                     sent = time.monotonic()
-                    server.order(1, End(f"reason {seq}"))
+                    server.order((1,), End(f"reason {seq}"))
                     answer = await waiting
                     delays.append(time.monotonic() - sent)
                     assert answer == {"orders": [{"seq": seq + 1, **End(f"reason {seq}").to_dict()}], "term": 1}
@@ -122,8 +122,8 @@ def test_orders_are_kept_until_they_are_asked_for(tmp_path: Path) -> None:
         async with serving(tmp_path / "control.json") as server:
             with ControlClient(str(tmp_path / "control.json"), "m1") as client:
                 for number in (1, 2, 3):
-                    server.order(1, End(str(number)))
-                server.order(2, End("not for 1"))
+                    server.order((1,), End(str(number)))
+                server.order((2,), End("not for 1"))
                 for after in (0, 1, 0):
                     answer = await ask(client, f"/v1/members/1/orders?after={after}&wait=10")
                     assert [order["seq"] for order in answer["orders"]] == [1, 2, 3][after:]
