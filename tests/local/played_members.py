@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -104,12 +105,14 @@ class PlayedEngine:
 
     def _run(self, spec: NodeSpec) -> None:
         killed, codes = self._killed[spec.node], dict[int, int | None]()
-        ranks = [
-            threading.Thread(
-                target=lambda rank=rank: codes.__setitem__(rank, self.play.exit_code(self, spec, rank, killed))
-            )
-            for rank in range(spec.nproc_per_node)
-        ]
+
+        def play(rank: int) -> None:
+            codes[rank] = code = self.play.exit_code(self, spec, rank, killed)
+            record = self.work_dir / "nodes" / f"{spec.node}-{rank}.exit"  # as a rank's parent writes it
+            if code is not None and not record.exists():
+                record.write_text(json.dumps({"exit_code": code, "signal": None}))
+
+        ranks = [threading.Thread(target=play, args=(rank,)) for rank in range(spec.nproc_per_node)]
         for rank in ranks:
             rank.start()
         for rank in ranks:
