@@ -49,7 +49,14 @@ class Backward:
         if self._resizer.check_due or left_open:
             self._check, self._resizer.check_due = ChecksumTask(self._session.state, self._session.buffers), False
 
-    def add(self, loss: torch.Tensor, weight: float | None, only: list[torch.Tensor] | None, owner: int) -> None:
+    def add(
+        self,
+        loss: torch.Tensor,
+        weight: float | None,
+        only: list[torch.Tensor] | None,
+        owner: int,
+        retain_graph: bool = False,
+    ) -> None:
         """Adds a micro-batch's gradient and, when it completes the step, reduces (see `Job.backward`)."""
         session = self._session
         micro = session.micro
@@ -59,6 +66,7 @@ class Backward:
             return
         call, micro.calls = micro.calls, micro.calls + 1
         session.sync_gradients = False
+        session.reducer.retain_graph = retain_graph
         if micro.rehearsal and not loss.requires_grad:
             return
         if micro.rehearsal:

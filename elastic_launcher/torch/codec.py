@@ -24,7 +24,7 @@ _DICTS: dict[type, str] = {
 _KINDS = {tag: kind for kind, tag in _DICTS.items()}
 DICT_TAGS = tuple(_KINDS)
 _FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
-CARRIED = "dicts, lists, tuples, numbers, texts, bytes, None, tensors and numpy arrays"
+CARRIED = "dicts, lists, tuples, deques, numbers, texts, bytes, None, tensors and numpy arrays"
 
 
 def encode(value: Any, path: str, tensors: list[torch.Tensor] | None = None) -> tuple[Any, list[torch.Tensor]]:
@@ -69,6 +69,8 @@ def decode(skeleton: Any, tensors: list[torch.Tensor]) -> Any:
         return [decode(item, tensors) for item in rest]
     if tag == "tuple":
         return tuple(decode(item, tensors) for item in rest)
+    if tag == "deque":
+        return collections.deque((decode(item, tensors) for item in rest[1:]), maxlen=rest[0])
     pairs = {decode(key, tensors): decode(item, tensors) for key, item in rest[0]}
     if tag == "default":
         return collections.defaultdict(_FACTORIES[rest[1]] if rest[1] else None, pairs)
@@ -104,6 +106,9 @@ def _encode(value: Any, path: str, tensors: list[torch.Tensor]) -> Any:
         return ["list", *(_encode(item, f"{path}[{number}]", tensors) for number, item in enumerate(value))]
     if type(value) in (tuple, torch.Size):
         return ["tuple", *(_encode(item, f"{path}[{number}]", tensors) for number, item in enumerate(value))]
+    if type(value) is collections.deque:
+        items = [_encode(item, f"{path}[{number}]", tensors) for number, item in enumerate(value)]
+        return ["deque", value.maxlen, *items]
     if type(value) in _DICTS:
         pairs = [[_encode_key(key, path), _encode(item, _below(path, key), tensors)] for key, item in value.items()]
         if type(value) is not collections.defaultdict:
@@ -149,6 +154,9 @@ def _match(skeleton: Any, own: Any, found: dict[int, torch.Tensor]) -> None:
         found[rest[0]] = own
     elif tag in ("list", "tuple") and isinstance(own, (list, tuple)):
         for item, mine in zip(rest, own, strict=False):
+            _match(item, mine, found)
+    elif tag == "deque" and isinstance(own, collections.deque):
+        for item, mine in zip(rest[1:], own, strict=False):
             _match(item, mine, found)
     elif tag in _KINDS and isinstance(own, Mapping):
         for key, item in rest[0]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from elastic_launcher.batch import share
@@ -84,6 +85,10 @@ def _call(fn: Callable[..., Mapping[str, Number]], batch: Any) -> Mapping[str, N
 def _number(name: str, value: Number) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", torch.float64)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
+        return torch.from_numpy(value.astype(np.float64))
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name!r} is {type(value).__name__}; it must be a number or a tensor")
     return torch.tensor(float(value), dtype=torch.float64)

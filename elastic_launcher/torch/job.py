@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
@@ -168,7 +169,12 @@ class Job:
         return self._steps.epochs(total)
 
     def backward(
-        self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None, optimizer: Optimizer | None = None
+        self,
+        loss: torch.Tensor,
+        *,
+        weight: float | torch.Tensor | None = None,
+        optimizer: Optimizer | None = None,
+        retain_graph: bool = False,
     ) -> None:
         """Adds this micro-batch's gradient to the global batch and, when that is complete, reduces over all ranks.
 
@@ -177,6 +183,7 @@ class Job:
                 `GradScaler.scale` made of it.
             weight: What the mean was taken over, if not samples: its number of tokens. 0 leaves no trace.
             optimizer: The prepared optimizer whose parameters get gradients; all by default.
+            retain_graph: Whether another backward pass may follow through the same graph, as in torch.
 
         Raises:
             ValueError: If the loss is no scalar or has no gradient, or the weight is negative.
@@ -202,7 +209,7 @@ class Job:
                     "the optimizer given to job.backward was not prepared; call job.prepare(optimizer) first"
                 )
             only = [p for group in optimizer.param_groups for p in group["params"]]
-        self._backward.add(loss, number, only, owner)
+        self._backward.add(loss, number, only, owner, retain_graph)
 
     def evaluate(self, fn: Callable[..., Mapping[str, Number]], loader: ElasticLoader) -> dict[str, Any]:
         """Sums ``fn`` over a data set, which all ranks share; each sample is counted once.
@@ -242,7 +249,9 @@ class Job:
         """
         plain = {}
         for name, value in values.items():
-            number = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
+            number: Any = value
+            if isinstance(value, (torch.Tensor, np.ndarray, np.generic)) and np.prod(value.shape) == 1:
+                number = value.item()
             if isinstance(number, bool) or not isinstance(number, (int, float)):
                 raise TypeError(f"job.log: {name!r} is {type(value).__name__}; it must be a number")
             plain[name] = number

@@ -6,6 +6,7 @@ Objects stay what they are (the same instance of the same class): only their act
 from __future__ import annotations
 
 import functools
+import warnings
 import weakref
 from collections.abc import Callable
 from types import MethodType
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -71,6 +73,12 @@ def _prepare_model(session: Session, model: nn.Module) -> None:
             raise TypeError(
                 f"{path} is a DTensor; sharded models are not resized in process: pass the model before it is sharded"
             )
+    for path, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise TypeError(
+                f"{path} is not initialised yet (a lazy module): run one forward pass through the model before "
+                "job.prepare, and before the optimizer is made"
+            )
     model.to(session.device)
     session.state.models.append(model)
     session.buffers.add([model])
@@ -82,12 +90,19 @@ def _prepare_optimizer(session: Session, optimizer: Optimizer) -> None:
             "LBFGS evaluates the loss several times in one step, which micro-batches can't be replayed for; use "
             "a first-order optimizer"
         )
+    for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+        if is_lazy(parameter):
+            raise TypeError(
+                f"parameter {number} of {type(optimizer).__name__} is not initialised yet (a lazy module): run one "
+                "forward pass through the model before the optimizer is made"
+            )
     name = f"optimizer {_add_optimizer(session, optimizer)}"
     act = optimizer.step
 
     @functools.wraps(act)
     def step(_: Optimizer, closure: Callable[[], Any] | None = None, **arguments: Any) -> Any:
         micro = session.micro
+        session.asked = True
         if session.reducer.in_backward:
             raise RuntimeError(
                 f"{name} ({type(optimizer).__name__}) was stepped inside job.backward, by a hook: the gradient of the "
@@ -140,6 +155,7 @@ def _gate_pass(session: Session, optimizer: Optimizer, method: str, name: str) -
 
     @functools.wraps(act)
     def gated(*arguments: Any, **named: Any) -> Any:
+        session.asked = True
         return _act(session, act, *arguments, **named) if session.acts(name, optimizer) else None
 
     setattr(optimizer, method, gated)
@@ -169,6 +185,7 @@ def _gate(session: Session, owner: Any, method: str, name: str) -> None:
 
     @functools.wraps(act)
     def gated(*arguments: Any, **named: Any) -> Any:
+        session.asked |= method == "step"
         optimizer = next((one for one in (*arguments, *named.values()) if isinstance(one, Optimizer)), None)
         return act(*arguments, **named) if session.acts(name, optimizer) else None
 
@@ -189,6 +206,20 @@ def _prepare_scheduler(session: Session, scheduler: LRScheduler | ReduceLROnPlat
 
     Gated.__name__, Gated.__qualname__, Gated.__module__ = kind.__name__, kind.__qualname__, kind.__module__
     scheduler.__class__ = Gated
+
+
+def warn_of_unprepared_schedulers(session: Session) -> None:
+    """Warns of prepared optimizers that have a scheduler of which the job knows nothing."""
+    known = [*session.state.schedulers, *session.state.registered.values()]
+    for number, optimizer in enumerate(session.state.optimizers):
+        scheduled = any(getattr(scheduler, "optimizer", None) is optimizer for scheduler in known)
+        if getattr(optimizer.step, "_wrapped_by_lr_sched", False) and not scheduled:
+            warnings.warn(
+                f"optimizer {number} ({type(optimizer).__name__}) has a scheduler that was not given to job.prepare: "
+                "it acts in each micro-batch, and where it stands does not travel to joiners. Call "
+                "job.prepare(scheduler) before the training loop",
+                stacklevel=2,
+            )
 
 
 def _prepare_scaler(session: Session, scaler: torch.amp.GradScaler) -> None:

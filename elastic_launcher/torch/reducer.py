@@ -44,6 +44,7 @@ class Reducer:
 
     Attributes:
         in_backward: Whether a backward pass runs.
+        retain_graph: Whether another backward pass may follow through the graph of the next one.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Reducer:
         name: Callable[[torch.Tensor], str] = describe,
     ) -> None:
         self.in_backward = False
+        self.retain_graph = False
         self._name = name
         self._handed_over = False
         self._parameters = parameters
@@ -173,7 +175,7 @@ class Reducer:
             return
         first = slot.weight == 0
         slot.weight += weight
-        value = logged.detach()
+        value = logged.detach().reshape(())
         value = (value if value.dtype == torch.float64 else value.float()) * weight
         slot.loss = value if slot.loss is None else slot.loss + value
 
@@ -211,7 +213,7 @@ class Reducer:
     def _run(self, loss: torch.Tensor, seed: torch.Tensor | None) -> None:
         self.in_backward = True
         try:
-            torch.autograd.backward(loss, seed)
+            torch.autograd.backward(loss, seed, retain_graph=self.retain_graph)
         finally:
             self.in_backward = False
 

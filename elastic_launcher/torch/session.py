@@ -106,6 +106,7 @@ class Session:
         stepping: Whether a prepared optimizer is acting.
         course: Where the script is.
         sums: What sums over ranks came to outside of training loops.
+        asked: Whether the script has called a prepared optimizer's step since this micro-batch was issued.
     """
 
     global_batch_size: int
@@ -138,6 +139,7 @@ class Session:
     loss: float = float("nan")
     pace: Pace = field(default_factory=Pace)
     stepping: bool = False
+    asked: bool = False
     _looked: tuple[int, int] = (0, -1)
     _held: list[torch.Tensor] = field(default_factory=list)
     _parameters: list[torch.Tensor] = field(default_factory=list)

@@ -5,6 +5,8 @@ training on all ranks together. What `job.backward` does in it is in `backward`.
 from __future__ import annotations
 
 import gc
+import math
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -15,6 +17,7 @@ from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.fingerprint import fingerprint
 from elastic_launcher.torch.loader import ElasticLoader, Piece
 from elastic_launcher.torch.pieces import SPARE_SAMPLES, LoadPlan, share_of_step
+from elastic_launcher.torch.prepare import warn_of_unprepared_schedulers
 from elastic_launcher.torch.progress import Progress
 from elastic_launcher.torch.recover import Recovery
 from elastic_launcher.torch.resize import Resizer
@@ -44,6 +47,7 @@ class StepLoop:
         self._plan = plan
         self._progress = Progress(session)
         self._samples = 0
+        self._warned = self._carried = False
         self._left: ElasticLoader | None = None
         self._left_complete = False
         self._only_looks = True  # whether the script has not come back yet for the loop's second micro-batch
@@ -120,6 +124,7 @@ class StepLoop:
             raise RuntimeError("no optimizer was prepared: call job.prepare(model, optimizer) before the training loop")
         self.settle()
         self._begin_loop(loader)
+        warn_of_unprepared_schedulers(session)
         if session.course.is_ahead(session.position):
             return
         session.loader = loader
@@ -193,7 +198,7 @@ class StepLoop:
     def _issue(self, loader: ElasticLoader, piece: Piece, micro: MicroBatch) -> Iterator[Any]:
         session = self._session
         batch = loader.take(piece)
-        session.sync_gradients = False
+        session.sync_gradients = session.asked = False
         session.micro = micro
         try:
             yield batch
@@ -263,8 +268,23 @@ class StepLoop:
 
     def _complete(self, loader: ElasticLoader) -> None:
         """Moves on to the next step, and through a boundary if there is one."""
-        point("stepped", self._session.position.step)
+        session = self._session
+        point("stepped", session.position.step)
+        if not session.asked and not self._warned and not math.isnan(session.loss):
+            self._warned = True
+            warnings.warn(
+                f"step {session.position.step} ended without optimizer.step(): its gradient is dropped. job.backward "
+                "accumulates over the global batch by itself; call optimizer.step() after it each time, without "
+                "`if (i + 1) % k == 0` around it: it acts when the global batch is complete",
+                stacklevel=2,
+            )
         self._advance(loader)
+        if session.member is not None and not self._carried:
+            self._carried = True
+            try:
+                session.state.capture()
+            except TypeError as error:  # now, and not when somebody joins after hours of training
+                raise TypeError(f"{error}. It is there since the first step; joiners and checkpoints need it") from None
         self._pass_boundary(loader)
 
     def _advance(self, loader: ElasticLoader) -> None:

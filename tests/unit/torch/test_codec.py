@@ -36,8 +36,8 @@ def _same(a: Any, b: Any) -> bool:
             for one, other in zip(a.items(), b.items(), strict=True)
             for x, y in zip(one, other, strict=True)
         )
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, (list, tuple, collections.deque)):
+        return getattr(a, "maxlen", None) == getattr(b, "maxlen", None) and len(a) == len(b) and all(map(_same, a, b))
     return bool(a == b or (a != a and b != b))
 
 
@@ -70,6 +70,8 @@ def test_any_nested_value_comes_back_as_it_was(value: Any) -> None:
         {1: "int", "1": "text", 1.5: "float", None: "none", (1, "a"): "tuple", False: "bool"},
         collections.OrderedDict(b=1, a=2),
         collections.Counter({30: 1, 60: 2}),
+        collections.deque([1.5, torch.ones(2), [None]], maxlen=3),
+        collections.deque(),
         collections.defaultdict(int, a=1),
         collections.defaultdict(None, a=1),
         [float("nan"), float("inf"), -float("inf"), -0.0, 0.1 + 0.2, 10**30, "\ud800 \0 ü", b"\0\xff", ()],

@@ -229,3 +229,75 @@ def by_hand(job: Job, model: Any, optimizer: Any, x: torch.Tensor) -> None:
 def test_two_passes_with_accumulation_are_refused(body: Body, make: Any) -> None:
     with pytest.raises(RuntimeError, match=r"0\.weight was changed between two .* raise max_batch_per_gpu"):
         train(body, 2, 3, make)
+
+
+def test_a_gradient_that_no_optimizer_takes_is_warned_of_once() -> None:
+    def every_second(job: Job, model: Any, optimizer: Any, x: torch.Tensor) -> None:
+        job.backward(loss_of(model, x))
+        if job.step % 2 == 0:
+            optimizer.step()
+
+    with pytest.warns(UserWarning) as caught:
+        train(every_second, world_size=1)
+    said = [str(one.message) for one in caught]
+    assert len(said) == 1
+    assert "step 0 ended without optimizer.step(): its gradient is dropped" in said[0]
+
+
+def test_a_scheduler_made_after_prepare_works_once_prepared() -> None:
+    def rates(early: bool) -> list[float]:
+        def play(group: ThreadGroup) -> list[float]:
+            job = thread_job(group, BATCH, 3)
+            model = build()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            if not early:
+                job.prepare(model, optimizer)
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+            job.prepare(*([model, optimizer] if early else []), scheduler)
+            found = []
+            for (x,) in job.dataloader(DATA):
+                usual(job, model, optimizer, x)
+                scheduler.step()
+                if job.sync_gradients:
+                    found.append(scheduler.get_last_lr()[0])
+            return found
+
+        return run_ranks(1, play)[0]
+
+    assert rates(early=False) == rates(early=True) == [0.1, 0.05, 0.05, 0.025, 0.025]
+
+
+def test_a_scheduler_that_was_not_prepared_is_warned_of() -> None:
+    def play(group: ThreadGroup) -> None:
+        job = thread_job(group, BATCH, BATCH)
+        model = build()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        _ = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        job.prepare(model, optimizer)
+        for (x,) in job.dataloader(DATA):
+            usual(job, model, optimizer, x)
+
+    with pytest.warns(UserWarning, match=r"optimizer 0 \(SGD\) has a scheduler that was not given to job.prepare"):
+        run_ranks(1, play)
+
+
+def test_a_loss_of_one_element_may_have_any_shape() -> None:
+    def odd(job: Job, model: Any, optimizer: Any, x: torch.Tensor) -> None:
+        job.backward(loss_of(model, x).reshape(1, 1))
+        assert isinstance(job.loss, float)
+        optimizer.step()
+
+    for found, wanted in zip(train(odd, 2, 3), train(usual, 2, 3), strict=True):
+        assert all(map(torch.equal, found.parameters(), wanted.parameters()))
+
+
+def test_a_graph_may_be_retained_for_a_second_pass() -> None:
+    def twice(job: Job, model: Any, optimizer: Any, x: torch.Tensor) -> None:
+        out = model(x)
+        job.backward(out.square().mean() / 2, retain_graph=True)
+        job.backward(out.square().mean() / 2)
+        optimizer.step()
+
+    for found, wanted in zip(train(twice, 2, 3), train(usual, 2, 3), strict=True):
+        for one, other in zip(found.parameters(), wanted.parameters(), strict=True):
+            assert torch.allclose(one, other, rtol=1e-12)

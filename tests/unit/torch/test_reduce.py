@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -49,6 +50,21 @@ def test_a_dict_of_numbers_and_tensors_keeps_names_and_shapes() -> None:
         assert list(result) == ["hits", "one", "table"]
         assert result["hits"] == 6 and result["one"] == 6.0
         assert torch.equal(result["table"], torch.full((2, 3), 3.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "number", [np.float32(1.5), np.int64(2), np.float64(0.25), np.array(3.0), np.array([[1.0, 2.0]])]
+)
+def test_numbers_and_arrays_of_numpy_are_reduced(number: Any) -> None:
+    for result in reduced(2, lambda rank: number, op="sum"):
+        assert np.array_equal(np.asarray(result).reshape(number.shape), 2 * number)
+
+
+@pytest.mark.parametrize("number", [np.float32(1.5), np.int64(2), np.array([0.25])])
+def test_job_log_takes_numbers_of_numpy(number: Any) -> None:
+    run_ranks(1, lambda group: thread_job(group, 8, 4).log({"loss": number}))
+    with pytest.raises(TypeError, match="'loss' is bool"):
+        run_ranks(1, lambda group: thread_job(group, 8, 4).log({"loss": np.bool_(True)}))
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,15 @@ def torch_world() -> Iterator[None]:
         (lambda: nn.Embedding(5, 3, sparse=True), ["the model", "Embedding(..., sparse=False)"]),
         (lambda: nn.Sequential(nn.EmbeddingBag(5, 3, sparse=True)), ["0 makes", "EmbeddingBag(..., sparse=False)"]),
         (lambda: nn.Sequential(linear(), nn.SyncBatchNorm(3)), ["1 is a SyncBatchNorm", "BatchNorm2d"]),
+        (
+            lambda: nn.Sequential(nn.LazyLinear(3)),
+            ["0.weight is not initialised", "one forward pass", "before the optim"],
+        ),
+        (lambda: nn.LazyBatchNorm1d(affine=False), ["running_mean is not initialised", "one forward pass"]),
+        (
+            lambda: torch.optim.SGD(nn.LazyLinear(3).parameters(), lr=0.1),
+            ["parameter 0 of SGD is not initialised", "one forward pass"],
+        ),
         (lambda: nn.DataParallel(linear()), ["DataParallel", "bare module"]),
         (lambda: DataLoader(DATA), ["DataLoader", "job.dataloader"]),
         (lambda: linear().parameters(), ["generator", "models, optimizers, schedulers and GradScaler"]),
