@@ -1,0 +1,184 @@
+"""A real Kueue on the machine's cluster: its released controller manager, as a process of the host, for one test.
+
+It is built from its Go module, once, where a test first asks for it. Its CRDs and webhooks are those that the module
+has; the webhooks are called for namespaces with its label alone, so that whatever else runs in the cluster is as without
+it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster.machine.kubectl import Kubectl
+from tests.cluster.machine.places import Places, home
+from tests.cluster.machine.processes import ClusterError, Daemon, run, until
+
+VERSION = "v0.17.0"
+LABEL = "elastic-test-kueue"
+"""Of namespaces whose Jobs this Kueue is to have."""
+QUEUE = "kueue.x-k8s.io/queue-name"
+GROUP = "kueue.x-k8s.io/v1beta2"
+FLAVOR = "elastic-test"
+PORT = 19443
+ADDRESS = "127.0.0.1"
+READY_SECONDS = 120.0
+HOOKS = {
+    "/mutate-batch-v1-job",
+    "/validate-batch-v1-job",
+    "/mutate-kueue-x-k8s-io-v1beta2-workload",
+    "/validate-kueue-x-k8s-io-v1beta2-workload",
+}
+
+
+def program() -> Path:
+    """Returns Kueue's manager; builds it where it is not in the cache: five minutes on two cores.
+
+    Raises:
+        ClusterError: If there is no Go, or the build fails.
+    """
+    folder = home("XDG_CACHE_HOME", ".cache") / f"kueue-{VERSION}"
+    if not folder.exists():
+        if shutil.which("go") is None:
+            raise ClusterError("install Go to build Kueue with")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as building:
+            env = {**os.environ, "CGO_ENABLED": "0", "GOBIN": building}
+            package = f"sigs.k8s.io/kueue/cmd/kueue@{VERSION}"
+            run("go", "install", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", package, env=env)
+            Path(building).rename(folder)  # whole or not at all
+            Path(building).mkdir()
+    return folder / "kueue"
+
+
+def _module() -> Path:
+    """Returns the folder of Kueue's module, which Go has from the build."""
+    found = json.loads(run("go", "mod", "download", "-json", f"sigs.k8s.io/kueue@{VERSION}"))
+    return Path(found["Dir"])
+
+
+def _certify(places: Places, folder: Path) -> None:
+    """Makes the certificate with which the API server knows the webhooks."""
+    authority = ("-CA", places.certificates / "ca.crt", "-CAkey", places.certificates / "ca.key")
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", folder / "tls.key")
+    names = ("-addext", f"subjectAltName=IP:{ADDRESS}", "-addext", "basicConstraints=CA:FALSE")
+    run(
+        "openssl",
+        "req",
+        "-x509",
+        *key,
+        "-days",
+        "30",
+        "-subj",
+        "/CN=kueue",
+        *authority,
+        *names,
+        "-out",
+        folder / "tls.crt",
+    )
+
+
+def _hooks(places: Places, module: Path) -> list[dict[str, Any]]:
+    """Returns the webhook configurations for Jobs and Workloads, with the host's address."""
+    authority = base64.b64encode((places.certificates / "ca.crt").read_bytes()).decode()
+    with open(module / "config/components/webhook/manifests.yaml", encoding="utf-8") as file:
+        found = [one for one in yaml.safe_load_all(file) if one]
+    for one in found:
+        one["metadata"]["name"] = f"{LABEL}-{one['kind'].lower()}"
+        one["webhooks"] = [hook for hook in one["webhooks"] if hook["clientConfig"]["service"]["path"] in HOOKS]
+        for hook in one["webhooks"]:
+            path = hook["clientConfig"].pop("service")["path"]
+            hook["clientConfig"] = {"url": f"https://{ADDRESS}:{PORT}{path}", "caBundle": authority}
+            hook["namespaceSelector"] = {"matchExpressions": [{"key": LABEL, "operator": "Exists"}]}
+    return found
+
+
+def _configuration(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "health": {"healthProbeBindAddress": f"{ADDRESS}:{PORT + 1}"},
+        "metrics": {"bindAddress": f"{ADDRESS}:{PORT + 2}"},
+        "webhook": {"host": ADDRESS, "port": PORT, "certDir": str(folder)},
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+        "integrations": {"frameworks": ["batch/job"]},
+        "featureGates": {"VisibilityOnDemand": False},
+        **settings,
+    }
+
+
+@contextmanager
+def kueue(kubectl: Kubectl, places: Places, folder: Path, **settings: Any) -> Iterator[Daemon]:
+    """Runs Kueue; leaves nothing of it. Namespaces that use it have to be gone before.
+
+    Args:
+        kubectl: The cluster.
+        places: Its files.
+        folder: For its own; the test's.
+        settings: Of its configuration, such as ``waitForPodsReady``.
+    """
+    manager, module = program(), _module()
+    _certify(places, folder)
+    configuration = folder / "kueue.json"
+    configuration.write_text(json.dumps(_configuration(folder, settings)))
+    daemon = Daemon("kueue", folder / "kueue.process", folder / "kueue.log")
+    bases = module / "config/components/crd/bases"
+    hooks = _hooks(places, module)
+    names = [(one["kind"], one["metadata"]["name"]) for one in hooks]
+    try:
+        kubectl("apply", "--server-side", "--validate=false", f"--filename={bases}")
+        kubectl("wait", "--for=condition=Established", "--timeout=60s", f"--filename={bases}")
+        env = f"KUBECONFIG={places.kubeconfig}"
+        daemon.start(["/usr/bin/env", env, str(manager), f"--config={configuration}", "--zap-log-level=2"])
+
+        def ready() -> bool:
+            if daemon.pid is None:
+                raise ClusterError(f"Kueue has ended; its log ends so:\n{daemon.last_words()}")
+            try:
+                return run("curl", "-sf", f"http://{ADDRESS}:{PORT + 1}/readyz") == "ok"
+            except ClusterError:
+                return False
+
+        until(ready, "Kueue is ready", READY_SECONDS)
+        kubectl.apply(*hooks)
+        yield daemon
+    finally:
+        for kind, name in names:
+            kubectl("delete", kind, name, "--ignore-not-found")
+        for kind in ("clusterqueues", "resourceflavors"):
+            kubectl("delete", f"{kind}.kueue.x-k8s.io", "--all", "--ignore-not-found")
+        daemon.end()
+        kubectl("delete", "--ignore-not-found", f"--filename={bases}")
+
+
+def queues(space: str, **quotas: int) -> list[dict[str, Any]]:
+    """Returns what a namespace needs of Kueue: a queue named ``gpus`` with these quotas."""
+    flavor = {"name": FLAVOR, "resources": [{"name": name, "nominalQuota": quota} for name, quota in quotas.items()]}
+    return [
+        {"apiVersion": GROUP, "kind": "ResourceFlavor", "metadata": {"name": FLAVOR}},
+        {
+            "apiVersion": GROUP,
+            "kind": "ClusterQueue",
+            "metadata": {"name": space},
+            "spec": {
+                "namespaceSelector": {},
+                "resourceGroups": [{"coveredResources": list(quotas), "flavors": [flavor]}],
+            },
+        },
+        {
+            "apiVersion": GROUP,
+            "kind": "LocalQueue",
+            "metadata": {"name": "gpus", "namespace": space},
+            "spec": {"clusterQueue": space},
+        },
+    ]
