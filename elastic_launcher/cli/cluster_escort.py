@@ -13,7 +13,7 @@ from elastic_launcher.coordinator.observations import NodeNoticed, NodeStands, S
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
 from elastic_launcher.engines.kubernetes.owner import Order, Verdict
 from elastic_launcher.engines.kubernetes.pending import pending_line
-from elastic_launcher.engines.kubernetes.pods import Leaving, Running, Standing, Waiting
+from elastic_launcher.engines.kubernetes.pods import Cause, Leaving, Running, Standing, Waiting
 from elastic_launcher.engines.kubernetes.reviews import lacks
 from elastic_launcher.engines.kubernetes.rights import MACHINES_OF_ALL, Told
 from elastic_launcher.engines.kubernetes.seat import Abolished, Deposed, Seat
@@ -53,7 +53,7 @@ class ClusterEscort:
         self._status = ToldStatus(layout)
         self._succession = Succession(settled.site.pod)
         self._known: dict[int, Standing] = {}
-        self._placed: set[int] = set()
+        self._placed: set[str] = set()
         self._going: dict[str, str] = {}
         self._ends = False  # the job may not know it yet, while it is taken over
 
@@ -143,8 +143,8 @@ class ClusterEscort:
                 if node in job.state.nodes and standing != self._known.get(node):
                     self._known[node] = standing
                     _tell(job, node, standing)
-                    if isinstance(standing, Running) and node not in self._placed:
-                        self._placed.add(node)
+                    if isinstance(standing, Running) and standing.pod not in self._placed:
+                        self._placed.add(standing.pod)
                         job.note("node_placed", node=node, pod=standing.pod, machine=standing.machine)
             line = pending.take(standings, job.state.generation > 0)
             if line:
@@ -219,12 +219,13 @@ async def _may_watch_machines(api: Api) -> bool:
 def _tell(job: Escorted, node: int, standing: Standing) -> None:
     match standing:
         case Waiting():
-            job.observe(lambda now: NodeStands(now, node, standing.why))
+            queued = standing.cause is Cause.ADMISSION
+            job.observe(lambda now: NodeStands(now, node, standing.why, queued))
         case Running():
             job.observe(lambda now: NodeStands(now, node, ""))
         case Leaving():
             within = math.inf if standing.seconds is None else standing.seconds
-            job.observe(lambda now: NodeNoticed(now, node, standing.why, within))
+            job.observe(lambda now: NodeNoticed(now, node, standing.why, within, standing.again))
 
 
 def _stop(job: Escorted, why: str, within: float = math.inf) -> None:

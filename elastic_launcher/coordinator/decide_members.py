@@ -27,7 +27,7 @@ from elastic_launcher.control.messages import (
     StepRedone,
     Warm,
 )
-from elastic_launcher.coordinator.actions import Order
+from elastic_launcher.coordinator.actions import KillNode, Order
 from elastic_launcher.coordinator.decide_end import (
     Decision,
     appoint_saver,
@@ -49,6 +49,7 @@ from elastic_launcher.coordinator.decide_formation import (
 )
 from elastic_launcher.coordinator.decide_loss import bear_failure, lose_node, take_broken_step, take_unformed
 from elastic_launcher.coordinator.decide_nodes import dismiss, fail_node, tell_exit
+from elastic_launcher.coordinator.decide_pending import take_standing
 from elastic_launcher.coordinator.fallen import Fallen
 from elastic_launcher.coordinator.observations import (
     MemberJoined,
@@ -57,6 +58,7 @@ from elastic_launcher.coordinator.observations import (
     MemberSlow,
     MemberStuck,
     NodeExited,
+    NodeStands,
     RankEnded,
 )
 from elastic_launcher.coordinator.roster import Exit, Member, Phase
@@ -147,12 +149,14 @@ def take_rank_end(state: State, observation: RankEnded) -> Decision:
 
 
 def take_node_exit(state: State, observation: NodeExited) -> Decision:
-    """A node is gone, with all its processes."""
+    """A node is gone, with all its processes; one that never began, and may be started anew, waits for that."""
     if observation.taken:
         state = replace(state, fallen=Fallen())  # nor is that the job's fault: it may begin anew as often as it happens
     if observation.node not in state.nodes:
         return state, ()  # one of before the job began anew, which took its time
     node = state.nodes[observation.node]
+    if observation.again and state.untouched(node) and not observation.ranks:
+        return take_standing(state, NodeStands(observation.now, node.number, observation.again, queued=True))
     known = dict(observation.ranks)
     unknown = _without_a_word(observation.exit_code)
     told = tell_exit(state, observation)
@@ -163,6 +167,11 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
         end = RankEnded(observation.now, node.number, local_rank, known.get(local_rank, unknown))
         decision = then(decision, take_rank_end, end)
     state, actions = decision
+    if observation.again:  # its numbers are used: another takes its place
+        return state.with_node(node.number, phase=Phase.ENDING, since=observation.now), (
+            *actions,
+            KillNode(node.number),
+        )
     return state.with_node(node.number, phase=Phase.GONE, since=observation.now), actions
 
 

@@ -18,6 +18,7 @@ from elastic_launcher.coordinator.tables import Members, Nodes
 MOST_FAILURES = 3  # nodes in a row that fail to come up, before no more are started
 RETRY_SECONDS = 1.0  # until the next node is started after one failed; doubles with each in a row
 AWAY_SECONDS = 5.0  # until a node is started again where none can be started now
+BY_SIGNAL = "signal"  # what an agent says of a notice
 LEAVE_SECONDS = 60.0  # that the processes of a node that left may take to end
 
 
@@ -190,6 +191,11 @@ def take_notice(state: State, observation: NodeNoticed) -> Decision:
     Where it was its machine that is wanted, and not the job's size, another one is started as soon as it is gone.
     """
     node = state.nodes[observation.node]
+    if state.untouched(node):
+        if observation.again:  # it was admitted, and waits for that anew
+            return state.with_node(node.number, waits=observation.source, queued=True), ()
+        if observation.source == BY_SIGNAL and state.rules.replaces_noticed:
+            return state, ()  # its engine is about to say whether it goes, or waits in its queue
     by = min(node.leave_by, observation.now + min(state.rules.grace_period, observation.within))
     if node.leave not in ("", "hint") or node.phase in (Phase.LEAVING, Phase.ENDING, Phase.GONE):
         sooner = node.leave == "notice" and node.phase is Phase.ADMITTED  # who says so last may know better

@@ -28,7 +28,7 @@ def take_standing(state: State, observation: NodeStands) -> Decision:
     if node is None or node.phase is not Phase.STARTING or node.waits == observation.waits:
         return state, ()
     began = {} if observation.waits else {"began_at": observation.now}
-    return state.with_node(node.number, waits=observation.waits, **began), ()
+    return state.with_node(node.number, waits=observation.waits, queued=observation.queued, **began), ()
 
 
 def check_pending(state: State, now: float) -> Decision:
@@ -45,7 +45,8 @@ def check_pending(state: State, now: float) -> Decision:
 def check_held(state: State, now: float) -> Decision:
     """Gives all places back that a job holds in vain: two that each hold half of what they need both get done.
 
-    It asks again after a pause that differs from job to job and from time to time.
+    It asks again after a pause that differs from job to job and from time to time. Nodes in a queue hold no place, and
+    keep theirs in the queue.
     """
     there = state.in_phase(Phase.STARTING, Phase.WARM)
     waiting = [node for node in there if node.waits]
@@ -56,13 +57,15 @@ def check_held(state: State, now: float) -> Decision:
         return state, ()
     draw = random.Random(f"{state.rules.store}/{len(state.nodes)}").uniform(0.5, 1.5)
     pause = min(LONGEST_PAUSE, state.rules.min_wait * draw)
+    given = "these are" if any(node.queued for node in waiting) else "all are"
     message = (
         f"{len(held)} of at least {state.rules.min_nodes} nodes run after {state.rules.min_wait:g} s (--min-wait), the "
-        f"others are pending: {waiting[0].waits}; all are given back, and asked for again in {pause:.0f} s"
+        f"others are pending: {waiting[0].waits}; {given} given back, and asked for again in {pause:.0f} s"
     )
     decision: Decision = (replace(state, start_not_before=now + pause), (emit(state, "warning", message=message),))
     for node in there:
-        decision = then(decision, dismiss, node, "pending", now)
+        if not node.queued:
+            decision = then(decision, dismiss, node, "pending", now)
     return decision
 
 

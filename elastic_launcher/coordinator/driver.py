@@ -71,14 +71,16 @@ class EngineDriver:
                 case KillNode():
                     await self.call(self._engine.kill, command.node)
             for gone in await self.call(self._engine.poll):
-                self._nodes.discard(gone.node)
+                if not gone.again:
+                    self._nodes.discard(gone.node)
                 self._observe(self._exited(gone))
             if not self._nodes and self._commands.empty():
                 self._none.set()
 
     def _exited(self, gone: NodeExit) -> NodeExited:
         ranks = self._exits(gone.node)
-        return NodeExited(self._monotonic(), gone.node, gone.exit_code, ranks, gone.why, gone.taken, gone.last_line)
+        how = gone.exit_code, ranks, gone.why, gone.taken, gone.last_line, gone.again
+        return NodeExited(self._monotonic(), gone.node, *how)
 
     async def end_all(self) -> None:
         """Kills all nodes that run, or are about to, and waits until they are gone."""

@@ -42,8 +42,13 @@ class NodeFiles:
         self._home = home
         self._taken: dict[tuple[int, int], int] = {}
 
+    def begin(self, node: int) -> dict[str, Any]:
+        """Returns all that a node has to know before it starts; what it tells of logs begins anew from there."""
+        self._taken = {place: end for place, end in self._taken.items() if place[0] != node}
+        return self.job()
+
     def job(self) -> dict[str, Any]:
-        """Returns all that a node has to know before it starts."""
+        """Returns all that any node has to know before it starts."""
         content = read_content(self._layout.path).to_dict()
         told = {"id": job_id(self._layout), "config": self._config.to_dict(), "store": self._store, "content": content}
         mark = self._home.landmark

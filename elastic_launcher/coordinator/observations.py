@@ -157,11 +157,13 @@ class NodeNoticed(Observation):
         node: Its number.
         source: Who said so.
         within: Seconds after which it may be killed, where that is known; never more than ``--grace-period`` counts.
+        again: Whether its queue has taken it back, and may admit it anew.
     """
 
     node: int
     source: str
     within: float = math.inf
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,7 @@ class NodeExited(Observation):
         why: How it ended, where the engine knows more; else empty.
         taken: Whether it was taken from outside: that is nobody's failure.
         last_line: The last of the agent's log, where the engine has kept that for one that failed; else empty.
+        again: What it waits for to be started anew, unless it is killed; else empty.
     """
 
     node: int
@@ -210,14 +213,22 @@ class NodeExited(Observation):
     why: str = ""
     taken: bool = False
     last_line: str = ""
+    again: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStands(Observation):
-    """What a node waits for before its agent can begin; empty from when that has begun."""
+    """What a node waits for before its agent can begin; empty from when that has begun.
+
+    Attributes:
+        node: Its number.
+        waits: What it waits for.
+        queued: Whether that is its queue, and it holds no place.
+    """
 
     node: int
     waits: str
+    queued: bool = False
 
 
 @dataclass(frozen=True, slots=True)

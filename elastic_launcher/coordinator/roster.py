@@ -42,6 +42,7 @@ class Node:
         leave: Why it has to leave at the next boundary (``hint``, ``notice``); empty if it has not.
         leave_by: When it may be killed, where a notice or a hint says so.
         waits: What it waits for before it can begin; empty where that is nothing.
+        queued: Whether it waits for its queue to admit it: it holds no place then.
         began_at: When it was seen to begin, where it had waited.
     """
 
@@ -54,6 +55,7 @@ class Node:
     leave: str = ""
     leave_by: float = math.inf
     waits: str = ""
+    queued: bool = False
     began_at: float = -math.inf
 
 

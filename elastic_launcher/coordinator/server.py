@@ -300,7 +300,7 @@ class ControlServer:
 
     async def _job(self, request: web.Request) -> web.Response:
         assert self._files is not None
-        return web.json_response({**self._files.job(), "term": self._term})
+        return web.json_response({**self._files.begin(_node(request)), "term": self._term})
 
     async def _log(self, request: web.Request) -> web.Response:
         assert self._files is not None

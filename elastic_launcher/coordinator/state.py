@@ -358,6 +358,12 @@ class State:
         """Returns whether a formation under way has members of ``node``."""
         return self.formation is not None and any(member in self.formation.members for member in node.members)
 
+    def untouched(self, node: Node) -> bool:
+        """Returns whether a node has not begun: no process of its members was seen, and their numbers are unused."""
+        members = [self.members[number] for number in node.members]
+        begun = any(one.pid is not None or one.exit is not None for one in members)
+        return node.phase is Phase.STARTING and not node.leave and not begun
+
     def exited(self, node: Node) -> bool:
         """Returns whether a process of one of the node's members has ended."""
         return any(self.members[number].exit is not None for number in node.members)

@@ -27,7 +27,7 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class NodeExit:
-    """A node that is gone, with everything it had started.
+    """A node that is gone, with everything it had started; or that waits for another place, with ``again``.
 
     Attributes:
         node: Its number.
@@ -35,6 +35,7 @@ class NodeExit:
         why: How it ended, where the engine knows more; else empty.
         taken: Whether it was taken from outside, and did not fail by itself.
         last_line: The last of its agent's log, where the engine has kept that for one that failed; else empty.
+        again: What it waits for to be started anew under the same number, unless it is killed; else empty.
     """
 
     node: int
@@ -42,6 +43,7 @@ class NodeExit:
     why: str = ""
     taken: bool = False
     last_line: str = ""
+    again: str = ""
 
 
 class EngineAway(OSError):  # noqa: N818 - says what is the case

@@ -1,8 +1,8 @@
 """A real Kueue on the machine's cluster: its released controller manager, as a process of the host, for one test.
 
 It is built from its Go module, once, where a test first asks for it. Its CRDs and webhooks are those that the module
-has; the webhooks are called for namespaces with its label alone, so that whatever else runs in the cluster is as without
-it.
+has; the webhooks are called for namespaces with its label alone, so that whatever else runs in the cluster is as
+without it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,17 @@ VERSION = "v0.17.0"
 LABEL = "elastic-test-kueue"
 """Of namespaces whose Jobs this Kueue is to have."""
 QUEUE = "kueue.x-k8s.io/queue-name"
-GROUP = "kueue.x-k8s.io/v1beta2"
+KINDS = "kueue.x-k8s.io"
+GROUP = f"{KINDS}/v1beta2"
 FLAVOR = "elastic-test"
 PORT = 19443
+IN_ITS_PLACE = """
+mount -t tmpfs none /etc
+mkdir -p /etc/kueue/metrics/certs
+cp "$1"/tls.* /etc/kueue/metrics/certs
+exec "$2" --config="$3" --zap-log-level=2
+"""
+"""Gives the manager the one file that it looks for at a place of its own, which only it sees."""
 ADDRESS = "127.0.0.1"
 READY_SECONDS = 120.0
 HOOKS = {
@@ -131,15 +139,16 @@ def kueue(kubectl: Kubectl, places: Places, folder: Path, **settings: Any) -> It
     _certify(places, folder)
     configuration = folder / "kueue.json"
     configuration.write_text(json.dumps(_configuration(folder, settings)))
-    daemon = Daemon("kueue", folder / "kueue.process", folder / "kueue.log")
+    daemon = Daemon("kueue", places.state / "kueue.process", places.state / "kueue.log")
+    daemon.end()  # of a test that was killed
     bases = module / "config/components/crd/bases"
     hooks = _hooks(places, module)
     names = [(one["kind"], one["metadata"]["name"]) for one in hooks]
     try:
         kubectl("apply", "--server-side", "--validate=false", f"--filename={bases}")
         kubectl("wait", "--for=condition=Established", "--timeout=60s", f"--filename={bases}")
-        env = f"KUBECONFIG={places.kubeconfig}"
-        daemon.start(["/usr/bin/env", env, str(manager), f"--config={configuration}", "--zap-log-level=2"])
+        own = ("env", f"KUBECONFIG={places.kubeconfig}", "unshare", "--mount", "sh", "-ec", IN_ITS_PLACE, "kueue")
+        daemon.start([*own, folder, manager, configuration])
 
         def ready() -> bool:
             if daemon.pid is None:
@@ -155,8 +164,10 @@ def kueue(kubectl: Kubectl, places: Places, folder: Path, **settings: Any) -> It
     finally:
         for kind, name in names:
             kubectl("delete", kind, name, "--ignore-not-found")
+        with suppress(ClusterError):  # there may be none
+            kubectl("wait", "--for=delete", f"workloads.{KINDS}", "--all", "-A", f"--timeout={READY_SECONDS:.0f}s")
         for kind in ("clusterqueues", "resourceflavors"):
-            kubectl("delete", f"{kind}.kueue.x-k8s.io", "--all", "--ignore-not-found")
+            kubectl("delete", f"{kind}.{KINDS}", "--all", "--ignore-not-found")
         daemon.end()
         kubectl("delete", "--ignore-not-found", f"--filename={bases}")
 

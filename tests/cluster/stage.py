@@ -85,6 +85,7 @@ class Stage:
         owner: dict[str, Any] | None = None,
         retries: int = 3,
         variables: dict[str, str] | None = None,
+        labels: dict[str, str] | None = None,
     ) -> None:
         """Starts the launcher; the namespace's end ends it.
 
@@ -98,9 +99,10 @@ class Stage:
             owner: What controls the launcher's pod, and does not make it again; None for a Job, which does.
             retries: How often that Job does so.
             variables: Variables of the nodes.
+            labels: Of each node's pod and Job.
         """
         spec = {**self.node_spec(variables), **(template or {})}
-        files = {"pod.yaml": json.dumps({"spec": spec})}
+        files = {"pod.yaml": json.dumps({"metadata": {"labels": labels or {}}, "spec": spec})}
         if isinstance(script, str):
             files["train.py"] = script
         run = ("run", "--engine=kubernetes", "--pod-template=/code/pod.yaml", f"--work-dir={self.work_dir}")

@@ -18,11 +18,14 @@ from elastic_launcher.engines.kubernetes.pods import (
     Gone,
     Standing,
     Waiting,
+    in_kueue,
     refused,
     refused_for_now,
+    suspended,
     turned_away,
 )
 from elastic_launcher.engines.kubernetes.track import Track
+from elastic_launcher.engines.kubernetes.workloads import UNREADABLE, why_not_admitted
 from elastic_launcher.kube.api import BUSY, CONFLICT, LONG_PAUSES, NOT_FOUND, Api, ApiError, insist, items_of
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
 from elastic_launcher.options import ConfigError
@@ -57,6 +60,7 @@ class Fleet:
     def __init__(self, api: Api, namespace: str, plan: JobPlan) -> None:
         self._api = api
         self._plan = plan
+        self._namespace = namespace
         self._jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
         self._events = f"/api/v1/namespaces/{namespace}/events"
@@ -77,6 +81,7 @@ class Fleet:
             self._group.create_task(self._follow(self._jobs, self._take_jobs))
             self._group.create_task(self._follow(self._pods, self._take_pods))
             self._group.create_task(self._explain())
+            self._group.create_task(self._ask_queues())
             self._group.create_task(self._ask_again())
 
     def standings(self) -> dict[int, Standing]:
@@ -197,6 +202,29 @@ class Fleet:
                 events = sorted(found, key=_time_of)
                 self._tracks |= {one: self._tracks[one].show_events(events) for one in nodes if one in self._tracks}
 
+    async def _ask_queues(self) -> None:
+        """Looks for what Kueue says of the Jobs that it has not admitted; seldom where that may not be read."""
+        pause = EXPLAIN_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            pause = EXPLAIN_SECONDS
+            waiting = {
+                track.job["metadata"]["uid"]: node
+                for node, track in self._tracks.items()
+                if track.job is not None and suspended(track.job) and in_kueue(track.job)
+            }
+            if not waiting:
+                continue
+            try:
+                found = await why_not_admitted(self._api, self._namespace, waiting)
+            except ApiError:
+                continue  # the next look may tell
+            if UNREADABLE in found.values():
+                pause = EXPLAIN_AGAIN_SECONDS
+            for uid, why in found.items():
+                if (node := waiting.get(uid)) in self._tracks:
+                    self._tracks[node] = self._tracks[node].show_admission(why)
+
     def _take_jobs(self, change: Snapshot | Change) -> None:
         if isinstance(change, Snapshot):
             there = self._by_node(change.objects)
@@ -220,11 +248,13 @@ class Fleet:
                 if node in there:
                     self._tracks[node] = track.show_pod(there[node])
                 elif track.pod is not None:
-                    self._tracks[node] = track.miss_pod()
+                    self._run_errand(self._lose_pod(node, track.pod))
         else:
             for node, pod in self._by_node([change.object]).items():
-                if node in self._tracks:
-                    self._tracks[node] = self._tracks[node].show_pod(pod, change.deleted)
+                if node in self._tracks and change.deleted:
+                    self._run_errand(self._lose_pod(node, pod))
+                elif node in self._tracks:
+                    self._tracks[node] = self._tracks[node].show_pod(pod)
 
     def _show_job(self, node: int, job: Mapping[str, Any] | None) -> None:
         if node in self._tracks:
@@ -244,6 +274,17 @@ class Fleet:
         self._show_job(node, job)
         await self._settle()
 
+    async def _lose_pod(self, node: int, pod: Mapping[str, Any]) -> None:
+        """A pod is not there any more: what its Job shows by now says whether its queue has taken it back."""
+        track = self._tracks.get(node)
+        try:
+            if track is not None and track.job is not None and track.gone is None:
+                await self._look_for(node)
+        finally:
+            if node in self._tracks:
+                self._tracks[node] = self._tracks[node].show_pod(pod, deleted=True)
+                await self._settle()
+
     async def _look_for_pod(self, node: int) -> None:
         """Asks for the pod of a node that is gone if it has none."""
         query = {"labelSelector": f"{self._plan.names.selector},{NODE_LABEL}={node}"}
@@ -262,6 +303,11 @@ class Fleet:
             if track.in_doubt and node not in self._looked_for:
                 self._looked_for.add(node)
                 self._run_errand(self._look_for_pod(node))
+            elif track.put_back is not None:
+                self._tracks[node] = track.tell_put_back()
+                how, waits = track.put_back, self._tracks[node].standing
+                again = waits.why if isinstance(waits, Waiting) else "its Job has its next pod"
+                self._exits.append(NodeExit(node, how.exit_code, how.why, taken=True, again=again))
             elif track.gone is not None:
                 if track.pod is not None and turned_away(track.pod):
                     self._machines.keep_off(track.pod)

@@ -71,10 +71,12 @@ class Leaving:
     Attributes:
         why: By whom, in one line.
         seconds: How long it had from then on; None where that is not said yet.
+        again: Whether its Job waits to be admitted anew, and has another pod then.
     """
 
     why: str
     seconds: int | None
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,27 +148,33 @@ _DISRUPTIONS = {
     "TerminationByKubelet": "its machine ends it",
     "DeletionByPodGC": "its machine is gone",
 }
-_QUEUE_LABELS = ("kueue.x-k8s.io/queue-name", "kai.scheduler/queue", "runai/queue")
+KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_QUEUE_LABELS = (KUEUE_LABEL, "kai.scheduler/queue", "runai/queue")
 
 
-def standing(job: Document | None, pod: Document | None, events: Sequence[Document] = ()) -> Standing:
+def standing(
+    job: Document | None, pod: Document | None, events: Sequence[Document] = (), admission: str = ""
+) -> Standing:
     """Returns how a node stands.
 
     Args:
         job: Its Job; None where it was deleted.
         pod: The Job's pod; None where there is none.
         events: Events about both, the oldest first; none where they may not be read.
+        admission: Why its queue does not admit it, if that is known.
     """
     if pod is None:
-        return _without_pod(job, events)
+        return _without_pod(job, events, admission)
     status = _node_status(pod)
     state = status.get("state") or {}
     if _part(pod, "status").get("phase") in ("Succeeded", "Failed") or "terminated" in state:
         return _ended(pod, state.get("terminated") or {})
     if status.get("restartCount"):  # nothing of ours asks for it: the agent that ran there is no more
         return Gone(None, "its machine was started again", taken=True)
-    if job is not None and (job.get("spec") or {}).get("suspend"):
-        return Leaving(f"taken back: {_SUSPENDED}{_by_queue(job)}", None)
+    if job is not None and suspended(job):
+        if "running" in state:
+            return Leaving(f"taken back: {_SUSPENDED}{_by_queue(job)}", None, again=True)
+        return _not_admitted(job, admission)
     leaving = _leaving(pod)
     if leaving is not None:
         return leaving
@@ -175,21 +183,35 @@ def standing(job: Document | None, pod: Document | None, events: Sequence[Docume
     return _waiting(pod, state.get("waiting") or {}, events)
 
 
-def _without_pod(job: Document | None, events: Sequence[Document]) -> Standing:
+def _without_pod(job: Document | None, events: Sequence[Document], admission: str) -> Standing:
     if job is None or _part(job, "metadata").get("deletionTimestamp"):
         return Gone(None, "its Job was deleted", taken=True)
     status = job.get("status") or {}
     for kind in ("Failed", "FailureTarget", "Complete", "SuccessCriteriaMet"):
-        condition = _condition(status, kind)
-        if condition is not None:
-            why = f"its pod is gone ({condition.get('reason') or kind}: {one_line(condition.get('message', ''))})"
-            return Gone(None, why, taken=condition.get("reason") != "DeadlineExceeded")
-    if (job.get("spec") or {}).get("suspend"):
-        return Waiting(Cause.ADMISSION, f"{_SUSPENDED}{_by_queue(job)}: it waits for quota admission")
+        found = condition(status, kind)
+        if found is not None:
+            why = f"its pod is gone ({found.get('reason') or kind}: {one_line(found.get('message', ''))})"
+            return Gone(None, why, taken=found.get("reason") != "DeadlineExceeded")
+    if suspended(job):
+        return _not_admitted(job, admission)
     refusal = _last(events, {"FailedCreate"})
     if refusal is None:
         return Waiting(Cause.STARTING, "its Job has no pod yet; if that lasts, `kubectl describe job` says why")
     return refused(refusal.get("message", ""))
+
+
+def suspended(job: Document) -> bool:
+    """Whether a Job is there to be admitted: its queue has not let it begin yet, or has taken it back."""
+    return bool((job.get("spec") or {}).get("suspend"))
+
+
+def in_kueue(job: Document) -> bool:
+    """Whether a Job names a queue of Kueue's."""
+    return KUEUE_LABEL in (_part(job, "metadata").get("labels") or {})
+
+
+def _not_admitted(job: Document, admission: str) -> Waiting:
+    return Waiting(Cause.ADMISSION, f"{_SUSPENDED}{_by_queue(job)}: {admission or 'it waits for quota admission'}")
 
 
 def refused(message: str) -> Waiting:
@@ -211,7 +233,7 @@ def refused_for_now(status: int, message: str) -> bool:
 
 
 def _waiting(pod: Document, state: Document, events: Sequence[Document]) -> Waiting:
-    scheduled = _condition(_part(pod, "status"), "PodScheduled", "False")
+    scheduled = condition(_part(pod, "status"), "PodScheduled", "False")
     if scheduled is not None:
         if scheduled.get("reason") == "SchedulingGated":
             return Waiting(Cause.ADMISSION, "its pod is held back by a scheduling gate")
@@ -234,7 +256,7 @@ def _waiting(pod: Document, state: Document, events: Sequence[Document]) -> Wait
 
 def _leaving(pod: Document) -> Leaving | None:
     seconds = _part(pod, "metadata").get("deletionGracePeriodSeconds")
-    disruption = _condition(_part(pod, "status"), "DisruptionTarget")
+    disruption = condition(_part(pod, "status"), "DisruptionTarget")
     if disruption is not None:
         reason = disruption.get("reason", "")
         what = _DISRUPTIONS.get(reason, reason or "disrupted")
@@ -319,7 +341,8 @@ def _memory(pod: Document) -> str:
     return f" beyond its limit of {limit}" if limit else ""
 
 
-def _condition(status: Document, kind: str, value: str = "True") -> Document | None:
+def condition(status: Document, kind: str, value: str = "True") -> Document | None:
+    """Returns a condition of an object's status where it has that value."""
     for one in status.get("conditions") or ():
         if one.get("type") == kind and one.get("status") == value:
             found: Document = one

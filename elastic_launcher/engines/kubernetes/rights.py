@@ -67,6 +67,15 @@ MACHINES = Need(
     "node-notice",
 )
 """For all of the cluster."""
+QUEUES = Need(
+    "kueue.x-k8s.io",
+    "workloads",
+    ("list",),
+    "say why Kueue does not admit a node",
+    "it is said that the node's Job is suspended, and not why",
+    "kueue",
+)
+"""Of those Jobs that Kueue has suspended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """What is known of one node, by what the API has shown of its Job and its pod so far.
 
-The laws: a node that was seen to be gone stays so, whatever is shown later, a second pod of its Job included; and one
-whose pod was not shown is gone only once it was asked for: Jobs and pods are shown apart, either before the other.
+The laws: a node that was seen to be gone stays so, whatever is shown later, a second pod of its Job included; one whose
+pod was not shown is gone only once it was asked for: Jobs and pods are shown apart, either before the other; and one
+whose queue has taken its pod back is not gone, but waits for the next.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from elastic_launcher.engines import NodeSpec
-from elastic_launcher.engines.kubernetes.pods import Cause, Gone, Leaving, Standing, Waiting, standing
+from elastic_launcher.engines.kubernetes.pods import Cause, Gone, Leaving, Standing, Waiting, standing, suspended
 
 Document = Mapping[str, Any]
 
@@ -28,6 +29,10 @@ class Track:
         shown: Whether its Job was shown at all.
         gone: How it ended, once it has.
         held: What its Job waits for, which is not made yet.
+        recalled: The uid of the pod during which its Job was suspended.
+        past: The uids of pods that its queue has taken back.
+        put_back: How the last of these ended, until that is told.
+        admission: Why its queue does not admit it, if that is known.
     """
 
     spec: NodeSpec
@@ -37,6 +42,10 @@ class Track:
     shown: bool = False
     gone: Gone | None = None
     held: Waiting | None = None
+    recalled: str = ""
+    past: frozenset[str] = frozenset()
+    put_back: Gone | None = None
+    admission: str = ""
 
     @property
     def standing(self) -> Standing:
@@ -47,18 +56,24 @@ class Track:
             return self.held
         if not self.shown and self.pod is None:
             return Waiting(Cause.STARTING, "its Job is being made")
-        return standing(self.job, self.pod, self.events)
+        return standing(self.job, self.pod, self.events, self.admission)
 
     def show_job(self, job: Document | None) -> Track:
         """The Job was shown, or, with None, that it is not there any more."""
-        return replace(self, job=job, shown=True, held=None)._latch()
+        queued = job is not None and suspended(job)
+        recalled = self.pod["metadata"]["uid"] if self.pod and queued else self.recalled
+        admission = self.admission if queued else ""
+        return replace(self, job=job, shown=True, held=None, recalled=recalled, admission=admission)._latch()
 
     def show_pod(self, pod: Document, deleted: bool = False) -> Track:
         """The pod was shown; deleted pods are shown as they were last."""
-        if self.pod is not None and pod["metadata"]["uid"] != self.pod["metadata"]["uid"]:
+        uid = pod["metadata"]["uid"]
+        if uid in self.past or (self.pod is not None and uid != self.pod["metadata"]["uid"]):
             return self
-        after = replace(self, pod=pod)._latch()
-        return after if not deleted or after.gone is not None else replace(after, gone=_deleted(after))
+        recalled = uid if self.job and suspended(self.job) else self.recalled
+        after = replace(self, pod=pod, recalled=recalled)._latch()
+        over = not deleted or after.gone is not None or after.pod is None
+        return after if over else after._end(_deleted(after))
 
     def hold(self, held: Waiting | None) -> Track:
         """Its Job can't be made for now; or, with None, it is."""
@@ -72,6 +87,10 @@ class Track:
         """What happened to both so far, the oldest first."""
         return replace(self, events=tuple(events))
 
+    def show_admission(self, why: str) -> Track:
+        """Its queue says why it does not admit it."""
+        return replace(self, admission=why if self.job is not None and suspended(self.job) else "")
+
     @property
     def in_doubt(self) -> bool:
         """Whether it is gone, if it has no pod."""
@@ -82,13 +101,30 @@ class Track:
         if self.gone is not None:
             return self
         if self.pod is not None:
-            return replace(self, gone=_deleted(self))
+            return self._end(_deleted(self))
         now = self.standing
         return replace(self, gone=now) if isinstance(now, Gone) else self
 
+    def tell_put_back(self) -> Track:
+        """It was told that its queue has taken its pod back."""
+        return replace(self, put_back=None)
+
     def _latch(self) -> Track:
         now = self.standing
-        return replace(self, gone=now) if isinstance(now, Gone) and self.pod is not None else self
+        return self._end(now) if isinstance(now, Gone) and self.pod is not None and self.gone is None else self
+
+    def _end(self, how: Gone) -> Track:
+        """Its pod is over: with it the node, unless its queue has taken that back and may admit the Job again."""
+        assert self.pod is not None
+        uid = self.pod["metadata"]["uid"]
+        if uid != self.recalled or not _can_go_on(self.job):
+            return replace(self, gone=how)
+        return replace(self, pod=None, events=(), past=self.past | {uid}, put_back=how)
+
+
+def _can_go_on(job: Document | None) -> bool:
+    """Whether a Job may have another pod."""
+    return job is not None and not isinstance(standing(job, None), Gone)
 
 
 def _deleted(track: Track) -> Gone:

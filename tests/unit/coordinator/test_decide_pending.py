@@ -11,7 +11,7 @@ from elastic_launcher.coordinator.actions import KillNode, StartNode
 from elastic_launcher.coordinator.decide_nodes import AWAY_SECONDS
 from elastic_launcher.coordinator.observations import NodeExited, NodeNoticed, NodeNotStarted, NodeStands
 from elastic_launcher.coordinator.respawn.anew import state_after
-from elastic_launcher.coordinator.roster import Phase
+from elastic_launcher.coordinator.roster import Exit, Phase
 from elastic_launcher.coordinator.state import Restart, State
 from tests.unit.coordinator.driver import Job, lose, redo, training
 
@@ -33,6 +33,69 @@ def test_a_node_that_waits_for_room_is_not_late() -> None:
     job.tick(2)
     assert job.state.nodes[1].phase is Phase.ENDING
     assert "was not ready to train 600 s after its start" in job.events("node_failed")[0]["message"]
+
+
+QUEUED = "its Job is suspended by queue gpus: it waits for quota admission"
+
+
+def queued(job: Job, node: int) -> None:
+    job.feed(NodeStands(job.now, node, QUEUED, queued=True))
+
+
+@pytest.mark.parametrize("noticed", [False, True])
+def test_a_node_that_its_queue_takes_back_before_it_began_stays_the_same_job(noticed: bool) -> None:
+    """As by Kueue's `waitForPodsReady`, which counts how often, backs off, and gives the Job up at last."""
+    job = training(1, replaces_noticed=True)
+    job.target(2)
+    for _ in range(3):
+        pend(job, 2, "")
+        if noticed:  # its agent ran, and its engine may say so later
+            job.feed(NodeNoticed(job.now, 2, "signal"))
+            job.feed(NodeNoticed(job.now, 2, "taken back: its Job is suspended by queue gpus", 30.0, again=True))
+        job.feed(NodeExited(job.now, 2, None, why="its pod was deleted", taken=True, again=QUEUED))
+        job.tick(100_000)
+    assert (job.killed, len(job.started), job.state.target.nodes) == ([], 2, 2)  # type: ignore[union-attr]
+    assert not job.events("notice") and not job.events("node_left")
+    pend(job, 2, "")
+    job.warm(2)
+    assert (job.form.mode, job.form.members) == ("grow", (1, 2))
+
+
+@pytest.mark.parametrize("stage", ["joined", "ended", "trains"])
+def test_a_node_of_which_something_ran_is_another_one_after_its_queue_took_it_back(stage: str) -> None:
+    """Numbers of members are never used again."""
+    job = training(2 if stage == "trains" else 1, replaces_noticed=True)
+    if stage != "trains":
+        job.target(2)
+    if stage == "joined":
+        job.join(2)
+    ranks = ((0, Exit(143)),) if stage == "ended" else ()
+    job.feed(NodeExited(job.now, 2, 143, ranks, taken=True, again=QUEUED))
+    assert KillNode(2) in job.look(), "its Job goes, so that no pod of it comes"
+    assert job.state.nodes[2].phase is Phase.ENDING
+    job.feed(NodeExited(job.now, 2, None, why="its Job was deleted", taken=True))
+    assert job.state.nodes[2].phase is Phase.GONE
+    assert job.finish is None
+
+
+def test_a_signal_to_a_node_that_has_not_begun_waits_for_what_its_engine_says() -> None:
+    job = training(1, replaces_noticed=True)
+    job.target(2)
+    job.feed(NodeNoticed(job.now, 2, "signal"))
+    assert job.killed == []
+    job.feed(NodeNoticed(job.now, 2, "evicted", 30.0))
+    assert job.killed == [2]
+
+
+def test_places_that_are_given_back_are_no_places_in_a_queue() -> None:
+    job = Job(minimum=2, target=2, min_wait=60.0)
+    queued(job, 2)
+    job.tick(61)
+    assert job.killed == [1]
+    assert "these are given back" in job.events("warning")[-1]["message"]
+    job.feed(NodeExited(job.now, 1, None))
+    job.tick(100)
+    assert [one.node for one in job.started] == [1, 2, 3]
 
 
 def test_the_others_train_while_one_waits() -> None:

@@ -13,6 +13,7 @@ from elastic_launcher.engines.kubernetes.rights import (
     HINTS,
     MACHINES,
     MACHINES_OF_ALL,
+    QUEUES,
     WORKFLOW,
     Need,
     needs_of,
@@ -39,6 +40,7 @@ GRANTED = {
     "kubeflow-multiuser": (*BASE, WORKFLOW),
     "hints": (HINTS,),
     "node-notice": (MACHINES,),
+    "kueue": (QUEUES,),
 }
 
 
@@ -66,7 +68,7 @@ def test_every_overlay_that_a_message_names_is_there() -> None:
     asked = needs_of(pod("elastic-launcher", "Workflow"), hints=("quota", "gpu-hints"))
     asked.append(MACHINES_OF_ALL)
     accounts = ("elastic-launcher", "pipeline-runner", "default-editor")
-    named = {one.overlay for one in asked} | {overlay_of(pod(account)) for account in accounts}
+    named = {QUEUES.overlay} | {one.overlay for one in asked} | {overlay_of(pod(account)) for account in accounts}
     assert named <= {path.name for path in OVERLAYS}
 
 
@@ -130,7 +132,7 @@ def test_nodes_come_to_a_coordinator_where_it_listens() -> None:
 
 def test_the_document_has_each_right_with_what_it_is_for() -> None:
     text = (MANIFESTS.parent / "docs" / "kubernetes.md").read_text()
-    for need in (*BASE, WORKFLOW, HINTS, MACHINES):
+    for need in (*BASE, WORKFLOW, HINTS, MACHINES, QUEUES):
         verbs = ", ".join(f"`{verb}`" for verb in need.verbs)
         without = need.without or "the job can't run"
         assert f"| `{need.resource}` | {verbs} | {need.purpose} | {without} |\n" in text

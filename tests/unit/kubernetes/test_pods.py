@@ -219,7 +219,7 @@ def test_a_node_runs_once_its_container_does() -> None:
         (
             job(suspend=True, **{"queue-name": "team-a"}),
             pod("Running", state=RUNNING),
-            Leaving("taken back: its Job is suspended by queue team-a", None),
+            Leaving("taken back: its Job is suspended by queue team-a", None, again=True),
         ),
         (JOB, pod("Pending", UNSCHEDULABLE, metadata=DELETED), Leaving("its pod is being deleted", 30)),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,12 +27,14 @@ def pod(state: dict[str, Any] | None = None, uid: str = "p1", **status: Any) -> 
     }
 
 
+SUSPENDED: dict[str, Any] = {**JOB, "spec": {"suspend": True}}
 RUNNING = pod({"running": {}}, phase="Running")
 ENDED = pod({"terminated": {"exitCode": 75, "reason": "Error"}}, phase="Failed")
 
 SHOWN = st.sampled_from(
     [
         lambda track: track.show_job(JOB),
+        lambda track: track.show_job(SUSPENDED),
         lambda track: track.show_job(None),
         lambda track: track.show_pod(pod()),
         lambda track: track.show_pod(RUNNING),
@@ -94,3 +97,42 @@ def test_a_second_pod_of_the_same_job_is_nobody() -> None:
     assert track.show_pod(pod({"running": {}}, uid="p2", phase="Running")).gone == track.gone
     alive = Track(SPEC).show_pod(RUNNING)
     assert alive.show_pod(pod({"terminated": {"exitCode": 0}}, uid="p2", phase="Succeeded")) == alive
+
+
+@pytest.mark.parametrize("first", [pod(), RUNNING])
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("admitted", ["after", "before"])
+def test_a_node_that_its_queue_takes_back_waits_for_its_next_pod(
+    first: dict[str, Any], ended: bool, admitted: str
+) -> None:
+    """Also where it is admitted anew before its pod has gone."""
+    track = Track(SPEC).show_job(JOB).show_pod(first).show_job(SUSPENDED)
+    waits = Waiting(Cause.ADMISSION, "its Job is suspended: it waits for quota admission")
+    leaves = Leaving("taken back: its Job is suspended", None, again=True)
+    assert track.standing == (leaves if first is RUNNING else waits)
+    if admitted == "before":
+        track = track.show_job(JOB)
+    if ended:
+        track = track.show_pod(ENDED)
+    track = track.show_pod(ENDED if ended else first, deleted=True)
+    assert (track.gone, track.pod) == (None, None)
+    assert track.put_back is not None and track.put_back.exit_code == (75 if ended else None)
+    track = track.tell_put_back()
+    if admitted == "after":
+        assert track.standing == waits
+        track = track.show_job(JOB)
+    track = track.show_pod(first, deleted=True)  # said once more of the one before
+    second = pod({"running": {}}, uid="p2", phase="Running")
+    track = track.show_pod(second)
+    assert isinstance(track.standing, Running) and track.put_back is None
+    assert track.show_pod(second, deleted=True).gone == Gone(None, "its pod was deleted", taken=True)
+
+
+def test_a_node_whose_suspended_job_goes_is_gone() -> None:
+    track = Track(SPEC).show_job(JOB).show_pod(pod()).show_job(SUSPENDED).show_pod(pod(), deleted=True).tell_put_back()
+    assert track.show_job(None).miss_pod().gone == Gone(None, "its Job was deleted", taken=True)
+
+
+def test_a_node_that_ended_before_its_queue_took_it_back_is_gone() -> None:
+    track = Track(SPEC).show_job(JOB).show_pod(RUNNING).show_pod(ENDED).show_job(SUSPENDED)
+    assert (track.gone, track.put_back) == (Gone(75), None)

@@ -1,0 +1,85 @@
+"""Jobs under a real Kueue: its backoff, its limit of requeues and its deactivation take effect on a job's nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_launcher.engines.kubernetes.identity import NODE_LABEL
+from tests.cluster.ends import finish
+from tests.cluster.kueue import LABEL, QUEUE, kueue, queues
+from tests.cluster.machine import cluster
+from tests.cluster.machine.kubectl import Kubectl
+from tests.cluster.stage import LONG, NAME, PLACES, Stage, staged
+from tests.local.ledgers import SCRIPT
+from tests.local.resizes import formed
+from tests.local.sudden import options
+from tests.manifests import MANIFESTS, objects
+from tests.support import until
+
+pytestmark = [pytest.mark.machine, pytest.mark.thorough, pytest.mark.timeout(1200)]
+
+READY_WITHIN = "20s"
+LIMIT = 1
+PLACE = "elastic-test-place"
+"""A label that no machine has at first: a pod that wants it is admitted, and never ready."""
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    requeuing = {"timestamp": "Eviction", "backoffLimitCount": LIMIT, "backoffBaseSeconds": 1}
+    kubectl = Kubectl(PLACES, cluster.running(PLACES).programs)
+    own = tmp_path / "kueue"
+    own.mkdir()
+    wait = {"timeout": READY_WITHIN, "blockAdmission": False, "requeuingStrategy": requeuing}
+    with kueue(kubectl, PLACES, own, waitForPodsReady=wait), staged(tmp_path, "queue") as stage:
+        kubectl("label", "namespace", stage.space, f"{LABEL}=yes")
+        kubectl.apply(*queues(stage.space, cpu=16, **{"nvidia.com/gpu": 4}))
+        role, binding = objects(MANIFESTS / "overlays" / "kueue", "Role", "RoleBinding")
+        binding["subjects"] = [{"kind": "ServiceAccount", "name": NAME, "namespace": stage.space}]
+        for one in (role, binding):
+            one["metadata"].pop("namespace", None)
+        stage.apply(role, binding)
+        yield stage
+        kubectl("label", "nodes", "--all", f"{PLACE}-")
+
+
+def workloads(stage: Stage) -> dict[str, dict[str, Any]]:
+    """Returns the nodes' Workloads, by the uid of the Job."""
+    found = stage.get("workloads.kueue.x-k8s.io")
+    return {one["metadata"]["ownerReferences"][0]["uid"]: one for one in found}
+
+
+def jobs(stage: Stage) -> dict[str, dict[str, Any]]:
+    """Returns the nodes' Jobs, by their uids."""
+    return {one["metadata"]["uid"]: one for one in stage.get("jobs", "-l", NODE_LABEL)}
+
+
+def test_a_node_that_is_never_ready_stays_one_job_until_kueue_deactivates_it_and_trains_once_it_is_admitted_anew(
+    stage: Stage,
+) -> None:
+    template = {"nodeSelector": {PLACE: "yes"}}
+    stage.launch(
+        "--nodes=1:1", script=SCRIPT, argument=options(stage.folder), template=template, labels={QUEUE: "gpus"}
+    )
+    (uid,) = until(lambda: jobs(stage), "the node's Job is made", LONG)
+
+    def deactivated() -> bool:
+        return workloads(stage).get(uid, {}).get("spec", {}).get("active") is False
+
+    until(deactivated, "Kueue gives the Job up", LONG)
+    said = until(lambda: [e for e in stage.events.of("warning") if "deactivated" in e["message"]], "it is said", LONG)
+    assert "exceeding the maximum number of re-queuing retries; it is not tried again" in said[0]["message"]
+    assert list(jobs(stage)) == [uid] == list(workloads(stage)), "one Job and one Workload all the time"
+    assert [event["node"] for event in stage.events.of("node_started")] == [1]
+
+    stage.kubectl("label", "nodes", "--all", f"{PLACE}=yes")
+    name = workloads(stage)[uid]["metadata"]["name"]
+    active = '{"spec": {"active": true}}'
+    stage.kubectl("patch", "workloads.kueue.x-k8s.io", name, f"--namespace={stage.space}", "--type=merge", "-p", active)
+    formed(stage, 1, 0, LONG)
+    assert list(jobs(stage)) == [uid]
+    finish(stage)
