@@ -148,7 +148,8 @@ class ClusterEscort:
                         job.note("node_placed", node=node, pod=standing.pod, machine=standing.machine)
             line = pending.take(standings, job.state.generation > 0)
             if line:
-                job.note("warning", message=line)
+                waiting = [node for node, standing in standings.items() if isinstance(standing, Waiting)]
+                job.note("warning", message=line, pending=sorted(waiting))
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _review_rights(self, job: Escorted, api: Api) -> None:

@@ -18,7 +18,7 @@ from rich.text import Text
 from elastic_launcher.cli.folders import JOB, job_folder, launcher_lives, named, read_document, refuse
 from elastic_launcher.events import EventError, read_events
 from elastic_launcher.report.describe import position, quota, slow
-from elastic_launcher.report.state import JobState, fold
+from elastic_launcher.report.state import JobState, NodeState, fold
 from elastic_launcher.report.words import NONE, clock, duration, first_line, listing, number, plural, rate
 
 GONE = "launcher gone"
@@ -116,13 +116,17 @@ def _nodes(state: JobState, *, over: bool) -> list[dict[str, Any]]:
     return [
         {
             "node": node.node,
-            "phase": after if over and node.phase == "training" else node.phase,
+            "phase": after if over and node.phase == "training" else _phase(state, node),
             "members": list(node.members),
             "ranks": [ranks[member] for member in node.members if member in ranks],
         }
         for node in state.nodes.values()
         if (node.node in last if over else node.is_there)
     ]
+
+
+def _phase(state: JobState, node: NodeState) -> str:
+    return "pending" if node.node in state.pending and node.phase == "starting" else node.phase
 
 
 def show(where: tuple[str, str], found: Mapping[str, Any]) -> None:

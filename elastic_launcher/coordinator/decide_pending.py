@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.coordinator.actions import Action, KillNode
@@ -21,13 +22,18 @@ from elastic_launcher.coordinator.state import State
 LONGEST_PAUSE = 60.0
 """Seconds until nodes are asked for again that were given back, at most."""
 
+QUEUE_SECONDS = 5.0
+"""After which an admission is its queue's own doing, and no part of an ordinary start."""
+
 
 def take_standing(state: State, observation: NodeStands) -> Decision:
     """A node waits for something, or has begun: then its time to be ready begins."""
     node = state.nodes.get(observation.node)
     if node is None or node.phase is not Phase.STARTING or node.waits == observation.waits:
         return state, ()
-    began = {} if observation.waits else {"began_at": observation.now}
+    began: dict[str, Any] = {} if observation.waits else {"began_at": observation.now}
+    if node.queued and not observation.queued and observation.now - node.started_at > QUEUE_SECONDS:
+        began["cause"] = "queue"  # it comes now because of that, and not of what it was asked for
     return state.with_node(node.number, waits=observation.waits, queued=observation.queued, **began), ()
 
 

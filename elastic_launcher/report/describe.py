@@ -14,6 +14,7 @@ CAUSES = {
     "hint": "because the quota hint changed",
     "notice": "because a node was given notice",
     "failure": "because a node was lost",
+    "queue": "because its queue admitted a node",
 }
 """Why a generation formed, by its ``cause``."""
 
@@ -69,7 +70,7 @@ def describe(event: Event) -> str | None:
             return first_line(get("message")) or "waiting for quota"
         case "quota_back":
             goes_on = f"; the job goes on from step {number(get('step'))}" if get("step") else ""
-            return f"quota is there after {duration(get('seconds') or 0.0)}{goes_on}"
+            return f"the hints allow the job's minimum after {duration(get('seconds') or 0.0)}{goes_on}"
         case "nodes_taken":
             why = first_line(get("message")) or "too few nodes are left"
             return f"{why}: the job is saved, the nodes that are left end, and others are asked for"

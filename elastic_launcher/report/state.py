@@ -39,6 +39,10 @@ class NodeState:
         return self.phase in ("starting", "warm", "training", "leaving")
 
 
+PLACED = ("node_placed", "node_warm", "node_left", "node_failed", "node_lost")
+"""What happens to a node that waits for no place any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobState:
     """What is known after some events.
@@ -63,7 +67,9 @@ class JobState:
         hint: The last ``hint_applied``.
         waits_for: What the job that does not train waits for, in a sentence; empty while it does not wait.
         lacks: The same in a word: ``quota`` or ``nodes``; empty while it does not wait.
-        message: Of the last warning, rejection, failure or loss.
+        message: Of the last warning, rejection, failure or loss; empty where that is over.
+        pending: Nodes that wait for a place, as was told last.
+        about_pending: Whether the message is about these, and over once they wait no longer.
         log: The values of ``job.log`` that count.
         finished: What ``job_finished`` said, or None.
         stragglers: What the last ``straggler`` of each member that is slow said, by member.
@@ -91,6 +97,8 @@ class JobState:
     waits_for: str = ""
     lacks: str = ""
     message: str = ""
+    pending: frozenset[int] = frozenset()
+    about_pending: bool = False
     log: Logged = field(default_factory=Logged)
     finished: Mapping[str, Any] | None = None
     stragglers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -186,10 +194,22 @@ def advance(state: JobState, event: Event) -> JobState:
             )
     state = replace(state, last_at=now)
     if event.kind in ("warning", "hint_rejected", "hint_missing", "node_failed", "node_lost"):
-        state = replace(state, message=str(get("message") or ""))
+        pending = frozenset(get("pending") or ())
+        message = str(get("message") or "")
+        state = replace(state, message=message, about_pending=bool(pending), pending=pending or state.pending)
     if "node" in event:
         state = _follow_node(state, event)
+    if "node" in event and event.kind in PLACED:
+        state = _without_pending(state, {event["node"]})
     return state
+
+
+def _without_pending(state: JobState, nodes: set[int]) -> JobState:
+    """Returns the state in which these nodes wait for a place no longer."""
+    pending = state.pending - nodes
+    if state.about_pending and state.pending and not pending:
+        state = replace(state, message="", about_pending=False)
+    return replace(state, pending=pending)
 
 
 def _start(state: JobState, event: Event, now: float) -> JobState:
@@ -205,6 +225,7 @@ def _start(state: JobState, event: Event, now: float) -> JobState:
         nodes=nodes,
         members=(),
         stragglers={},
+        pending=frozenset(),
         world_size=0,
         finished=None,
         step=event.get("resumed_step") or 0,

@@ -78,8 +78,9 @@ def test_a_node_that_is_never_ready_stays_one_job_until_kueue_deactivates_it_and
 
     stage.kubectl("label", "nodes", "--all", f"{PLACE}=yes")
     name = workloads(stage)[uid]["metadata"]["name"]
-    active = '{"spec": {"active": true}}'
-    stage.kubectl("patch", "workloads.kueue.x-k8s.io", name, f"--namespace={stage.space}", "--type=merge", "-p", active)
+    assert f"delete Workload {name}" in said[0]["message"]
+    stage.delete("workloads.kueue.x-k8s.io", name)
     formed(stage, 1, 0, LONG)
     assert list(jobs(stage)) == [uid]
+    until(lambda: "deactivated" not in stage.status()["message"], "status says what is over no longer", LONG)
     finish(stage)

@@ -56,7 +56,8 @@ def reason(workload: Mapping[str, Any]) -> str:
         evicted = condition(status, "Evicted")
         said = one_line((evicted or {}).get("message", "")) or "its Workload is deactivated"
         name = workload["metadata"]["name"]
-        return f"{said}; it is not tried again until spec.active of Workload {name} is true again"
+        # Kueue 0.17 does not queue it anew where spec.active alone becomes true again
+        return f"{said}; it is not tried again: once that is mended, delete Workload {name}, and its Job is queued anew"
     waits = condition(status, "QuotaReserved", "False")
     if waits is not None:
         return one_line(waits.get("message", ""))

@@ -9,6 +9,7 @@ import pytest
 from elastic_launcher.config import ExitCode
 from elastic_launcher.coordinator.actions import KillNode, StartNode
 from elastic_launcher.coordinator.decide_nodes import AWAY_SECONDS
+from elastic_launcher.coordinator.decide_pending import QUEUE_SECONDS
 from elastic_launcher.coordinator.observations import NodeExited, NodeNoticed, NodeNotStarted, NodeStands
 from elastic_launcher.coordinator.respawn.anew import state_after
 from elastic_launcher.coordinator.roster import Exit, Phase
@@ -59,6 +60,19 @@ def test_a_node_that_its_queue_takes_back_before_it_began_stays_the_same_job(not
     pend(job, 2, "")
     job.warm(2)
     assert (job.form.mode, job.form.members) == ("grow", (1, 2))
+
+
+@pytest.mark.parametrize(("seconds", "cause"), [(QUEUE_SECONDS - 1, "hint"), (QUEUE_SECONDS + 1, "queue")])
+def test_a_generation_that_a_queue_made_possible_is_no_hints_doing(seconds: float, cause: str) -> None:
+    """Every Job of a queue is suspended at first; one that is admitted at once comes because of the hint."""
+    job = training(1, replaces_noticed=True)
+    job.target(2)
+    queued(job, 2)
+    job.tick(seconds)
+    pend(job, 2, "its container is being started on m")
+    pend(job, 2, "")
+    job.warm(2)
+    assert job.form.cause == cause
 
 
 @pytest.mark.parametrize("stage", ["joined", "ended", "trains"])

@@ -29,12 +29,13 @@ def workload(*conditions: tuple[str, str, str], active: bool = True, **status: A
         (workload(("QuotaReserved", "False", COVERED)), COVERED),
         (
             workload(("QuotaReserved", "False", EXCEEDED), ("Evicted", "True", EXCEEDED), active=False),
-            f"{EXCEEDED}; it is not tried again until spec.active of Workload job-x-2-abcde is true again",
+            f"{EXCEEDED}; it is not tried again: once that is mended, delete Workload job-x-2-abcde, and its Job is "
+            "queued anew",
         ),
         (
             workload(active=False),
-            "its Workload is deactivated; it is not tried again until spec.active of Workload job-x-2-abcde is true "
-            "again",
+            "its Workload is deactivated; it is not tried again: once that is mended, delete Workload job-x-2-abcde, "
+            "and its Job is queued anew",
         ),
         (
             workload(

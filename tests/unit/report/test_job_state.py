@@ -169,3 +169,21 @@ def test_a_straggler_is_known_until_it_is_none_any_more_or_has_gone() -> None:
     assert sorted(state.stragglers) == [3]
     fewer = event("generation_formed", members=members[:2], world_size=2, cause="notice")
     assert advance(state, fewer).stragglers == {}
+
+
+PENDING = "2 of 3 nodes pending: its Job is suspended by queue gpus: it waits for quota admission."
+
+
+def test_a_warning_about_nodes_that_wait_lasts_as_long_as_they_do() -> None:
+    story = jobs.Story().start_nodes(1, 2, 3).form(1, cause="start").add("warning", message=PENDING, pending=[2, 3])
+    assert (fold(story.events).message, fold(story.events).pending) == (PENDING, {2, 3})
+    story.add("node_placed", node=2, pod="x-2", machine="m")
+    assert (fold(story.events).message, fold(story.events).pending) == (PENDING, {3})
+    story.add("node_left", node=3, cause="hint")
+    assert (fold(story.events).message, fold(story.events).pending) == ("", set())
+
+
+def test_another_warning_outlasts_the_wait() -> None:
+    story = jobs.Story().start_nodes(1, 2).add("warning", message=PENDING, pending=[2]).add("warning", message="other")
+    state = fold(story.add("node_placed", node=2, pod="x-2", machine="m").events)
+    assert (state.message, state.pending) == ("other", set())
