@@ -166,7 +166,7 @@ def kueue(kubectl: Kubectl, places: Places, folder: Path, **settings: Any) -> It
             kubectl("delete", kind, name, "--ignore-not-found")
         with suppress(ClusterError):  # there may be none
             kubectl("wait", "--for=delete", f"workloads.{KINDS}", "--all", "-A", f"--timeout={READY_SECONDS:.0f}s")
-        for kind in ("clusterqueues", "resourceflavors"):
+        for kind in ("clusterqueues", "resourceflavors", "workloadpriorityclasses"):
             kubectl("delete", f"{kind}.{KINDS}", "--all", "--ignore-not-found")
         daemon.end()
         kubectl("delete", "--ignore-not-found", f"--filename={bases}")
@@ -183,6 +183,7 @@ def queues(space: str, **quotas: int) -> list[dict[str, Any]]:
             "metadata": {"name": space},
             "spec": {
                 "namespaceSelector": {},
+                "preemption": {"withinClusterQueue": "LowerPriority"},
                 "resourceGroups": [{"coveredResources": list(quotas), "flavors": [flavor]}],
             },
         },

@@ -1,4 +1,4 @@
-"""Jobs under a real Kueue: its backoff, its limit of requeues and its deactivation take effect on a job's nodes."""
+"""Jobs under a real Kueue: it admits, takes back, preempts and gives up nodes, and the job says what is so."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from elastic_launcher.engines.kubernetes.identity import NODE_LABEL
-from tests.cluster.ends import finish
-from tests.cluster.kueue import LABEL, QUEUE, kueue, queues
+from tests.cluster.ends import end_training, finish
+from tests.cluster.kueue import GROUP, LABEL, QUEUE, kueue, queues
 from tests.cluster.machine import cluster
 from tests.cluster.machine.kubectl import Kubectl
 from tests.cluster.stage import LONG, NAME, PLACES, Stage, staged
@@ -22,7 +22,15 @@ from tests.support import until
 
 pytestmark = [pytest.mark.machine, pytest.mark.thorough, pytest.mark.timeout(1200)]
 
-READY_WITHIN = "20s"
+GPU = "nvidia.com/gpu"
+PRIORITY = "kueue.x-k8s.io/priority-class"
+PRIORITY_CLASS = {
+    "apiVersion": GROUP,
+    "kind": "WorkloadPriorityClass",
+    "metadata": {"name": "elastic-test-urgent"},
+    "value": 1000,
+}
+READY_WITHIN = "45s"
 LIMIT = 1
 PLACE = "elastic-test-place"
 """A label that no machine has at first: a pod that wants it is admitted, and never ready."""
@@ -37,7 +45,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     wait = {"timeout": READY_WITHIN, "blockAdmission": False, "requeuingStrategy": requeuing}
     with kueue(kubectl, PLACES, own, waitForPodsReady=wait), staged(tmp_path, "queue") as stage:
         kubectl("label", "namespace", stage.space, f"{LABEL}=yes")
-        kubectl.apply(*queues(stage.space, cpu=16, **{"nvidia.com/gpu": 4}))
+        kubectl.apply(*queues(stage.space, **{GPU: 4}))
         role, binding = objects(MANIFESTS / "overlays" / "kueue", "Role", "RoleBinding")
         binding["subjects"] = [{"kind": "ServiceAccount", "name": NAME, "namespace": stage.space}]
         for one in (role, binding):
@@ -56,6 +64,40 @@ def workloads(stage: Stage) -> dict[str, dict[str, Any]]:
 def jobs(stage: Stage) -> dict[str, dict[str, Any]]:
     """Returns the nodes' Jobs, by their uids."""
     return {one["metadata"]["uid"]: one for one in stage.get("jobs", "-l", NODE_LABEL)}
+
+
+def rigid(stage: Stage, gpus: int) -> dict[str, Any]:
+    """Returns a Job of higher priority that wants so many GPUs and runs until it is deleted."""
+    container = {**stage.node_spec()["containers"][0], "resources": {"limits": {GPU: gpus}}}
+    container["command"] = ["python3", "-c", "import signal; signal.sigwait([signal.SIGTERM])"]
+    pod = {**stage.node_spec(), "containers": [container], "restartPolicy": "Never"}
+    labels = {QUEUE: "gpus", PRIORITY: PRIORITY_CLASS["metadata"]["name"]}
+    metadata = {"name": "rigid", "labels": labels}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": {"spec": pod}}}
+
+
+def test_a_job_grows_when_its_queue_admits_a_node_and_outlives_its_preemption_as_a_whole_in_the_same_launcher(
+    stage: Stage,
+) -> None:
+    stage.kubectl.apply(PRIORITY_CLASS, *queues(stage.space, **{GPU: 1}))
+    stage.launch("--nodes=1:2", script=SCRIPT, argument=options(stage.folder, pace=0.1), labels={QUEUE: "gpus"})
+    first = formed(stage, 1, 0, LONG)
+    stage.events.wait("warning", lambda event: "insufficient unused quota" in event["message"], LONG)
+    until(lambda: " pending_nodes=1 " in stage.log(), "the progress line counts the node", LONG)
+
+    stage.kubectl.apply(*queues(stage.space, **{GPU: 2}))
+    second = formed(stage, 2, first["generation"], LONG)
+    assert second["cause"] == "queue"
+    (launcher,) = stage.launchers()
+
+    stage.apply(rigid(stage, 2))
+    stage.events.wait("nodes_wait", timeout=LONG)
+    until(lambda: stage.get("pods", "-l", "job-name=rigid"), "the other Job has their place", LONG)
+    stage.delete("job", "rigid")
+    formed(stage, 2, second["generation"], LONG)
+    assert [one["metadata"]["uid"] for one in stage.launchers()] == [launcher["metadata"]["uid"]], "no retry is spent"
+    end_training(stage)
+    assert not stage.events.of("node_lost")
 
 
 def test_a_node_that_is_never_ready_stays_one_job_until_kueue_deactivates_it_and_trains_once_it_is_admitted_anew(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 
 from elastic_launcher.engines import NodeSpec
-from elastic_launcher.engines.kubernetes.identity import Names
+from elastic_launcher.engines.kubernetes.identity import Names, owner_of
 from elastic_launcher.engines.kubernetes.job import node_job, node_of, spec_of
 from elastic_launcher.engines.kubernetes.template import live_container
 from elastic_launcher.options import ConfigError
@@ -82,6 +82,23 @@ def test_a_silent_machine_is_avoided_beside_what_the_user_prefers(given: dict[st
 def test_what_a_job_was_made_for_can_be_read_back(given: dict[str, Any]) -> None:
     for spec in (SPEC, NodeSpec(70, 140, 8, respawn=True)):
         assert spec_of(node_job(plan(given), spec)) == spec
+
+
+@pytest.mark.parametrize("kind", ["Job", "Workflow", "ReplicaSet", "Pod"])
+def test_a_node_is_owned_and_never_controlled(kind: str) -> None:
+    """Kueue counts what a Job controls as a part of that Job, and no longer by itself."""
+    reference = {
+        "apiVersion": "v1",
+        "kind": kind,
+        "name": "o",
+        "uid": "u",
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    launcher = {"metadata": {"name": "p", "uid": "p", "ownerReferences": [] if kind == "Pod" else [reference]}}
+    owners = node_job(replace(plan(template(), SHAPE), owner=owner_of(launcher)), SPEC)["metadata"]["ownerReferences"]
+    assert [one["kind"] for one in owners] == [kind]
+    assert all("controller" not in one and "blockOwnerDeletion" not in one for one in owners)
 
 
 def test_a_job_has_one_pod_that_is_never_made_again() -> None:
