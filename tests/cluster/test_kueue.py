@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,6 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     wait = {"timeout": READY_WITHIN, "blockAdmission": False, "requeuingStrategy": requeuing}
     with kueue(kubectl, PLACES, own, waitForPodsReady=wait), staged(tmp_path, "queue") as stage:
         kubectl("label", "namespace", stage.space, f"{LABEL}=yes")
-        kubectl.apply(*queues(stage.space, **{GPU: 4}))
         role, binding = objects(MANIFESTS / "overlays" / "kueue", "Role", "RoleBinding")
         binding["subjects"] = [{"kind": "ServiceAccount", "name": NAME, "namespace": stage.space}]
         for one in (role, binding):
@@ -85,7 +85,8 @@ def test_a_job_grows_when_its_queue_admits_a_node_and_outlives_its_preemption_as
     stage.events.wait("warning", lambda event: "insufficient unused quota" in event["message"], LONG)
     until(lambda: " pending_nodes=1 " in stage.log(), "the progress line counts the node", LONG)
 
-    stage.kubectl.apply(*queues(stage.space, **{GPU: 2}))
+    quota = {"op": "replace", "path": "/spec/resourceGroups/0/flavors/0/resources/0/nominalQuota", "value": 2}
+    stage.kubectl("patch", "clusterqueue", stage.space, "--type=json", "--patch", json.dumps([quota]))
     second = formed(stage, 2, first["generation"], LONG)
     assert second["cause"] == "queue"
     (launcher,) = stage.launchers()
@@ -103,6 +104,7 @@ def test_a_job_grows_when_its_queue_admits_a_node_and_outlives_its_preemption_as
 def test_a_node_that_is_never_ready_stays_one_job_until_kueue_deactivates_it_and_trains_once_it_is_admitted_anew(
     stage: Stage,
 ) -> None:
+    stage.kubectl.apply(*queues(stage.space, **{GPU: 1}))
     template = {"nodeSelector": {PLACE: "yes"}}
     stage.launch(
         "--nodes=1:1", script=SCRIPT, argument=options(stage.folder), template=template, labels={QUEUE: "gpus"}
