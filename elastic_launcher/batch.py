@@ -1,7 +1,8 @@
 """One optimizer step: which samples of the global batch each rank works on, in which micro-batches.
 
 The law: for every world size the shares add up to the batch, differ by at most one sample, and no micro-batch is larger
-than the largest one allowed.
+than the largest one allowed. For models with batch statistics no share and no micro-batch has one sample, unless the
+step has one; then shares differ by as little as that allows.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _even_parts(total: int, parts: int) -> tuple[int, ...]:
     return (size + 1,) * larger + (size,) * (parts - larger)
 
 
-def share(samples: int, max_batch_per_gpu: int, world_size: int, rank: int) -> Share:
+def share(samples: int, max_batch_per_gpu: int, world_size: int, rank: int, *, batch_statistics: bool = False) -> Share:
     """Returns the part of one rank.
 
     Args:
@@ -88,9 +89,10 @@ def share(samples: int, max_batch_per_gpu: int, world_size: int, rank: int) -> S
         max_batch_per_gpu: Most samples that fit on one GPU at a time.
         world_size: Number of ranks.
         rank: Which of them.
+        batch_statistics: Whether no micro-batch may have one sample, as batch norm needs it.
 
     Raises:
-        ValueError: If an argument is not a whole number, or out of range.
+        ValueError: If an argument is not a whole number, or out of range, or the samples can't be divided so.
     """
     samples = whole_number("samples", samples)
     max_batch_per_gpu = whole_number("max_batch_per_gpu", max_batch_per_gpu)
@@ -98,20 +100,32 @@ def share(samples: int, max_batch_per_gpu: int, world_size: int, rank: int) -> S
     rank = whole_number("rank", rank, 0)
     if rank >= world_size:
         raise ValueError(f"rank is {rank}; it must be below the world size, {world_size}")
-    least, larger = divmod(samples, world_size)
-    mine = least + (rank < larger)
-    start = rank * least + min(rank, larger)
+    working, unit = world_size, 1
+    if batch_statistics and samples > 1:
+        if max_batch_per_gpu == 1 or (max_batch_per_gpu == 2 and samples % 2):
+            raise ValueError(
+                f"a step of {samples} samples in micro-batches of at most {max_batch_per_gpu} has one of a single "
+                "sample, of which batch norm can't take statistics"
+            )
+        working = min(world_size, samples // 2)
+        unit = 2 if max_batch_per_gpu == 2 else 1
+    least, larger = divmod(samples // unit, working)
+    start = min(samples, (rank * least + min(rank, larger)) * unit)
+    mine = (least + (rank < larger)) * unit if rank < working else 0
     if mine == 0:
         return Share(start, ())
     return Share(start, _even_parts(mine, -(-mine // max_batch_per_gpu)))
 
 
-def plan_step(samples: int, max_batch_per_gpu: int, world_size: int) -> StepPlan:
+def plan_step(samples: int, max_batch_per_gpu: int, world_size: int, *, batch_statistics: bool = False) -> StepPlan:
     """Returns the parts of all ranks; see `share`."""
     samples = whole_number("samples", samples)
     max_batch_per_gpu = whole_number("max_batch_per_gpu", max_batch_per_gpu)
     world_size = whole_number("world_size", world_size)
-    shares = tuple(share(samples, max_batch_per_gpu, world_size, rank) for rank in range(world_size))
+    shares = tuple(
+        share(samples, max_batch_per_gpu, world_size, rank, batch_statistics=batch_statistics)
+        for rank in range(world_size)
+    )
     return StepPlan(samples, max_batch_per_gpu, shares)
 
 

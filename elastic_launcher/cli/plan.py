@@ -22,6 +22,9 @@ def plan(
     world_size: Annotated[
         str | None, typer.Option(metavar="W", help="Number of ranks; default: a row for each of many.")
     ] = None,
+    batch_norm: Annotated[
+        bool, typer.Option("--batch-norm", help="As for models with batch norm: no micro-batch of one sample.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Shows the plan of one optimizer step: which rank works on which samples, in which micro-batches."""
@@ -29,10 +32,10 @@ def plan(
         batch = _whole("--global-batch-size", global_batch_size)
         largest = _whole("--max-batch-per-gpu", max_batch_per_gpu)
         sizes = [_whole("--world-size", world_size)] if world_size is not None else [w for w in SIZES if w <= batch]
+        plans = iter([plan_step(batch, largest, size, batch_statistics=batch_norm) for size in sizes])
     except ValueError as error:
         typer.echo(f"elastic-launcher: {error}", err=True)
         raise typer.Exit(2) from None
-    plans = (plan_step(batch, largest, size) for size in sizes)
     if as_json:
         documents = [_document(one) for one in plans]
         typer.echo(json.dumps(documents[0] if world_size is not None else documents))

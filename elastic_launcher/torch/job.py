@@ -94,7 +94,13 @@ class Job:
     def plan(self) -> StepPlan:
         """How a full global batch is divided among the ranks now."""
         place = self._session.need_place("job.plan")
-        return plan_step(self._session.global_batch_size, self._session.max_batch_per_gpu, place.world_size)
+        session = self._session
+        return plan_step(
+            session.global_batch_size,
+            session.max_batch_per_gpu,
+            place.world_size,
+            batch_statistics=session.normalizes is not None,
+        )
 
     @property
     def sync_gradients(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from elastic_launcher.batch import Share, share
+from elastic_launcher.batch import Share
 from elastic_launcher.torch.loader import ElasticLoader, Piece
 from elastic_launcher.torch.place import Place
 from elastic_launcher.torch.resize import Resizer
@@ -28,7 +28,7 @@ def share_of_step(session: Session, place: Place, count: int) -> Share:
     """Returns this rank's part of a step of ``count`` samples: none in the step in which it joins."""
     if place.rank >= place.dividing:
         return Share(count, ())
-    return share(count, session.max_batch_per_gpu, place.dividing, place.rank)
+    return session.share(count, place.dividing, place.rank)
 
 
 class LoadPlan:
@@ -93,7 +93,7 @@ class LoadPlan:
             self._switch = max(self._switch, first)
             return
         self._formation = formation.number
-        a_step = len(share(loader.step_size(0), self._session.max_batch_per_gpu, present.ranks, 0).micro_batches)
+        a_step = len(self._session.share(loader.step_size(0), present.ranks, 0).micro_batches)
         usual = self._session.pace.usual()
         self._switch = first + (min(math.ceil(loader.ahead / a_step), int(LEAD_SECONDS / usual)) if usual else 0)
 
@@ -108,7 +108,7 @@ class LoadPlan:
             order = position.order(further)
             count = loader.step_size(in_epoch)
             joins = division.rank >= division.ranks
-            mine = Share(0, ()) if joins else share(count, session.max_batch_per_gpu, division.ranks, division.rank)
+            mine = Share(0, ()) if joins else session.share(count, division.ranks, division.rank)
             start = in_epoch * session.global_batch_size
             if not mine.micro_batches:
                 found.append((order, start, min(count, SPARE_SAMPLES)))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -62,6 +63,8 @@ def _prepare_model(session: Session, model: nn.Module) -> None:
             raise TypeError(
                 f"{path or 'the model'} makes sparse gradients; use {type(module).__name__}(..., sparse=False)"
             )
+        if isinstance(module, _BatchNorm) and (module.training or not model.training):  # frozen ones take no statistics
+            session.normalizes = session.normalizes or path or name
         if isinstance(module, nn.SyncBatchNorm):
             raise TypeError(
                 f"{path or 'the model'} is a SyncBatchNorm, which waits for all ranks in each forward pass: ranks have "

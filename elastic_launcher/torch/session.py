@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from elastic_launcher.batch import Share, share
 from elastic_launcher.torch.buffers import ModelBuffers
 from elastic_launcher.torch.course import Course, Sums
 from elastic_launcher.torch.member import leave
@@ -103,6 +104,7 @@ class Session:
         unequal: Whether the ranks' states have still to be made equal (plain torchrun, before its first step).
         together: What this rank does together with its peers.
         locked: Whether the script is inside `job.first_on_node`, where it may not wait for peers.
+        normalizes: A part of a model that takes statistics of a micro-batch, if there is one.
         stepping: Whether a prepared optimizer is acting.
         course: Where the script is.
         sums: What sums over ranks came to outside of training loops.
@@ -138,6 +140,7 @@ class Session:
     epochs: int | None = None
     loss: float = float("nan")
     pace: Pace = field(default_factory=Pace)
+    normalizes: str | None = None
     stepping: bool = False
     asked: bool = False
     _looked: tuple[int, int] = (0, -1)
@@ -170,6 +173,25 @@ class Session:
     def step(self) -> int:
         """Optimizer steps done, the one that has just been reduced included."""
         return self.position.step + self.sync_gradients
+
+    def share(self, count: int, ranks: int, rank: int) -> Share:
+        """Returns a rank's part of a step.
+
+        Args:
+            count: The step's samples.
+            ranks: Among how many they are divided.
+            rank: Which of them.
+
+        Raises:
+            ValueError: If they can't be divided so that batch norm has two samples at a time.
+        """
+        try:
+            return share(count, self.max_batch_per_gpu, ranks, rank, batch_statistics=self.normalizes is not None)
+        except ValueError as error:
+            raise ValueError(
+                f"{error}: {self.normalizes} needs two. Raise max_batch_per_gpu to 3 or more, or have an even number "
+                "of samples in each step (global_batch_size, and drop_last=True for the epoch's tail)"
+            ) from None
 
     def name_of(self, parameter: torch.Tensor) -> str:
         """Returns what messages call a parameter: its name in a model, or else its place in an optimizer."""

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-from elastic_launcher.batch import share
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.backward import Backward
 from elastic_launcher.torch.faults import point
@@ -125,6 +124,8 @@ class StepLoop:
         self.settle()
         self._begin_loop(loader)
         warn_of_unprepared_schedulers(session)
+        for step in (0, loader.steps_per_epoch - 1):  # a full step and the epoch's tail
+            session.share(loader.step_size(step), 1, 0)
         if session.course.is_ahead(session.position):
             return
         session.loader = loader
@@ -175,7 +176,7 @@ class StepLoop:
         position = session.position
         count = loader.step_size(position.step_in_epoch)
         ranks = max(1, self._expected_world_size())
-        largest = max(share(count, session.max_batch_per_gpu, ranks, 0).micro_batches)
+        largest = max(session.share(count, ranks, 0).micro_batches)
         start = position.step_in_epoch * session.global_batch_size
         session.buffers.begin_step()
         still = session.buffers.still()

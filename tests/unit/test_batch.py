@@ -54,6 +54,40 @@ def test_micro_batches_fit_and_are_as_few_and_as_even_as_they_go(step: tuple[int
         assert list(sizes) == sorted(sizes, reverse=True)
 
 
+@given(steps)
+@example((4, 32, 3))
+@example((1, 1, 4))
+@example((3, 3, 64))
+@example((6, 2, 2))
+def test_batch_statistics_never_see_one_sample_but_of_a_step_that_has_one(step: tuple[int, int, int]) -> None:
+    samples, most, world_size = step
+    impossible = samples > 1 and (most == 1 or (most == 2 and samples % 2 == 1))
+    if impossible:
+        with pytest.raises(ValueError, match="one of a single sample, of which batch norm can't take statistics"):
+            plan_step(*step, batch_statistics=True)
+        return
+    plan = plan_step(*step, batch_statistics=True)
+    sizes = [one.samples for one in plan.shares]
+    assert sum(sizes) == samples
+    assert [one.start for one in plan.shares] == [0, *accumulate(sizes)][:-1]
+    micro_batches = [size for one in plan.shares for size in one.micro_batches]
+    assert samples == 1 or min(micro_batches) > 1
+    assert max(micro_batches) <= most
+    assert all(len(one.micro_batches) == -(-one.samples // most) for one in plan.shares)
+    # as even as it goes: as many ranks work as can, and their shares differ by one (by two where all must be even)
+    working = [size for size in sizes if size]
+    assert len(working) == min(world_size, max(1, samples // 2))
+    assert max(working) - min(working) <= (2 if most == 2 else 1)
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@given(steps)
+def test_batch_statistics_change_no_division_that_has_no_single_sample(step: tuple[int, int, int]) -> None:
+    plain = plan_step(*step)
+    if step[1] > 2 and plain.shares[-1].samples > 1:
+        assert plan_step(*step, batch_statistics=True) == plain
+
+
 @given(steps, st.data())
 def test_a_rank_finds_its_share_alone(step: tuple[int, int, int], data: st.DataObject) -> None:
     rank = data.draw(st.integers(0, step[2] - 1))

@@ -95,6 +95,49 @@ def test_statistics_are_those_of_the_last_step_when_the_script_ends_the_training
             assert torch.allclose(found.double(), wanted[key].double(), rtol=1e-9, atol=1e-12), key
 
 
+def flat() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
+
+
+def train_flat(group: ThreadGroup, model: nn.Module, batch: int, micro: int) -> nn.Module:
+    job = thread_job(group, batch, micro)
+    model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for x, y in job.dataloader(TensorDataset(X, Y), shuffle=True, seed=SEED):
+        job.backward(functional.cross_entropy(model(x), y))
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+@pytest.mark.parametrize(("batch", "micro"), [(16, 16), (46, 46), (16, 3), (16, 2)], ids=str)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+def test_no_rank_has_one_sample_alone_in_an_epochs_tail(world_size: int, batch: int, micro: int) -> None:
+    """Tails of 2 and 4 samples, and full steps of 3 and 4 samples a rank."""
+    start = flat()
+    models = run_ranks(world_size, lambda group: train_flat(group, copy.deepcopy(start), batch, micro))
+    for model in models:
+        for found, first in zip(model.state_dict().values(), models[0].state_dict().values(), strict=True):
+            assert torch.equal(found, first)
+
+
+@pytest.mark.parametrize(("batch", "micro"), [(16, 1), (15, 2), (7, 2)])
+def test_a_division_that_leaves_one_sample_alone_is_refused_before_training(batch: int, micro: int) -> None:
+    with pytest.raises(
+        ValueError, match=r"batch norm can't take statistics: 1 needs two\. Raise max_batch_per_gpu to 3"
+    ):
+        run_ranks(1, lambda group: train_flat(group, flat(), batch, micro))
+
+
+def test_a_frozen_norm_takes_no_statistics_and_single_samples() -> None:
+    def frozen() -> nn.Module:
+        model = flat()
+        model[1].eval()
+        return model
+
+    run_ranks(2, lambda group: train_flat(group, frozen(), 16, 1))
+
+
 @pytest.mark.parametrize("poison", [float("nan"), 1.0])
 def test_a_micro_batch_without_weight_leaves_no_trace(poison: float) -> None:
     """Weight 0, even with a NaN: gradients, buffers, loss and the other ranks' are as if it had not been."""

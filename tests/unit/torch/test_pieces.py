@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from elastic_launcher.batch import share
 from elastic_launcher.torch.loader import Piece
 from elastic_launcher.torch.pieces import LEAD_SECONDS, SPARE_SAMPLES, SPARE_STEPS, LoadPlan
 from elastic_launcher.torch.place import Formation
@@ -48,7 +49,7 @@ class Rank:
         self.session: Any = SimpleNamespace(
             position=Position(epoch=0, step=0, step_in_epoch=0),
             need_place=lambda what: self.place,
-            max_batch_per_gpu=micro,
+            share=lambda count, ranks, rank: share(count, micro, ranks, rank),
             global_batch_size=BATCH,
             epochs=epochs,
             pace=SimpleNamespace(usual=lambda: usual),
