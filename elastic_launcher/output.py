@@ -1,9 +1,11 @@
-"""What a rank or an agent prints where its log takes no more: that is in the work directory, whose disk may be full."""
+"""What a rank or an agent writes to its log, which is in the work directory, whose disk may be full."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -38,3 +40,17 @@ def spare_output() -> None:
             stream.flush()
             log = _Log(descriptor, "w", closefd=False)
             setattr(sys, name, io.TextIOWrapper(log, stream.encoding, stream.errors, write_through=True))
+
+
+def say(line: str, descriptor: int = 2) -> None:
+    """Writes a line to standard error or output itself, whatever the program has put in the place of `sys.stderr` and
+    `sys.stdout`: the line is for the log, not for the program's own text. A full disk keeps nobody here.
+
+    Args:
+        line: Without its end.
+        descriptor: 1 for the output.
+    """
+    rest = f"{line}\n".encode(errors="backslashreplace")
+    with contextlib.suppress(OSError):
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]

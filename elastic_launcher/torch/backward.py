@@ -12,7 +12,7 @@ from elastic_launcher.torch.operations import BACKWARD, BREAK, STOP, Operation
 from elastic_launcher.torch.pieces import LoadPlan, share_of_step
 from elastic_launcher.torch.recover import Recovery
 from elastic_launcher.torch.resize import Resizer
-from elastic_launcher.torch.session import MicroBatch, Session
+from elastic_launcher.torch.session import LEAVE_OUT, MicroBatch, Session
 from elastic_launcher.torch.signals import Agreement, Signals
 from elastic_launcher.torch.standing import At, Todo
 from elastic_launcher.torch.together import abstain
@@ -51,26 +51,28 @@ class Backward:
 
     def add(
         self,
-        loss: torch.Tensor,
+        loss: torch.Tensor | None,
         weight: float | None,
         only: list[torch.Tensor] | None,
         owner: int,
         retain_graph: bool = False,
     ) -> None:
-        """Adds a micro-batch's gradient and, when it completes the step, reduces (see `Job.backward`)."""
+        """Adds a micro-batch's gradient, or none, and, when it completes the step, reduces (see `Job.backward`)."""
         session = self._session
         micro = session.micro
         if micro is None:
             raise RuntimeError("job.backward() was called outside the training loop (for batch in loader: ...)")
         if micro.dropped:
             return
+        if micro.broke:
+            self._leave_out(loss, only, micro)
+            return
         call, micro.calls = micro.calls, micro.calls + 1
         session.sync_gradients = False
         session.reducer.retain_graph = retain_graph
-        if micro.rehearsal and not loss.requires_grad:
-            return
         if micro.rehearsal:
-            session.reducer.rehearse(loss, call, only, owner)
+            if loss is not None and loss.requires_grad:
+                session.reducer.rehearse(loss, call, only, owner)
             return
         if call and micro.last and call == session.position.calls:
             session.hold()
@@ -85,6 +87,29 @@ class Backward:
             if micro.last and session.member is not None and not self._resizer.joining:
                 # here, since what follows in the script may sum over ranks too
                 self._find_back(error, call, only, micro)
+
+    def _leave_out(self, loss: torch.Tensor | None, only: list[torch.Tensor] | None, micro: MicroBatch) -> None:
+        """Leaves a micro-batch out whose backward pass broke off: what that had added can't be taken back, so this
+        rank does its part of the step again, without it.
+
+        Raises:
+            RuntimeError: If the script wants something else, or earlier calls of it are reduced and not applied.
+        """
+        session, call = self._session, micro.calls - 1
+        if loss is not None:
+            raise RuntimeError(f"{micro.broke}; {LEAVE_OUT}")
+        if micro.last and call != session.position.calls:
+            raise RuntimeError(f"{micro.broke}, after another one of its micro-batch was reduced: it can't be left out")
+        session.left_out.add(micro.piece)
+        session.lose_gradients()
+        micro.dropped = micro.recovered = True
+        if not session.reducer.has_begun:
+            session.buffers.undo_step()
+            return
+        error = GroupError(f"{micro.broke}, while its gradient was being reduced")
+        micro.error, micro.recovered = error, False
+        if session.member is not None:
+            self._find_back(error, call, only, micro)
 
     def _find_back(self, error: GroupError, call: int, only: list[torch.Tensor] | None, micro: MicroBatch) -> None:
         """Finds the peers again after a reduction that broke off: they may have completed it."""
@@ -117,7 +142,7 @@ class Backward:
 
     def _accumulate(
         self,
-        loss: torch.Tensor,
+        loss: torch.Tensor | None,
         weight: float | None,
         call: int,
         only: list[torch.Tensor] | None,
@@ -129,7 +154,7 @@ class Backward:
         point("micro-batch", session.position.step)
         place.group.check()
         counted = 0.0 if micro.samples == 0 else float(micro.samples if weight is None else weight)
-        if counted == 0:
+        if counted == 0 or loss is None or micro.piece in session.left_out:
             if micro.samples:
                 session.buffers.undo_micro_batch()
             elif not self._resizer.joining:  # a joiner's are being replaced by its peer's
@@ -137,14 +162,21 @@ class Backward:
             return
         slot = session.reducer.slot(call, only, owner)
         completes = micro.last and call >= session.position.calls
-        session.reducer.accumulate(
-            slot,
-            loss,
-            scale=counted / micro.count,
-            weight=counted,
-            logged=getattr(loss, "elastic_unscaled", loss),
-            group=place.group if completes and session.together.expects(self._operation(call, owner, slot)) else None,
-        )
+        expected = completes and session.together.expects(self._operation(call, owner, slot))
+        try:
+            session.reducer.accumulate(
+                slot,
+                loss,
+                scale=counted / micro.count,
+                weight=counted,
+                logged=getattr(loss, "elastic_unscaled", loss),
+                group=place.group if expected else None,
+            )
+        except GroupError:
+            raise
+        except Exception as error:
+            micro.broke = f"job.backward broke off ({type(error).__name__})"
+            raise
 
     def _reduce(self, call: int, only: list[torch.Tensor] | None, owner: int, micro: MicroBatch) -> None:
         session = self._session

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import sys
 import time
 from dataclasses import asdict
 from functools import cached_property
@@ -23,6 +22,7 @@ from elastic_launcher.checkpoint.files import read_manifest
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.config import JobConfig
 from elastic_launcher.content import Content
+from elastic_launcher.output import say
 from elastic_launcher.period import Period, read_period
 from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.member import JobOver, leave
@@ -97,7 +97,7 @@ class Checkpoints:
                 left = until - time.monotonic()
                 if left <= 0:
                     leave(f"{why}; that was tried for {self._member.orphan_timeout:g} s")
-                print(f"elastic-launcher: {why}; that is tried again for {left:.0f} s", file=sys.stderr, flush=True)
+                say(f"elastic-launcher: {why}; that is tried again for {left:.0f} s")
                 time.sleep(min(pause, left))
 
     def _resume_from(self, folder: Path) -> None:

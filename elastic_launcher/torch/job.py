@@ -27,7 +27,7 @@ from elastic_launcher.torch.pieces import LoadPlan
 from elastic_launcher.torch.prepare import prepare
 from elastic_launcher.torch.recover import Recovery
 from elastic_launcher.torch.resize import Resizer
-from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.session import LEAVE_OUT, Session
 from elastic_launcher.torch.steps import StepLoop
 from elastic_launcher.torch.workers import WorkerKilled
 
@@ -171,12 +171,11 @@ class Job:
         """
         if isinstance(total, bool) or not isinstance(total, int) or total < 0:
             raise ValueError(f"epochs is {total!r}; it must be a whole number, 0 or more")
-        self._session.epochs = total
         return self._steps.epochs(total)
 
     def backward(
         self,
-        loss: torch.Tensor,
+        loss: torch.Tensor | None,
         *,
         weight: float | torch.Tensor | None = None,
         optimizer: Optimizer | None = None,
@@ -186,7 +185,8 @@ class Job:
 
         Args:
             loss: A scalar: the mean over the micro-batch's samples (or tokens: see ``weight``), or what
-                `GradScaler.scale` made of it.
+                `GradScaler.scale` made of it. None leaves the micro-batch out, together with ``weight=0``: also after
+                an exception in its forward pass, or in its `backward`.
             weight: What the mean was taken over, if not samples: its number of tokens. 0 leaves no trace.
             optimizer: The prepared optimizer whose parameters get gradients; all by default.
             retain_graph: Whether another backward pass may follow through the same graph, as in torch.
@@ -195,13 +195,15 @@ class Job:
             ValueError: If the loss is no scalar or has no gradient, or the weight is negative.
             RuntimeError: Outside the training loop, or when ranks have come apart.
         """
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        number = None if weight is None else float(weight)
+        if loss is None and number != 0:
+            raise ValueError(f"job.backward got no loss; {LEAVE_OUT}")
+        if loss is not None and (not isinstance(loss, torch.Tensor) or loss.numel() != 1):
             what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise ValueError(f"job.backward needs a scalar loss (the mean over the micro-batch), got {what}")
-        number = None if weight is None else float(weight)
         if number is not None and not 0 <= number < float("inf"):
             raise ValueError(f"weight is {number}; it must be 0 or more and finite")
-        if not loss.requires_grad and number != 0:
+        if loss is not None and not loss.requires_grad and number != 0:
             raise ValueError(
                 "the loss given to job.backward has no gradient: it depends on no trained parameter, or was detached; "
                 "give the loss that the model's output led to, or weight=0 where nothing counts"
@@ -316,19 +318,26 @@ class Job:
         rank = os.getpid()
         before = sys.excepthook
 
-        def failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            session.dying = True
-            before(kind, error, trace)
+        def tell(error: BaseException) -> None:
             if isinstance(error, WorkerKilled) and session.member is not None:
                 leave(str(error))  # as if this process had been killed, and not its script's failure
-            if not issubclass(kind, KeyboardInterrupt):
-                lines = "".join(traceback.format_exception(kind, error, trace))
-                message = f"{kind.__name__}: {error}"
+            if not session.dying and not isinstance(error, KeyboardInterrupt):
+                lines = "".join(traceback.format_exception(error))
+                message = f"{type(error).__name__}: {error}"
                 session.report("failed", message=message, traceback=lines, step=session.position.step)
+            session.dying = True
+
+        def failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            try:
+                before(kind, error, trace)
+            finally:
+                tell(error)
 
         def ended() -> None:
             if os.getpid() != rank:
                 return  # a child that the script has forked: none of the threads is there that would tell
+            if (error := _uncaught()) is not None:  # a script or a library has replaced the hook since
+                tell(error)
             if session.stop_reason is not None and not session.dying:
                 with contextlib.suppress(RuntimeError, SystemExit):  # there is nobody left to tell
                     self._steps.settle()
@@ -342,3 +351,18 @@ class Job:
 
         sys.excepthook = failed
         atexit.register(ended)
+
+
+def _uncaught() -> BaseException | None:
+    """Returns the exception that ended the script, if one did: Python notes it before it calls the hook.
+
+    Others that were only printed may be noted there too; they did not come up through the script's own lines.
+    """
+    error: BaseException | None = getattr(sys, "last_value", None)
+    trace = error.__traceback__ if error is not None else None
+    while trace is not None:
+        code, names = trace.tb_frame.f_code, trace.tb_frame.f_globals
+        if code.co_name == "<module>" and names.get("__name__") == "__main__":
+            return error
+        trace = trace.tb_next
+    return None

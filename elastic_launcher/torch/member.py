@@ -25,6 +25,7 @@ from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.control.client import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.control.contact import Contact
 from elastic_launcher.control.vitals import Vitals
+from elastic_launcher.output import say
 from elastic_launcher.torch.account import Account
 from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.group import Group, build_group
@@ -474,12 +475,10 @@ class Member:
 def leave(reason: str, code: int = ORPHANED) -> NoReturn:
     """Ends this process at once: other threads may be waiting for peers that will never answer."""
     _say(f"{reason}; this rank leaves")
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(Exception):  # it may be the script's own
         sys.stdout.flush()
     os._exit(code)
 
 
 def _say(line: str) -> None:
-    """Writes a line into the rank's log; a full disk keeps nobody here."""
-    with contextlib.suppress(OSError):
-        print(f"elastic-launcher: {line}", file=sys.stderr, flush=True)
+    say(f"elastic-launcher: {line}")

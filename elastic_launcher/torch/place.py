@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass, field
 from typing import Any
 
+from elastic_launcher.output import say
 from elastic_launcher.torch.group import Group
 
 
@@ -90,8 +90,5 @@ class Place:
 
 def mark_log(place: Place) -> None:
     """Writes the line by which the launcher knows whose lines follow in this process's log, if there is room for it."""
-    with contextlib.suppress(OSError):
-        print(
-            f"::elastic generation={place.formation.generation} rank={place.rank} world_size={place.world_size}::",
-            flush=True,
-        )
+    generation = place.formation.generation
+    say(f"::elastic generation={generation} rank={place.rank} world_size={place.world_size}::", descriptor=1)

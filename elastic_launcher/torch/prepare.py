@@ -23,7 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from elastic_launcher.torch.scaler_marks import forget_all
 
 if TYPE_CHECKING:
-    from elastic_launcher.torch.session import Session
+    from elastic_launcher.torch.session import LEAVE_OUT, Session
 
 WRAPPERS = {
     "DistributedDataParallel": "job.prepare does what DDP does; pass the bare module",
@@ -117,7 +117,8 @@ def _prepare_optimizer(session: Session, optimizer: Optimizer) -> None:
                 "optimizer.step()"
             )
         if micro is not None and micro.calls == 0:
-            raise RuntimeError("optimizer.step() was called before job.backward(loss) in this micro-batch")
+            early = "optimizer.step() was called before job.backward(loss) in this micro-batch"
+            raise RuntimeError(f"{early}; {LEAVE_OUT}")
         if session.acts(name, optimizer):
             result = _act(session, act, **arguments)
             session.reducer.stepped()

@@ -71,6 +71,11 @@ class Reducer:
         self._late: list[torch.Tensor | None] | None = None
         self._works: list[Any] = []
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part of the present step's gradient is being reduced already."""
+        return bool(self._works)
+
     def begin_step(self) -> None:
         """Forgets the last step's sums and gradients."""
         for parameter in self._all:

@@ -34,6 +34,12 @@ if TYPE_CHECKING:
     from elastic_launcher.torch.member import Member
 
 
+LEAVE_OUT = (
+    "to leave a micro-batch out (a loss that is not finite, an out-of-memory error), call job.backward(None, weight=0) "
+    "in the place of its job.backward, and go on to optimizer.step()"
+)
+
+
 @dataclass
 class MicroBatch:
     """The micro-batch that the script works on.
@@ -47,7 +53,9 @@ class MicroBatch:
         synced: Whether the last of them ended with the reduced gradient.
         dropped: Whether the step does not count: a peer was lost, or a rank ended the training before it.
         error: What lost the step.
-        recovered: Whether this rank has found back to its peers since.
+        recovered: Whether this rank has found back to its peers since, or did not lose them.
+        piece: Which samples it has.
+        broke: What is said of its backward pass where an exception broke that off.
     """
 
     samples: int
@@ -59,6 +67,8 @@ class MicroBatch:
     dropped: bool = False
     error: Exception | None = None
     recovered: bool = False
+    piece: tuple[int, int, int] = (0, 0, 0)
+    broke: str = ""
 
 
 @dataclass
@@ -106,6 +116,7 @@ class Session:
         locked: Whether the script is inside `job.first_on_node`, where it may not wait for peers.
         normalizes: A part of a model that takes statistics of a micro-batch, if there is one.
         stepping: Whether a prepared optimizer is acting.
+        left_out: Micro-batches of this step that do not count, since their backward pass broke off.
         course: Where the script is.
         sums: What sums over ranks came to outside of training loops.
         asked: Whether the script has called a prepared optimizer's step since this micro-batch was issued.
@@ -135,6 +146,7 @@ class Session:
     unequal: bool = False
     together: Together = field(default_factory=Together)
     locked: bool = False
+    left_out: set[tuple[int, int, int]] = field(default_factory=set)
     course: Course = field(default_factory=Course)
     sums: Sums = field(default_factory=Sums)
     epochs: int | None = None

@@ -20,7 +20,7 @@ from elastic_launcher.torch.prepare import warn_of_unprepared_schedulers
 from elastic_launcher.torch.progress import Progress
 from elastic_launcher.torch.recover import Recovery
 from elastic_launcher.torch.resize import Resizer
-from elastic_launcher.torch.session import MicroBatch, Session
+from elastic_launcher.torch.session import LEAVE_OUT, MicroBatch, Session
 from elastic_launcher.torch.standing import At, Todo
 from elastic_launcher.torch.work import GroupError
 
@@ -200,7 +200,7 @@ class StepLoop:
         session = self._session
         batch = loader.take(piece)
         session.sync_gradients = session.asked = False
-        session.micro = micro
+        session.micro, micro.piece = micro, piece
         try:
             yield batch
         except GeneratorExit:
@@ -209,8 +209,12 @@ class StepLoop:
         session.sync_gradients = self._only_looks = False
         if micro.rehearsal or micro.dropped:
             return
-        if micro.last and not micro.synced:
-            raise RuntimeError("the loop body ended without job.backward(loss); call it once for each micro-batch")
+        if micro.broke:
+            raise RuntimeError(f"{micro.broke}, and the loop body went on; {LEAVE_OUT}")
+        if not micro.calls or (micro.last and not micro.synced):
+            raise RuntimeError(
+                f"the loop body ended without job.backward(loss); call it once for each micro-batch; {LEAVE_OUT}"
+            )
 
     # -- one step
 
@@ -289,12 +293,13 @@ class StepLoop:
         self._pass_boundary(loader)
 
     def _advance(self, loader: ElasticLoader) -> None:
-        position = self._session.position
+        session = self._session
+        position = session.position
         position.step += 1
         position.samples += loader.step_size(position.step_in_epoch)
         position.step_in_epoch += 1
         position.calls = 0
-        self._session.micro, self._session.lost = None, set()
+        session.micro, session.lost, session.left_out = None, set(), set()
 
     def _pass_boundary(self, loader: ElasticLoader) -> None:
         self._progress.tell(loader)
