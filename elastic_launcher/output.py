@@ -42,6 +42,13 @@ def spare_output() -> None:
             setattr(sys, name, io.TextIOWrapper(log, stream.encoding, stream.errors, write_through=True))
 
 
+def give_up_unflushable() -> None:
+    """Puts Python's own streams back where the program's can't be flushed: Python would end with code 120 for that."""
+    for name in ("stdout", "stderr"):
+        if not hasattr(getattr(sys, name), "flush"):
+            setattr(sys, name, getattr(sys, f"__{name}__"))
+
+
 def say(line: str, descriptor: int = 2) -> None:
     """Writes a line to standard error or output itself, whatever the program has put in the place of `sys.stderr` and
     `sys.stdout`: the line is for the log, not for the program's own text. A full disk keeps nobody here.

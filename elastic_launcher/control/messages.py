@@ -105,10 +105,14 @@ class GoOn(Message):
 
 @dataclass(frozen=True, slots=True)
 class Warm(Message):
-    """Report: rehearsed, and waiting for admission. The fingerprint must be equal among all members."""
+    """Report: rehearsed, and waiting for admission. The fingerprint must be equal among all members.
+
+    ``wait`` counts how often it has begun to wait in another loop of its script, from 1.
+    """
 
     KIND: ClassVar[str] = "warm"
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    wait: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +127,15 @@ class Formed(Message):
 class FormFailed(Message):
     """Report: the formation's group could not be built at this member.
 
-    ``moved``: since the training is in another loop of the script than the one in which those that join wait.
+    ``moved``: since the training is in another loop of the script than the one in which those that join wait. A joiner
+    that goes there says by ``wait`` which of its waits it has given up.
     """
 
     KIND: ClassVar[str] = "form_failed"
     formation: int
     error: str = ""
     moved: bool = False
+    wait: int = 0
 
 
 @dataclass(frozen=True, slots=True)

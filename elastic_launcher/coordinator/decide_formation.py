@@ -8,7 +8,7 @@ from typing import Any
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Abandon, Active, Form, Formed, FormFailed
-from elastic_launcher.coordinator.actions import Action, Order
+from elastic_launcher.coordinator.actions import Order
 from elastic_launcher.coordinator.decide_end import Decision, emit, finish, then, when
 from elastic_launcher.coordinator.decide_nodes import fail_node
 from elastic_launcher.coordinator.decide_pause import lose_nodes
@@ -80,23 +80,22 @@ def take_formed(state: State, number: int, report: Formed) -> Decision:
 
 def take_form_failed(state: State, number: int, report: FormFailed, now: float) -> Decision:
     """A formation's group could not be built at a member."""
+    if report.wait:
+        state = _take_moved_on(state, number, report.wait, now)
     if state.formation is None or state.formation.number != report.formation:
         return state, ()
     reason = f"{state.name(number)} could not form the group: {report.error or 'no reason given'}"
-    if report.moved:
-        return _wait_for_joiners(*fail_formation(state, reason, (), now, known=True), state.formation.joiners, now)
-    return fail_formation(state, reason, (), now)
+    return fail_formation(state, reason, (), now, known=report.moved)
 
 
-def _wait_for_joiners(state: State, actions: tuple[Action, ...], joiners: tuple[int, ...], now: float) -> Decision:
-    """Those that were to join are on their way to the loop of the script in which the training is."""
-    for number in state.nodes_of(joiners):
-        node = state.nodes[number]
-        if node.phase is Phase.WARM:
-            state = state.with_node(number, phase=Phase.STARTING, since=now, began_at=now)
-            for member in node.members:
-                state = state.with_member(member, fingerprint=None)
-    return state, actions
+def _take_moved_on(state: State, number: int, wait: int, now: float) -> State:
+    """A joiner is on its way to the loop of the script in which the training is, if it does not wait there already."""
+    member = state.members[number]
+    node = state.nodes[member.node]
+    if member.wait > wait or node.phase not in (Phase.STARTING, Phase.WARM):
+        return state
+    state = state.with_node(node.number, phase=Phase.STARTING, since=now, began_at=now)
+    return state.with_member(number, fingerprint=None)
 
 
 def take_active(state: State, number: int, report: Active, now: float) -> Decision:

@@ -238,7 +238,7 @@ def _siblings(state: State, member: Member) -> list[Member]:
 def _warm(state: State, member: Member, report: Warm, now: float) -> Decision:
     # One that waits again after a failed admission has nothing new to tell.
     fingerprint = report.fingerprint or member.fingerprint or {}
-    state = state.with_member(member.number, fingerprint=fingerprint)
+    state = state.with_member(member.number, fingerprint=fingerprint, wait=report.wait)
     if (resumes := state.rules.resumes) is not None and not state.generation:
         if different := resumes.refuse(fingerprint):
             return finish(state, ExitCode.BAD_USAGE, different)

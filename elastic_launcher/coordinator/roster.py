@@ -91,6 +91,7 @@ class Member:
         failure: The exception that ended its script.
         exit: How its process ended.
         place: Rank and world size that torchrun gave it, where the script does not use our library.
+        wait: Which of its waits for admission it told of last.
     """
 
     number: int
@@ -106,6 +107,7 @@ class Member:
     failure: Failed | None = None
     exit: Exit | None = None
     place: tuple[int, int] | None = None
+    wait: int = 0
 
     @property
     def gave_up(self) -> bool:

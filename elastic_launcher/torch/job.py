@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
 from elastic_launcher.batch import StepPlan, plan_step
+from elastic_launcher.output import give_up_unflushable
 from elastic_launcher.torch.backward import Backward
 from elastic_launcher.torch.evaluate import Number, evaluate, reduce_values
 from elastic_launcher.torch.loader import OPTIONS, REFUSED, ElasticLoader
@@ -348,6 +349,7 @@ class Job:
                     session.report("ended", step=position.step, done=finished, samples=position.samples)
                 session.member.flush()
                 session.member.stop_forming()
+            give_up_unflushable()
 
         sys.excepthook = failed
         atexit.register(ended)

@@ -54,7 +54,16 @@ class JobOver(Exception):  # noqa: N818 - not an error
 
 
 class MovedOn(GroupError):
-    """The job trains in another loop than the one in which a joiner waits."""
+    """The job trains in another loop than the one in which a joiner waits.
+
+    Args:
+        message: Why.
+        wait: Which of its waits a joiner gives up for it; 0 on a rank that trains.
+    """
+
+    def __init__(self, message: str, wait: int = 0) -> None:
+        super().__init__(message)
+        self.wait = wait
 
 
 class Member:
@@ -221,13 +230,9 @@ class Member:
             self._changed.notify_all()
 
     def decline(self, formation: Formation, why: MovedOn) -> None:
-        """Gives up a formation that stands, and that the ranks have not agreed on."""
+        """Has the coordinator give up a formation that stands, and that the ranks have not agreed on."""
         with self._changed:
             if self._pending is formation:
-                self._pending = None
-                self._abandoned.add(formation.number)
-                if formation.group is not None:
-                    formation.group.cut()
                 self._fail_to_form(formation.number, why)
 
     def stand_still(self, seconds: float = math.inf) -> bool:
@@ -419,11 +424,14 @@ class Member:
 
     def _fail_to_form(self, number: int, error: Exception) -> None:
         with self._changed:
-            if number in self._ordered:
+            known, moved = number in self._ordered, isinstance(error, MovedOn)
+            if known:
                 self._ordered.discard(number)
                 self.account.note_given_up(number)
+            wait = error.wait if isinstance(error, MovedOn) else 0
+            if known or wait:
                 said = str(error) or type(error).__name__
-                self.report("form_failed", formation=number, error=said, moved=isinstance(error, MovedOn))
+                self.report("form_failed", formation=number, error=said, moved=moved, wait=wait)
 
     def _make_ready(self, number: int, formation: Formation) -> None:
         """Does what costs the training nothing as long as the generation is not the one that trains."""

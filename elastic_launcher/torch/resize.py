@@ -65,6 +65,7 @@ class Resizer:
         self._fingerprint: dict[str, Any] = {}
         self._first_loader: ElasticLoader | None = None  # of this epoch: joiners come into its first loop
         self._meets: dict[int, ElasticLoader] = {}  # by formation, the loader in whose loop its joiners come in
+        self._waits = 0  # for admission, in one loop of the script after the other
         self._elsewhere = Position()  # where the job has gone on to while this rank waited for admission
         self.check_due = False
         self.transition: Formation | None = None
@@ -148,7 +149,8 @@ class Resizer:
         member = self._member()
         if fingerprint:
             self._fingerprint = fingerprint
-        member.report("warm", fingerprint=fingerprint)
+        self._waits += bool(fingerprint)
+        member.report("warm", fingerprint=fingerprint, wait=self._waits)
         while True:
             try:
                 formation = member.wait_for(lambda f: member.number in f.members and f.group is not None)
@@ -261,10 +263,10 @@ class Resizer:
             MovedOn: If it has to go on to a later epoch first.
             GroupError: If what it trains differs.
         """
-        session, member = self._session, self._member()
+        session, member, wait = self._session, self._member(), self._waits
         there, here, loader = Position.from_numbers(told["position"]), session.course, session.loader
         if loader is None:
-            raise MovedOn("this rank is on its way to another epoch")
+            raise MovedOn("this rank is on its way to another epoch", wait)
         epoch = there.epoch + (there.loop > 0)  # the first one whose first loop is not over
         different = difference(told["fingerprint"], fingerprint(session, loader))
         at_once = (there.phase, there.epoch) == (here.phase, here.epoch)
@@ -277,8 +279,8 @@ class Resizer:
         session.sums.known = {**told["sums"], **session.sums.known}
         if told["epochs"] is None or epoch < told["epochs"]:  # else there is none left
             self._elsewhere = there.at(there.phase, epoch)
-            member.interrupt(MovedOn())
-        raise MovedOn("the training has gone on to another epoch")
+            member.interrupt(MovedOn("", wait))
+        raise MovedOn("the training has gone on to another epoch", wait)
 
     def before_step(self) -> None:
         """Changes to a larger generation, if the ranks have agreed on one: the next step is the joiners' first."""

@@ -87,7 +87,7 @@ def test_a_job_that_is_stopped_in_the_second_phase_is_saved_and_goes_on_there(tm
 def test_a_rank_joins_although_each_epoch_has_a_data_set_of_its_own(tmp_path: Path) -> None:
     hints = tmp_path / "hints.json"
     allow(hints, 1)
-    arguments = ("--nodes", "1:2", "--hints", hints, "--", SCRIPT, options(tmp_path, pace=0.1, per_epoch=True))
+    arguments = ("--nodes", "1:2", "--hints", hints, "--", SCRIPT, options(tmp_path, pace=0.4, per_epoch=True))
     with launched(*arguments, cwd=tmp_path) as job:
         in_second_phase(job)
         allow(hints, 2)

@@ -43,20 +43,31 @@ def test_a_joiner_that_differs_from_what_was_trained_first_is_compared_by_the_ra
 
 def test_a_joiner_that_waits_in_another_loop_goes_there_and_then_joins() -> None:
     job = growing(1, 1)
-    job.report(2, FormFailed(2, "the training has gone on to another epoch", moved=True))
+    job.report(2, FormFailed(2, "the training has gone on to another epoch", moved=True, wait=1))
     job.tick(30)
     assert len(job.orders(Form)) == 2, "none is formed until it is there"
     assert not job.killed and not job.events("warning")
-    job.report(2, Warm({"dataset": 99}))
+    job.report(2, Warm({"dataset": 99}, wait=2))
     assert (job.form.formation, job.form.mode) == (3, "grow")
+
+
+def test_a_joiner_that_waits_there_already_when_its_move_is_told_is_taken_at_once() -> None:
+    job = growing(1, 1)
+    job.report(1, FormFailed(2, "the training has gone on to another data set", moved=True))
+    assert job.form.formation == 3, "it waits where it was told to; if not, it says so in the next attempt"
+    job.report(2, Warm({"dataset": 99}, wait=2))
+    job.report(2, FormFailed(2, "the training has gone on to another epoch", moved=True, wait=1))
+    assert job.form.formation == 3 and job.state.formation is not None
+    job.complete(20)
+    assert job.state.group == (1, 2)
 
 
 def test_joiners_that_are_late_again_and_again_are_not_to_blame() -> None:
     job = growing(1, 1)
     for number in range(2, 12):
         assert job.form.formation == number
-        job.report(1, FormFailed(number, "the training has gone on to another data set", moved=True))
-        job.report(2, Warm({"dataset": 99}))
+        job.report(2, FormFailed(number, "the training has gone on", moved=True, wait=number))
+        job.report(2, Warm({"dataset": 99}, wait=number + 1))
     assert job.finish is None and not job.killed
 
 
