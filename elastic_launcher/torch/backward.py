@@ -138,6 +138,7 @@ class Backward:
             agreement = session.together.leave(
                 group, operation, step, lambda wire: abstain(wire, group, signals, session.device)
             )
+            self._resizer.complete_reduction()
         self._accept(agreement, signals)
 
     def _accumulate(

@@ -60,7 +60,7 @@ class Layout:
     used: torch.Tensor
     buffers: list[tuple[torch.Tensor, list[int]]]
     handles: list[torch.utils.hooks.RemovableHandle] = field(default_factory=list)
-    _sizes: tuple[tuple[int, str, str], ...] = ()
+    _wire: Wire | None = None
 
     def wire(self, whole: int) -> Wire:
         """Returns what a reduction of this memory exchanges.
@@ -68,10 +68,11 @@ class Layout:
         Args:
             whole: Elements of the buffers of whole numbers, which are exchanged too.
         """
-        if not self._sizes:
+        if self._wire is None or self._wire.whole != whole:
             flats = [bucket.flat for bucket in self.buckets]
-            self._sizes = tuple((len(one), str(one.dtype).removeprefix("torch."), one.device.type) for one in flats)
-        return Wire(self._sizes, self.buckets[-1].gradient_numel, whole)
+            sizes = tuple((len(one), str(one.dtype).removeprefix("torch."), one.device.type) for one in flats)
+            self._wire = Wire(sizes, self.buckets[-1].gradient_numel, whole)
+        return self._wire
 
     def remove_hooks(self) -> None:
         """Takes the hooks of this layout off its parameters."""

@@ -57,7 +57,7 @@ class Operation:
     @property
     def kind(self) -> Operation:
         """What of it comes again."""
-        return replace(self, content="")
+        return replace(self, content="") if self.content else self
 
     def words(self, step: int) -> str:
         """Returns where a rank is that does it, for messages.

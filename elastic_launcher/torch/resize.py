@@ -282,12 +282,17 @@ class Resizer:
             member.interrupt(MovedOn("", wait))
         raise MovedOn("the training has gone on to another epoch", wait)
 
-    def before_step(self) -> None:
-        """Changes to a larger generation, if the ranks have agreed on one: the next step is the joiners' first."""
+    def before_step(self, *, ends: bool = False) -> None:
+        """Changes to a larger generation, if the ranks have agreed on one: the next step is the joiners' first.
+
+        Args:
+            ends: Whether this rank's script ends the training instead, which it tells in the group of all.
+        """
         if self._next is None or self._next.mode != "grow":
             return
         formation, self._next = self._next, None
-        if self._meets.pop(formation.number, None) is not self._session.loader or self._session.course.loop:
+        meets = self._meets.pop(formation.number, None)
+        if not ends and (meets is not self._session.loader or self._session.course.loop):
             raise GroupError("ranks that join wait in another training loop than the one that has come")
         place = self._session.need_place("a resize")
         assert formation.group is not None

@@ -320,6 +320,8 @@ class StepLoop:
         session = self._session
         while session.need_place("the end of the loop").world_size > 1:
             try:
+                if stop:
+                    self._resizer.before_step(ends=True)  # where peers are that go on
                 self._backward.exchange(stop=stop, left_loop=not stop)
                 return
             except GroupError as error:

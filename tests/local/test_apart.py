@@ -15,12 +15,12 @@ APART = "ranks wait for each other in different operations"
 EVALUATES = "is in job.evaluate of hits over 97 samples at step"
 
 
-def play(folder: Path, *flags: str, code: int = 1, **more: object) -> Launcher:
+def play(folder: Path, *flags: str, code: int = 1, grow: int = 0, **more: object) -> Launcher:
     script = options(folder, **{"epochs": 100_000, "pace": 0.01, **more})
     with launched(*flags, "--", SCRIPT.with_name("apart.py"), script, cwd=folder) as job:
-        if "--hints" in flags:
+        if grow:
             job.events.wait("progress", lambda event: event["step"] > 0, LONG)
-            allow(folder / "hints.json", 2)
+            allow(folder / "hints.json", grow)
         assert job.wait(LONG) == code, job.stderr
         assert_no_process(job.work_dir)
     assert not job.events.of("node_lost") or job.events.of("node_lost")[0]["signal"] is None, "a rank was aborted"
@@ -47,7 +47,8 @@ def test_ranks_that_do_different_things_are_named(tmp_path: Path, apart: str, sa
 @pytest.mark.thorough
 def test_a_counter_of_the_scripts_own_that_a_joiner_begins_anew_is_found_out(tmp_path: Path) -> None:
     (tmp_path / "hints.json").write_text('{"default": "1"}')
-    job = play(tmp_path, "--nodes", "1:2", "--hints", str(tmp_path / "hints.json"), apart="counter", pace=0.05)
+    hints = ("--hints", str(tmp_path / "hints.json"))
+    job = play(tmp_path, "--nodes", "1:2", *hints, grow=2, apart="counter", pace=0.05)
     assert APART in job.last_message and f"rank 0 {EVALUATES}" in job.last_message, job.last_message
     assert "nor by a counter" in job.last_message
 
@@ -56,6 +57,15 @@ def test_a_counter_of_the_scripts_own_that_a_joiner_begins_anew_is_found_out(tmp
 def test_an_evaluation_after_the_training_that_only_one_rank_asks_for_is_its_own(tmp_path: Path) -> None:
     """The others have ended their scripts: nobody waits for them."""
     play(tmp_path, "--nodes", "2:2", code=0, apart="after", epochs=2)
+
+
+@pytest.mark.thorough
+def test_a_rank_that_stops_in_the_step_in_which_a_growth_is_agreed_on_ends_the_training_on_all(tmp_path: Path) -> None:
+    """Its peers are in the larger group by then, and wait for it there."""
+    (tmp_path / "hints.json").write_text('{"default": "2"}')
+    hints = ("--hints", str(tmp_path / "hints.json"))
+    job = play(tmp_path, "--nodes", "2:3", *hints, code=0, grow=3, apart="stop", pace=0.05)
+    assert "done (stopped by the script)" in job.last_message
 
 
 def test_ranks_that_wait_in_different_operations_of_which_one_is_the_scripts_own_are_named(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ Its one argument is a JSON object, as that of ``train.py``; ``apart`` says what:
 - ``counter``: a rank evaluates after so many steps of its own;
 - ``after``: the first rank alone evaluates, after the training;
 - ``own``: the first rank waits in a process group of the script's own;
+- ``stop``: the first rank ends the training in a step in which ranks have agreed on a growth;
 - ``slow``: the first rank goes on when the file "go" is there.
 """
 
@@ -53,6 +54,8 @@ def main() -> None:
                 dist.init_process_group("gloo")
                 if job.is_main:
                     dist.barrier()
+            if APART == "stop" and job.is_main and job._resizer._next is not None:
+                job.stop()
             while APART == "slow" and job.is_main and job.step == AT and not (FOLDER / "go").exists():
                 time.sleep(0.01)
     if APART == "after" and job.is_main:
