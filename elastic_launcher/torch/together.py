@@ -125,15 +125,19 @@ def abstain(wire: Wire, group: ReduceGroup, signals: Signals, device: torch.devi
     Raises:
         GroupError: If a peer was lost.
     """
-    flats = [
-        torch.zeros(numel, dtype=getattr(torch, kind), device=device if where == device.type else torch.device(where))
-        for numel, kind, where in wire.buckets
-    ]
-    head = flats[-1][wire.head : wire.head + HEAD]
+    *before, carrier = wire.buckets
+    for bucket in before:  # one at a time: there may be no room for all of them
+        group.all_reduce(_zeros(bucket, device)).wait()
+    tail = _zeros(carrier, device)
+    head = tail[wire.head : wire.head + HEAD]
     head.copy_(torch.tensor(spell(signals, late=False, weight=0.0, loss=0.0), dtype=head.dtype))
-    works = [group.all_reduce(flat) for flat in flats]
+    group.all_reduce(tail).wait()
     if wire.whole:
-        works.append(group.all_reduce(torch.zeros(wire.whole, dtype=torch.int64, device=device), op="max"))
-    for work in works:
-        work.wait()
+        group.all_reduce(torch.zeros(wire.whole, dtype=torch.int64, device=device), op="max").wait()
     return read(head.tolist(), signals, group.world_size)
+
+
+def _zeros(bucket: tuple[int, str, str], device: torch.device) -> torch.Tensor:
+    numel, kind, where = bucket
+    place = device if where == device.type else torch.device(where)
+    return torch.zeros(numel, dtype=getattr(torch, kind), device=place)
