@@ -17,7 +17,9 @@ JOB_UID = f"{GROUP}/job-uid"
 MOST_ASKED = 50
 """Jobs in one question: their uids stand in its address."""
 FORBIDDEN = 403
-UNREADABLE = f"why, its Workload says, which this launcher may not read (manifests/overlays/{QUEUES.overlay} grants it)"
+UNREADABLE = (
+    f"the reason is on its Workload, which this launcher may not read (manifests/overlays/{QUEUES.overlay} grants that)"
+)
 
 
 async def why_not_admitted(api: Api, namespace: str, jobs: Collection[str]) -> dict[str, str]:

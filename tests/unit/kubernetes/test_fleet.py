@@ -340,6 +340,64 @@ def test_a_node_whose_job_is_made_after_a_list_is_not_gone() -> None:
     asyncio.run(steps())
 
 
+class Queueing(Refusing):
+    """An API of which a queue has taken a Job back, and that shows its pod's end before it shows that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: dict[str, asyncio.Queue[dict[str, Any]]] = {"jobs": asyncio.Queue(), "pods": asyncio.Queue()}
+        self.job: dict[str, Any] = {}
+
+    def show(self, what: str, kind: str, document: dict[str, Any]) -> None:
+        document["metadata"].setdefault("resourceVersion", "2")
+        self.shown[what].put_nowait({"type": kind, "object": document})
+
+    async def request(self, method: str, path: str, body: Any = None, *more: Any, **query: Any) -> dict[str, Any]:
+        if method == "POST":
+            self.job = body
+        if method == "GET" and path.endswith(f"/jobs/{self.job.get('metadata', {}).get('name')}"):
+            return {**self.job, "spec": {**self.job["spec"], "suspend": True}}
+        return await super().request(method, path, body, *more, **query)
+
+    async def watch(self, path: str, *args: Any) -> AsyncGenerator[dict[str, Any], None]:
+        while True:
+            yield await self.shown[path.rpartition("/")[2]].get()
+
+
+def test_a_pod_that_goes_before_its_job_is_shown_to_be_taken_back_leaves_a_node_that_waits() -> None:
+    async def steps() -> None:
+        api = Queueing()
+        async with following(api) as fleet:
+            await fleet.start(NodeSpec(1, 1, 1))
+            name = api.job["metadata"]["name"]
+            owners = [{"name": name, "controller": True}]
+            metadata = {
+                "name": f"{name}-a",
+                "uid": "a",
+                "labels": api.job["metadata"]["labels"],
+                "ownerReferences": owners,
+            }
+            pod = {"metadata": metadata, "spec": api.job["spec"]["template"]["spec"], "status": {"phase": "Pending"}}
+            api.show("jobs", "ADDED", api.job)
+            api.show("pods", "ADDED", pod)
+            while fleet.standings()[1].why != "it is being scheduled":
+                await asyncio.sleep(0.01)
+            api.show("pods", "DELETED", pod)
+            while not (told := fleet.take_exits()):
+                await asyncio.sleep(0.01)
+            waits = "its Job is suspended: it waits for quota admission"
+            assert [(one.node, one.taken, one.again) for one in told] == [(1, True, waits)]
+            assert fleet.standings() == {1: Waiting(Cause.ADMISSION, waits)}
+            running = {"phase": "Running", "containerStatuses": [{"name": "node", "state": {"running": {}}}]}
+            api.show("jobs", "MODIFIED", api.job)
+            api.show("pods", "ADDED", {**pod, "metadata": {**metadata, "uid": "b"}, "status": running})
+            while not isinstance(fleet.standings()[1], Running):
+                await asyncio.sleep(0.01)
+            assert (fleet.take_exits(), api.deleted) == ([], [])
+
+    asyncio.run(steps())
+
+
 class Holding(Refusing):
     """An API that has these Jobs, and pods."""
 
