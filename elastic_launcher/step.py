@@ -23,13 +23,27 @@ from pathlib import Path
 from elastic_launcher.config import UNNAMED, ExitCode, check_work_dir
 from elastic_launcher.events import EventError, read_events
 from elastic_launcher.options import ConfigError, command_line
+from elastic_launcher.report.words import first_line
 from elastic_launcher.script_file import script_path, write_script
 
 TAIL_LINES = 30
 """How many of the last lines a failed step carries in its message: a traceback and what led to it."""
 
-METRICS = ("world_size_final", "resizes_total", "goodput", "samples_per_second", "steps")
+METRICS = (
+    "world_size_final",
+    "resizes_total",
+    "goodput",
+    "samples_per_second",
+    "steps",
+    "samples",
+    "duration_seconds",
+    "gpu_seconds",
+    "pause_seconds",
+    "nodes_lost",
+)
 """The keys that every run has, so that runs can be compared."""
+LOSS = "loss"
+"""The one that a run has whose script tells its loss."""
 
 REASONS: dict[int, str] = {
     ExitCode.SCRIPT_FAILED: "the training script failed",
@@ -46,7 +60,7 @@ Companion = Callable[["subprocess.Popen[str]", Path], AbstractContextManager[Non
 
 
 class StepFailed(RuntimeError):
-    """The training ended with another exit code than 0; the message says why and carries its last lines.
+    """The training ended with another exit code than 0; the message says why, before its last lines and after.
 
     Attributes:
         exit_code: The launcher's.
@@ -166,10 +180,19 @@ def train(
     command = [sys.executable, "-m", "elastic_launcher", *argv]
     exit_code, last_lines = _stream(command, environment or {}, folder, beside)
     if exit_code != 0:
-        reason = REASONS.get(exit_code, "the launcher died")
-        told = f"{reason} (exit code {exit_code}). Its last lines:\n{''.join(last_lines)}"
-        raise StepFailed(told, exit_code, folder)
+        reason = f"{REASONS.get(exit_code, 'the launcher died')} (exit code {exit_code})"
+        lines = "".join(line if line.endswith("\n") else f"{line}\n" for line in last_lines)
+        raise StepFailed(f"{reason}. Its last lines:\n{lines}{reason}{_said(folder)}", exit_code, folder)
     return left_behind(folder)
+
+
+def _said(folder: Path) -> str:
+    """Returns how a job's own message names its end; with that a red step's log ends."""
+    with contextlib.suppress(OSError, EventError):
+        ends = [event for event in read_events(folder / "events.jsonl") if event.kind == "job_finished"]
+        if ends and (said := first_line(ends[-1].get("message"))):
+            return f": {said}"
+    return ""
 
 
 def left_behind(folder: Path) -> Trained:
@@ -251,8 +274,8 @@ def _metrics(folder: Path) -> dict[str, float]:
             if isinstance(error, EventError):  # otherwise nothing was started
                 say(f"the run's numbers are not known, and given as 0: {error}")
             measured = {"logged": {}, **dict.fromkeys(METRICS, 0)}
-    logged = {name: value for name, value in measured["logged"].items() if _finite(value)}
-    return {**logged, **{key: measured[key] for key in METRICS}}
+    logged = {name: value for name, value in {LOSS: measured.get(LOSS), **measured["logged"]}.items() if _finite(value)}
+    return {**logged, **{key: measured.get(key, 0) for key in METRICS}}
 
 
 def _finite(value: object) -> bool:

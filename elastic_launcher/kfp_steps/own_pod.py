@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from elastic_launcher.engines.kubernetes.identity import RUN_LABEL
-from elastic_launcher.engines.kubernetes.settle import STEP_VARIABLE, find_own_pod, own_pod_name
+from elastic_launcher.engines.kubernetes.identity import RUN_LABEL, STEP_VARIABLE
+from elastic_launcher.engines.kubernetes.settle import find_own_pod, own_pod_name
 from elastic_launcher.engines.kubernetes.template import live_container
 from elastic_launcher.kube.api import Api, ApiError, insist
 from elastic_launcher.kube.login import Login, log_in

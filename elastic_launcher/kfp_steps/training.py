@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,14 +16,16 @@ from elastic_launcher import __version__
 from elastic_launcher.checkpoint.storage import StorageError, is_url, open_storage
 from elastic_launcher.config import RETRIED, ExitCode, JobConfig
 from elastic_launcher.content import SOURCE, source_of
-from elastic_launcher.engines.kubernetes.identity import job_id_of
+from elastic_launcher.engines.kubernetes.identity import STEP_VARIABLE, job_id_of
 from elastic_launcher.engines.kubernetes.template import node_container
 from elastic_launcher.engines.machine import gpus
+from elastic_launcher.events import EventError
 from elastic_launcher.kfp_steps.arrival import revealed
 from elastic_launcher.kfp_steps.release import CHOICES as RELEASES
 from elastic_launcher.kfp_steps.release import ended_by_shrink
 from elastic_launcher.kfp_steps.travel import FIX, Meeting, fetch, model_place, read_beside, remove, send
 from elastic_launcher.options import OPTIONS, ConfigError, word
+from elastic_launcher.report.write import framed_timeline
 from elastic_launcher.step import Companion, StepFailed, Trained, left_behind, nothing_left, say, train, what_to_run
 from elastic_launcher.workdir import CLASSES
 
@@ -90,7 +93,7 @@ def train_step(given: Mapping[str, Any]) -> Outputs:
         done = left_behind(failed.folder) if failed.folder else nothing_left(str(failed))
         code, reason = failed.exit_code, str(failed)
     _write(given, done)
-    return (*_scalars(done), code, reason)
+    return (*_scalars(done), _place(given, done.work_dir), code, reason)
 
 
 def _end(failed: StepFailed) -> NoReturn:
@@ -252,15 +255,28 @@ def _classify(classification: Any, output: str) -> None:
 def _write(given: Mapping[str, Any], done: Trained) -> None:
     for name, value in done.metrics.items():
         given["metrics"].log_metric(name, value)
-    Path(given["timeline"].path).write_text(done.timeline, encoding="utf-8")
+    Path(given["timeline"].path).write_text(_timeline(done), encoding="utf-8")
     Path(given["summary"].path).write_text(done.summary, encoding="utf-8")
     say(f"summary:\n{done.summary}")
 
 
-def _scalars(done: Trained) -> tuple[int, int, float, int, str]:
+def _scalars(done: Trained) -> tuple[int, int, float, int]:
     found = done.metrics
-    numbers = int(found["world_size_final"]), int(found["resizes_total"]), float(found["goodput"]), int(found["steps"])
-    return (*numbers, done.work_dir)
+    return int(found["world_size_final"]), int(found["resizes_total"]), float(found["goodput"]), int(found["steps"])
+
+
+def _place(given: Mapping[str, Any], work_dir: str) -> str:
+    """Returns where the job's files can be opened; "" where they go with the step's pod, and no copy was asked for."""
+    own = (SCRATCH, str(Path(given["timeline"].path).parent))
+    goes = STEP_VARIABLE in os.environ and any(Path(work_dir).is_relative_to(one) for one in own)
+    return str(given["report_uri"]) if goes else work_dir
+
+
+def _timeline(done: Trained) -> str:
+    """Returns the timeline as Kubeflow shows it, in a small frame of a white page."""
+    with contextlib.suppress(OSError, EventError):
+        return framed_timeline(Path(done.work_dir))
+    return done.timeline
 
 
 def _image(template: Mapping[str, Any]) -> str:

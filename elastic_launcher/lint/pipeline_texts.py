@@ -37,7 +37,9 @@ def check_texts(document: Node, task: Task) -> Iterator[Finding]:
         if part and id(text) not in judged:
             judged.add(id(text))
             becomes = "one $" if part == "$$" else "a variable's value"
-            reason = f"{name} holds {part}, of which Kubernetes makes {becomes} on its way to the step"
+            reason = (
+                f"{name.removeprefix(_WITHIN)} holds {part}, of which Kubernetes makes {becomes} on its way to the step"
+            )
             fix = "give it as a constant to a task of elastic_launcher.kfp, or put what it holds into the image"
             yield finding("elastic-argument", text, reason, fix)
     if (template := given.get("pod_template")) is not None:

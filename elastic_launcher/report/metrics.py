@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from elastic_launcher.events import Event, finite
+from elastic_launcher.report.history import History, relate
 from elastic_launcher.report.lost import IDLE, NAMES, balance
 from elastic_launcher.report.state import fold
 
@@ -27,7 +28,9 @@ class Metrics:
         samples: Samples used.
         duration_seconds: From the start to the last event.
         generations: How many there were.
+        gpu_seconds: How long nodes were there, times the ranks of each, all together.
         pauses_seconds: How long training stood still for each generation after the first, in order.
+        pause_seconds: All of these together.
         notices: Nodes that were told to go.
         failures: Nodes that failed or were lost.
         nodes_failed: Those of them that had not trained yet.
@@ -54,7 +57,9 @@ class Metrics:
     samples: int
     duration_seconds: float
     generations: int
+    gpu_seconds: float
     pauses_seconds: tuple[float, ...]
+    pause_seconds: float
     notices: int
     failures: int
     nodes_failed: int
@@ -101,7 +106,9 @@ def measure(events: Sequence[Event]) -> Metrics:
         samples=state.samples,
         duration_seconds=round(max(0.0, state.last_at - state.started_at), 3),
         generations=len(formed),
+        gpu_seconds=round(_held(relate(events)), 3),
         pauses_seconds=pauses,
+        pause_seconds=round(sum(pauses), 6),
         notices=kinds.count("notice"),
         failures=kinds.count("node_failed") + kinds.count("node_lost"),
         nodes_failed=kinds.count("node_failed"),
@@ -115,6 +122,14 @@ def measure(events: Sequence[Event]) -> Metrics:
         events_lost=sum(event.get("lost") or 0 for event in events if event.kind == "events_gap"),
         exit_code=None if state.finished is None else state.finished.get("exit_code"),
         logged=state.logged,
+    )
+
+
+def _held(history: History) -> float:
+    """Returns for how long a job has had GPUs, times their number: a rank has one."""
+    ranks = history.started.get("nproc_per_node") or 1
+    return float(
+        ranks * sum((history.seconds if one.ended is None else one.ended) - one.started for one in history.nodes)
     )
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 
-from elastic_launcher.report.history import History
+from elastic_launcher.report.history import Generation, History
 from elastic_launcher.report.metrics import Metrics
 from elastic_launcher.report.words import NONE, duration, listing, moment, number, plural, rate, share, size
 
@@ -16,7 +15,7 @@ MOST_REMARKS = 30
 def summarize(history: History, metrics: Metrics) -> str:
     """Returns the page."""
     lines = [f"# {_inline(history.name)}", "", *_ending(history), ""]
-    lines += _table(("", ""), _numbers(metrics))
+    lines += [f"- {_inline(name)}: {_inline(value)}" for name, value in _numbers(metrics)]
     lines += ["", "## Where the time went", "", *_spent(metrics)]
     lines += ["", "## Generations", "", *_generations(history)]
     notes = remarks(history, metrics)
@@ -48,7 +47,7 @@ def _ending(history: History) -> list[str]:
     return lines
 
 
-def _numbers(metrics: Metrics) -> list[tuple[str, ...]]:
+def _numbers(metrics: Metrics) -> list[tuple[str, str]]:
     pauses = metrics.pauses_seconds
     return [
         ("steps", f"{metrics.steps:,}"),
@@ -78,35 +77,27 @@ def checkpoints(metrics: Metrics) -> str:
 
 def _spent(metrics: Metrics) -> list[str]:
     whole = sum(metrics.spent_seconds.values())
-    rows = [(name, duration(seconds), share(seconds / whole)) for name, seconds in metrics.spent_seconds.items()]
-    return _table(("in", "time", "share"), rows) if rows else ["nothing has happened yet"]
+    rows = [f"- {_inline(name)}: {duration(one)} ({share(one / whole)})" for name, one in metrics.spent_seconds.items()]
+    return rows or ["nothing has happened yet"]
 
 
 def _generations(history: History) -> list[str]:
     if not history.generations:
         return ["none: training did not begin"]
-    shown = history.generations[:MOST_GENERATIONS]
-    rows = [
-        (
-            str(one.number),
-            moment(one.at),
-            one.cause,
-            str(one.world_size),
-            listing(one.nodes),
-            f"{one.first_step:,}",
-            duration(one.pause_seconds) if one.number > 1 else NONE,
-            NONE if one.samples_per_second is None else rate(one.samples_per_second),
-        )
-        for one in shown
-    ]
-    more = len(history.generations) - len(shown)
-    lines = _table(("", "from", "cause", "ranks", "on nodes", "first step", "pause", "samples/s"), rows)
+    lines = [f"- {_generation(one)}" for one in history.generations[:MOST_GENERATIONS]]
+    more = len(history.generations) - len(lines)
     return [*lines, "", f"and {more:,} more, in the timeline"] if more else lines
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    return lines + [f"| {' | '.join(map(_inline, row))} |" for row in rows]
+def _generation(one: Generation) -> str:
+    """Returns a generation in one line: viewers such as Kubeflow's set a table's columns side by side without a gap."""
+    where = f"{'node' if len(one.nodes) == 1 else 'nodes'} {listing(one.nodes)}"
+    parts = [f"generation {one.number} ({_inline(one.cause)}) at {moment(one.at)}: {plural(one.world_size, 'rank')}"]
+    parts.append(f"on {where}, from step {one.first_step:,}")
+    said = " ".join(parts)
+    if one.number > 1:
+        said += f", after a pause of {duration(one.pause_seconds)}"
+    return said if one.samples_per_second is None else f"{said}; {rate(one.samples_per_second)} samples/s"
 
 
 def _inline(text: str) -> str:

@@ -22,13 +22,20 @@ MOST_LOGGED = 6
 """Values of ``job.log`` that are shown among the key numbers."""
 
 
-def render(history: History, metrics: Metrics) -> str:
-    """Returns the page."""
+def render(history: History, metrics: Metrics, *, framed: bool = False) -> str:
+    """Returns the page.
+
+    Args:
+        history: The job's past.
+        metrics: Its numbers.
+        framed: Whether it is seen in a small frame of a white page, as in Kubeflow: it begins with its chart, and is
+            white whatever the reader's system is.
+    """
     name = escape(history.name)
+    top = [_head(history), _cards(history, metrics)]
+    chart = size_chart(history)
     body = (
-        _head(history),
-        _cards(history, metrics),
-        size_chart(history),
+        *([chart, *top] if framed else [*top, chart]),
         node_chart(history),
         loss_chart(history),
         speed_chart(history),
@@ -40,16 +47,18 @@ def render(history: History, metrics: Metrics) -> str:
     )
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<meta name="color-scheme" content="light dark"><title>{name} – timeline</title><style>{_style()}</style>'
+        f'<meta name="color-scheme" content="{"light" if framed else "light dark"}"><title>{name} – timeline</title>'
+        f"<style>{_style(framed)}</style>"
     )
     main = "\n".join(part for part in body if part)
     return f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n<body><main>\n{main}\n</main></body>\n</html>\n'
 
 
 @cache
-def _style() -> str:
-    """Returns the style sheet, without what only its reader needs."""
-    text = files(__package__).joinpath("timeline.css").read_text(encoding="utf-8")
+def _style(framed: bool) -> str:
+    """Returns the style sheets, without what only their reader needs."""
+    sheets = ("timeline.css", "timeline-framed.css" if framed else "timeline-dark.css")
+    text = "".join(files(__package__).joinpath(sheet).read_text(encoding="utf-8") for sheet in sheets)
     return re.sub(r"\s*\n\s*", "\n", re.sub(r"/\*.*?\*/", "", text)).strip()
 
 

@@ -46,6 +46,17 @@ def write_timeline(work_dir: Path, html: Path) -> Metrics:
     return metrics
 
 
+def framed_timeline(work_dir: Path) -> str:
+    """Returns the timeline for a small frame of a white page.
+
+    Raises:
+        EventError: If the events can't be read.
+        OSError: If there are none.
+    """
+    events = read_events(work_dir / "events.jsonl")
+    return render(relate(events), measure(events), framed=True)
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Writes a file so that a reader sees all of it or what was there before; a device or a pipe is just written to.
 

@@ -16,7 +16,7 @@ def digits_elastic(
     max_nodes: int = 3,
     global_batch_size: int = 256,
     max_batch_per_gpu: int = 64,
-    hints: str = "",
+    hints: str = "configmap/quota/gpu-hints",
     work_dir: str = "",
 ) -> float:
     """Trains on as many nodes as the hints allow and tests the model.
@@ -26,7 +26,7 @@ def digits_elastic(
         max_nodes: Most nodes.
         global_batch_size: Samples in each optimizer step, whatever the number of nodes.
         max_batch_per_gpu: Most samples that one GPU takes at a time.
-        hints: Quota hints; none means max_nodes.
+        hints: Quota hints, as configmap/NAMESPACE/NAME or a file; empty for none, which means max_nodes.
         work_dir: Where the training step keeps its events and logs; none means a folder of its own.
 
     Returns:

@@ -16,7 +16,7 @@ RATES = ["0.03", "0.003", "0.0003"]
 def digits_search(
     work_dir: str,
     rates: list[str] = RATES,
-    hints: str = "",
+    hints: str = "configmap/quota/gpu-hints",
     wait_for_quota: float = 3600,
     max_nodes: int = 4,
     epochs: str = "6",
@@ -26,7 +26,7 @@ def digits_search(
     Args:
         work_dir: Where each trial has a folder of its own, by which it goes on where it was.
         rates: The learning rates, each one once; as many trials as there are divide the quota.
-        hints: Quota hints, of whose entry the i-th trial takes the i-th part; none means max_nodes.
+        hints: Quota hints, as configmap/NAMESPACE/NAME or a file, of which the i-th trial takes the i-th part.
         wait_for_quota: Seconds that a trial waits for its part, where that is less than a GPU.
         max_nodes: Most nodes of each trial.
         epochs: How often each trial goes through the data.

@@ -9,12 +9,16 @@ from pipelines.digits_search.pipeline import SCRIPT
 
 @dsl.pipeline(name="plan-train-evaluate", description="A training as large as the quota hints allow when it begins.")
 def plan_train_evaluate(
-    hints: str, min_nodes: int = 1, max_nodes: int = 4, epochs: str = "6", report_uri: str = ""
+    hints: str = "configmap/quota/gpu-hints",
+    min_nodes: int = 1,
+    max_nodes: int = 4,
+    epochs: str = "6",
+    report_uri: str = "",
 ) -> float:
     """Asks the hints how many GPUs there are, and trains on as many.
 
     Args:
-        hints: Quota hints.
+        hints: Quota hints, as configmap/NAMESPACE/NAME or a file.
         min_nodes: Fewest nodes that the training starts with.
         max_nodes: Most nodes.
         epochs: How often the training goes through the data.

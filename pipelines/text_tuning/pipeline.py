@@ -11,11 +11,13 @@ SCRIPT = Path(__file__).with_name("tune.py")
 
 
 @dsl.pipeline(name="text-tuning", description="A small text model, fine-tuned with a token-weighted loss.")
-def text_tuning(hints: str = "", min_nodes: int = 1, max_nodes: int = 2, epochs: str = "2") -> float:
+def text_tuning(
+    hints: str = "configmap/quota/gpu-hints", min_nodes: int = 1, max_nodes: int = 2, epochs: str = "2"
+) -> float:
     """Fine-tunes a model of bytes on Python's own help pages about statements.
 
     Args:
-        hints: Quota hints; none means max_nodes.
+        hints: Quota hints, as configmap/NAMESPACE/NAME or a file; empty for none, which means max_nodes.
         min_nodes: Fewest nodes that the training starts and goes on with.
         max_nodes: Most nodes.
         epochs: How often the training goes through the lines.

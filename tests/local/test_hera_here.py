@@ -35,5 +35,7 @@ def test_it_trains_and_gives_its_model(tmp_path: Path) -> None:
 
 
 def test_a_script_that_fails_raises_with_its_last_line(tmp_path: Path) -> None:
-    with pytest.raises(StepFailed, match="could not convert string to float: 'fast'"):
+    with pytest.raises(StepFailed, match="could not convert string to float: 'fast'") as failed:
         step("fast").run_local(work_dir=str(tmp_path / "job"), checkpoint_dir=None)
+    last = str(failed.value).splitlines()[-1]
+    assert last.startswith("the training script failed (exit code 1): ") and "rank" in last

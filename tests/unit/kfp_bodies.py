@@ -24,7 +24,18 @@ ARTIFACTS = {
 NOTHING: dict[str, Any] = dict.fromkeys(
     ("affinity", "tolerations", "node_selector", "env", "volumes", "volume_mounts", "resources")
 )
-NUMBERS = {"world_size_final": 2, "resizes_total": 3, "goodput": 0.9, "samples_per_second": 55.5, "steps": 120}
+NUMBERS = {
+    "world_size_final": 2,
+    "resizes_total": 3,
+    "goodput": 0.9,
+    "samples_per_second": 55.5,
+    "steps": 120,
+    "samples": 7680,
+    "duration_seconds": 138.4,
+    "gpu_seconds": 276.8,
+    "pause_seconds": 0.9,
+    "nodes_lost": 1,
+}
 """What a run of a :class:`Step` has measured."""
 
 

@@ -26,6 +26,7 @@ from elastic_launcher.step import StepFailed, Trained
 from tests.object_store import object_store
 from tests.unit import kfp_bodies as bodies
 from tests.unit.kfp_bodies import NUMBERS, Step
+from tests.unit.report import jobs
 
 
 @pytest.fixture
@@ -43,6 +44,25 @@ def test_outputs_are_what_the_run_has_left(step: Step) -> None:
     assert step.given["metrics"].metadata == NUMBERS
     assert Path(step.given["timeline"].path).read_text() == "<html>timeline</html>"
     assert Path(step.given["summary"].path).read_text() == "# summary"
+
+
+def test_the_folder_is_named_where_somebody_can_open_it(step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+    step.left = step.folder / "job-1"
+    given = {"report_uri": "/work/reports/1"}
+    assert step.run("elastic_train", **given)[4] == str(step.left), "of a run on this machine"
+    monkeypatch.setenv("KFP_POD_NAME", "p-system-container-impl-1")
+    assert step.run("elastic_train", **given)[4] == "/work/reports/1", "the step's own files go with its pod"
+    assert step.run("elastic_train")[4] == ""
+    step.left = Path("/work/job")
+    assert step.run("elastic_train", **given)[4] == "/work/job"
+
+
+def test_the_timeline_is_made_for_a_frame(step: Step, tmp_path: Path) -> None:
+    step.left = tmp_path / "job"
+    step.left.mkdir()
+    jobs.write(jobs.resized().events, step.left)
+    step.run("elastic_train")
+    assert 'content="light"' in Path(step.given["timeline"].path).read_text()
 
 
 def test_a_step_without_pods_waits_for_no_http_client() -> None:

@@ -66,12 +66,12 @@ def elastic_train(
     """Trains a PyTorch script on as many nodes as the quota hints allow right now, changing their number while it runs.
 
     Nodes are processes of the step's own pod. Every optimizer step uses exactly the global batch, whatever the number
-    of nodes. The step is red when the training failed, and its log then ends with the script's last lines. A pod keeps
+    of nodes. The step is red when the training failed, and its log then ends with the reason. A pod keeps
     its GPUs to its end, so a shrink of the hint frees none for others, unless release says otherwise.
 
     Args:
         model: What the script writes to the path in the environment variable ELASTIC_OUTPUT.
-        metrics: world_size_final, resizes_total, goodput, samples_per_second, steps, and the last values of job.log.
+        metrics: What runs are compared by (loss, steps, gpu_seconds, goodput, ...), and the last values of job.log.
         classification: The confusion matrix and ROC curve that the script writes beside its model.
         timeline: World size against the hints, pauses, loss and samples per second over time.
         summary: The same in a few lines.
@@ -115,9 +115,9 @@ def elastic_train(
         resizes_total: How often the number of nodes changed.
         goodput: Share of the wall time that was spent in steps that counted.
         steps: Optimizer steps done.
-        job_dir: The folder with events, logs and report.
+        job_dir: Folder with events, logs and report; report_uri where it goes with the step's pod, or nothing.
         exit_code: 0, or with `report` how the training ended.
-        reason: Why it ended so, with the script's last lines.
+        reason: The script's last lines, and in the last one why it ended so.
     """
     given = dict(locals())
 

@@ -86,7 +86,7 @@ def elastic_train_distributed(
 
     Args:
         model: What the script writes to the path, or URL, in the environment variable ELASTIC_OUTPUT.
-        metrics: world_size_final, resizes_total, goodput, samples_per_second, steps, and the last values of job.log.
+        metrics: What runs are compared by (loss, steps, gpu_seconds, goodput, ...), and the last values of job.log.
         classification: The confusion matrix and ROC curve that the script writes beside its model.
         timeline: World size against the hints, pauses, loss and samples per second over time.
         summary: The same in a few lines.
@@ -135,9 +135,9 @@ def elastic_train_distributed(
         resizes_total: How often the number of nodes changed.
         goodput: Share of the wall time that was spent in steps that counted.
         steps: Optimizer steps done.
-        job_dir: The folder with events, logs and report.
+        job_dir: Folder with events, logs and report; report_uri where it goes with the step's pod, or nothing.
         exit_code: 0, or with `report` how the training ended.
-        reason: Why it ended so, with the script's last lines.
+        reason: The script's last lines, and in the last one why it ended so.
     """
     given = dict(locals())
 

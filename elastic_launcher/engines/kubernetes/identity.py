@@ -26,6 +26,8 @@ NODES_ANNOTATION = PREFIX + "nodes"
 LABEL_VARIABLE = "ELASTIC_POD_LABEL"
 NODES_VARIABLE = "ELASTIC_POD_NODES"
 """Where the downward API tells the launcher these two."""
+STEP_VARIABLE = "KFP_POD_NAME"
+"""Names its pod in every step of a Kubeflow pipeline."""
 POD_VARIABLE = "POD_NAME"
 """Names the launcher's own pod where its host name does not, as with ``hostNetwork``, or with a long name."""
 

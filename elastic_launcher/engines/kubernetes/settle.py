@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from elastic_launcher.engines.kubernetes.identity import POD_VARIABLE, Names, Owner, job_id_of, owner_of
+from elastic_launcher.engines.kubernetes.identity import POD_VARIABLE, STEP_VARIABLE, Names, Owner, job_id_of, owner_of
 from elastic_launcher.engines.kubernetes.key import find_key
 from elastic_launcher.engines.kubernetes.reviews import lacks
 from elastic_launcher.engines.kubernetes.rights import Asked, Lack, needs_of, told
@@ -22,8 +22,6 @@ from elastic_launcher.options import ConfigError
 
 PORTS = {"control": 18500, "store": 18501}
 """What the coordinator listens at, in its pod and at the Service."""
-STEP_VARIABLE = "KFP_POD_NAME"
-"""Names it in every step of a Kubeflow pipeline."""
 _FINISHED = ("Succeeded", "Failed")
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from elastic_launcher.report.history import relate
 from elastic_launcher.report.metrics import measure
 from tests.unit.report import jobs
 
@@ -20,6 +21,19 @@ def test_a_job_that_was_resized() -> None:
     assert (metrics.notices, metrics.failures, metrics.exit_code) == (1, 0, 0)
     assert metrics.duration_seconds == pytest.approx(story.now - jobs.START, abs=1e-3)
     assert metrics.logged == {"test_accuracy": 0.9811, "test_loss": 0.0612}
+
+
+def test_gpus_are_counted_for_as_long_as_their_nodes_are_there() -> None:
+    story = jobs.Story(nproc_per_node=2).start_nodes(1)
+    story.form(1, cause="start").later(10)
+    began = story.now
+    story.start_nodes(2).form(1, 2).later(20).add("node_left", node=2, cause="hint")
+    second = story.now - began
+    story.later(5).finish()
+    metrics = measure(story.events)
+    alone = relate(story.events).nodes[0].started
+    assert metrics.gpu_seconds == pytest.approx(2 * (metrics.duration_seconds - alone + second), abs=2)
+    assert metrics.pause_seconds == pytest.approx(sum(metrics.pauses_seconds))
 
 
 def test_nodes_that_only_bring_a_job_to_its_size_are_no_resize() -> None:

@@ -16,9 +16,10 @@ def test_a_job_that_was_resized() -> None:
     lines = summary(jobs.resized()).splitlines()
     assert lines[0] == "# bert"
     assert lines[2] == "**finished**: done: 348 steps, 89088 samples"
-    assert "| pauses | 43 ms in all, the longest 31 ms |" in lines
-    assert "| test\\_accuracy | 0.9811 |" in lines
-    assert "| 3 | 31.6 s | notice | 2 | 2, 3 | 221 | 12 ms | 2,048 |" in lines
+    assert "- pauses: 43 ms in all, the longest 31 ms" in lines
+    assert "- test\\_accuracy: 0.9811" in lines
+    third = "2 ranks on nodes 2, 3, from step 221, after a pause of 12 ms; 2,048 samples/s"
+    assert f"- generation 3 (notice) at 31.6 s: {third}" in lines
 
 
 def test_what_went_wrong_is_quoted_and_never_taken_for_markup() -> None:
@@ -30,10 +31,9 @@ def test_what_went_wrong_is_quoted_and_never_taken_for_markup() -> None:
     assert "17 events could not be written" in text
 
 
-def test_tables_keep_their_columns() -> None:
+def test_no_words_stand_in_columns_which_a_viewer_may_set_without_a_gap() -> None:
     for story in (jobs.resized(), jobs.troubled(), jobs.week(0.5, 5)):
-        rows = [line for line in summary(story).splitlines() if line.startswith("|")]
-        assert {line.replace("\\|", "").count("|") for line in rows} == {3, 4, 9}
+        assert not [line for line in summary(story).splitlines() if line.startswith("|")]
 
 
 def test_a_job_that_never_trained() -> None:

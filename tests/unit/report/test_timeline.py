@@ -58,6 +58,15 @@ def test_it_is_whole_and_needs_neither_network_nor_scripts(name: str) -> None:
     assert all("nan" not in path and "inf" not in path for path in paths)
 
 
+def test_in_a_frame_it_begins_with_its_chart_and_is_white_on_any_system() -> None:
+    story = jobs.resized()
+    framed = render(relate(story.events), measure(story.events), framed=True)
+    assert main(framed)[0].get("id") == "size" and "prefers-color-scheme" not in framed
+    assert 'name="color-scheme" content="light"' in framed
+    assert words(framed).count("bert finished") == 1
+    assert "prefers-color-scheme: dark" in page(story) and main(page(story))[0].tag == "h1"
+
+
 @pytest.mark.parametrize("name", STORIES)
 def test_ids_are_unique_and_every_chart_has_a_text(name: str) -> None:
     tree = main(page(STORIES[name]()))
