@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from elastic_launcher.modes import make_folder, share
+
 
 def script_path(work_dir: Path, name: str) -> Path:
     """Returns where a job keeps a script that is given as a text: all attempts at one place, beside no other code.
@@ -23,6 +25,7 @@ def write_script(text: str, path: Path) -> None:
         OSError: If it can't be written.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     draft.write_text(text, encoding="utf-8")
+    share(draft)
     os.replace(draft, path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.content import SOURCE, Content, digests, path_seen_from
-from elastic_launcher.options import ConfigError
+from elastic_launcher.options import ConfigError, holds_text
 
 MOST_BYTES = 1 << 20
 SETTINGS = (".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".txt")
@@ -17,7 +17,7 @@ SETTINGS = (".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".txt")
 
 
 def content_of(config: JobConfig, directory: Path, environment: Mapping[str, str] = os.environ) -> Content:
-    """Returns what a job runs and reads, by which it is known again.
+    """Returns what a job runs and reads, by which it is known again; what options name besides is no part of it.
 
     Args:
         config: The job.
@@ -31,7 +31,15 @@ def content_of(config: JobConfig, directory: Path, environment: Mapping[str, str
     if config.script is not None and (path := directory / config.script).is_file():
         files = {path.name: path.read_bytes()}
         if config.engine == "kubernetes":
-            files = {name: text.encode() for name, text in code_of(config.script, directory).files.items()}
+            apart = {
+                os.path.realpath(directory / one)
+                for one in (config.pod_template, config.hints)
+                if one and not holds_text(one)
+            }
+            handed = code_of(config.script, directory).files.items()
+            files = {
+                name: text.encode() for name, text in handed if os.path.realpath(path.with_name(name)) not in apart
+            }
     data = environment.get(SOURCE) or path_seen_from(directory, config.data or "")
     return Content(digests(files), data if config.data else "")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from elastic_launcher.checkpoint.storage import RemoteFolder, is_url
 from elastic_launcher.events import EventError
+from elastic_launcher.modes import make_folder
 from elastic_launcher.report import write_report
 from elastic_launcher.step import Companion, going_on_beside, say
 
@@ -61,7 +62,7 @@ def copy_report(folder: Path, place: str) -> None:
                 for file in FILES:
                     storage.put_file(str(draft / file), posixpath.join(remote.root, file))
             return
-        Path(place).mkdir(parents=True, exist_ok=True)
+        make_folder(Path(place))
         for file in FILES:
             shutil.copyfile(draft / file, Path(place) / file)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,21 @@ def test_what_nodes_of_a_cluster_are_handed_counts_too(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("two")
     (tmp_path / "model.yaml").write_text("width: 3")
     assert changed(before.code, content_of(config, tmp_path, {}).code) == ["helper.py", "model.yaml"]
+
+
+def test_a_pod_template_and_hints_beside_the_script_are_no_code(tmp_path: Path) -> None:
+    for name in ("train.py", "pod.yaml", "hints.json"):
+        (tmp_path / name).write_text(name)
+    config = JobConfig(
+        script="train.py",
+        engine="kubernetes",
+        checkpoint_dir="/claim",
+        pod_template=str(tmp_path / "pod.yaml"),
+        hints="hints.json",
+    )
+    assert [one.partition(" ")[0] for one in content_of(config, tmp_path, {}).code] == ["train.py"]
+    text = dataclasses.replace(config, pod_template="spec:\n  containers: []\n", hints="configmap/quota/gpu-hints")
+    assert len(content_of(text, tmp_path, {}).code) == 3
 
 
 def test_data_is_known_by_where_it_is_from(tmp_path: Path) -> None:
