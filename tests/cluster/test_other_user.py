@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.cluster.stage import LONG, Stage, staged
 from tests.cluster.test_coordinator_goes import send_ranks
-from tests.local.ledgers import SCRIPT
+from tests.local.ledgers import SCRIPT, assert_same_model, train_plain
 from tests.local.resizes import formed
-from tests.local.sudden import assert_same_training, options
+from tests.local.sudden import BATCH, SAMPLES, options
 
 pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]
 
@@ -44,10 +45,11 @@ def saved(stage: Stage, after: int) -> int:
 
 
 def end(stage: Stage) -> None:
-    """Has the training end, and looks at who owns what."""
+    """Has the training end, and looks at its model, and at who owns what."""
     (stage.folder / "stop").touch()
     assert stage.wait() == 0
-    assert_same_training(stage.folder, stage)
+    steps = torch.load(stage.folder / "model.pt")["step"]
+    assert_same_model(stage.folder, train_plain(SAMPLES, BATCH, steps))
     assert (stage.work_dir / "job.json").stat().st_uid == 0
     for path in (stage.folder / "checkpoints").rglob("*.safetensors"):
         assert path.stat().st_uid == NODE
