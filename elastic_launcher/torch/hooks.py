@@ -17,9 +17,9 @@ def warn(parameters: Sequence[torch.Tensor], name: Callable[[torch.Tensor], str]
     """
     hooked = [p for p in parameters if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None)]
     if hooked:
-        more = f" and {len(hooked) - 1} more" if len(hooked) > 1 else ""
+        more = f" and {len(hooked) - 1} more have" if len(hooked) > 1 else " has"
         warnings.warn(
-            f"the parameter {name(hooked[0])}{more} has a hook (register_hook or register_post_accumulate_grad_hook). "
+            f"the parameter {name(hooked[0])}{more} a hook (register_hook or register_post_accumulate_grad_hook). "
             "It sees the gradient of each micro-batch by itself, so that one that is not linear (clamping, say) has "
             "results that depend on the number of ranks. Change gradients after job.backward instead, under "
             "`if job.sync_gradients:`; see docs/world-size.md",

@@ -107,3 +107,12 @@ def test_a_missing_flag_is_a_usage_error() -> None:
     result = run("--global-batch-size", "8")
     assert result.exit_code == 2
     assert "--max-batch-per-gpu" in result.stderr
+
+
+def test_a_model_with_batch_norm_has_no_micro_batch_of_one_sample() -> None:
+    assert [row[1] for row in cells(planned(4, 32, "--world-size", "3"))] == ["2", "1", "1"]
+    assert [row[1] for row in cells(planned(4, 32, "--world-size", "3", "--batch-norm"))] == ["2", "2", "0"]
+    result = planned(5, 2, "--batch-norm")
+    assert result.exit_code == 2
+    assert "a step of 5 samples in micro-batches of at most 2" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
