@@ -81,6 +81,7 @@ class JobConfig:
         orphan_timeout: Seconds after which nodes leave that can't reach the coordinator.
         heartbeat_timeout: Seconds without a sign of life after which a rank counts as lost that others wait for.
         progress_timeout: Least seconds after which a rank counts as lost that others wait for in a step.
+        silence_timeout: Seconds without a sign of life after which any rank counts as lost; None for `silence_seconds`.
         grace_period: Seconds from a node's notice until it may be killed.
         resize: ``in-process``, or ``respawn``: the workers are ended and started at the new size.
         rdzv_backend: ``elastic-launcher``, or ``c10d``: torchrun's own rendezvous, with ``respawn`` only.
@@ -121,6 +122,7 @@ class JobConfig:
     orphan_timeout: float = 60.0
     heartbeat_timeout: float = 10.0
     progress_timeout: float = 60.0
+    silence_timeout: float | None = None
     grace_period: float = 15.0
     resize: str = "in-process"
     rdzv_backend: str = "elastic-launcher"
@@ -155,6 +157,7 @@ class JobConfig:
             ("orphan_timeout", 0.1),
             ("heartbeat_timeout", 1.0),
             ("progress_timeout", 1.0),
+            ("silence_timeout", 1.0),
             ("grace_period", 0.0),
         ):
             value = getattr(self, key)
@@ -205,6 +208,11 @@ class JobConfig:
             )
         if self.resize != "in-process":
             raise ConfigError(f"--resize {self.resize} works with --engine local only; leave one of the two out")
+
+    @property
+    def silence_seconds(self) -> float:
+        """Seconds without a sign of life after which any rank counts as lost."""
+        return max(60.0, 6 * self.heartbeat_timeout) if self.silence_timeout is None else self.silence_timeout
 
     @property
     def command(self) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ KINDS = (
     "log",
     "step_redone",
     "straggler",
+    "silent",
     "checkpoint_saved",
     "quota_lost",
     "quota_wait",

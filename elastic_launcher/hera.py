@@ -89,6 +89,7 @@ class ElasticTrain(Container):
     orphan_timeout: float | str | None = None
     heartbeat_timeout: float | str | None = None
     progress_timeout: float | str | None = None
+    silence_timeout: str | None = None
     grace_period: float | str | None = None
     resize: str | None = None
     rdzv_backend: str | None = None

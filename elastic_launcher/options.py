@@ -157,6 +157,13 @@ OPTIONS: tuple[Option, ...] = (
         "A rank that gets no further in a step for so long (or 10 usual steps) while others wait counts as lost.",
     ),
     Option(
+        "silence_timeout",
+        "time",
+        "TIME",
+        None,
+        "Any rank without a sign of life for so long counts as lost. Default: 60s, or six heartbeat time-outs if more.",
+    ),
+    Option(
         "grace_period",
         "seconds",
         "SECONDS",

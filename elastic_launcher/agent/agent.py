@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ class Agent:
             self._layout.node_file(self._node),
             {"node": self._node, "pid": os.getpid(), "members": self._members, "started": time.time()},
         )
-        outbox = Outbox(ControlClient(self._control, f"n{self._node}"), self._node, os.getpid())
+        outbox = Outbox(ControlClient(self._control, f"n{self._node}"), self._node, os.getpid(), self._cpu_of)
         outbox.start()
         try:
             return self._watch(started, outbox)
@@ -91,6 +92,9 @@ class Agent:
             processes.kill_until_none(str(self._layout.path), self._node, root=os.getpid(), spare=spared)
             started.wait()
             self._layout.remove_tmp(self._node)
+
+    def _cpu_of(self, members: Collection[int]) -> dict[int, float]:
+        return processes.cpu_seconds(str(self._layout.path), self._node, members)
 
     def _take_signal(self, number: int, frame: object) -> None:
         self._signals += 1

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
@@ -29,15 +30,24 @@ class Outbox:
         client: Signs and sends as this node.
         node: The node's number.
         pid: The agent's process id, told with each heartbeat.
+        cpu: Returns the seconds of CPU that each of these members has used so far.
 
     Attributes:
         told_to_leave: Whether the coordinator has answered that this node is to end its workers and go.
     """
 
-    def __init__(self, client: ControlClient, node: int, pid: int) -> None:
+    def __init__(
+        self,
+        client: ControlClient,
+        node: int,
+        pid: int,
+        cpu: Callable[[Collection[int]], Mapping[int, float]] = lambda members: {},
+    ) -> None:
         self._client = client
         self._node = node
         self._pid = pid
+        self._cpu = cpu
+        self._asked: list[int] = []
         self._waiting: deque[tuple[float, str, dict[str, Any]]] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -93,8 +103,14 @@ class Outbox:
                 if self._deliver(message[1], message[2]):
                     with self._changed:
                         self._waiting.popleft()
-            elif time.monotonic() >= beat and self._deliver("heartbeat", {"pid": self._pid, "notices": self._notices}):
-                beat = time.monotonic() + HEARTBEAT
+            elif time.monotonic() >= beat:
+                asked = self._asked
+                if self._deliver("heartbeat", self._heartbeat()):  # what is asked anew is answered at once
+                    beat = time.monotonic() + (HEARTBEAT if self._asked == asked else 0.0)
+
+    def _heartbeat(self) -> dict[str, Any]:
+        told: dict[str, Any] = {"pid": self._pid, "notices": self._notices}
+        return {**told, "cpu": self._cpu(self._asked)} if self._asked else told
 
     def _deliver(self, what: str, payload: dict[str, Any]) -> bool:
         """Returns whether that message needs no further try."""
@@ -109,4 +125,6 @@ class Outbox:
             return True
         self._contact.hear()
         self.told_to_leave = self.told_to_leave or bool(answer.get("leave"))
+        if what == "heartbeat":
+            self._asked = [int(member) for member in answer.get("about", ())]
         return True

@@ -75,6 +75,22 @@ def kill_until_none(
     return True
 
 
+def cpu_seconds(work_dir: str, node: int, members: Collection[int]) -> dict[int, float]:
+    """Returns the seconds of CPU that each member's processes have used so far; 0 for one of which none is found."""
+    import psutil
+
+    used = dict.fromkeys(members, 0.0)
+    for process in find(work_dir, node):
+        try:
+            member = int(process.environ().get("ELASTIC_MEMBER", "0"))
+            if member in used:
+                times = process.cpu_times()
+                used[member] += times.user + times.system
+        except psutil.Error:  # gone meanwhile
+            continue
+    return used
+
+
 def _lives(process: psutil.Process) -> bool:
     import psutil
 

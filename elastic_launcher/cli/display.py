@@ -26,6 +26,7 @@ from elastic_launcher.report.describe import (
     loss,
     position,
     quota,
+    silent,
     slow,
     speed,
     time_left,
@@ -203,5 +204,6 @@ def _facts(state: JobState) -> list[tuple[str, str]]:
         (plural(state.resizes, "resize"), ""),
         *logged,
         (slow(state), "yellow"),
+        (silent(state), "yellow"),
         (waiting(state), "magenta"),
     ]

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from elastic_launcher.cli.folders import JOB, job_folder, launcher_lives, named, read_document, refuse
 from elastic_launcher.events import EventError, read_events
-from elastic_launcher.report.describe import position, quota, slow
+from elastic_launcher.report.describe import position, quota, silent, slow
 from elastic_launcher.report.state import JobState, NodeState, fold
 from elastic_launcher.report.words import NONE, clock, duration, first_line, listing, number, plural, rate
 
@@ -97,6 +97,7 @@ def document(
         "nodes": _nodes(state, over=gone or state.finished is not None),
         "waits_for": state.waits_for or None,
         "stragglers": [dict(told) for _, told in sorted(state.stragglers.items())],
+        "silent": [dict(told) for _, told in sorted(state.silent.items())],
         "logged": state.logged,
         "launcher": {"host": job.get("host"), "pid": job.get("pid"), "alive": alive, "control": control.get("url")},
     }
@@ -163,6 +164,7 @@ def _rows(where: tuple[str, str], found: Mapping[str, Any]) -> list[tuple[str, s
         ("loss", "" if found["loss"] is None else number(found["loss"])),
         ("world size", plural(found["world_size"], "rank") if found["world_size"] else ""),
         ("slow", slow(state)),
+        ("silent", silent(state)),
         ("hint (GPUs)", quota(found["hint"] or {})),
         ("samples per second", "" if not found["samples_per_second"] else rate(found["samples_per_second"])),
         ("resizes", str(found["resizes"]) if found["generation"] else ""),
@@ -186,6 +188,7 @@ def _state(found: Mapping[str, Any]) -> JobState:
         total_steps=found["total_steps"],
         members=tuple({"member": member} for _, member in ranks),
         stragglers={told["member"]: told for told in found["stragglers"]},
+        silent={told["member"]: told for told in found.get("silent", ())},
     )
 
 

@@ -142,7 +142,7 @@ class Coordinator:
         self._driver = EngineDriver(engine, self._observe, self._files.exits, monotonic)
         self._observations: deque[Observation] = deque()
         self._deciding = False
-        self._watch = Watch(config.heartbeat_timeout, config.progress_timeout, monotonic())
+        self._watch = self._new_watch()
         self._decide = decide_rounds if config.resize == "respawn" else decide_in_process
         self._driver.respawn = config.resize == "respawn"
         self._new_start = NewStart(self._driver, self._store, self._again)
@@ -173,6 +173,12 @@ class Coordinator:
     def checkpoint(self) -> Path | None:
         """What its members begin with; None for a training from the beginning."""
         return self._again.origin.folder
+
+    def _new_watch(self) -> Watch:
+        config = self._config
+        return Watch(
+            config.heartbeat_timeout, config.progress_timeout, self._monotonic(), silence_timeout=config.silence_seconds
+        )
 
     async def run(self) -> int:
         """Returns the job's exit code. Whatever happens, no node is left."""
@@ -263,7 +269,7 @@ class Coordinator:
         self._state, actions = await_nodes(first, self._monotonic())
         self._decide = decide_restarts if self._config.resize == "respawn" else decide_in_process
         self._driver.respawn = False
-        self._watch = Watch(self._config.heartbeat_timeout, self._config.progress_timeout, self._monotonic())
+        self._watch = self._new_watch()
         for message in refused:
             self._warn(message)
         for action in actions:
@@ -358,7 +364,7 @@ class Coordinator:
 
     def _begin_again(self, found: BegunAgain) -> None:
         """Takes what the job goes on from, with members that nobody has heard of yet."""
-        self._watch = Watch(self._config.heartbeat_timeout, self._config.progress_timeout, self._monotonic())
+        self._watch = self._new_watch()
         self._observe(found)
 
     def interrupt(self, number: int) -> None:

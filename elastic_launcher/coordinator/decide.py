@@ -21,6 +21,7 @@ from elastic_launcher.coordinator.decide_members import (
     take_rank_end,
     take_report,
     take_silence,
+    take_silent_node,
     take_slow,
     take_stuck,
 )
@@ -51,6 +52,7 @@ from elastic_launcher.coordinator.observations import (
     NodeExited,
     NodeNoticed,
     NodeNotStarted,
+    NodeSilent,
     NodeStands,
     NodeUnfit,
     NoticeExpires,
@@ -111,6 +113,7 @@ _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     MemberJoined: take_join,
     MemberReported: take_report,
     MemberSilent: take_silence,
+    NodeSilent: take_silent_node,
     MemberStuck: take_stuck,
     MembersApart: take_apart,
     MemberAwaited: take_awaited,

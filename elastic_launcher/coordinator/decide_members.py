@@ -27,7 +27,7 @@ from elastic_launcher.control.messages import (
     StepRedone,
     Warm,
 )
-from elastic_launcher.coordinator.actions import KillNode, Order
+from elastic_launcher.coordinator.actions import Emit, KillNode, Order
 from elastic_launcher.coordinator.decide_end import (
     Decision,
     appoint_saver,
@@ -58,6 +58,7 @@ from elastic_launcher.coordinator.observations import (
     MemberSlow,
     MemberStuck,
     NodeExited,
+    NodeSilent,
     NodeStands,
     RankEnded,
 )
@@ -84,14 +85,40 @@ def take_join(state: State, observation: MemberJoined) -> Decision:
 
 def take_silence(state: State, observation: MemberSilent) -> Decision:
     """Nothing is heard from a member whose process lives: it is said, or its node is lost."""
-    member = state.members[observation.member]
+    member, now = state.members[observation.member], observation.now
     silence = f"for {observation.seconds:.0f} s"
+    if observation.over:
+        return state, (_silent(state, member, over=True),)
     if not observation.given_up:
         message = f"nothing was heard from {state.name(member.number)} {silence}"
-        return state, (emit(state, "warning", message=message),)
-    if member.number not in state.survivors() or member.exit is not None or member.ended:
+        return state, (emit(state, "warning", message=message), _silent(state, member, over=False))
+    in_group = member.number in state.survivors()
+    if observation.waited_for:
+        if not in_group or member.exit is not None or member.ended:
+            return state, ()
+        return lose_node(state, member, now, f"gave no sign of life {silence} while others waited for it,")
+    fact = f"gave no sign of life {silence} (--silence-timeout)"
+    if in_group and member.ended:  # what it had to do is done
+        message = f"{state.name(member.number)} {fact} after its script had ended: it is killed"
+        told = emit(state, "warning", message=message), KillNode(member.node)
+        return then((state, told), take_rank_end, RankEnded(now, member.node, member.local_rank, Exit(0)))
+    if in_group:
+        return lose_node(state, member, now, fact)
+    return (state, ()) if member.left else _fail_joiner(state, member, f"{state.name(member.number)} {fact}", now)
+
+
+def take_silent_node(state: State, observation: NodeSilent) -> Decision:
+    """Nothing is heard from the agent of a node that has no members yet: it is given up."""
+    node = state.nodes[observation.node]
+    if node.phase is not Phase.STARTING or state.over:
         return state, ()
-    return lose_node(state, member, observation.now, f"gave no sign of life {silence} while others waited for it,")
+    message = f"nothing was heard from node {node.number} for {observation.seconds:.0f} s (--silence-timeout)"
+    return fail_node(state, node.number, message, observation.now)
+
+
+def _silent(state: State, member: Member, over: bool) -> Emit:
+    rank = state.group.index(member.number) if member.number in state.group else None
+    return emit(state, "silent", member=member.number, rank=rank, node=member.node, over=over)
 
 
 def take_stuck(state: State, observation: MemberStuck) -> Decision:

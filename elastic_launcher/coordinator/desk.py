@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -133,6 +133,10 @@ class JobDesk:
         if notices:
             self._observe(NodeNoticed(self._monotonic(), node, "signal"))
         return self._lives.is_let_go(node)
+
+    def ask_about(self, node: int, cpu: Mapping[int, float]) -> list[int]:
+        """A node's agent speaks for its members: returns those of which nothing else is heard."""
+        return self._job.watch.hear_node(self._job.state, node, self._monotonic(), cpu)
 
     def node_life(self, node: int, life: dict[str, Any]) -> None:
         """Something happened to a node's workers, where they are started again and again."""

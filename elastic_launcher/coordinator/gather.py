@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from elastic_launcher.control.introduction import Introduction
@@ -81,6 +81,10 @@ class Gathering:
         if notices:
             self.hold(take)
         return False
+
+    def ask_about(self, node: int, cpu: Mapping[int, float]) -> list[int]:
+        """Nobody is given up yet."""
+        return []
 
     def node_life(self, node: int, life: dict[str, Any]) -> None:
         """Keeps what happened to a node's workers."""

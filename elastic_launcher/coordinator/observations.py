@@ -54,12 +54,24 @@ class MemberSilent(Observation):
     Attributes:
         member: The member.
         seconds: How long.
-        given_up: Whether that is too long, since others wait for it.
+        given_up: Whether that is too long.
+        waited_for: Whether it is too long since others wait for it.
+        over: Whether it is heard of again.
     """
 
     member: int
     seconds: float
     given_up: bool = False
+    waited_for: bool = True
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSilent(Observation):
+    """Nothing was heard from a node's agent for so many seconds, which is too long."""
+
+    node: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -48,6 +48,9 @@ class Desk(Protocol):
 
     def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> bool:
         """Takes it that a node's agent lives, and was told so often that it will go; returns whether it is to go."""
+
+    def ask_about(self, node: int, cpu: Mapping[int, float]) -> list[int]:
+        """Takes how many seconds of CPU members of a node have used; returns those about which that is asked next."""
 
     def node_life(self, node: int, life: dict[str, Any]) -> None:
         """Takes what happened to a node's workers."""
@@ -275,8 +278,11 @@ class ControlServer:
 
     async def _heartbeat(self, request: web.Request) -> web.Response:
         content = await _content(request)
-        leave = self.desk.node_heartbeat(_node(request), _whole(content, "pid"), int(content.get("notices", 0)))
-        return web.json_response({"leave": True} if leave else {})
+        node = _node(request)
+        leave = self.desk.node_heartbeat(node, _whole(content, "pid"), int(content.get("notices", 0)))
+        cpu = {int(member): float(seconds) for member, seconds in dict(content.get("cpu", {})).items()}
+        about = self.desk.ask_about(node, cpu)
+        return web.json_response({**({"leave": True} if leave else {}), **({"about": about} if about else {})})
 
     async def _life(self, request: web.Request) -> web.Response:
         self.desk.node_life(_node(request), await _content(request))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from elastic_launcher.control.vitals import Vitals
@@ -34,10 +35,13 @@ class Watch:
         heartbeat_timeout: Seconds of silence after which a member is given up that others wait for.
         progress_timeout: Least seconds after which one is given up that gets no further in a step.
         now: Monotonic seconds.
+        silence_timeout: Seconds of silence after which any is given up.
     """
 
-    def __init__(self, heartbeat_timeout: float, progress_timeout: float, now: float) -> None:
-        self._silence = Silence(heartbeat_timeout, now)
+    def __init__(
+        self, heartbeat_timeout: float, progress_timeout: float, now: float, silence_timeout: float = 60.0
+    ) -> None:
+        self._silence = Silence(heartbeat_timeout, silence_timeout, now)
         self._fresh = heartbeat_timeout
         self._floor = progress_timeout
         self._looked = now
@@ -57,6 +61,23 @@ class Watch:
             self._work[member] = vitals.work, now
         self._waits[member] = follow(self._waits.get(member), vitals, now)
 
+    def hear_node(self, state: State, node: int, now: float, cpu: Mapping[int, float]) -> list[int]:
+        """Takes it that a node's agent lives.
+
+        Args:
+            state: What is known of the job.
+            node: The node.
+            now: Monotonic seconds.
+            cpu: Seconds of CPU that its members have used so far, of those about which the agent was asked.
+
+        Returns:
+            The members about which it is to be asked, since nothing is heard of them.
+        """
+        self._silence.hear_node(node, now)
+        for member in set(state.nodes[node].members) & cpu.keys():
+            self._silence.vouch(member, cpu[member], now)
+        return self._silence.doubtful(state, node, now)
+
     def look(self, state: State, now: float) -> list[Observation]:
         """Returns what is to be said of members; what this process itself slept is nobody's fault."""
         stall = now - self._looked
@@ -66,7 +87,7 @@ class Watch:
             self._waits = {n: one and replace(one, since=one.since + stall) for n, one in self._waits.items()}
         group = state.survivors()
         vitals = {n: self._told[n][1] for n in group if n in self._told and now - self._told[n][0] < self._fresh}
-        found: list[Observation] = [*self._silence.look(state, now)]
+        found: list[Observation] = [*self._silence.look(state, now), *self._silence.look_at_nodes(state, now)]
         found += self._stuck(vitals, now)
         found += self._hanging(state, vitals, now)
         found += self._apart(state, vitals, now)

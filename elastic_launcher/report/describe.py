@@ -57,6 +57,9 @@ def describe(event: Event) -> str | None:
                 return f"{who} is no longer slower than the others"
             took = duration(get("step_seconds") or 0.0)
             return f"{who} is {get('factor')} times slower than the others ({took} a step): all wait for it"
+        case "silent":
+            who = f"rank {get('rank')} (node {get('node')})"
+            return f"{who} is heard of again" if get("over") else None  # the warning beside it says it
         case "checkpoint_saved":
             held = duration(get("held_seconds") or 0.0)
             return f"step {number(get('step'))} is saved in {get('path')} (the training waited {held})"
@@ -141,6 +144,13 @@ def slow(state: JobState) -> str:
     ranks = {member["member"]: rank for rank, member in enumerate(state.members)}
     told = [(ranks.get(number), one) for number, one in sorted(state.stragglers.items())]
     return ", ".join(f"rank {rank} (node {one.get('node')}) is {one.get('factor')} times slower" for rank, one in told)
+
+
+def silent(state: JobState) -> str:
+    """Returns of which ranks nothing is heard; empty when of all something is."""
+    ranks = {member["member"]: rank for rank, member in enumerate(state.members)}
+    told = [f"rank {ranks.get(number)} (node {one.get('node')})" for number, one in sorted(state.silent.items())]
+    return f"nothing is heard from {', '.join(told)}" if told else ""
 
 
 def waiting(state: JobState) -> str:

@@ -6,7 +6,7 @@ the script tells any, and while the training goes on no `EVERY_SECONDS` pass wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from elastic_launcher.report.state import JobState
@@ -52,7 +52,6 @@ def tell(told: Told, state: JobState, now: float) -> tuple[Told, str]:
 def progress_line(state: JobState) -> str:
     """Returns ``progress`` and what is known, as ``key=value`` without spaces in it."""
     total = state.total_steps or 0
-    ranks = {member["member"]: rank for rank, member in enumerate(state.members)}
     fields = {
         "percent": f"{min(1000, 1000 * state.step // total) / 10}" if total else "",  # 100.0 only of what is over
         "remaining": "" if state.seconds_left is None else _span(state.seconds_left),
@@ -65,9 +64,16 @@ def progress_line(state: JobState) -> str:
         "pending_nodes": f"{len(state.pending)}" if state.pending else "",
         "loss": _number(state.loss),
         "samples_per_second": "" if state.lacks else _number(state.samples_per_second),
-        "slow_ranks": ",".join(str(ranks[member]) for member in sorted(state.stragglers) if member in ranks),
+        "slow_ranks": _ranks(state, state.stragglers),
+        "silent_ranks": _ranks(state, state.silent),
     }
     return " ".join(["progress", *(f"{key}={value}" for key, value in fields.items() if value)])
+
+
+def _ranks(state: JobState, among: Iterable[int]) -> str:
+    """Returns the ranks of members, in their order, with commas between."""
+    ranks = {member["member"]: rank for rank, member in enumerate(state.members)}
+    return ",".join(str(ranks[member]) for member in sorted(among) if member in ranks)
 
 
 def _number(value: float | str | None) -> str:

@@ -75,6 +75,7 @@ class JobState:
         stragglers: What the last ``straggler`` of each member that is slow said, by member.
         timed_from: From when on the steps of the next progress took their time, or None.
         timed_generation: The generation of the last progress.
+        silent: What the last ``silent`` of each member of which nothing is heard said, by member.
     """
 
     started: Mapping[str, Any] = field(default_factory=dict)
@@ -103,6 +104,7 @@ class JobState:
     finished: Mapping[str, Any] | None = None
     stragglers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     timed_from: float | None = None
+    silent: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     timed_generation: int = 0
 
     @property
@@ -167,6 +169,10 @@ def advance(state: JobState, event: Event) -> JobState:
             others = {number: told for number, told in state.stragglers.items() if number != get("member")}
             slow = others if get("over") else {**others, get("member"): event.fields}
             return replace(state, last_at=now, stragglers=slow)
+        case "silent":
+            others = {number: told for number, told in state.silent.items() if number != get("member")}
+            silent = others if get("over") else {**others, get("member"): event.fields}
+            return replace(state, last_at=now, silent=silent)
         case "job_started":
             return _start(state, event, now)
         case "hint_applied":
@@ -226,6 +232,7 @@ def _start(state: JobState, event: Event, now: float) -> JobState:
         members=(),
         stragglers={},
         pending=frozenset(),
+        silent={},
         world_size=0,
         finished=None,
         step=event.get("resumed_step") or 0,
@@ -274,6 +281,7 @@ def _form(state: JobState, event: Event, now: float) -> JobState:
         members=members,
         nodes=nodes,
         stragglers={number: told for number, told in state.stragglers.items() if number in numbers},
+        silent={number: told for number, told in state.silent.items() if number in numbers},
         generation=event.generation,
         resizes=state.resizes + (state.generation > 0 and event.get("cause") != "start"),
     )

@@ -53,6 +53,7 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
         "orphan_timeout": "5",
         "heartbeat_timeout": "20",
         "progress_timeout": "90",
+        "silence_timeout": "2m",
         "grace_period": "120",
         "resize": "respawn",
         "rdzv_backend": "c10d",
@@ -96,6 +97,7 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
         orphan_timeout=5.0,
         heartbeat_timeout=20.0,
         progress_timeout=90.0,
+        silence_timeout=120.0,
         grace_period=120.0,
         resize="respawn",
         rdzv_backend="c10d",
@@ -344,3 +346,11 @@ def test_exit_codes_are_those_of_the_contract() -> None:
         "NO_QUOTA": 76,
         "INTERRUPTED": 130,
     }
+
+
+@pytest.mark.parametrize(("given", "heartbeat", "seconds"), [(None, 10.0, 60.0), (None, 30.0, 180.0), (5.0, 30.0, 5.0)])
+def test_any_rank_may_be_silent_for_a_minute_or_six_heartbeat_timeouts(
+    given: float | None, heartbeat: float, seconds: float
+) -> None:
+    config = JobConfig(script="train.py", heartbeat_timeout=heartbeat, silence_timeout=given)
+    assert config.silence_seconds == seconds

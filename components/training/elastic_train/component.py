@@ -39,6 +39,7 @@ def elastic_train(
     orphan_timeout: float = 60,
     heartbeat_timeout: float = 10,
     progress_timeout: float = 60,
+    silence_timeout: str = "",
     grace_period: float = 15,
     resize: str = "in-process",
     rdzv_backend: str = "elastic-launcher",
@@ -97,6 +98,7 @@ def elastic_train(
         orphan_timeout: Seconds that nodes go on when the launcher can't be reached.
         heartbeat_timeout: Seconds without a sign of life after which a rank that others wait for counts as lost.
         progress_timeout: Seconds without progress in a step (or 10 usual steps) after which it counts as lost, too.
+        silence_timeout: Time without a sign of life after which any rank counts as lost, as 90s; without it, 60s.
         grace_period: Seconds from a node's notice until it may be killed.
         resize: `in-process`, or `respawn`: workers are ended and started anew at the new size (any torchrun script).
         rdzv_backend: `c10d` leaves it to torchrun when to start workers anew; with `resize` `respawn` only.

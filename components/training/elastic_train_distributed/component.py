@@ -54,6 +54,7 @@ def elastic_train_distributed(
     orphan_timeout: float = 60,
     heartbeat_timeout: float = 10,
     progress_timeout: float = 60,
+    silence_timeout: str = "",
     grace_period: float = 15,
     max_failures: int = 0,
     checkpoint_every: str = "",
@@ -119,6 +120,7 @@ def elastic_train_distributed(
         orphan_timeout: Seconds that nodes go on when the launcher can't be reached.
         heartbeat_timeout: Seconds without a sign of life after which a rank that others wait for counts as lost.
         progress_timeout: Seconds without progress in a step (or 10 usual steps) after which it counts as lost, too.
+        silence_timeout: Time without a sign of life after which any rank counts as lost, as 90s; without it, 60s.
         grace_period: Seconds from a node's notice until it may be killed.
         max_failures: Exceptions of the script within an hour that cost the node only; 0 ends the training at the first.
         checkpoint_every: How often the training is saved, as 30s, 5m or 100 steps; without it, as its cost allows.

@@ -19,7 +19,7 @@ from elastic_launcher.coordinator.decide_end import (
 )
 from elastic_launcher.coordinator.decide_loss import CALM_SECONDS, FAILURE_WINDOW, schedule_replacement
 from elastic_launcher.coordinator.decide_nodes import fail_node, tell_exit
-from elastic_launcher.coordinator.observations import NodeExited, RankEnded
+from elastic_launcher.coordinator.observations import NodeExited, NodeSilent, RankEnded
 from elastic_launcher.coordinator.respawn.work import close, ended_well, in_round, living
 from elastic_launcher.coordinator.roster import Exit, Member, Phase
 from elastic_launcher.coordinator.state import State, Verdict, Weight
@@ -80,6 +80,18 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
         state, more = fail_node(state, node.number, message, now)
         actions += more
     return state.with_node(node.number, phase=Phase.GONE, since=now), actions
+
+
+def take_silent_node(state: State, observation: NodeSilent) -> Decision:
+    """Nothing is heard from a node's agent: its machine is cut off, or gone."""
+    node, now = state.nodes[observation.node], observation.now
+    if node.phase in (Phase.LEAVING, Phase.ENDING, Phase.GONE) or state.over or state.stopping is not None:
+        return state, ()
+    silence = f"for {observation.seconds:.0f} s (--silence-timeout)"
+    working = [number for number in node.members if number in living(state)]
+    if working and state.restart is None:
+        return _lose(state, state.members[working[0]], f"was on a node that gave no sign of life {silence}", now)
+    return fail_node(state, node.number, f"nothing was heard from node {node.number} {silence}", now)
 
 
 def judge(state: State, now: float) -> Decision:

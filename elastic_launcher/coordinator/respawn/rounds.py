@@ -50,6 +50,7 @@ from elastic_launcher.coordinator.observations import (
     NodeExited,
     NodeNoticed,
     NodeNotStarted,
+    NodeSilent,
     NodeWaits,
     NoticeExpires,
     Observation,
@@ -60,7 +61,13 @@ from elastic_launcher.coordinator.observations import (
     TargetChanged,
     Tick,
 )
-from elastic_launcher.coordinator.respawn.ends import check_stuck, judge, take_node_exit, take_rank_end
+from elastic_launcher.coordinator.respawn.ends import (
+    check_stuck,
+    judge,
+    take_node_exit,
+    take_rank_end,
+    take_silent_node,
+)
 from elastic_launcher.coordinator.respawn.work import close, ended_well, gathered, in_round, living
 from elastic_launcher.coordinator.roster import Exit, Node, Phase
 from elastic_launcher.coordinator.state import Formation, State
@@ -300,6 +307,7 @@ _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     MemberJoined: _switch,
     MemberReported: _nothing,
     MemberSilent: _nothing,
+    NodeSilent: take_silent_node,
     NodeNotStarted: take_unstarted,
     NodeNoticed: take_notice,
     NodeWaits: _take_waits,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_launcher.events import KINDS, Event
-from elastic_launcher.report.describe import slow, waiting
+from elastic_launcher.report.describe import silent, slow, waiting
 from elastic_launcher.report.state import JobState, advance, fold, outcome
 from tests.unit.report import jobs
 
@@ -187,3 +187,18 @@ def test_another_warning_outlasts_the_wait() -> None:
     story = jobs.Story().start_nodes(1, 2).add("warning", message=PENDING, pending=[2]).add("warning", message="other")
     state = fold(story.add("node_placed", node=2, pod="x-2", machine="m").events)
     assert (state.message, state.pending) == ("other", set())
+
+
+def test_a_rank_is_silent_until_it_is_heard_of_again_or_has_gone() -> None:
+    members = [{"member": number, "node": number} for number in (1, 2)]
+
+    def is_silent(member: int, over: bool = False) -> Event:
+        return Event("silent", jobs.START, 1, {"member": member, "rank": member - 1, "node": member, "over": over})
+
+    formed = Event("generation_formed", jobs.START, 1, {"members": members, "world_size": 2, "cause": "start"})
+    state = fold([formed, is_silent(1), is_silent(2)])
+    assert silent(state) == "nothing is heard from rank 0 (node 1), rank 1 (node 2)"
+    state = advance(state, is_silent(1, over=True))
+    assert silent(state) == "nothing is heard from rank 1 (node 2)"
+    fewer = Event("generation_formed", jobs.START, 2, {"members": members[:1], "world_size": 1, "cause": "failure"})
+    assert silent(advance(state, fewer)) == ""

@@ -63,6 +63,12 @@ def test_ranks_that_hold_the_others_up_are_named() -> None:
     assert read(progress_line(state))["slow_ranks"] == "1,2"
 
 
+def test_ranks_from_which_nothing_is_heard_are_named() -> None:
+    members = ({"member": 4, "node": 4}, {"member": 7, "node": 7})
+    state = JobState(step=5, generation=1, world_size=2, members=members, silent={7: {"node": 7}})
+    assert read(progress_line(state))["silent_ranks"] == "1"
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.0, "0s"), (0.7, "1s"), (59.6, "1m0s"), (121.0, "2m1s"), (7520.0, "2h5m20s"), (273_600.0, "76h0m0s")],
