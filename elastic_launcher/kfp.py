@@ -37,16 +37,15 @@ def _uncached(component: Any) -> Any:
     from kfp.dsl import pipeline_context
     from kfp.dsl.python_component import PythonComponent
 
-    from elastic_launcher.kfp_steps.arrival import check_size, protected
-    from elastic_launcher.options import word
+    from elastic_launcher.kfp_steps.arrival import sent
+
+    trains = "script" in component.component_spec.inputs
 
     class Uncached(PythonComponent):
         def __call__(self, *args: Any, **inputs: Any) -> Any:
-            if isinstance(words := inputs.get("arguments"), list | tuple):  # numbers would all come as fractions
-                inputs["arguments"] = [word(one) if isinstance(one, bool | int | float) else one for one in words]
-            given = {key: protected(value, key) for key, value in inputs.items()}
-            check_size(given)
-            task = super().__call__(*args, **given)
+            if trains:
+                inputs = sent(inputs)
+            task = super().__call__(*args, **inputs)
             if pipeline_context.Pipeline.get_default_pipeline() is not None:  # else it has run, here and now
                 task.set_caching_options(False)
             return task

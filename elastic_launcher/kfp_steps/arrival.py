@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from elastic_launcher.options import ConfigError
+from elastic_launcher.options import ConfigError, word
 
 MOST = 120 * 1024
 """Bytes of a task's inputs as JSON. One argument of a command has 128 KiB on Linux, and Kubeflow puts what it says of
@@ -21,6 +21,23 @@ _PREFIX = "data:,"
 _CHANGED = re.compile(r"\$[$(]|\{\{")
 _FILLED_IN = re.compile(r"\{\{(?:channel:|\$).*?\}\}")
 """What Kubeflow fills in: inputs and outputs within a text, and names of the run."""
+
+
+def sent(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the inputs of a task that trains as they are sent, for its step to read with :func:`revealed`.
+
+    Args:
+        inputs: What the author gives: constants, and what only the run knows.
+
+    Raises:
+        ConfigError: If a text would be changed on its way, or all are too long for a step's command.
+    """
+    given = dict(inputs)
+    if isinstance(words := given.get("arguments"), list | tuple):  # numbers would all come as fractions
+        given["arguments"] = [word(one) if isinstance(one, bool | int | float) else one for one in words]
+    given = {name: protected(value, name) for name, value in given.items()}
+    check_size(given)
+    return given
 
 
 def protected(value: Any, name: str) -> Any:

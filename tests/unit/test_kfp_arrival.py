@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kfp import compiler, dsl
 
-from elastic_launcher.kfp import elastic_train
+from elastic_launcher.kfp import elastic_plan, elastic_train
 from elastic_launcher.kfp_steps.arrival import protected, revealed
 from elastic_launcher.options import ConfigError
 from tests.unit.expansion import expanded
@@ -44,12 +44,12 @@ def test_what_nothing_changes_is_readable_on_its_way() -> None:
         assert protected(text, "script") == text
 
 
-def constants(folder: Path, **inputs: Any) -> dict[str, Any]:
+def constants(folder: Path, component: Any = elastic_train, **inputs: Any) -> dict[str, Any]:
     """Returns the constants of a pipeline's one training, as they were compiled."""
 
     @dsl.pipeline(name="train")
     def pipeline(word: str = "w"):  # type: ignore[no-untyped-def]
-        elastic_train(**{key: value(word) if callable(value) else value for key, value in inputs.items()})
+        component(**{key: value(word) if callable(value) else value for key, value in inputs.items()})
 
     compiler.Compiler().compile(pipeline, str(folder / "train.yaml"))
     (task,) = next(yaml.safe_load_all((folder / "train.yaml").read_text()))["root"]["dag"]["tasks"].values()
@@ -68,6 +68,10 @@ def test_the_pipeline_sends_what_the_step_reads(tmp_path: Path, monkeypatch: pyt
     assert step.asked["script"] == SCRIPT
     assert step.asked["arguments"] == ["pa$$word", "x"]
     assert step.asked["options"]["match"] == {"queue": "$$a"}
+
+
+def test_a_step_that_reads_constants_as_they_are_is_sent_them_so(tmp_path: Path) -> None:
+    assert constants(tmp_path, elastic_plan, hints="h", match={"queue": "$$a"})["match"] == {"queue": "$$a"}
 
 
 def test_numbers_and_booleans_are_words_as_json_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
