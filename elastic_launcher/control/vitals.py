@@ -20,7 +20,8 @@ class Vitals:
         own: Seconds of a step that it usually works itself, its waiting left out; 0 while that is not known.
         per_sample: The same for each of its samples.
         steps: How many steps these were taken from.
-        turn: The number of the wait that it is in, counted from 1; 0 if it does not wait.
+        turn: The number of the wait that it is in, counted from 1; 0 if it does not wait, or for peers that may as well
+            be in another operation.
         doing: What it waits in, or does otherwise, for messages; ranks that wait in the same operation say the same.
         busy: For how many seconds.
     """

@@ -87,6 +87,7 @@ def find_awaited(vitals: Mapping[int, Vitals], long: float) -> Awaited | None:
     waiter = max(vitals, key=lambda number: vitals[number].waits, default=None)
     if waiter is None or vitals[waiter].waits < long:
         return None
-    others = {n: one for n, one in vitals.items() if not one.turn and one.doing and one.doing != vitals[waiter].doing}
+    where = vitals[waiter].doing
+    others = {number: one for number, one in vitals.items() if not one.waits and one.doing not in ("", where)}
     member = max(others, key=lambda number: others[number].busy, default=None)
     return None if member is None else Awaited(waiter, member)

@@ -134,7 +134,7 @@ class Backward:
         self._check = None
         signals = self._signals(stop=stop, left_loop=left_loop)
         operation = Operation(STOP if stop else BREAK)
-        with session.waiting(operation.words(step)):
+        with session.waiting(operation.words(step), alike=False):
             agreement = session.together.leave(
                 group, operation, step, lambda wire: abstain(wire, group, signals, session.device)
             )

@@ -114,15 +114,16 @@ class Pace:
             self._doing, self._since = before, time.monotonic()
 
     @contextlib.contextmanager
-    def waiting(self, what: str) -> Iterator[None]:
+    def waiting(self, what: str, *, alike: bool = True) -> Iterator[None]:
         """Takes the time for which this rank waits for its peers.
 
         Args:
             what: In which operation.
+            alike: Whether those that it waits for come to the same one.
         """
         with self.aside(what):
             self._turns += 1
-            self._turn = self._turns
+            self._turn = self._turns if alike else 0
             since = self._waiting_since = time.monotonic()
             try:
                 yield

@@ -72,7 +72,7 @@ class Recovery:
             formation = session.need_place("a step").formation.number
             member.report("step_failed", formation=formation, step=session.position.step, error=str(error))
             try:
-                with session.waiting(FORM_ANEW):  # for peers, which may be frozen or stuck: as in their operation
+                with session.waiting(FORM_ANEW, alike=False):  # for peers, which may be frozen or stuck
                     found = member.wait_for(lambda f: f.mode in ("recover", "start") and f.group is not None)
             except JobOver as over:
                 session.over = True
@@ -81,7 +81,7 @@ class Recovery:
             assert found.group is not None
             self._resizer.take_place(Place(member.number, found, found.group, found.group.world_size))
             try:
-                with session.waiting(FORM_ANEW):
+                with session.waiting(FORM_ANEW, alike=False):
                     way = self._meet(found.group, at)
             except GroupError as broken:
                 found.group.cut()

@@ -222,13 +222,14 @@ class Session:
             )
         return self.place
 
-    def waiting(self, what: str) -> contextlib.AbstractContextManager[None]:
+    def waiting(self, what: str, *, alike: bool = True) -> contextlib.AbstractContextManager[None]:
         """Lets the coordinator know that this rank waits for its peers: who gives no sign of life then is lost.
 
         Args:
             what: In which operation; ranks that wait in the same one say the same.
+            alike: Whether those that it waits for come to the same one.
         """
-        return self.pace.waiting(what)
+        return self.pace.waiting(what, alike=alike)
 
     def begin(self, operation: Operation) -> None:
         """Returns when all ranks are known to do the same operation, or expected to (see `together`).

@@ -118,6 +118,10 @@ def test_a_job_whose_ranks_wait_for_each_other_in_vain_ends_within_the_heartbeat
         pytest.param({1: waiting(STEP), 2: waiting(STEP)}, id="the same operation"),
         pytest.param({1: waiting(STEP), 2: working()}, id="one works"),
         pytest.param({1: waiting(STEP)}, id="nothing is heard of one"),
+        pytest.param(
+            {1: waiting(STEP), 2: lambda now: replace(waiting("in job.stop at step 20")(now), turn=0)},
+            id="one ends the training in what the other one reduces",
+        ),
         pytest.param({1: waiting(SUMS), 2: lambda now: waiting(STEP, now - now % 3)(now)}, id="one gets further"),
     ],
 )

@@ -62,6 +62,21 @@ def test_a_step_is_judged_from_its_beginning_to_the_reduction(clock: Clock) -> N
     assert pace.vitals().work > work
 
 
+def test_each_wait_has_a_number_of_its_own_and_says_in_which_operation_it_is(clock: Clock) -> None:
+    pace = settled(clock)
+    seen = []
+    for what, alike in (("in job.backward", True), ("in job.backward", True), ("in job.stop", False)):
+        pace.begin_work((4, 4), 21)
+        with pace.waiting(what, alike=alike):
+            clock.now += 2
+            found = pace.vitals()
+            seen.append((found.turn, found.doing, found.waits, found.busy))
+    assert seen == [(4, "in job.backward", 2, 2), (5, "in job.backward", 2, 2), (0, "in job.stop", 2, 2)]
+    assert (pace.vitals().turn, pace.vitals().doing) == (0, "in the loop body of step 21")
+    pace.end_loop()
+    assert pace.vitals().doing == "in its code outside the training loop"
+
+
 def test_a_step_is_late_by_what_its_samples_do_not_explain(clock: Clock) -> None:
     def late(pace: Pace, seconds: float, samples: int) -> float:
         clock.now += seconds
