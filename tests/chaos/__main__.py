@@ -1,4 +1,4 @@
-"""``python -m tests.chaos --seeds 1-300``: plays schedules, each in a process of its own, and logs how they went;
+"""``python -m tests.chaos --seeds 1-400``: plays schedules, each in a process of its own, and logs how they went;
 ``--seed 17`` plays one again. ``--kills 50`` kills everything so many times in one job, ``--resizes 1000`` resizes one.
 """
 
@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--seed", type=seeds, help="plays this one, and tells of each act; it is not logged")
     parser.add_argument("--kills", type=int, help="plays one job in which everything is killed so many times")
     parser.add_argument("--resizes", type=int, help="plays one job with so many resizes")
-    parser.add_argument("--seeds", type=seeds, default=range(1, 301), help="which are played (1-300)")
+    parser.add_argument("--seeds", type=seeds, default=range(1, 401), help="which are played (1-400)")
     parser.add_argument("--at-once", type=int, default=1, help="schedules that run at the same time (1)")
     parser.add_argument("--log", type=Path, default=LOG, help=f"the log; other seeds' lines in it stay ({LOG})")
     options = parser.parse_args()

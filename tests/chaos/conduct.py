@@ -12,13 +12,12 @@ from dataclasses import replace
 import psutil
 
 from elastic_launcher.agent import processes
-from tests.chaos.lead import LONG, Lead, Rank
+from tests.chaos.lead import EVERYBODY, LONG, Lead, Rank
 from tests.chaos.schedule import SAVING, Act, Schedule, Seat
 from tests.soak.stage import Stage
 from tests.support import Launcher
 
 ROOM = 40_000  # bytes that a file may have where the disk is full: more than a ledger of one epoch, less than a state
-EVERYBODY = 10**9  # a member's number that none has
 ADOPTED = "coordinator_adopted"
 
 
@@ -77,6 +76,22 @@ class Conductor(Lead):
         self._lead(faults=[("freeze", act.moment, rank)])
         self._await(lambda: _stopped(rank), "the rank is frozen")
         os.kill(rank.pid, signal.SIGCONT)
+
+    def _kill_process(self, act: Act) -> None:
+        """Kills a process of a node that is not the script's."""
+        rank = self.rank(act.hit[0])
+        agent = psutil.Process(self.launcher.node_pid(rank.node))
+        parent = psutil.Process(rank.pid).parent()
+        assert parent is not None
+        (torchrun,) = agent.children()
+        {"agent": agent, "torchrun": torchrun, "rank's parent": parent}[act.how].kill()
+        self._lead()
+        self._settle(gone={rank.node})
+
+    def _launcher_over_broken_hints(self, act: Act) -> None:
+        self._break_hints(act)
+        self._launcher(Act(act.kind))
+        self._hint(self._wanted)
 
     def _tell(self, act: Act, node: int) -> None:
         os.kill(self.launcher.node_pid(node), signal.SIGTERM)

@@ -31,14 +31,28 @@ def judge(folder: Path, told: list[Event]) -> int:
     """
     script = script_module(SCRIPT)
     events = [{"kind": event.kind, **event} for event in told]
-    ledgers = without_lost(read_ledgers(folder), events)
+    ledgers = _without_new_starts(without_lost(read_ledgers(folder), events), events)
     steps = assert_each_sample_once(ledgers, script.SAMPLES, script.BATCH, script.MICRO)
     plain = train_plain(script.SAMPLES, script.BATCH, steps, path=SCRIPT)
     assert_same_model(folder, plain)
-    _assert_equal_bits(without_lost(_evaluations(folder), events), script.SAMPLES)
+    _assert_equal_bits(_without_new_starts(without_lost(_evaluations(folder), events), events), script.SAMPLES)
     finished = [event["steps"] for event in events if event["kind"] == "job_finished"]
     assert finished == [steps], f"{steps} steps counted, and the job says {finished}"
     return steps
+
+
+def _without_new_starts(
+    ledgers: list[list[dict[str, Any]]], events: list[dict[str, Any]]
+) -> list[list[dict[str, Any]]]:
+    """Leaves out the steps that were done again within a launch, from a checkpoint and by other nodes alone."""
+    before, ever = set[int](), set[int]()
+    for event in (event for event in events if event["kind"] == "generation_formed"):
+        members = {member["member"] for member in event["members"]}
+        if before and not before & members:
+            step, old = event["first_step"], frozenset(ever)
+            ledgers = [[row for row in rows if row["member"] not in old or row["step"] < step] for rows in ledgers]
+        before, ever = members, ever | members
+    return [rows for rows in ledgers if rows]
 
 
 def _evaluations(folder: Path) -> list[list[dict[str, Any]]]:

@@ -14,6 +14,7 @@ from tests.support import until
 SCRIPT = Path(__file__).with_name("train.py")
 LONG = 240.0  # seconds for what comes within a few, or within a minute in pods, on a machine that is busy
 GONE = ("node_lost", "node_failed", "node_left")
+EVERYBODY = 10**9  # a member's number that none has
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,13 @@ class Lead:
 
     Attributes:
         hints: What `--hints` names.
-        heartbeat_seconds: After which a rank without a sign of life is lost.
+        heartbeat_seconds: After which a rank without a sign of life is lost that others wait for.
+        silence_seconds: After which any is.
     """
 
     hints = "hints.json"
     heartbeat_seconds = 3
+    silence_seconds = 12
 
     def __init__(
         self,
@@ -161,7 +164,37 @@ class Lead:
         self._lead()
         self._settle(joined=joiners, gone={rank.node for rank in hit})
 
+    def _freeze_the_only_one(self, act: Act) -> None:
+        """Has a rank of the only node stand still, and all start anew."""
+        rank = self.rank(act.hit[0])
+        self._start_anew(faults=[("freeze", act.moment, rank)])
+        assert rank.node in self._nodes_of("node_lost"), f"node {rank.node} is not said to be lost"
+
+    def _notice_to_all(self, act: Act) -> None:
+        """Has all nodes told to go: others take their places."""
+        before = set(self._nodes)
+        for node in sorted(before):
+            self._tell(act, node)
+        self._await(lambda: before <= self._nodes_of("notice"), "notice to all nodes")
+        self._start_anew()
+
+    def _start_anew(self, faults: Iterable[tuple[str, str, Rank]] = ()) -> None:
+        """Waits until other nodes train than those of before, as many as are wanted."""
+        before = set(self._nodes)
+        self._let_in = EVERYBODY
+        self._lead(faults=faults)
+        self._await(
+            lambda: len(self._formed()[-1]) == self._wanted and not self._formed()[-1] & before, "other nodes train"
+        )
+        self._nodes = self._formed()[-1]
+        self._let_in = max(member for event in self._of("node_started") for member in event["members"])
+
     def _broken_hints(self, act: Act) -> None:
+        self._break_hints(act)
+        self._hint(self._wanted)
+
+    def _break_hints(self, act: Act) -> None:
+        """Breaks the hints, and waits until they are refused."""
         said = ("hint_rejected", "hint_missing")
         before = len(self._of(*said))
         match act.how:
@@ -172,11 +205,10 @@ class Lead:
             case "no file":
                 self._remove_hints()
         self._await(lambda: len(self._of(*said)) > before, "the hints are refused")
-        self._hint(self._wanted)
 
     def _end(self, act: Act) -> None:
         ranks = [self.rank(seat) for seat in act.hit]
-        self._lead(stop=True, faults=[("kill", act.moment, rank) for rank in ranks])
+        self._lead(stop=True, faults=[(act.how or "kill", act.moment, rank) for rank in ranks])
 
     # -- where the job runs
 
@@ -202,6 +234,7 @@ class Lead:
             f"--nproc-per-node={schedule.nproc}",
             f"--hints={self.hints}",
             f"--heartbeat-timeout={self.heartbeat_seconds}",
+            f"--silence-timeout={self.silence_seconds}",
             f"--checkpoint-every={schedule.every} steps",
         )
 

@@ -2,7 +2,8 @@
 
 Everything is placed by steps, by moments of a step, and by who is hit (the node's age and the rank on it), and nothing
 by time: an act begins so many steps after the effect of the one before it was seen. Every schedule is meant to end
-well: a node that holds the state stays, and fewer are lost than the launcher puts up with.
+well: a node that holds the state stays, or all start anew from the last checkpoint, and fewer are lost than the
+launcher puts up with.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ SMALL = ((2, 1), (2, 1), (3, 1), (3, 1), (1, 2))
 JOINER = "a joiner"
 ONE = "one"
 BROKEN = ("half a file", "a negative number", "no file")
+PROCESSES = ("agent", "torchrun", "rank's parent")
+"""Of a node, which are not the script's."""
+WIDER = 301
+"""From this seed on the acts of `MORE` are drawn too: those before it draw what they always drew."""
 MOST_NODES = 5
 MOST_RANKS = 6
 MOST_LOSSES = 3  # in one schedule: the replacement of each later one is put off for longer
@@ -151,7 +156,10 @@ def draw(seed: int) -> Schedule:
     dice = random.Random(f"chaos {seed}")  # seeds next to each other would draw alike
     nodes, nproc = dice.choice(BIG if seed % 3 == 0 else SMALL)
     most = min(max(2, nodes + dice.randint(0, 1)), MOST_NODES, MOST_RANKS // nproc)
-    acts = happen(dice, World(nodes, nodes, most, nproc), KINDS, dice.randint(3, 5))
+    kinds = KINDS if seed < WIDER else {**KINDS, **MORE}
+    acts = happen(dice, World(nodes, nodes, most, nproc), kinds, dice.randint(3, 5))
+    if seed >= WIDER and acts[-1].moment == "after" and dice.random() < 0.7:
+        acts = (*acts[:-1], replace(acts[-1], how="freeze"))
     workers = 2 if dice.random() < 0.4 else 0
     return Schedule(seed, nodes, most, nproc, workers, dice.randint(3, 8), dice.choice(("init", "rehearsal")), acts)
 
@@ -298,6 +306,19 @@ def _everything(dice: random.Random, world: World) -> Drawn:
     return Act("", moment=moment, hit=hit, to=to), replace(world, nodes=to, wanted=to, losses=0, lost_joiner=False)
 
 
+def _process(dice: random.Random, world: World) -> Drawn:
+    return Act("", hit=_seats(dice, world, 1), how=dice.choice(PROCESSES)), world.lose(1)
+
+
+def _only_rank(dice: random.Random, world: World) -> Drawn:
+    """A rank of the only node freezes for good: all start anew from the last checkpoint."""
+    return Act("", moment=dice.choice(LOOP), hit=_seats(dice, world, 1)), replace(world, losses=0, lost_joiner=False)
+
+
+def _all_told(dice: random.Random, world: World) -> Drawn:
+    return Act(""), replace(world, losses=0, lost_joiner=False)
+
+
 def _end(dice: random.Random, world: World) -> Act:
     after = dice.randint(1, 8)
     if world.nodes == 1 or world.losses >= MOST_LOSSES or dice.random() < 0.5:
@@ -313,7 +334,7 @@ def _once(*kinds: str) -> Callable[[World], bool]:
     return lambda world: not set(kinds) & set(world.kinds)
 
 
-_restarts = _once("everything", "launcher")
+_restarts = _once("everything", "launcher", "launcher over broken hints")
 
 
 KINDS: Kinds = {
@@ -332,3 +353,20 @@ KINDS: Kinds = {
     "end": (0, lambda world: True, lambda dice, world: (_end(dice, world), world)),
 }
 """For each kind of act: its weight, whether it can happen in a world, and how its details are drawn."""
+
+
+def _can_freeze_all(world: World) -> bool:
+    return world.nodes == 1 and world.missing == 0 and "freeze the only one" not in world.kinds
+
+
+def _can_tell_all(world: World) -> bool:
+    return world.missing == 0 and "notice to all" not in world.kinds
+
+
+MORE: Kinds = {
+    "kill process": (5, _losable, _process),
+    "freeze the only one": (8, _can_freeze_all, _only_rank),
+    "notice to all": (3, _can_tell_all, _all_told),
+    "launcher over broken hints": (2, lambda world: _restarts(world) and world.missing == 0, _broken),
+}
+"""What was added later, as `KINDS`."""

@@ -6,12 +6,27 @@ from collections import Counter
 
 import pytest
 
-from tests.chaos.schedule import ENDS, EVALUATION, JOINER, KINDS, LOOP, MEETINGS, MOST_LOSSES, SAVING, Schedule, draw
+from tests.chaos.schedule import (
+    ENDS,
+    EVALUATION,
+    JOINER,
+    KINDS,
+    LOOP,
+    MEETINGS,
+    MORE,
+    MOST_LOSSES,
+    PROCESSES,
+    SAVING,
+    WIDER,
+    Schedule,
+    draw,
+)
 from tests.cluster.chaos import schedule as cluster
 
-ALL = [draw(seed) for seed in range(1, 301)]
+ALL = [draw(seed) for seed in range(1, WIDER)]
+LATER = [draw(seed) for seed in range(WIDER, WIDER + 100)]
 ON_CLUSTER = [cluster.draw(seed) for seed in range(1, 21)]
-LOSSES = ("kill", "freeze", "break", "notice", "admit", "forced deletion")
+LOSSES = ("kill", "freeze", "break", "notice", "admit", "forced deletion", "kill process")
 
 
 def test_a_seed_is_one_schedule() -> None:
@@ -46,6 +61,14 @@ def test_three_hundred_have_each_kind_of_act_at_each_moment() -> None:
     }
 
 
+def test_a_hundred_more_have_each_of_the_acts_that_were_added() -> None:
+    acts = [act for one in LATER for act in one.acts]
+    assert min(Counter(act.kind for act in acts if act.kind in MORE).values()) >= 5
+    assert {act.kind for act in acts} == {*KINDS, *MORE}
+    assert {act.how for act in acts if act.kind == "kill process"} == {*PROCESSES}
+    assert any(act.kind == "end" and act.how == "freeze" for act in acts)
+
+
 def test_twenty_have_each_kind_of_act_on_the_cluster_and_the_first_three_those_of_the_cluster_alone() -> None:
     assert {act.kind for one in ON_CLUSTER for act in one.acts} == set(cluster.KINDS)
     assert {"notice", "cut", "launcher"} <= {act.kind for one in ON_CLUSTER[:3] for act in one.acts}
@@ -61,7 +84,9 @@ def test_a_machine_is_cut_off_while_it_holds_the_node_that_it_began_with() -> No
 
 
 @pytest.mark.parametrize(
-    "schedule", [*ALL, *ON_CLUSTER], ids=[*map(str, range(1, 301)), *(f"cluster {n}" for n in range(1, 21))]
+    "schedule",
+    [*ALL, *LATER, *ON_CLUSTER],
+    ids=[*map(str, range(1, WIDER + 100)), *(f"cluster {n}" for n in range(1, 21))],
 )
 def test_a_node_that_holds_the_state_stays(schedule: Schedule) -> None:
     """Followed by hand: who trains after each act, and how many nodes were lost since the launcher was started."""
@@ -80,6 +105,9 @@ def test_a_node_that_holds_the_state_stays(schedule: Schedule) -> None:
             gone = lost = 1
         if act.kind == "notice":
             lost = int(act.how == "and kill")
+        if act.kind in ("freeze the only one", "notice to all"):  # all start anew
+            assert nodes == wanted and (act.kind == "notice to all" or nodes == 1)
+            losses = lost = 0
         if act.kind == "admit":
             assert nodes < wanted
             nodes = wanted

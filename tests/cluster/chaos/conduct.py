@@ -32,6 +32,7 @@ class ClusterConductor(Lead):
     """
 
     hints = f"configmap/{HINTS}"
+    silence_seconds = 60
     heartbeat_seconds = 10  # pods that start leave those that train little of the machine
 
     def __init__(self, stage: Stage, schedule: Schedule, say: Callable[[str], None]) -> None:
