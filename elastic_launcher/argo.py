@@ -238,7 +238,7 @@ def check_known(options: Mapping[str, Any], arguments: Sequence[str] = ()) -> No
     """
     script = options.get("script") or ""
     fix = "put the script into the image, and give its path"
-    if "\n" in script and OPEN in script:
+    if "\n" in script.strip() and OPEN in script:
         raise ConfigError(f"--script holds a text with '{OPEN}', which Argo takes for its own: {fix}")
     _check_size(options, arguments)
     fixed = {

@@ -22,6 +22,7 @@ from elastic_launcher.options import (
     nodes_message,
     read_option,
     share_message,
+    without_edges,
 )
 from elastic_launcher.period import read_period
 
@@ -277,6 +278,7 @@ class JobConfig:
         values: dict[str, Any] = {}
         for option in OPTIONS:
             text = texts.get(option.key)
+            text = without_edges(text) if isinstance(text, str) else text
             text = option.default if text is None or text == "" else text
             if text is not None:
                 values.update(read_option(option, text))
@@ -320,7 +322,7 @@ def _flag(key: str) -> str:
 def _name_of(script: str | None, module: str | None) -> str:
     if module is not None:
         return module.rpartition(".")[2] or module
-    if "\n" in str(script):
+    if "\n" in str(script).strip():
         return UNNAMED
     return str(script).rstrip("/").rpartition("/")[2].removesuffix(".py") or "job"
 

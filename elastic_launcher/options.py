@@ -274,9 +274,18 @@ def command_line(options: Mapping[str, object]) -> list[str]:
     return words
 
 
+def without_edges(given: str) -> str:
+    """Returns an option's text without the line breaks and spaces that a YAML file or a ConfigMap adds around it.
+
+    A text of several lines, a script's say, stays as it is.
+    """
+    text = given.strip()
+    return given if "\n" in text else text
+
+
 def holds_text(given: str) -> bool:
     """Returns whether an option that names a YAML file holds that file's text instead."""
-    return "\n" in given or given.lstrip().startswith("{")
+    return "\n" in given.strip() or given.lstrip().startswith("{")
 
 
 def nodes_message(text: str) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from elastic_launcher.config import UNNAMED, ExitCode, check_work_dir
 from elastic_launcher.events import EventError, read_events
-from elastic_launcher.options import ConfigError, command_line
+from elastic_launcher.options import ConfigError, command_line, without_edges
 from elastic_launcher.report.words import first_line
 from elastic_launcher.script_file import script_path, write_script
 
@@ -121,7 +121,7 @@ def what_to_run(script: str, module: str) -> list[str]:
     """
     if bool(script) == bool(module):
         raise ConfigError("give either script or module")
-    return ["-m", module] if module else [script]
+    return ["-m", module] if module else [without_edges(script)]
 
 
 def run_arguments(
@@ -140,7 +140,7 @@ def run_arguments(
         ConfigError: If not exactly one of ``script`` and ``module`` is given.
     """
     what = what_to_run(script, module)
-    if "\n" in script:  # a word of a command has room for 128 KiB
+    if "\n" in script.strip():  # a word of a command has room for 128 KiB
         write_script(script, script_copy)
         what = [str(script_copy)]
     return ["run", *command_line(options), "--", *what, *arguments]

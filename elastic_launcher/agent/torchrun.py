@@ -60,8 +60,9 @@ def command(
         f"--rdzv-id={job_id}",
         f"--log-dir={log_dir}",
         "--no-python",
-        *(python, "-I", "-S", str(RANK_EXEC)),
-        *(python, "-u", *config.command),
+        python,
+        # torch takes each word from here on for a template, in which $ has a meaning
+        *(word.replace("$", "$$") for word in ("-I", "-S", str(RANK_EXEC), python, "-u", *config.command)),
     ]
 
 

@@ -144,7 +144,7 @@ def stop(state: State, exit_code: int, message: str, now: float, within: float =
         return finish(state, exit_code, message)
     until = now + time_to_save(within, state.save_seconds)
     state = replace(state, stopping=Stopping(exit_code, message, until))
-    told = emit(state, "warning", message=f"{message.partition(';')[0]}: {IS_SAVED}")
+    told = emit(state, "warning", message=f"{message.partition('; ')[0]}: {IS_SAVED}")
     return state, (told, Order(state.survivors(), Save(halt=True)))
 
 

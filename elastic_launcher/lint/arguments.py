@@ -82,7 +82,9 @@ def _together(use: Use) -> Iterator[Finding]:
         reason = "neither script nor module is given: the step ends at once, with exit code 2"
         yield finding("elastic-argument", use.reference, reason, "give one of them: script, or module")
         return
-    if "\n" in texts["script"] and OPEN in texts["script"]:  # what Argo makes of it is a script, whatever it fills in
+    if (
+        "\n" in texts["script"].strip() and OPEN in texts["script"]
+    ):  # what Argo makes of it is a script, whatever it fills in
         texts["script"] = OPEN
     try:
         check_known(texts)

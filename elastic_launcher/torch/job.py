@@ -22,8 +22,9 @@ from elastic_launcher.batch import StepPlan, plan_step
 from elastic_launcher.output import give_up_unflushable
 from elastic_launcher.torch.backward import Backward
 from elastic_launcher.torch.evaluate import Number, evaluate, reduce_values
-from elastic_launcher.torch.loader import OPTIONS, REFUSED, ElasticLoader
+from elastic_launcher.torch.loader import OPTIONS, REFUSED, REFUSED_VALUES, ElasticLoader
 from elastic_launcher.torch.member import leave
+from elastic_launcher.torch.on_main import OnMain
 from elastic_launcher.torch.pieces import LoadPlan
 from elastic_launcher.torch.prepare import prepare
 from elastic_launcher.torch.recover import Recovery
@@ -150,12 +151,15 @@ class Job:
             shuffle: Whether each epoch has an order of its own.
             seed: What the order derives from; the job's seed by default.
             **options: Of torch's DataLoader: ``drop_last``, ``num_workers``, ``collate_fn``, ``pin_memory``,
-                ``prefetch_factor``, ``worker_init_fn``, ``timeout``.
+                ``prefetch_factor``, ``worker_init_fn``, ``timeout``; and ``persistent_workers=True``, which they are.
 
         Raises:
             TypeError: For an option that the job decides itself, or an iterable data set.
             ValueError: For an empty data set.
         """
+        for name, (value, why) in REFUSED_VALUES.items():
+            if name in options and options.pop(name) is value:
+                raise TypeError(f"job.dataloader takes no {name}={value}: {why}")
         for name in options:
             if name in REFUSED:
                 raise TypeError(f"job.dataloader takes no {name}=: {REFUSED[name]}")
@@ -290,6 +294,18 @@ class Job:
             ValueError: If the name is taken.
         """
         self._session.state.register(name, obj)
+
+    def on_main(self, make: Callable[[], Any]) -> Any:
+        """Returns what stands for an object of rank 0: ``job.on_main(lambda: SummaryWriter("runs"))``.
+
+        Its methods are called on whoever is rank 0 at the time, and do nothing, and return None, elsewhere. It is made
+        at its first use, by each process that becomes rank 0, and closed (``close()`` or ``finish()``) where another
+        one has become it, or at the process's end.
+
+        Args:
+            make: Makes the object.
+        """
+        return OnMain(lambda: self.is_main, make)
 
     @contextlib.contextmanager
     def first_on_node(self) -> Iterator[None]:

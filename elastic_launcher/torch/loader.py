@@ -29,9 +29,14 @@ REFUSED = {
     "batch_sampler": "the job decides which samples come when; use shuffle= and seed=",
     "batch_size": "micro-batches follow from global_batch_size and max_batch_per_gpu of init()",
     "generator": "random numbers derive from seed=",
-    "persistent_workers": "workers always live on across epochs and resizes; leave it out",
     "multiprocessing_context": "workers are forked when the loader is made; leave it out",
 }
+
+
+REFUSED_VALUES = {
+    "persistent_workers": (False, "workers always live on across epochs and resizes; leave it out, or say True"),
+}
+"""Options that are taken for any other value."""
 
 
 class ElasticLoader:
@@ -98,6 +103,15 @@ class ElasticLoader:
     def steps_per_epoch(self) -> int:
         """Optimizer steps of one epoch."""
         return batching.steps_per_epoch(self.size, self._session.global_batch_size, self.drop_last)
+
+    def __len__(self) -> int:
+        raise TypeError(
+            "a loader of job.dataloader has no length in batches: how many micro-batches this rank gets depends on the "
+            "number of ranks. loader.steps_per_epoch is the number of optimizer steps, len(dataset) that of samples"
+        )
+
+    def __bool__(self) -> bool:
+        return True
 
     def step_size(self, step_in_epoch: int) -> int:
         """Returns how many samples a step has, over all ranks."""

@@ -21,9 +21,10 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from elastic_launcher.torch.scaler_marks import forget_all
+from elastic_launcher.torch.session import LEAVE_OUT
 
 if TYPE_CHECKING:
-    from elastic_launcher.torch.session import LEAVE_OUT, Session
+    from elastic_launcher.torch.session import Session
 
 WRAPPERS = {
     "DistributedDataParallel": "job.prepare does what DDP does; pass the bare module",

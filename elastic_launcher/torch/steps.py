@@ -213,7 +213,8 @@ class StepLoop:
             raise RuntimeError(f"{micro.broke}, and the loop body went on; {LEAVE_OUT}")
         if not micro.calls or (micro.last and not micro.synced):
             raise RuntimeError(
-                f"the loop body ended without job.backward(loss); call it once for each micro-batch; {LEAVE_OUT}"
+                f"the loop body ended without job.backward(loss); call it once for each micro-batch; {LEAVE_OUT}. "
+                "A loop over a loader trains: what only looks at data, a test set say, is job.evaluate(fn, loader)"
             )
 
     # -- one step

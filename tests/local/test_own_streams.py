@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+import pytest
 
 from tests.support import launched
 
@@ -14,7 +17,7 @@ from torch.utils.data import TensorDataset
 import elastic_launcher.torch as elastic
 
 class Copies:  # as many scripts have it, without flush
-    def __init__(self, stream): self.stream, self.file = stream, open("copy.txt", "a")
+    def __init__(self, stream): self.stream, self.file = stream, open("copy.txt", "a", buffering=1)
     def write(self, text): self.stream.write(text); self.file.write(text)
 
 def pretty(kind, error, trace): sys.__stderr__.write(f"PRETTY {error}\\n")
@@ -62,3 +65,16 @@ def test_an_exception_is_named_although_the_script_has_replaced_the_hook(tmp_pat
         assert job.wait() == 1
         assert "ValueError: a mistake in the script" in job.last_message, job.last_message
     assert "PRETTY a mistake in the script" in (job.work_dir / "logs" / "1-0.log").read_text()
+
+
+@pytest.mark.parametrize("resize", ["in-process", "respawn"])
+def test_each_argument_reaches_the_script_as_it_was_typed(tmp_path: Path, resize: str) -> None:
+    folder = tmp_path / "$local_rank"
+    folder.mkdir()
+    script = folder / "tr$$ain.py"
+    script.write_text("import json, sys\nprint(json.dumps(sys.argv[1:]))\n")
+    words = ["pa$$word", "$local_rank", "${local_rank}", "100$", "a b", "--", ""]
+    with launched("--nodes", "1:1", "--resize", resize, "--", script, *words, cwd=tmp_path) as job:
+        assert job.wait() == 0, job.stderr
+        log = (job.work_dir / "logs" / "1-0.log").read_text()
+    assert json.dumps(words) in log.splitlines()

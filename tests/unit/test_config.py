@@ -221,6 +221,22 @@ def test_a_switch_may_be_said_in_words(text: object, wanted: bool) -> None:
     assert JobConfig.from_texts({"require_hints": text, "hints": "h.json"}, SCRIPT).require_hints is wanted
 
 
+@pytest.mark.parametrize("key", ["data", "output", "checkpoint_dir", "work_dir", "name", "hints", "script"])
+def test_a_line_break_at_the_end_is_none_of_an_options_text(key: str) -> None:
+    """As YAML's ``|`` and a ConfigMap made from a file have it."""
+    config = JobConfig.from_texts({"script": "train.py", key: "/mnt/a folder \n"}, ())
+    assert getattr(config, key) == "/mnt/a folder"
+
+
+def test_a_text_of_several_lines_stays_as_it_is() -> None:
+    script = "\n\nimport torch\nprint(1)\n\n"
+    assert JobConfig.from_texts({"script": script}, ()).script == script
+
+
+def test_an_option_of_nothing_but_a_line_break_is_left_out() -> None:
+    assert JobConfig.from_texts({"script": "train.py", "data": "\n"}, ()).data is None
+
+
 def test_a_script_given_as_a_text_has_no_name() -> None:
     assert JobConfig.from_texts({"script": "import torch\nprint(1/2)\n"}, ()).name == "train"
 

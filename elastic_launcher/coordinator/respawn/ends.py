@@ -108,7 +108,7 @@ def judge(state: State, now: float) -> Decision:
     if len(recent) < state.rules.max_failures:
         return _lose(replace(state, borne=(*recent, now)), member, how(member.exit or Exit()), now)
     fields = {"node": node, "member": member.number, "signal": None, "exit_code": member.exit and member.exit.code}
-    lost = emit(state, "node_lost", **fields, message=verdict.message.partition(";")[0])
+    lost = emit(state, "node_lost", **fields, message=verdict.message.partition("; ")[0])
     return then(
         (state, (lost,)),
         finish,

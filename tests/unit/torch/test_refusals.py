@@ -121,7 +121,7 @@ def test_prepare_refuses_what_torch_has_wrapped_or_sharded(make: Callable[[], nn
         (DATA, {"batch_sampler": [[0]]}, TypeError, ["job.dataloader takes no batch_sampler=", "shuffle= and seed="]),
         (DATA, {"batch_size": 2}, TypeError, ["job.dataloader takes no batch_size=", "init()"]),
         (DATA, {"generator": torch.Generator()}, TypeError, ["job.dataloader takes no generator=", "seed="]),
-        (DATA, {"persistent_workers": True}, TypeError, ["no persistent_workers=", "leave it out"]),
+        (DATA, {"persistent_workers": False}, TypeError, ["no persistent_workers=False", "leave it out"]),
         (DATA, {"multiprocessing_context": "spawn"}, TypeError, ["no multiprocessing_context=", "leave it out"]),
         (DATA, {"foo": 1}, TypeError, ["job.dataloader takes no foo=", "it takes shuffle, seed, drop_last"]),
         (DATA, {"num_workers": -1}, ValueError, ["num_workers is -1", "at least 0"]),
@@ -131,6 +131,22 @@ def test_dataloader_refuses(data: Any, options: dict[str, Any], kind: type[Excep
     with pytest.raises(kind) as raised:
         job_alone().dataloader(data, **options)
     assert [text for text in said if text not in str(raised.value)] == [], raised.value
+
+
+def test_workers_live_on_as_a_script_may_say() -> None:
+    job_alone().dataloader(DATA, persistent_workers=True)
+
+
+def test_the_length_of_a_loader_is_refused_and_tells_the_numbers_that_there_are() -> None:
+    loader = job_alone().dataloader(DATA)
+    with pytest.raises(TypeError, match="loader.steps_per_epoch is the number of optimizer steps"):
+        len(loader)
+    assert loader
+
+
+def test_a_loop_over_a_test_set_is_refused_and_names_the_call() -> None:
+    with pytest.raises(RuntimeError, match=r"a test set say, is job.evaluate\(fn, loader\)"):
+        in_the_loop(lambda job, model, optimizer, loss: None)
 
 
 def in_the_loop(body: Callable[[Job, nn.Module, Any, torch.Tensor], None], model: nn.Module | None = None) -> None:
