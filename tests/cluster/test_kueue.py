@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from elastic_launcher.engines.kubernetes.identity import NODE_LABEL
+from tests.cluster import pods
 from tests.cluster.ends import end_training, finish
 from tests.cluster.kueue import GROUP, LABEL, QUEUE, kueue, queues
 from tests.cluster.machine import cluster
@@ -31,6 +32,7 @@ PRIORITY_CLASS = {
     "metadata": {"name": "elastic-test-urgent"},
     "value": 1000,
 }
+UNTIL_TOLD = "import signal as s; s.pthread_sigmask(s.SIG_BLOCK, [s.SIGTERM]); s.sigwait([s.SIGTERM])"
 READY_WITHIN = "45s"
 LIMIT = 1
 PLACE = "elastic-test-place"
@@ -68,9 +70,7 @@ def jobs(stage: Stage) -> dict[str, dict[str, Any]]:
 
 def rigid(stage: Stage, gpus: int) -> dict[str, Any]:
     """Returns a Job of higher priority that wants so many GPUs and runs until it is deleted."""
-    container = {**stage.node_spec()["containers"][0], "resources": {"limits": {GPU: gpus}}}
-    container["command"] = ["python3", "-c", "import signal; signal.sigwait([signal.SIGTERM])"]
-    pod = {**stage.node_spec(), "containers": [container], "restartPolicy": "Never"}
+    pod = pods.python_pod(stage.space, "rigid", "-c", UNTIL_TOLD, gpus=gpus)["spec"]
     labels = {QUEUE: "gpus", PRIORITY: PRIORITY_CLASS["metadata"]["name"]}
     metadata = {"name": "rigid", "labels": labels}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": {"spec": pod}}}
