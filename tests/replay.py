@@ -35,7 +35,7 @@ def replay_step(
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     after: dict[str, torch.Tensor] = {}
     start, total = 0, 0.0
-    normalizes = any(isinstance(part, nn.BatchNorm1d) for part in model.modules())
+    normalizes = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules())
     working = min(world_size, max(1, count // 2)) if normalizes else world_size  # none has one sample alone
     for rank in range(world_size):
         samples = count // working + (rank < count % working) if rank < working else 0

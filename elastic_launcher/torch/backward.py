@@ -156,6 +156,7 @@ class Backward:
         place.group.check()
         counted = 0.0 if micro.samples == 0 else float(micro.samples if weight is None else weight)
         if counted == 0 or loss is None or micro.piece in session.left_out:
+            session.reducer.check_clear()  # what is reduced is added to what there is
             if micro.samples:
                 session.buffers.undo_micro_batch()
             elif not self._resizer.joining:  # a joiner's are being replaced by its peer's

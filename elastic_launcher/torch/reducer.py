@@ -179,15 +179,14 @@ class Reducer:
         if weight == 0:
             return
         first = slot.weight == 0
+        self.check_clear()
+        if slot.call:
+            self._refuse_moved(slot, first)
         slot.weight += weight
         value = logged.detach().reshape(())
         value = (value if value.dtype == torch.float64 else value.float()) * weight
         slot.loss = value if slot.loss is None else slot.loss + value
 
-        if not self._handed_over:
-            self.refuse_stray(self._all)
-        if slot.call:
-            self._refuse_moved(slot, first)
         outer = [p.grad for p in self._all]
         exact = loss.dtype in (torch.float32, torch.float64)  # a scale in half precision would not be exact
         layout = slot.layout
@@ -221,6 +220,11 @@ class Reducer:
             torch.autograd.backward(loss, seed, retain_graph=self.retain_graph)
         finally:
             self.in_backward = False
+
+    def check_clear(self) -> None:
+        """Refuses gradients that are on parameters before the first reduction of a step (see `refuse_stray`)."""
+        if not self._handed_over:
+            self.refuse_stray(self._parameters())
 
     def refuse_stray(self, parameters: Sequence[torch.Tensor]) -> None:
         """Refuses gradients on parameters where nothing has been reduced yet in this step: they are not ours.

@@ -92,6 +92,23 @@ def test_a_gradient_or_a_step_that_peers_do_not_share_is_refused(
     assert said in str(raised.value)
 
 
+def test_a_gradient_of_a_rank_without_a_share_is_refused_too() -> None:
+    said: list[str] = []
+
+    def on_one_rank(job: Job, model: Any, optimizer: Any, x: torch.Tensor) -> None:
+        if job.samples == 0:
+            loss_of(model, x).backward()
+        try:
+            usual(job, model, optimizer, x)
+        except RuntimeError as error:
+            said.append(str(error))
+            raise
+
+    with pytest.raises((RuntimeError, AssertionError)):  # the others wait for it in vain
+        train(on_one_rank, world_size=BATCH + 1)
+    assert said and said[0].startswith("0.weight has a gradient that does not come from job.backward")
+
+
 def test_gradients_of_the_scripts_own_that_it_clears_are_its_own_affair() -> None:
     """An adversarial sample, say, is made with a backward pass of its own."""
 
