@@ -304,4 +304,13 @@ def _finish_when_all_ended(state: State, now: float) -> Decision:
         return finish(state, ExitCode.SCRIPT_FAILED, message, log_of, curable=True)
     samples = "" if state.samples is None else f", {state.samples} samples"
     reason = f" ({state.reason})" if state.reason else ""
-    return finish(state, ExitCode.DONE, f"done{reason}: {state.step} steps{samples}")
+    return finish(state, ExitCode.DONE, f"done{reason}: {state.step} steps{samples}{_where_left(state)}")
+
+
+def _where_left(state: State) -> str:
+    """Says where all scripts ended before their epochs had: by a break, or after an exception that they caught."""
+    left = all(state.members[number].ended and not state.members[number].done for number in state.survivors())
+    told = state.progress
+    if not left or told is None or told.epochs is None:
+        return ""
+    return f"; the script ended in epoch {told.epoch + 1} of {told.epochs}"

@@ -110,8 +110,9 @@ def test_the_epoch_of_an_earlier_phase_is_not_that_of_the_present_one() -> None:
 def test_the_last_line_counts_the_samples_of_all_steps_that_it_counts() -> None:
     """Of a script that leaves its loop early, rank 0's last report may be a second old."""
     job = training(1)
-    job.report(1, Progress(20, 0, samples=640))
+    job.report(1, Progress(20, 2, epochs=8, samples=640))
     job.report(1, Ended(25, False, samples=800))
     job.rank_ended(1, 0)
     job.node_exited(1)
-    assert job.finish is not None and job.finish.message == "done: 25 steps, 800 samples"
+    assert job.finish is not None
+    assert job.finish.message == "done: 25 steps, 800 samples; the script ended in epoch 3 of 8"
