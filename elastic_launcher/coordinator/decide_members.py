@@ -414,10 +414,11 @@ def _again(state: State, member: Member, report: Again, now: float) -> Decision:
     if state.over and state.formation is not None and not state.formation.active:
         decision = then(decision, fail_formation, "the training was over", (), now, True)
     for node in state.in_phase(Phase.STARTING, Phase.WARM) if state.over else ():
-        if any(state.members[number].pid is not None for number in node.members):
+        joined = any(state.members[number].pid is not None for number in node.members)
+        if joined and not decision[0].forming(node):
             decision = then(decision, dismiss, node, "over", now)
     state, actions = decision
-    for number in state.survivors():
+    for number in (*state.group, *(state.formation.members if state.formation is not None else ())):
         state = state.with_member(number, done=False)
     step = max(state.step, report.step)
     return replace(state, over=False, reason="", phase=report.phase, epoch=0, sums=report.sums, step=step), actions

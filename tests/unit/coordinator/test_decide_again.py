@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_launcher.control.messages import Again, Done, End, Ended, Form, Progress, Save, Warm
+from elastic_launcher.control.messages import Active, Again, Done, End, Ended, Form, Formed, Progress, Save, Warm
 from elastic_launcher.coordinator.observations import SaveAsked
 from tests.unit.coordinator.driver import Job, lose, training
 
@@ -116,3 +116,16 @@ def test_the_last_line_counts_the_samples_of_all_steps_that_it_counts() -> None:
     job.node_exited(1)
     assert job.finish is not None
     assert job.finish.message == "done: 25 steps, 800 samples; the script ended in epoch 3 of 8"
+
+
+def test_a_phase_that_is_over_before_its_first_generation_is_known_sends_nobody_away() -> None:
+    """What ranks report of a short phase may come before the last of them has told of its first step."""
+    job = Job(2, 1, target=2)
+    job.warm(1, 2)
+    job.report_all((1, 2), Formed(1))
+    job.report(1, Active(1, 0, 1))
+    job.report(1, Done(4, 32))
+    job.report(1, Again(1, 4))
+    assert not job.killed and not job.told(End)
+    job.report(2, Active(1, 0, 1))
+    assert job.state.group == (1, 2) and not job.state.over
