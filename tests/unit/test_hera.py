@@ -148,7 +148,7 @@ def test_a_step_that_says_only_its_script_is_the_default_job(front: Front) -> No
 
 
 def test_dollars_reach_the_script(front: Front) -> None:
-    text, words = "print('$$5 $(HOME)')\n", ["pa$$word", "$(HOME)", "$x", "--nodes=$$"]
+    text, words = "import os\nprint('$$5 $(HOME)')\n", ["pa$$word", "$(HOME)", "$x", "--nodes=$$"]
     config = asked(built(front, script=text, arguments=words, data="/data/$(HOME)"))
     assert (config.script, config.arguments, config.data) == (text, tuple(words), "/data/$(HOME)")
 
@@ -259,7 +259,7 @@ BAD = [
     ({"script": None}, "the script is missing"),
     (ON_CLUSTER | {"gpu_resource": "gpu"}, "--gpu-resource is 'gpu'"),
     (ON_CLUSTER | {"hints": "configmap/Quota"}, "--hints: 'configmap/Quota' is no place of hints"),
-    (ON_CLUSTER | {"pod_template": "spec: [\n"}, "--pod-template: the pod template is not YAML"),
+    (ON_CLUSTER | {"pod_template": "spec: [\n  a\n"}, "--pod-template: the pod template is not YAML"),
     (ON_CLUSTER | {"pod_template": PodFields(env=[{"name": "ELASTIC_KEY", "value": "x"}])}, "sets ELASTIC_KEY"),
     (ON_CLUSTER | {"pod_template": PodFields(resources=TWO), "nproc_per_node": 4}, "has 2 nvidia.com/gpu in limits"),
     (
@@ -276,7 +276,7 @@ BAD = [
     ({"work_dir": "s3://b/jobs"}, "--work-dir is 's3://b/jobs': give a folder"),
     ({"arguments": "--lr '0.1"}, "it can't be split"),
     ({"arguments": 5}, "--arguments is 5: it must be one text, as on a command line, or a list"),
-    ({"script": 'print(f"{{x}}")\n'}, "Argo takes for its own"),
+    ({"script": 'import torch\nprint(f"{{x}}")\n'}, "Argo takes for its own"),
     ({"script": "#" * 2**17 + "\n"}, "put the script into the image"),
 ]
 

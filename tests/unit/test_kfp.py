@@ -171,8 +171,8 @@ def test_a_module_is_run_as_one() -> None:
 
 def test_a_scripts_text_becomes_a_file(tmp_path: Path) -> None:
     copy = tmp_path / "new" / "job.py"
-    assert run_arguments("import torch\n", "", [], {}, copy) == ["run", "--", str(copy)]
-    assert copy.read_text() == "import torch\n"
+    assert run_arguments("import torch\nprint(1)\n", "", [], {}, copy) == ["run", "--", str(copy)]
+    assert copy.read_text() == "import torch\nprint(1)\n"
 
 
 def test_a_run_that_could_not_write_its_report_has_numbers_and_says_so(tmp_path: Path) -> None:
