@@ -86,7 +86,7 @@ class Silence:
                 continue
             if silence > self._timeout and self._is_waited_for(state, number, now):
                 found.append(MemberSilent(now, number, silence, given_up=True))
-            elif now - self._works[number] > self._longest:
+            elif now - self._lived(state, number) > self._longest:
                 found.append(MemberSilent(now, number, silence, given_up=True, waited_for=False))
             elif silence > SILENCE_SECONDS and number not in self._said:
                 self._said.add(number)
@@ -102,6 +102,15 @@ class Silence:
             and _lives(state, node)
             and not any(number in self._heard for number in state.nodes[node].members)
         ]
+
+    def _lived(self, state: State, number: int) -> float:
+        """Returns when a member was last known to live; of one that comes up its agent's word is enough.
+
+        That may read data for long with the interpreter locked, and ``--start-timeout`` is for it.
+        """
+        node = state.nodes[state.members[number].node]
+        agent = self._nodes.get(node.number, 0.0) if node.phase is Phase.STARTING else 0.0
+        return max(self._works[number], agent)
 
     def _is_waited_for(self, state: State, number: int, now: float) -> bool:
         """Whether one of the group, which is heard of, has waited for long."""

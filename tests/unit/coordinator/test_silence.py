@@ -127,6 +127,21 @@ def test_a_joiner_that_is_silent_is_given_up_and_replaced() -> None:
     assert "gave no sign of life for 61 s" in job.events("node_failed")[0]["message"]
 
 
+@pytest.mark.parametrize("agent_lives", [True, False])
+def test_a_rank_that_comes_up_is_given_up_with_its_agent_alone(agent_lives: bool) -> None:
+    """It may read for long with the interpreter locked: `--start-timeout` is for that."""
+    job, silence = Job(target=1), Silence(10.0, LONGEST, 0.0)
+    job.join(1)
+    silence.hear(1, 0.0)
+    silence.hear_node(1, 0.0)
+    found = []
+    for now in range(1, 100):
+        if agent_lives:
+            silence.hear_node(1, float(now))
+        found += [one for one in silence.look(job.state, float(now)) if one.given_up]
+    assert bool(found) != agent_lives
+
+
 def test_a_node_whose_agent_falls_silent_before_its_ranks_come_is_given_up() -> None:
     job, silence = Job(target=2), Silence(10.0, LONGEST, 0.0)
     job.join(2)
