@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_launcher.config import JobConfig
+from elastic_launcher.control.auth import ANSWER_HEADER, SIGNATURE_HEADER, Verifier
 from elastic_launcher.control.messages import Form, FormFailed
 from elastic_launcher.workdir import Layout, write_json
 from tests.support import PATIENCE
@@ -29,7 +30,8 @@ def coordinator(folder: Path, *orders: dict[str, Any], told: list[dict[str, Any]
         told: Where its reports are kept.
     """
     left = [{"seq": number, **order} for number, order in enumerate(orders, start=1)]
-    over = threading.Event()
+    over, key = threading.Event(), "5e" * 32
+    verifier = Verifier(bytes.fromhex(key))
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -48,6 +50,7 @@ def coordinator(folder: Path, *orders: dict[str, Any], told: list[dict[str, Any]
         def answer(self, document: dict[str, Any]) -> None:
             content = json.dumps(document).encode()
             self.send_response(200)
+            self.send_header(ANSWER_HEADER, verifier.sign_answer(self.headers[SIGNATURE_HEADER], 200, content))
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
@@ -59,7 +62,7 @@ def coordinator(folder: Path, *orders: dict[str, Any], told: list[dict[str, Any]
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     control = folder / "control.json"
-    control.write_text(json.dumps({"url": f"http://127.0.0.1:{server.server_port}", "key": "5e" * 32}))
+    control.write_text(json.dumps({"url": f"http://127.0.0.1:{server.server_port}", "key": key}))
     try:
         yield str(control)
     finally:
