@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.cluster.kfp_step import MOUNTS, mount, step_pod
 from tests.cluster.machine import volumes
 from tests.cluster.machine.places import HOST_ADDRESS
 from tests.cluster.stage import LONG, Stage, staged
+from tests.cluster.test_other_user import OTHER, ROOT
 from tests.cluster.workflow_kind import WORKFLOW, workflows_known
 from tests.object_store import BUCKET, object_store
 from tests.support import until
@@ -32,6 +34,7 @@ from obstore.fsspec import register
 import elastic_launcher.torch as elastic
 
 register("s3")
+os.umask(0o077)
 job = elastic.init(global_batch_size=8, max_batch_per_gpu=4)
 with fsspec.open(os.environ["ELASTIC_DATA"]) as file:
     x = torch.load(file, weights_only=True)
@@ -93,16 +96,30 @@ def workflow_kind() -> Iterator[None]:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
+    with prepared(tmp_path, "restricted") as stage:
+        yield stage
+
+
+@contextmanager
+def prepared(tmp_path: Path, level: str) -> Iterator[Stage]:
+    """Gives a namespace of a Pod Security Standard in which a Workflow runs a step."""
     for name in (*MOUNTS, "work", "elsewhere"):
         (tmp_path / name).mkdir()
         (tmp_path / name).chmod(0o777)
-    with staged(tmp_path, "kfp") as stage:
+    with staged(tmp_path, "kfp", level) as stage:
         stage.apply(WORKFLOW)
         yield stage
 
 
-def begin(stage: Stage, way: Way, env: dict[str, str]) -> tuple[Path, Path]:
-    """Starts the step; returns where its data is, and where it has what lies under the pipeline's root."""
+def begin(stage: Stage, way: Way, env: dict[str, str], by_root: bool = False) -> tuple[Path, Path]:
+    """Starts the step; returns where its data is, and where it has what lies under the pipeline's root.
+
+    Args:
+        stage: Where.
+        way: How data and model travel.
+        env: Variables of the step and its nodes.
+        by_root: Whether the step is root, without a capability, and its nodes are not.
+    """
     (owner,) = stage.get("workflows")
     place = stage.folder / way.lies
     data = {"name": "data", "uri": f"{way.root}/data", "type": {"schemaTitle": "system.Dataset"}}
@@ -124,7 +141,13 @@ def begin(stage: Stage, way: Way, env: dict[str, str]) -> tuple[Path, Path]:
     if way.by_nodes:
         node["containers"][0]["volumeMounts"].append(mount(stage.folder, KEPT.strip("/")))
     given = {"script": SCRIPT, "min_nodes": 2, "pod_template": json.dumps({"spec": node}), "task_config": task}
-    stage.apply(step_pod(stage, owner, way.root, data, given | way.parameters))
+    if by_root:
+        node["securityContext"] = OTHER
+        given["pod_template"] = json.dumps({"spec": node})
+    pod = step_pod(stage, owner, way.root, data, given | way.parameters)
+    if by_root:
+        pod["spec"]["securityContext"] = ROOT
+    stage.apply(pod)
     return kept, place
 
 
@@ -144,6 +167,16 @@ def test_data_and_model_travel(stage: Stage, name: str) -> None:
         model = (store.bucket / "v2" if way.root == STORE else place) / "model"
         assert_as_one_process(model, data, stage.folder / "alone")
     until(lambda: not stage.nodes(), "no node is left", LONG)
+
+
+@pytest.mark.thorough
+def test_they_travel_between_a_root_step_and_nodes_of_another_user(tmp_path: Path) -> None:
+    with prepared(tmp_path, "baseline") as stage:
+        data, place = begin(stage, WAYS["claim"], {}, by_root=True)
+        assert stage.wait() == 0
+        (made,) = (stage.folder / "work" / "digits").glob("*/model")
+        assert made.stat().st_uid == OTHER["runAsUser"] and (place / "model").stat().st_uid == 0
+        assert_as_one_process(place / "model", data, stage.folder / "alone")
 
 
 def assert_as_one_process(model: Path, data: Path, alone: Path) -> None:
