@@ -60,15 +60,19 @@ Companion = Callable[["subprocess.Popen[str]", Path], AbstractContextManager[Non
 
 
 class StepFailed(RuntimeError):
-    """The training ended with another exit code than 0; the message says why, before its last lines and after.
+    """The training ended with another exit code than 0; the message says why, in one line where a run told it.
 
     Attributes:
         exit_code: The launcher's.
         folder: What the run has left behind; None where it was refused before it had a folder.
+        account: The same with the last lines of the run, for whoever has not just read them in its log.
     """
 
-    def __init__(self, message: str, exit_code: int = ExitCode.SCRIPT_FAILED, folder: Path | None = None) -> None:
+    def __init__(
+        self, message: str, exit_code: int = ExitCode.SCRIPT_FAILED, folder: Path | None = None, account: str = ""
+    ) -> None:
         super().__init__(message)
+        self.account = account or message
         self.exit_code = exit_code
         self.folder = folder
 
@@ -182,7 +186,8 @@ def train(
     if exit_code != 0:
         reason = f"{REASONS.get(exit_code, 'the launcher died')} (exit code {exit_code})"
         lines = "".join(line if line.endswith("\n") else f"{line}\n" for line in last_lines)
-        raise StepFailed(f"{reason}. Its last lines:\n{lines}{reason}{_said(folder)}", exit_code, folder)
+        why = f"{reason}{_said(folder)}"
+        raise StepFailed(why, exit_code, folder, f"{reason}. Its last lines:\n{lines}{why}")
     return left_behind(folder)
 
 

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from elastic_launcher.checkpoint.folder import read_pointer
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Saved
 from elastic_launcher.coordinator.actions import Action
 from elastic_launcher.coordinator.adopt import Leftovers, Numbers, adopt, expected, runs_on
 from elastic_launcher.coordinator.gather import Gathering
 from elastic_launcher.coordinator.last_words import read_exit
-from elastic_launcher.coordinator.origin import Origin, noted_origin
+from elastic_launcher.coordinator.origin import Origin, last_saved, noted_origin
 from elastic_launcher.coordinator.record import read_record
 from elastic_launcher.coordinator.respawn.anew import fall_back
 from elastic_launcher.coordinator.roster import Exit
@@ -136,10 +135,7 @@ class Adoption:
         """Returns the last checkpoint, as far as the pointer tells, or the events where that can't be read here."""
         if self._config.checkpoint_dir is None:
             with contextlib.suppress(OSError):
-                name = read_pointer(self._layout.checkpoints).checkpoint
-                path: Path = self._layout.checkpoints / name
-                there = name and path.is_dir()
-                return Saved(int(name.removeprefix("step-")), str(path), 0, 0.0, 0.0) if there else None
+                return last_saved(self._config, self._layout)
         told = [event for event in self._run if event.kind == "checkpoint_saved"]
         return Saved(told[-1]["step"], told[-1]["path"], 0, 0.0, 0.0) if told else None
 

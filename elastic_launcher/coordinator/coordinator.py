@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import time
@@ -32,6 +33,7 @@ from elastic_launcher.coordinator.actions import (
 from elastic_launcher.coordinator.adoption import Adoption
 from elastic_launcher.coordinator.again import Again, CannotBeginAgain
 from elastic_launcher.coordinator.background import Background
+from elastic_launcher.coordinator.decide_end import kept
 from elastic_launcher.coordinator.desk import JobDesk
 from elastic_launcher.coordinator.driver import EngineDriver
 from elastic_launcher.coordinator.escort import Escort
@@ -48,7 +50,7 @@ from elastic_launcher.coordinator.observations import (
     TargetChanged,
     Tick,
 )
-from elastic_launcher.coordinator.origin import Origin
+from elastic_launcher.coordinator.origin import Origin, last_saved
 from elastic_launcher.coordinator.quota import Clocks, Quota
 from elastic_launcher.coordinator.record import LastHint
 from elastic_launcher.coordinator.refusals import Refusals
@@ -289,6 +291,8 @@ class Coordinator:
 
     def conclude(self, finish: Finish) -> int:
         """Tells how the job ended, once nothing of it runs any more; returns the exit code."""
+        if finish.exit_code != ExitCode.DONE:
+            finish = replace(finish, message=self._with_last_save(finish.message))
         self.message = message = last_message(finish, self._layout)
         if self._leaves is not None:
             return int(finish.exit_code)  # the job goes on
@@ -301,6 +305,15 @@ class Coordinator:
             message=message,
         )
         return int(finish.exit_code)
+
+    def _with_last_save(self, message: str) -> str:
+        """Returns a message that names the last step that is saved, also where nobody was left to tell of it."""
+        state, saved = self._state, None
+        with contextlib.suppress(OSError):
+            saved = last_saved(self._config, self._layout)
+        if saved is None or (state.saved is not None and saved.step <= state.saved.step):
+            return message
+        return message.replace(kept(state), kept(replace(state, saved=saved)))
 
     # what happens, one thing at a time
 

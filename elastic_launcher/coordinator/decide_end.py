@@ -46,7 +46,7 @@ def kept(state: State) -> str:
     """Says what of the job is saved."""
     if state.saved is None:
         return "nothing was saved"
-    return f"step {state.saved.step} is saved in {state.saved.path}, the same command goes on from there"
+    return f"step {state.saved.step} is saved in {state.saved.path}{state.rules.goes_on}"
 
 
 def finish(
@@ -85,7 +85,10 @@ def conclude(state: State, now: float) -> Decision:
     if state.finished:
         return state, ()
     if stopping is not None and (state.halted or verdict is not None or now >= stopping.until):
-        return finish(state, stopping.exit_code, stopping.message)
+        message = stopping.message
+        if stopping.told_at:
+            message = message.replace(stopping.told_at, when(state))
+        return finish(state, stopping.exit_code, message)
     if verdict is not None and (state.pause is None or state.pause.asks or verdict.weight is Weight.SCRIPT):
         joining = state.in_phase(Phase.WARM) and not state.survivors()  # one of them may hold the state
         known = state.group and all(
@@ -143,7 +146,7 @@ def stop(state: State, exit_code: int, message: str, now: float, within: float =
     if nobody or state.over or state.verdict is not None or state.stopping is not None:
         return finish(state, exit_code, message)
     until = now + time_to_save(within, state.save_seconds)
-    state = replace(state, stopping=Stopping(exit_code, message, until))
+    state = replace(state, stopping=Stopping(exit_code, message, until, when(state)))
     told = emit(state, "warning", message=f"{message.partition('; ')[0]}: {IS_SAVED}")
     return state, (told, Order(state.survivors(), Save(halt=True)))
 

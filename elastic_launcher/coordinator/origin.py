@@ -13,12 +13,14 @@ from pathlib import Path
 from elastic_launcher.away import unavailable
 from elastic_launcher.checkpoint import CheckpointError, Manifest
 from elastic_launcher.checkpoint.changes import Resumed, refusal
+from elastic_launcher.checkpoint.folder import read_pointer
 from elastic_launcher.checkpoint.shelf import open_shelf
-from elastic_launcher.checkpoint.storage import StorageError
+from elastic_launcher.checkpoint.storage import StorageError, is_url
 from elastic_launcher.config import JobConfig
 from elastic_launcher.content import Content
 from elastic_launcher.control.messages import Saved
 from elastic_launcher.coordinator.state import Rules, State
+from elastic_launcher.goes_on import goes_on
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, Past, follows_another, job_id, note_past, read_content, write_json
 
@@ -67,6 +69,7 @@ class Origin:
             pending_timeout=math.inf if config.pending_timeout is None else config.pending_timeout,
             min_wait=config.min_wait,
             replaces_noticed=config.engine == "kubernetes",
+            goes_on=goes_on(),
         )
         if self.manifest is None:
             return State(rules)
@@ -152,6 +155,21 @@ def noted_origin(layout: Layout) -> str | None:
         return str(json.loads(layout.origin.read_text(encoding="utf-8"))["checkpoint"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def last_saved(config: JobConfig, layout: Layout) -> Saved | None:
+    """Returns the last checkpoint, by the pointer in its folder; None where there is none, or it is at a URL.
+
+    Raises:
+        OSError: If that can't be read.
+    """
+    place = config.checkpoint_dir
+    if place is not None and is_url(place):
+        return None
+    folder = layout.checkpoints if place is None else Path(place)
+    name = read_pointer(folder).checkpoint
+    there = name and (folder / name).is_dir()
+    return Saved(int(name.removeprefix("step-")), str(folder / name), 0, 0.0, 0.0) if there else None
 
 
 def _note(layout: Layout, folder: Path | None) -> None:

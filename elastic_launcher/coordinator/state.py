@@ -16,6 +16,7 @@ from elastic_launcher.coordinator.grace import NOTICE_SECONDS
 from elastic_launcher.coordinator.pause import Pause
 from elastic_launcher.coordinator.roster import Node, Phase
 from elastic_launcher.coordinator.tables import THERE, Members, Nodes, Ranks
+from elastic_launcher.goes_on import GOES_ON
 from elastic_launcher.logged import Logged
 
 
@@ -45,6 +46,7 @@ class Rules:
         pending_timeout: Seconds that a node may wait for a place to run.
         replaces_noticed: Whether a node that is told to go is replaced at once: it is its machine, or its place there,
             that is wanted, and the job's size is as it was.
+        goes_on: What follows where it is told what of the job is saved: how it goes on from there.
         min_wait: Seconds that fewer nodes than the minimum may hold their places while others wait.
     """
 
@@ -65,6 +67,7 @@ class Rules:
     pending_timeout: float = math.inf
     min_wait: float = math.inf
     replaces_noticed: bool = False
+    goes_on: str = GOES_ON
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +193,13 @@ class Stopping:
         exit_code: What the launcher exits with.
         message: What it was stopped by.
         until: When it ends, saved or not.
+        told_at: How the message says where the job stood when it was stopped; it gets further until it is saved.
     """
 
     exit_code: int
     message: str
     until: float
+    told_at: str = ""
 
 
 @dataclass(frozen=True, slots=True)

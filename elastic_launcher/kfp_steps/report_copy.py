@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from elastic_launcher.checkpoint.storage import RemoteFolder, is_url
-from elastic_launcher.events import EventError
+from elastic_launcher.events import EventError, read_events
 from elastic_launcher.modes import make_folder
 from elastic_launcher.report import write_report
 from elastic_launcher.step import Companion, going_on_beside, say
@@ -23,14 +23,21 @@ FILES = ("report.html", "report.md", "metrics.json", "events.jsonl")
 
 
 def copied_to(place: str) -> Companion:
-    """Returns what copies a run's report to a folder or URL, every :data:`COPY_SECONDS` and at the end."""
+    """Returns what copies a run's report to a folder or URL, every :data:`COPY_SECONDS` and at the end.
+
+    Each job has a folder of its own in there, named by its id: runs that share the place overwrite nothing.
+    """
 
     @contextlib.contextmanager
     def beside(process: subprocess.Popen[str], folder: Path) -> Iterator[None]:
         def follow(over: threading.Event) -> None:
-            told = ""
+            told, said = "", False
             while not over.wait(COPY_SECONDS):
                 told = _try(folder, place, told)
+                if not (told or said) and (folder / "events.jsonl").exists():
+                    with contextlib.suppress(OSError, EventError):
+                        say(f"the report is kept in {own_folder(folder, place)}")
+                        said = True
 
         try:
             with going_on_beside("report-copy", follow):
@@ -43,7 +50,7 @@ def copied_to(place: str) -> Companion:
 
 
 def copy_report(folder: Path, place: str) -> None:
-    """Copies a run's report, made of its events so far; nothing where there are none yet.
+    """Copies a run's report, made of its events so far, to a folder named by its job; nothing before there are some.
 
     Raises:
         EventError: If the events can't be read.
@@ -55,6 +62,7 @@ def copy_report(folder: Path, place: str) -> None:
         draft = Path(name)
         shutil.copyfile(folder / "events.jsonl", draft / "events.jsonl")
         write_report(draft)
+        place = own_folder(draft, place)
         if is_url(place):
             remote = RemoteFolder(place)
             with remote.opened() as storage:
@@ -65,6 +73,18 @@ def copy_report(folder: Path, place: str) -> None:
         make_folder(Path(place))
         for file in FILES:
             shutil.copyfile(draft / file, Path(place) / file)
+
+
+def own_folder(run: Path, place: str) -> str:
+    """Returns the folder of a run's job in a place that jobs share.
+
+    Raises:
+        EventError: If the events can't be read.
+        OSError: If they are not there.
+    """
+    started = next((event for event in read_events(run / "events.jsonl") if event.kind == "job_started"), None)
+    job = str(started.get("job_id", "")) if started is not None else ""
+    return posixpath.join(place, job) if job else place
 
 
 def _try(folder: Path, place: str, told: str) -> str:

@@ -20,6 +20,7 @@ from elastic_launcher.engines.kubernetes.identity import STEP_VARIABLE, job_id_o
 from elastic_launcher.engines.kubernetes.template import node_container
 from elastic_launcher.engines.machine import gpus
 from elastic_launcher.events import EventError
+from elastic_launcher.goes_on import VARIABLE as GOES_ON_VARIABLE
 from elastic_launcher.kfp_steps.arrival import revealed
 from elastic_launcher.kfp_steps.release import CHOICES as RELEASES
 from elastic_launcher.kfp_steps.release import ended_by_shrink
@@ -91,7 +92,7 @@ def train_step(given: Mapping[str, Any]) -> Outputs:
             _end(failed)
         say(str(failed))
         done = left_behind(failed.folder) if failed.folder else nothing_left(str(failed))
-        code, reason = failed.exit_code, str(failed)
+        code, reason = failed.exit_code, failed.account
     _write(given, done)
     return (*_scalars(done), _place(given, done.work_dir), code, reason)
 
@@ -214,9 +215,18 @@ def _train(given: Mapping[str, Any], run: _Run, release: str) -> Trained:
         options={**run.options, "output": run.output},
         work_dir=run.work_dir,
         artifacts=str(Path(given["timeline"].path).parent),
-        environment={SOURCE: run.source} if run.source else None,
+        environment={**({SOURCE: run.source} if run.source else {}), **_words(run)},
         beside=beside,
     )
+
+
+def _words(run: _Run) -> dict[str, str]:
+    """Returns how the training goes on after this step, as its launcher is to say it."""
+    if not os.environ.get(STEP_VARIABLE):
+        return {}
+    if run.work_dir or run.options.get("checkpoint_dir"):
+        return {GOES_ON_VARIABLE: "; Retry of the run goes on from there"}
+    return {GOES_ON_VARIABLE: ", in this step's pod, and goes with that: give checkpoint_dir to go on from it"}
 
 
 def _take_model(given: Mapping[str, Any], run: _Run, folder: Path) -> None:
@@ -269,7 +279,13 @@ def _place(given: Mapping[str, Any], work_dir: str) -> str:
     """Returns where the job's files can be opened; "" where they go with the step's pod, and no copy was asked for."""
     own = (SCRATCH, str(Path(given["timeline"].path).parent))
     goes = STEP_VARIABLE in os.environ and any(Path(work_dir).is_relative_to(one) for one in own)
-    return str(given["report_uri"]) if goes else work_dir
+    if not goes or not given["report_uri"]:
+        return "" if goes else work_dir
+    from elastic_launcher.kfp_steps.report_copy import own_folder
+
+    with contextlib.suppress(OSError, EventError):
+        return own_folder(Path(work_dir), str(given["report_uri"]))
+    return str(given["report_uri"])
 
 
 def _timeline(done: Trained) -> str:

@@ -13,13 +13,17 @@ from elastic_launcher.kfp_steps import report_copy
 from elastic_launcher.kfp_steps.report_copy import FILES, copied_to, copy_report
 from tests.unit.report import jobs
 
+JOB_ID = str(jobs.resized().events[0]["job_id"])
+
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_all_of_the_report_goes_there(scheme: str, tmp_path: Path) -> None:
     jobs.write(jobs.resized().events, tmp_path / "job")
     copy_report(tmp_path / "job", f"{scheme}{tmp_path}/elsewhere/run")
-    assert {path.name for path in (tmp_path / "elsewhere" / "run").iterdir()} == set(FILES)
-    assert "<svg" in (tmp_path / "elsewhere" / "run" / "report.html").read_text()
+    (own,) = (tmp_path / "elsewhere" / "run").iterdir()
+    assert own.name == JOB_ID
+    assert {path.name for path in own.iterdir()} == set(FILES)
+    assert "<svg" in (own / "report.html").read_text()
     assert not (tmp_path / "job" / "report.html").exists(), "that is the launcher's to write"
 
 
@@ -37,10 +41,10 @@ def test_it_goes_there_while_the_run_goes_on_and_at_its_end(tmp_path: Path, monk
     run = [sys.executable, "-c", "input()"]
     with subprocess.Popen(run, stdin=subprocess.PIPE, text=True) as process, copied_to(str(place))(process, job):
         assert copied.acquire(timeout=60)
-        assert (place / "report.html").exists()
+        assert (place / JOB_ID / "report.html").exists()
         jobs.write(story.events, job)
         process.communicate("\n")
-    assert (place / "events.jsonl").read_bytes() == (job / "events.jsonl").read_bytes()
+    assert (place / JOB_ID / "events.jsonl").read_bytes() == (job / "events.jsonl").read_bytes()
 
 
 def test_a_place_that_can_not_be_written_is_told_once(
@@ -64,3 +68,10 @@ def test_a_place_that_can_not_be_written_is_told_once(
 def test_a_run_that_was_refused_has_none(tmp_path: Path) -> None:
     copy_report(tmp_path / "job", str(tmp_path / "elsewhere"))
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_jobs_that_share_a_place_overwrite_nothing(tmp_path: Path) -> None:
+    for job in ("first", "second"):
+        jobs.write(jobs.Story(job_id=job).start_nodes(1).form(1, cause="start").events, tmp_path / job)
+        copy_report(tmp_path / job, str(tmp_path / "elsewhere"))
+    assert {path.name for path in (tmp_path / "elsewhere").iterdir()} == {"first", "second"}

@@ -19,6 +19,7 @@ from elastic_launcher.engines.kubernetes.identity import Names, job_id_of, owner
 from elastic_launcher.engines.kubernetes.job import node_job
 from elastic_launcher.engines.kubernetes.plan import given_template, make_plan
 from elastic_launcher.engines.kubernetes.settle import Site
+from elastic_launcher.goes_on import GOES_ON, goes_on
 from elastic_launcher.kfp_steps import training
 from elastic_launcher.kfp_steps.release import ended_by_shrink
 from elastic_launcher.options import command_line
@@ -312,3 +313,22 @@ def test_two_iterations_and_a_retry(step: Step, claim: dict[str, Any], tmp_path:
     assert first[1] != second[1]
     assert again == second
     assert again[1].startswith(f"{tmp_path}/work/"), "where the events outlive the pod, nodes are taken over"
+
+
+@pytest.mark.parametrize(
+    ("pod", "given", "says"),
+    [
+        ("", {"work_dir": "/work/job"}, ""),
+        ("pod-1", {"work_dir": "/work/job"}, "; Retry of the run goes on from there"),
+        ("pod-1", {"checkpoint_dir": "s3://bucket/run"}, "; Retry of the run goes on from there"),
+        ("pod-1", {}, ", in this step's pod, and goes with that: give checkpoint_dir to go on from it"),
+    ],
+)
+def test_the_launcher_says_how_a_run_goes_on(
+    step: Step, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pod: str, given: dict[str, str], says: str
+) -> None:
+    monkeypatch.setenv("KFP_POD_NAME", pod) if pod else monkeypatch.delenv("KFP_POD_NAME", raising=False)
+    if "work_dir" in given:
+        given = {"work_dir": str(tmp_path / "job")}
+    step.run("elastic_train", **given)
+    assert goes_on(step.asked["environment"]) == (says or GOES_ON)

@@ -110,7 +110,7 @@ def elastic_train(
         name: The job's name; without one, that of the script or of the folder.
         release: When the hint shrinks, `keep` goes on with fewer of the pod's GPUs, `exit` saves and ends with code 75.
         on_failure: `raise` makes the step red at once; `report` ends it green with its report, for elastic_verdict.
-        report_uri: Folder or URL to which the report goes while the step trains, and at its end however that is.
+        report_uri: Folder or URL in which each job's folder gets its report, while it trains and however it ends.
 
     Return:
         world_size_final: Ranks at the end.

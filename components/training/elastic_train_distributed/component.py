@@ -130,7 +130,7 @@ def elastic_train_distributed(
         accept_changes: What may differ from the checkpoint that is gone on from, with commas between.
         name: The job's name; without one, that of the script or of the folder.
         on_failure: `raise` makes the step red at once; `report` ends it green with its report, for elastic_verdict.
-        report_uri: Folder or URL to which the report goes while the step trains, and at its end however that is.
+        report_uri: Folder or URL in which each job's folder gets its report, while it trains and however it ends.
 
     Return:
         world_size_final: Ranks at the end.

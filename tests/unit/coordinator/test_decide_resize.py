@@ -150,7 +150,7 @@ def test_below_the_minimum_by_hint_is_75() -> None:
     assert job.finish is not None
     assert job.finish.exit_code == 75
     assert job.finish.message == (
-        "the hint allows 1 GPU, fewer than the 2 of the minimum; stopped after step 10; nothing was saved"
+        "the hint allows 1 GPU, fewer than the 2 of the minimum; stopped after step 12; nothing was saved"
     )
 
 
@@ -161,7 +161,7 @@ def test_below_the_minimum_by_notice_is_75() -> None:
     assert job.finish is not None
     assert job.finish.exit_code == 75
     assert job.finish.message == (
-        "node 1 must leave (notice) and 1 of at least 2 nodes would stay; stopped after step 10; nothing was saved"
+        "node 1 must leave (notice) and 1 of at least 2 nodes would stay; stopped after step 12; nothing was saved"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,6 +97,31 @@ def test_a_new_generation_changes_the_time_left_at_once() -> None:
             story.step += rate
             story.add("progress", step=story.step, epoch=0, total_steps=10_000, samples=story.step)
     assert fold(story.events).step_seconds == pytest.approx(1 / 20)
+
+
+@pytest.mark.parametrize("waits", ["quota_wait", "nodes_wait", ""])
+def test_time_in_which_nobody_trained_is_no_steps_time(waits: str) -> None:
+    story = jobs.Story(total_steps=1000).start_nodes(1).form(1, cause="start")
+    for again in (False, True):
+        if again and waits:
+            story.later(1.0).add(waits, step=story.step, message="waiting")
+            story.later(3600.0).form(2, cause="notice", pause=0.0)
+        elif again:
+            story.later(3600.0).form(2, cause="failure", pause=0.0)
+            story.events[-1] = replace(story.events[-1], fields={**story.events[-1].fields, "pause_seconds": 3600.0})
+        for _ in range(3):
+            story.later(1.0)
+            story.step += 10
+            story.add("progress", step=story.step, epoch=0, total_steps=1000, samples=story.step)
+    assert fold(story.events).step_seconds == pytest.approx(0.1)
+
+
+def test_a_job_that_waits_for_nodes_has_no_time_left_to_tell() -> None:
+    story = jobs.Story(total_steps=100).start_nodes(1).form(1, cause="start").later(1.0)
+    story.add("progress", step=10, epoch=0, total_steps=100, samples=10).add("nodes_wait", step=10, message="no room")
+    state = fold(story.events)
+    assert (state.outcome, state.lacks, state.seconds_left) == ("waiting", "nodes", None)
+    assert fold(story.form(2, cause="notice").events).outcome == "running"
 
 
 def test_the_time_left_does_not_jump_with_one_slow_report() -> None:

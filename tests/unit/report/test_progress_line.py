@@ -167,3 +167,13 @@ def test_a_job_that_waits_for_quota_or_is_over_has_none() -> None:
             assert not line, event.kind
         if event.kind == "progress":
             assert line
+
+
+def test_a_job_that_waits_for_nodes_says_so_from_time_to_time() -> None:
+    events = [*jobs.resized().events[:-1]]
+    events.append(Event("nodes_wait", events[-1].time + 1.0, 3, {"step": 348, "message": "waiting for nodes"}))
+    told, line = tell(Told(0.0), fold(events), EVERY_SECONDS)
+    assert line == (
+        "progress percent=29.0 epoch=7/24 step=348/1200 waiting_for=nodes guaranteed=1 allowed=3 limit=3 loss=0.6201"
+    )
+    assert tell(told, fold(events), EVERY_SECONDS + 1.0)[1] == ""
