@@ -29,6 +29,9 @@ from elastic_launcher.script_file import script_path, write_script
 TAIL_LINES = 30
 """How many of the last lines a failed step carries in its message: a traceback and what led to it."""
 
+OURS = "elastic-launcher: "
+"""What the launcher's own lines begin with."""
+
 METRICS = (
     "world_size_final",
     "resizes_total",
@@ -186,18 +189,19 @@ def train(
     if exit_code != 0:
         reason = f"{REASONS.get(exit_code, 'the launcher died')} (exit code {exit_code})"
         lines = "".join(line if line.endswith("\n") else f"{line}\n" for line in last_lines)
-        why = f"{reason}{_said(folder)}"
+        why = f"{reason}{_said(folder, last_lines)}"
         raise StepFailed(why, exit_code, folder, f"{reason}. Its last lines:\n{lines}{why}")
     return left_behind(folder)
 
 
-def _said(folder: Path) -> str:
-    """Returns how a job's own message names its end; with that a red step's log ends."""
+def _said(folder: Path, last_lines: Sequence[str]) -> str:
+    """Returns how a job's own message names its end, or its launcher's last line; with that a red step's log ends."""
     with contextlib.suppress(OSError, EventError):
         ends = [event for event in read_events(folder / "events.jsonl") if event.kind == "job_finished"]
         if ends and (said := first_line(ends[-1].get("message"))):
             return f": {said}"
-    return ""
+    own = [line.removeprefix(OURS).strip() for line in last_lines if line.startswith(OURS)]
+    return f": {own[-1]}" if own else ""
 
 
 def left_behind(folder: Path) -> Trained:

@@ -21,5 +21,6 @@ def test_the_lines_of_a_run_that_were_just_shown_are_not_shown_again(
     with pytest.raises(step.StepFailed) as failed:
         step.train(script="train.py", module="", arguments=(), options={}, work_dir=str(tmp_path / "job"), artifacts="")
     assert capsys.readouterr().out.count("a line") == 1
-    assert str(failed.value) == "the training was preempted or stopped (exit code 75)"
+    why = "the training was preempted or stopped (exit code 75): stopped after step 9; step 9 is saved"
+    assert str(failed.value) == why
     assert "a line\nelastic-launcher: stopped after step 9; step 9 is saved\n" in failed.value.account
