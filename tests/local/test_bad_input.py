@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import PATIENCE, launched, until
+from tests.support import PATIENCE, interrupt, launched, until
 
 TRAIN = "raise SystemExit('this script must not be started')\n"
 WAITS = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
@@ -123,6 +123,18 @@ def test_work_directories_of_jobs_that_live_ended_or_are_others(tmp_path: Path) 
         first.wait()
     again = run(tmp_path, *arguments, command=("--", "wait.py"))
     assert again.exit_code == 0 and f"the job in {tmp_path / 'job'} is done: done" in again.stderr
+    other = run(tmp_path, *arguments, command=("--", "wait.py", "1"))
+    assert other.exit_code == 0 and "another job was here: arguments not given there, '1' here" in other.stderr
+    assert (tmp_path / "job" / "earlier" / job_id / "report.html").is_file()
+
+
+def test_a_work_directory_of_another_job_that_is_not_done(tmp_path: Path) -> None:
+    (tmp_path / "wait.py").write_text(WAITS)
+    with launched("--global-batch-size", "8", "--", "wait.py", cwd=tmp_path) as first:
+        first.node_pid(1)
+        interrupt(first.process)
+        assert first.wait() == 130
+    arguments = ("--work-dir", "job", "--global-batch-size", "8")
     assert_refused(
         tmp_path, run(tmp_path, *arguments, command=("--", "wait.py", "1")), "arguments not given there, '1' here"
     )
