@@ -6,7 +6,7 @@ from kfp import dsl
 
 from elastic_launcher.kfp import elastic_train
 from pipelines.digits_elastic.steps import evaluate, prepare
-from pipelines.digits_search.steps import best, divide, trials
+from pipelines.digits_search.steps import best, divide, list_trials
 
 SCRIPT = Path(__file__).with_name("train_trial.py")
 RATES = ["0.03", "0.003", "0.0003"]
@@ -34,7 +34,7 @@ def digits_search(
     Returns:
         The best learning rate.
     """
-    data, known = prepare(), trials(rates=rates)
+    data, listed = prepare(), list_trials(rates=rates)
     with dsl.ParallelFor(rates) as rate:
         training = elastic_train(
             script=SCRIPT.read_text(),
@@ -45,7 +45,7 @@ def digits_search(
             max_batch_per_gpu=64,
             hints=hints,
             wait_for_quota=wait_for_quota,
-            share=divide(rate=rate, rates=known.output).output,
+            share=divide(rate=rate, trials=listed.outputs["trials"]).output,
             work_dir=f"{work_dir}/rate-{rate}",
             name="search",
         )

@@ -20,7 +20,7 @@ from elastic_launcher.lint import lint
 from elastic_launcher.options import OPTIONS, ConfigError
 from elastic_launcher.step import left_behind, run_arguments
 from pipelines.digits_elastic.run import in_order
-from pipelines.digits_search.steps import divide, trials
+from pipelines.digits_search.steps import divide, list_trials
 from tests.unit.report import jobs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -192,14 +192,16 @@ def test_script_and_module_exclude_each_other(script: str, module: str) -> None:
 
 
 @pytest.mark.parametrize("rates", [["0.1"], ["0.1", "0.01"], ["a", "b", "c", "d", "e"]])
-def test_each_trial_of_a_search_takes_its_own_part_however_many_there_are(rates: list[str]) -> None:
-    parts = [divide.python_func(rate, rates) for rate in rates]
+def test_each_trial_of_a_search_takes_its_own_part_however_many_there_are(rates: list[str], tmp_path: Path) -> None:
+    trials = dsl.Artifact(uri=str(tmp_path / "trials"))
+    list_trials.python_func(rates, trials)
+    parts = [divide.python_func(rate, trials) for rate in rates]
     assert parts == [f"{number}/{len(rates)}" for number in range(1, len(rates) + 1)]
 
 
-def test_two_trials_of_a_search_never_share_a_folder() -> None:
+def test_two_trials_of_a_search_never_share_a_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="give each one once"):
-        trials.python_func(["0.1", "0.01", "0.1"])
+        list_trials.python_func(["0.1", "0.01", "0.1"], dsl.Artifact(uri=str(tmp_path / "trials")))
 
 
 @pytest.mark.parametrize(
