@@ -149,7 +149,7 @@ def test_a_template_that_is_not_there_is_named() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["spec: {containers: [{name: x}]}\n", '{"spec": {"containers": [{"name": "x"}]}}'],
+    ["spec:\n  containers: [{name: x}]\n", '{"spec": {"containers": [{"name": "x"}]}}'],
 )
 def test_a_front_gives_the_template_itself(text: str) -> None:
     assert given_template(config_of(pod_template=text))["spec"] == {"containers": [{"name": "x"}]}

@@ -93,9 +93,9 @@ def test_what_is_hard_to_read_is_found(text: str) -> None:
 
 
 STRANGE_TEMPLATES = (
-    "spec: !!bool x\n",
-    "spec: !!timestamp foo\n",
-    "spec: " + "[" * 600 + "]" * 600 + "\n",
+    "kind: Pod\nspec: !!bool x\n",
+    "kind: Pod\nspec: !!timestamp foo\n",
+    "kind: Pod\nspec: " + "[" * 600 + "]" * 600 + "\n",
     "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9 if n else ['1'])}]\n" for n in range(9)),
 )
 
