@@ -13,7 +13,7 @@ import numpy.random  # numpy alone would load it at its first use, perhaps in a 
 import torch
 
 _MASK = 2**64 - 1
-_STEP, _SAMPLE = 1, 2  # keep the two kinds of seeds apart
+_STEP, _SAMPLE, _AFTER = 1, 2, 3  # keep the kinds of seeds apart
 
 
 def derive(*parts: int) -> int:
@@ -30,6 +30,11 @@ def derive(*parts: int) -> int:
 def step_seed(seed: int, step: int, rank: int) -> int:
     """Returns the seed of one rank's part of an optimizer step."""
     return derive(_STEP, seed, step, rank)
+
+
+def after_seed(seed: int, phase: int) -> int:
+    """Returns the seed with which all ranks go on after a phase: a model that the script makes then is the same."""
+    return derive(_AFTER, seed, phase)
 
 
 def sample_seed(seed: int, epoch: int, sample: int) -> int:

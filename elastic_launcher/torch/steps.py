@@ -62,7 +62,7 @@ class StepLoop:
         self._begin_phase(total)
         phase = course.phase
         if session.position.phase > phase:
-            course.end_phase()
+            self._end_phase()
             return
         try:
             while not self._is_over(total):
@@ -78,7 +78,7 @@ class StepLoop:
                 self._turn_epoch()
         finally:
             if course.phase == phase:
-                course.end_phase()
+                self._end_phase()
         self._recovery.confirm_end()
         self._resizer.tell_active()
         self._progress.finish()
@@ -94,6 +94,11 @@ class StepLoop:
             session.position.begin(course.phase, 0, 0)
             session.over = False
             session.report("again", phase=course.phase, step=session.position.step, sums=session.sums.lasting())
+
+    def _end_phase(self) -> None:
+        session = self._session
+        session.course.end_phase()
+        rng.seed_all(rng.after_seed(session.seed, session.course.phase), session.device)
 
     def _is_over(self, total: int) -> bool:
         session = self._session
