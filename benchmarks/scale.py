@@ -36,6 +36,7 @@ from elastic_launcher.control.auth import (
     sign,
 )
 from elastic_launcher.control.vitals import Vitals
+from tests.unit.coordinator.driver import training
 
 SIZES = (16, 64, 256, 1024, 4096)
 LARGEST_PEER = 1024  # ranks whose nodes' threads one process bears
@@ -176,6 +177,17 @@ def _started(folder: Path) -> int:
     return (folder / "events.jsonl").read_text().count('"node_started"')
 
 
+def decisions(count: int) -> float:
+    """Returns the CPU seconds of all decisions from a loss to the order to form anew, without HTTP."""
+    job = training(count)
+    began = time.process_time()
+    job.rank_ended(2, signal=9)
+    job.break_step(job.state.survivors(), job.state.group_formation, 12)
+    took = time.process_time() - began
+    assert job.form.mode == "recover" and len(job.form.members) == count - 1
+    return took
+
+
 def peer(count: int) -> tuple[float, float] | None:
     """Has as many nodes meet in torch's rendezvous; returns CPU seconds and seconds; None if they are too many."""
     if count > LARGEST_PEER:
@@ -228,7 +240,10 @@ def main() -> None:
     rows = []
     for count in options.sizes:
         found = [(ours(count), peer(count)) for _ in range(options.runs)]
-        said = []
+        decided = [decisions(count) for _ in range(options.runs)]
+        rows.append(row("scale", decided, decided, "CPU seconds", members=count, of="decisions about a loss"))
+        rows[-1]["peer"] = rows[-1]["ratio"] = None
+        said = [f"decisions about a loss {rows[-1]['ours']:.3f}"]
         for name in ("start", "loss", "quiet"):
             costs = [mine[name] for mine, _ in found]
             theirs = [other for _, other in found if other is not None] if name == "start" else []
