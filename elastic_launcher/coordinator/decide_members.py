@@ -110,7 +110,7 @@ def take_silence(state: State, observation: MemberSilent) -> Decision:
 def take_silent_node(state: State, observation: NodeSilent) -> Decision:
     """Nothing is heard from the agent of a node that has no members yet: it is given up."""
     node = state.nodes[observation.node]
-    if node.phase is not Phase.STARTING or state.over:
+    if node.phase is not Phase.STARTING or node.waits or state.over:
         return state, ()
     message = f"nothing was heard from node {node.number} for {observation.seconds:.0f} s (--silence-timeout)"
     return fail_node(state, node.number, message, observation.now)

@@ -94,7 +94,11 @@ class Silence:
         return found
 
     def look_at_nodes(self, state: State, now: float) -> list[NodeSilent]:
-        """Returns, after a look at members, which nodes are silent; not those whose members speak for themselves."""
+        """Returns, after a look at members, which nodes are silent; not those whose members speak for themselves.
+
+        A node that waits for a place, as one that its queue took back, has no agent: what it said before is forgotten.
+        """
+        self._nodes = {node: heard for node, heard in self._nodes.items() if not _waits(state, node)}
         return [
             NodeSilent(now, node, now - heard)
             for node, heard in self._nodes.items()
@@ -123,3 +127,8 @@ class Silence:
 def _lives(state: State, node: int) -> bool:
     found = state.nodes.get(node)
     return found is not None and found.phase in (Phase.STARTING, Phase.WARM, Phase.ADMITTED)
+
+
+def _waits(state: State, node: int) -> bool:
+    found = state.nodes.get(node)
+    return found is not None and bool(found.waits) and state.untouched(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic_launcher.control.messages import Done, Ended
-from elastic_launcher.coordinator.observations import MemberSilent, NodeSilent
+from elastic_launcher.coordinator.observations import MemberSilent, NodeExited, NodeSilent, NodeStands
 from elastic_launcher.coordinator.silence import Silence
 from tests.unit.coordinator.driver import Job, training
 
@@ -157,6 +157,21 @@ def test_a_node_whose_agent_falls_silent_before_its_ranks_come_is_given_up() -> 
     job.feed(found[0])
     assert job.killed == [1]
     assert "nothing was heard from node 1 for 61 s (--silence-timeout)" in job.events("node_failed")[0]["message"]
+
+
+def test_a_node_that_its_queue_took_back_is_not_given_up_for_what_its_agent_said_before() -> None:
+    """It has no agent while it waits, and the one that comes with its admission has its full time."""
+    job, silence = Job(target=1), Silence(10.0, LONGEST, 0.0)
+    silence.hear_node(1, 0.0)
+    job.feed(NodeExited(job.now, 1, None, taken=True, again="its Job is suspended by queue gpus"))
+    found = [one for now in range(1, 200) for one in silence.look_at_nodes(job.state, float(now))]
+    assert not found
+    job.feed(NodeSilent(job.now, 1, 61.0))  # observed just before it waited
+    assert job.killed == [] and not job.events("node_failed")
+    job.feed(NodeStands(job.now, 1, ""))
+    assert silence.look_at_nodes(job.state, 200.0) == []
+    silence.hear_node(1, 200.0)
+    assert [one.node for now in range(201, 262) for one in silence.look_at_nodes(job.state, float(now))] == [1]
 
 
 def test_a_machine_that_slept_has_not_lost_anybody() -> None:
