@@ -182,7 +182,7 @@ def train(
     """
     check_work_dir(work_dir)
     folder = Path(work_dir) if work_dir else _new_folder(Path(artifacts))
-    script_copy = script_path(folder, str(options.get("name") or UNNAMED))
+    script_copy = script_path(folder, str(options.get("name") or UNNAMED), script)
     argv = run_arguments(script, module, arguments, {**options, "work_dir": folder}, script_copy)
     command = [sys.executable, "-m", "elastic_launcher", *argv]
     exit_code, last_lines = _stream(command, environment or {}, folder, beside)

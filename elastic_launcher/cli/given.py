@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
@@ -97,9 +96,8 @@ def keep_script(config: JobConfig, directory: Path) -> JobConfig:
     """
     if config.script is None or "\n" not in config.script:
         return config
-    digest = hashlib.sha256(config.script.encode()).hexdigest()[:12]
-    place = config.work_dir or f"{DEFAULT_PARENT}/{digest}"
-    path = script_path(directory / place, config.name)
+    place = config.work_dir or f"{DEFAULT_PARENT}/script"
+    path = script_path(directory / place, config.name, config.script)
     try:
         write_script(config.script, path)
     except (OSError, ValueError) as error:

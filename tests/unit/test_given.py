@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,16 @@ def test_a_scripts_text_is_at_the_same_path_each_time_and_alone_there(tmp_path: 
     kept = [keep_script(config, tmp_path) for _ in range(2)]
     assert kept[0] == kept[1]
     path = Path(str(kept[0].script))
-    assert path == tmp_path / "jobs" / "one.code" / "digits.py"
+    assert path.name == "digits.py" and path.parent.parent == tmp_path / "jobs" / "one.code"
     assert path.read_text() == TEXT and list(path.parent.iterdir()) == [path]
+
+
+def test_another_text_for_the_same_folder_leaves_the_first_ones_file_as_it_is(tmp_path: Path) -> None:
+    config = JobConfig(script=TEXT, name="digits", work_dir="job")
+    first = Path(str(keep_script(config, tmp_path).script))
+    other = Path(str(keep_script(replace(config, script=f"{TEXT}#"), tmp_path).script))
+    assert (first.read_text(), other.read_text()) == (TEXT, f"{TEXT}#")
+    assert first.name == other.name, "by its name the script is known"
 
 
 def test_without_a_work_directory_a_text_has_a_folder_of_its_own(tmp_path: Path) -> None:

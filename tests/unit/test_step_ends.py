@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher import step
+from elastic_launcher.config import JobConfig
+from elastic_launcher.script_file import script_path
+from elastic_launcher.workdir import claim
 
 
 def test_the_lines_of_a_run_that_were_just_shown_are_not_shown_again(
@@ -24,3 +27,17 @@ def test_the_lines_of_a_run_that_were_just_shown_are_not_shown_again(
     why = "the training was preempted or stopped (exit code 75): stopped after step 9; step 9 is saved"
     assert str(failed.value) == why
     assert "a line\nelastic-launcher: stopped after step 9; step 9 is saved\n" in failed.value.account
+
+
+def test_a_step_that_is_refused_leaves_the_script_of_the_job_that_runs_as_it_is(tmp_path: Path) -> None:
+    first, other = "import sys\nprint(1)\n", "import sys\nprint(2)\n"
+    options = {"nodes": "1:1", "nproc_per_node": 1, "name": "digits"}
+    job = str(tmp_path / "job")
+    step.run_arguments(first, "", [], options, copy := script_path(Path(job), "digits", first))
+    with (
+        claim(JobConfig(script=str(copy), name="digits", work_dir=job), tmp_path),
+        pytest.raises(step.StepFailed, match="belongs to a job that is alive") as refused,
+    ):
+        step.train(script=other, module="", arguments=(), options=options, work_dir=job, artifacts="")
+    assert refused.value.exit_code == 2
+    assert copy.read_text() == first
