@@ -98,13 +98,28 @@ def take_silence(state: State, observation: MemberSilent) -> Decision:
             return state, ()
         return lose_node(state, member, now, f"gave no sign of life {silence} while others waited for it,")
     fact = f"gave no sign of life {silence} (--silence-timeout)"
-    if in_group and member.ended:  # what it had to do is done
-        message = f"{state.name(member.number)} {fact} after its script had ended: it is killed"
-        told = emit(state, "warning", message=message), KillNode(member.node)
-        return then((state, told), take_rank_end, RankEnded(now, member.node, member.local_rank, Exit(0)))
+    if in_group and member.ended:
+        return _end_silent_process(state, member, fact, now)
     if in_group:
         return lose_node(state, member, now, fact)
     return (state, ()) if member.left else _fail_joiner(state, member, f"{state.name(member.number)} {fact}", now)
+
+
+def _end_silent_process(state: State, member: Member, fact: str, now: float) -> Decision:
+    """Kills a process whose script has ended, with its node, once no other script there has anything left to do."""
+    fact = f"{state.name(member.number)} {fact} after its script had ended"
+    alive = [one for one in _siblings(state, member) if one.exit is None]
+    busy = [state.name(one.number) for one in alive if not one.ended]
+    if busy:
+        if member.lingers:
+            return state, ()
+        message = f"{fact}: it is killed once the script of {' and '.join(busy)} has ended, too"
+        return state.with_member(member.number, lingers=True), (emit(state, "warning", message=message),)
+    told = emit(state, "warning", message=f"{fact}: it is killed"), KillNode(member.node)
+    decision: Decision = (state, told)
+    for one in alive:  # what they had to do is done
+        decision = then(decision, take_rank_end, RankEnded(now, one.node, one.local_rank, Exit(0)))
+    return decision
 
 
 def take_silent_node(state: State, observation: NodeSilent) -> Decision:

@@ -88,6 +88,7 @@ class Member:
         lost: Whether its node was lost without notice while it trained.
         done: Whether its training loop is over.
         ended: Whether its script has ended.
+        lingers: Whether it was said that its process does not end after that, and is left alone for its siblings' sake.
         failure: The exception that ended its script.
         exit: How its process ended.
         place: Rank and world size that torchrun gave it, where the script does not use our library.
@@ -104,6 +105,7 @@ class Member:
     lost: bool = False
     done: bool = False
     ended: bool = False
+    lingers: bool = False
     failure: Failed | None = None
     exit: Exit | None = None
     place: tuple[int, int] | None = None

@@ -118,6 +118,25 @@ def test_a_process_that_does_not_end_after_its_script_has_keeps_no_job() -> None
     assert job.finish is not None and job.finish.exit_code == 0
 
 
+def test_a_process_that_does_not_end_is_not_killed_while_a_rank_on_its_node_still_writes() -> None:
+    job = training(1, nproc=2)
+    job.report_all((1, 2), Done(400))
+    job.report(2, Ended(400, True))
+    silent = MemberSilent(job.now, 2, 61.0, given_up=True, waited_for=False)
+    job.feed(silent)
+    job.feed(silent)
+    assert job.killed == [] and job.finish is None
+    (warning,) = job.events("warning")
+    assert "it is killed once the script of member 1 (rank 0, node 1) has ended, too" in warning["message"]
+    job.report(1, Ended(400, True))
+    job.feed(silent)
+    assert job.killed == [1]
+    job.rank_ended(1, signal=9)
+    job.rank_ended(2, signal=9)
+    job.node_exited(1, -9)
+    assert job.finish is not None and job.finish.exit_code == 0
+
+
 def test_a_joiner_that_is_silent_is_given_up_and_replaced() -> None:
     job = training(1)
     job.target(2)
