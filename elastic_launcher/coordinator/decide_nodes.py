@@ -140,9 +140,11 @@ def fail_node(state: State, number: int, message: str, now: float) -> Decision:
     fewer = len(state.staying()) < state.rules.min_nodes
     if not state.generation and fewer:
         log_of = (number, _first_to_blame(state, node))
-        end = "training never began" if state.pause is None else "the training could not go on"
+        goes_on = state.pause is not None or state.restart is not None or state.rules.resumes is not None
+        end = "the training could not go on" if goes_on else "training never began"
+        code = ExitCode.STOPPED if goes_on else ExitCode.SCRIPT_FAILED  # another launch may find better machines
         summary = f"{failures} nodes in a row failed to come up, the last: {message}; {end}"
-        return then((state, tuple(actions)), finish, ExitCode.SCRIPT_FAILED, summary, log_of)
+        return then((state, tuple(actions)), finish, code, summary, log_of)
     text = (
         f"{failures} nodes in a row failed to come up; no more are started until the target is raised, training goes on"
     )

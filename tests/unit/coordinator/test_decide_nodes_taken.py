@@ -114,6 +114,22 @@ def test_no_room_for_a_while_ends_nothing() -> None:
     assert job.finish is None and len(job.started) == 2, "--pending-timeout is not what counts here"
 
 
+@pytest.mark.parametrize("how", ["waits", "began anew", "resumes"])
+def test_nodes_that_fail_while_it_goes_on_are_tried_again_by_another_launch(how: str) -> None:
+    """A step that ends with 1 is not tried again by a pipeline, and this job's script has shown that it trains."""
+    job = waiting()
+    if how != "waits":
+        job.state = replace(job.state, pause=None)
+    if how == "resumes":
+        job.state = replace(job.state, restart=None)
+    for node in (2, 3, 4):
+        job.node_exited(node, -signal.SIGKILL)
+        job.tick(10)
+    assert job.finish is not None and job.finish.exit_code == 75
+    assert "3 nodes in a row failed to come up" in job.finish.message
+    assert "; the training could not go on" in job.finish.message
+
+
 def test_after_the_time_it_ends_with_75_and_says_what_is_saved() -> None:
     job = waiting()
     job.feed(NodeStands(job.now, 2, "0/2 nodes are available"))
