@@ -49,6 +49,16 @@ class Layout:
         return self.path / "events.jsonl"
 
     @property
+    def reports(self) -> tuple[Path, ...]:
+        """What is told of the job afterwards: the timeline, the summary and the numbers."""
+        return tuple(self.path / name for name in ("report.html", "report.md", "metrics.json"))
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files of the launcher that lie in the folder itself."""
+        return (self.job, self.lock, self.control, self.origin, self.events, *self.reports)
+
+    @property
     def nodes(self) -> Path:
         """One file per node, and one per rank that ended."""
         return self.path / "nodes"

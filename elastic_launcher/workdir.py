@@ -356,8 +356,7 @@ def _put_aside(layout: Layout, before: dict[str, Any], config: JobConfig) -> str
             with contextlib.suppress(OSError):  # none was left, or it lies on another disk
                 left.rename(aside / left.name)
     ours = (layout.nodes, layout.logs, layout.checkpoints, layout.control, layout.origin, layout.events)
-    reports = (layout.path / name for name in ("report.html", "report.md", "metrics.json"))
-    for path in (*ours, *reports, layout.job):  # the last of them says whose all is
+    for path in (*ours, *layout.reports, layout.job):  # the last of them says whose all is
         with contextlib.suppress(FileNotFoundError):
             path.rename(aside / path.name)
     _make_folders(layout)

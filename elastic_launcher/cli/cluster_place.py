@@ -49,7 +49,7 @@ class ClusterPlace:
     """
 
     def __init__(self, config: JobConfig, work_dir: WorkDir, directory: Path) -> None:
-        code = code_of(config.script, directory)
+        code = code_of(config, directory)
         template = given_template(config)
         login = log_in()
         with refusals():

@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from elastic_launcher.checkpoint.folder import POINTER
 from elastic_launcher.config import JobConfig
 from elastic_launcher.content import SOURCE, Content, digests, path_seen_from
+from elastic_launcher.layout import Layout
 from elastic_launcher.options import ConfigError, holds_text
+from elastic_launcher.workdir import CLASSES
 
 MOST_BYTES = 1 << 20
 SETTINGS = (".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".txt")
@@ -36,7 +39,9 @@ def content_of(config: JobConfig, directory: Path, environment: Mapping[str, str
                 for one in (config.pod_template, config.hints)
                 if one and not holds_text(one)
             }
-            handed = code_of(config.script, directory).files.items()
+            if config.output and os.path.realpath(directory / config.output) == os.path.realpath(path.parent):
+                apart.update(os.path.realpath(one) for one in _settings_beside(path))  # some may be of the model
+            handed = code_of(config, directory).files.items()
             files = {
                 name: text.encode() for name, text in handed if os.path.realpath(path.with_name(name)) not in apart
             }
@@ -57,16 +62,19 @@ class Code:
     left_out: Sequence[str] = ()
 
 
-def code_of(script: str | None, directory: Path) -> Code:
+def code_of(config: JobConfig, directory: Path) -> Code:
     """Returns what nodes are handed; nothing for a module, which is in the nodes' image.
 
+    What the job itself writes is never part of it, wherever it has its folders.
+
     Args:
-        script: Its path, or None.
+        config: The job.
         directory: Where relative paths start.
 
     Raises:
         ConfigError: If that is more than nodes are handed.
     """
+    script = config.script
     if script is None:
         return Code()
     path = directory / script
@@ -84,13 +92,32 @@ def code_of(script: str | None, directory: Path) -> Code:
         files = {one.name: one.read_text(encoding="utf-8") for one in paths}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the script {script}, or a .py file beside it, can't be read: {error}") from error
-    return _with_settings(files, path.parent, MOST_BYTES - size)
+    written = _written(config, directory)
+    beside = [one for one in _settings_beside(path) if os.path.realpath(one) not in written]
+    return _with_settings(files, beside, MOST_BYTES - size)
 
 
-def _with_settings(files: dict[str, str], folder: Path, room: int) -> Code:
+def _settings_beside(script: Path) -> list[Path]:
+    return [
+        one for one in script.parent.iterdir() if one.suffix in SETTINGS and one.is_file() and one.name != script.name
+    ]
+
+
+def _written(config: JobConfig, directory: Path) -> set[str]:
+    """Returns the files that a job itself writes, and that may lie beside its script."""
+    written: list[Path] = []
+    if config.work_dir:
+        written += Layout(directory / config.work_dir).files
+    if config.checkpoint_dir:
+        written.append(directory / config.checkpoint_dir / POINTER)
+    if config.output:
+        written += (directory / config.output, directory / (config.output + CLASSES))
+    return {os.path.realpath(one) for one in written}
+
+
+def _with_settings(files: dict[str, str], beside: Sequence[Path], room: int) -> Code:
     """Returns files, and those beside them that scripts read, the small ones first, as far as there is room."""
     left_out = []
-    beside = [one for one in folder.iterdir() if one.suffix in SETTINGS and one.is_file() and one.name not in files]
     for one in sorted(beside, key=lambda one: (one.stat().st_size, one.name)):
         try:
             if one.stat().st_size > room:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 
 import pytest
 
-from elastic_launcher.cli.code import content_of
+from elastic_launcher.checkpoint import raise_fence
+from elastic_launcher.cli.code import code_of, content_of
 from elastic_launcher.config import JobConfig
 from elastic_launcher.content import SOURCE, Content, changed, source_of
+from elastic_launcher.events import EventLog
+from elastic_launcher.report import write_report
+from elastic_launcher.workdir import CLASSES, claim, write_json
 
 RUN, FIRST, SECOND = (f"{digit * 8}-aaaa-bbbb-cccc-{digit * 12}" for digit in "123")
 V2 = "minio://mlpipeline/v2/artifacts/digits"
@@ -48,6 +53,34 @@ def test_a_pod_template_and_hints_beside_the_script_are_no_code(tmp_path: Path) 
     assert [one.partition(" ")[0] for one in content_of(config, tmp_path, {}).code] == ["train.py"]
     text = dataclasses.replace(config, pod_template="spec:\n  containers: []\n", hints="configmap/quota/gpu-hints")
     assert len(content_of(text, tmp_path, {}).code) == 3
+
+
+@pytest.mark.parametrize(
+    ("output", "model"), [("model.json", ("model.json", f"model.json{CLASSES}")), (".", ("config.json",))]
+)
+def test_what_a_job_writes_beside_its_script_is_no_code_of_it(
+    tmp_path: Path, output: str, model: tuple[str, ...]
+) -> None:
+    for name in ("train.py", "model.yaml"):
+        (tmp_path / name).write_text(name)
+    here = str(tmp_path)
+    config = JobConfig(
+        script="train.py", engine="kubernetes", work_dir=here, checkpoint_dir=here, output=str(tmp_path / output)
+    )
+    handed = code_of(config, tmp_path).files
+    with claim(config, tmp_path, content_of(config, tmp_path, {})) as first:
+        write_json(first.layout.control, {"key": "secret"}, mode=0o600)
+        write_json(first.layout.origin, {"checkpoint": ""})
+        with contextlib.closing(EventLog(first.layout.events)) as events:
+            events.append("job_finished", 1, exit_code=75)
+        write_report(first.path)
+        raise_fence(tmp_path, 1)
+        for name in model:
+            (tmp_path / name).write_text("{}")
+    with claim(config, tmp_path, content_of(config, tmp_path, {})) as second:
+        assert (second.past.term, second.recoded) == (2, False)
+    there = set(model if output == "." else ())  # nobody can tell the model's own settings from the script's
+    assert {*code_of(config, tmp_path).files} == {*handed} | there, "the job's key is for nobody"
 
 
 def test_data_is_known_by_where_it_is_from(tmp_path: Path) -> None:

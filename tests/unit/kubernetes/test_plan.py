@@ -180,12 +180,12 @@ def test_nodes_are_handed_the_script_and_what_lies_beside_it(tmp_path: Path) -> 
     (tmp_path / "model.yaml").write_text("width: 8")
     (tmp_path / "vocabulary.json").write_text("1" * MOST_BYTES)
     (tmp_path / "notes.txt").write_bytes(b"\xff")
-    code = code_of("train.py", tmp_path)
+    code = code_of(JobConfig(script="train.py"), tmp_path)
     assert list(code.files.items()) == [("train.py", "import b"), ("b.py", "B = 1"), ("model.yaml", "width: 8")]
     assert code.left_out == ["notes.txt", "vocabulary.json"]
-    assert code_of(None, tmp_path) == Code()
+    assert code_of(JobConfig(module="train"), tmp_path) == Code()
     (tmp_path / "b.py").write_text("#" * MOST_BYTES)
     with pytest.raises(ConfigError, match=r"1 \.py files beside it have 1048584 bytes.*give -m MODULE"):
-        code_of("train.py", tmp_path)
+        code_of(JobConfig(script="train.py"), tmp_path)
     with pytest.raises(ConfigError, match="is a folder"):
-        code_of(".", tmp_path)
+        code_of(JobConfig(script="."), tmp_path)
