@@ -12,6 +12,8 @@ import os
 import stat
 from pathlib import Path
 
+from elastic_launcher.layout import Layout
+
 _OF_FILES = stat.S_IRGRP | stat.S_IWGRP
 _OF_FOLDERS = stat.S_ISGID | stat.S_IRWXG
 _READ = stat.S_IRGRP | stat.S_IROTH
@@ -47,6 +49,45 @@ def share_tree(path: Path) -> None:
         for below in sorted(path.rglob("*")):
             if not below.is_symlink():
                 share(below, private=True)
+
+
+def share_new(path: Path, since: float) -> None:
+    """Gives what was written at a path since a time the rights that its folder asks for.
+
+    All else keeps its own: what is older, folders that hold something older, links and what they lead to, and a job's
+    folder of its own with all that is in it. What holds a job's key is never changed.
+
+    Args:
+        path: A file or a folder, or nothing.
+        since: The time, as files have it.
+    """
+    for one in _new_at(path, since)[0]:
+        share(one, private=True)
+
+
+def _new_at(path: Path, since: float) -> tuple[list[Path], bool]:
+    """Returns what is new at a path, from above, and whether all of it is."""
+    new: list[Path] = []
+    try:
+        found = path.lstat()
+        whole = found.st_mtime >= since and Layout(path.parent).control.name not in path.name
+        if not stat.S_ISDIR(found.st_mode):
+            return [path] if whole and stat.S_ISREG(found.st_mode) else [], whole
+        for below in sorted(path.iterdir()):
+            if _is_of_a_job(below):
+                whole = False
+                continue
+            new_below, whole_below = _new_at(below, since)
+            new += new_below
+            whole = whole and whole_below
+    except OSError:  # it has gone, or may not be read
+        return new, False
+    return [path, *new] if whole else new, whole
+
+
+def _is_of_a_job(folder: Path) -> bool:
+    layout = Layout(folder)
+    return os.path.exists(layout.job) and os.path.exists(layout.control)
 
 
 def make_folder(path: Path) -> None:

@@ -25,7 +25,7 @@ from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.checkpoint.storage import is_url
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.control import ControlClient, ControlRefused
-from elastic_launcher.modes import share_tree
+from elastic_launcher.modes import share_new
 from elastic_launcher.options import ConfigError
 from elastic_launcher.output import spare_output
 from elastic_launcher.workdir import Layout, read_job, write_json
@@ -69,6 +69,7 @@ class Agent:
         self._control = control
         self._elsewhere = elsewhere
         self._signals = 0
+        self._began = time.time()
         self._exits: dict[int, dict[str, Any]] = {}
         self._respawn = os.environ.get("ELASTIC_RESIZE") == "respawn"
         self._lives = Lives(layout.lives_file(node))
@@ -191,7 +192,7 @@ class Agent:
     def _share_output(self) -> None:
         """Has what the script has left be read by the launcher, which may be another user, before that is told."""
         if self._elsewhere and (output := self._config.output) and not is_url(output):
-            share_tree(Path(output))
+            share_new(Path(output), self._began)
 
     def _say_goodbye(self) -> None:
         """Says why the node leaves a job whose coordinator has gone, in the logs of its ranks too."""

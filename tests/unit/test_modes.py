@@ -18,7 +18,7 @@ from elastic_launcher.checkpoint.landmark import Landmark, judge, landmark_of, m
 from elastic_launcher.checkpoint.shards import write_shards
 from elastic_launcher.config import JobConfig
 from elastic_launcher.events import EventLog
-from elastic_launcher.modes import make_folder, share, share_tree
+from elastic_launcher.modes import make_folder, share, share_new, share_tree
 from elastic_launcher.report.write import write_atomically
 from elastic_launcher.workdir import claim
 from tests.users import User, needs_root, open_folder
@@ -163,6 +163,34 @@ def test_what_a_node_leaves_for_its_launcher_can_be_read() -> None:
 
         assert NODE.does(leave) == ""
         assert User(1000, 1000).does(lambda: (top / "model" / "weights.safetensors").read_bytes()) == ""
+
+
+def test_only_what_a_node_has_written_is_opened_for_its_launcher(tmp_path: Path) -> None:
+    def leave(name: str, time: float) -> Path:
+        path = top / name
+        path.parent.mkdir(exist_ok=True)
+        path.parent.chmod(0o700)
+        path.write_text("")
+        path.chmod(0o600)
+        os.utime(path, (time, time))
+        return path
+
+    top = tmp_path / "output"
+    top.mkdir()
+    began = top.stat().st_mtime
+    new = [leave(name, began + 1) for name in ("model.safetensors", "made/weights", "mine/weights")]
+    kept = [leave("mine/notes", began - 9), leave("mine/control.json", began + 1), leave("job/job.json", began + 1)]
+    kept += [leave("job/control.json", began + 1), leave("job/rank.log", began + 1)]
+    kept += [outside := leave("../outside", began + 1)]
+    (top / "made" / "link").symlink_to(outside)
+    for folder in (top.parent, top):
+        folder.chmod(0o755)
+    share_new(top, began)
+    share_new(tmp_path / "none", began)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
+    modes = {name: stat.S_IMODE((top / name).stat().st_mode) for name in ("made", "mine", "job")}
+    assert modes == {"made": 0o755, "mine": 0o700, "job": 0o700}
+    assert [stat.S_IMODE(path.stat().st_mode) for path in new] == [0o644, 0o644, 0o600]
 
 
 @needs_root
