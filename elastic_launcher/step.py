@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from elastic_launcher.config import UNNAMED, ExitCode, check_work_dir
 from elastic_launcher.events import EventError, read_events
@@ -185,21 +186,35 @@ def train(
     script_copy = script_path(folder, str(options.get("name") or UNNAMED), script)
     argv = run_arguments(script, module, arguments, {**options, "work_dir": folder}, script_copy)
     command = [sys.executable, "-m", "elastic_launcher", *argv]
+    earlier = _last_end(folder)
     exit_code, last_lines = _stream(command, environment or {}, folder, beside)
     if exit_code != 0:
         reason = f"{REASONS.get(exit_code, 'the launcher died')} (exit code {exit_code})"
         lines = "".join(line if line.endswith("\n") else f"{line}\n" for line in last_lines)
-        why = f"{reason}{_said(folder, last_lines)}"
+        why = f"{reason}{_said(folder, earlier, last_lines)}"
         raise StepFailed(why, exit_code, folder, f"{reason}. Its last lines:\n{lines}{why}")
     return left_behind(folder)
 
 
-def _said(folder: Path, last_lines: Sequence[str]) -> str:
-    """Returns how a job's own message names its end, or its launcher's last line; with that a red step's log ends."""
+def _last_end(folder: Path) -> Mapping[str, Any]:
+    """Returns the event with which the last run in a folder has ended; empty if none has."""
     with contextlib.suppress(OSError, EventError):
         ends = [event for event in read_events(folder / "events.jsonl") if event.kind == "job_finished"]
-        if ends and (said := first_line(ends[-1].get("message"))):
-            return f": {said}"
+        return dict(ends[-1]) if ends else {}
+    return {}
+
+
+def _said(folder: Path, earlier: Mapping[str, Any], last_lines: Sequence[str]) -> str:
+    """Returns how a job's own message names its end, or its launcher's last line; with that a red step's log ends.
+
+    Args:
+        folder: The job's.
+        earlier: The end of the run before this one, which a launcher that was refused has left as it was.
+        last_lines: Of the launcher.
+    """
+    end = _last_end(folder)
+    if end != earlier and (said := first_line(end.get("message"))):
+        return f": {said}"
     own = [line.removeprefix(OURS).strip() for line in last_lines if line.startswith(OURS)]
     return f": {own[-1]}" if own else ""
 

@@ -9,7 +9,7 @@ import socket
 import statistics
 import struct
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,9 @@ class Desk:
 
     def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> None:
         self.told.append(("heartbeat", node, pid))
+
+    def ask_about(self, node: int, cpu: Mapping[int, float]) -> list[int]:
+        return []
 
     def node_notice(self, node: int, source: str) -> None:
         self.told.append(("notice", node, source))
