@@ -167,10 +167,10 @@ def check_quota(state: State, now: float) -> Decision:
     if pause is None or not waits or target is None or target.nodes < state.rules.min_nodes:
         return state, ()
     event = emit(state, "quota_back", step=state.step, seconds=round(now - pause.since, 3))
-    after: Pause | None = None
-    if within := state.rules.node_timeout:
-        after = Pause("quota is there again", Stage.WAITING, now + within, now, Lack.NODES)
-    return replace(state, pause=after), (event,)
+    decision: Decision = (replace(state, pause=None), (event,))
+    if not state.rules.node_timeout:
+        return decision
+    return then(decision, wait_for_nodes, "quota is there again", now)
 
 
 def _end_nodes(state: State, now: float) -> Decision:

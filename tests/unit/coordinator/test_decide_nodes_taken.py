@@ -240,6 +240,21 @@ def test_quota_that_goes_while_it_waits_ends_what_comes_up() -> None:
     assert len(job.events("quota_back")) == 1
 
 
+def test_that_it_waits_for_nodes_once_quota_is_back_is_told_as_any_such_wait() -> None:
+    """Else the report and what a launcher that takes over reads say that it comes up."""
+    job = waiting(wait_for_quota=600.0)
+    job.target(0, message="the hint allows 0 GPUs")
+    end_nodes(job)
+    begin_again(job)
+    job.look()
+    job.target(1)
+    told = [one.kind for one in job.look() if isinstance(one, Emit)]
+    assert told == ["quota_back", "nodes_wait", "node_started"]
+    wait = job.events("nodes_wait")[-1]
+    assert wait["step"] == 11
+    assert wait["message"] == "waiting for nodes, up to 1800 s (--node-timeout): quota is there again"
+
+
 def test_quota_that_goes_while_it_waits_ends_a_job_that_does_not_wait_for_it() -> None:
     job = waiting()
     job.target(0, message="the hint allows 0 GPUs")
