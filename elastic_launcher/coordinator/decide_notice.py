@@ -1,7 +1,8 @@
 """Nodes that were told to go and can't wait for the next boundary: they leave within the step, the others do it again.
 
-Nobody failed: it is not counted as a break of that step, and nothing is started in their place but under the rule for
-growth. Where nobody stays, or the job stops in a hurry, what the training had reached before this step is saved.
+Nobody failed: it is not counted as a break of that step. On one machine nothing is started in their place but under the
+rule for growth; in a cluster, where it is their machine that is wanted, they are replaced at once. Where nobody stays,
+or the job stops in a hurry, what the training had reached before this step is saved.
 """
 
 from __future__ import annotations
