@@ -14,6 +14,9 @@ from collections.abc import Mapping
 PROTOCOL_VERSION = 2
 """What both sides must speak; a request of another version is refused with both numbers named."""
 
+LARGEST_BODY = 16 * 2**20
+"""Bytes of a request, at and above which it is refused: a fingerprint names every parameter of a model."""
+
 SENDER_HEADER = "X-Elastic-Sender"
 COUNTER_HEADER = "X-Elastic-Counter"
 SIGNATURE_HEADER = "X-Elastic-Signature"

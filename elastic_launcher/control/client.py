@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from elastic_launcher.control.auth import (
     ANSWER_HEADER,
     COUNTER_HEADER,
+    LARGEST_BODY,
     PROTOCOL_VERSION,
     SENDER_HEADER,
     SIGNATURE_HEADER,
@@ -131,12 +132,15 @@ class ControlClient:
 
         Raises:
             ControlUnreachable: If no answer came in time.
-            ControlRefused: If the coordinator refused.
+            ControlRefused: If the coordinator refused; with status 413, without asking it, where it takes no such size.
         """
         for report in payload.get("reports", ()):
             if "n" not in report:
                 report["n"] = _next_report_number(self._sender)
-        return self._ask("POST", path, json.dumps(payload, separators=(",", ":")).encode(), timeout)
+        body = json.dumps(payload, separators=(",", ":")).encode()
+        if len(body) >= LARGEST_BODY:  # the coordinator can't sign an answer to what it does not read
+            raise ControlRefused(413, f"{path} has {len(body)} bytes, and must have fewer than {LARGEST_BODY}")
+        return self._ask("POST", path, body, timeout)
 
     def close(self) -> None:
         """Closes all connections; a request under way in another thread ends with ``ControlUnreachable``."""

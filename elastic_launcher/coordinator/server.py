@@ -12,7 +12,14 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from elastic_launcher.control.auth import ANSWER_HEADER, SENDER_HEADER, SIGNATURE_HEADER, Refusal, Verifier
+from elastic_launcher.control.auth import (
+    ANSWER_HEADER,
+    LARGEST_BODY,
+    SENDER_HEADER,
+    SIGNATURE_HEADER,
+    Refusal,
+    Verifier,
+)
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Message, report_from_dict
 from elastic_launcher.control.vitals import Vitals
@@ -20,7 +27,6 @@ from elastic_launcher.coordinator.node_files import NodeFiles
 from elastic_launcher.coordinator.where import HERE, Where
 
 LONGEST_WAIT = 30.0  # seconds that a request for orders may ask to be kept waiting
-LARGEST_BODY = 16 * 2**20  # a fingerprint names every parameter of a model
 CLOSE_SECONDS = 0.5  # that requests under way get to end when the server closes
 REMEMBERED_REPORTS = 4096  # a member's numbers of reports, to tell a repeated one from a new one
 
@@ -229,6 +235,9 @@ class ControlServer:
             content, status = {"error": str(error.args[0] if error.args else error)}, 404
         except (ValueError, TypeError) as error:
             content, status = {"error": str(error)}, 400
+        except Exception as error:
+            logger.exception("%s %s can't be answered", request.method, request.path)
+            content, status = {"error": f"{type(error).__name__}: {error}"}, 500
         return self._signed(request, web.json_response(content, status=status))
 
     def _signed(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:

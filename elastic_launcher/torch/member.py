@@ -473,6 +473,8 @@ class Member:
         except ControlUnreachable:
             self._consider_leaving()
         except ControlRefused as refusal:
+            if refusal.status == 413 and len(told) > 1:  # all but the one that is too large are taken
+                return all(self._tell([one]) for one in told)
             if refusal.term is None:
                 _say(f"the coordinator refused a report: {refusal}")
                 return True

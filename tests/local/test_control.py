@@ -21,6 +21,7 @@ from elastic_launcher.control import ControlClient, ControlRefused, ControlUnrea
 from elastic_launcher.control.auth import (
     ANSWER_HEADER,
     COUNTER_HEADER,
+    LARGEST_BODY,
     PROTOCOL_VERSION,
     SENDER_HEADER,
     SIGNATURE_HEADER,
@@ -413,3 +414,34 @@ def test_a_coordinator_that_has_just_come_back_has_newcomers_ask_again(tmp_path:
     desk = Desk()
     asyncio.run(play(desk))
     assert desk.told == [(1, Formed(3)), ("join", 1, 7, "")]
+
+
+def test_what_is_too_large_is_refused_at_once_and_the_next_report_arrives(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        async with serving(tmp_path / "control.json", desk):
+            with ControlClient(str(tmp_path / "control.json"), "n1") as client:
+                with pytest.raises(ControlRefused, match="must have fewer than") as refused:
+                    await asyncio.to_thread(client.post, "/v1/nodes/1/notice", {"source": "x" * LARGEST_BODY})
+                assert refused.value.status == 413
+                await asyncio.to_thread(client.post, "/v1/nodes/1/notice", {"source": "signal"})
+        assert desk.told == [("notice", 1, "signal")]
+
+    asyncio.run(scenario())
+
+
+def test_what_the_coordinator_fails_at_is_its_own_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Desk):
+        def status(self) -> dict[str, Any]:
+            raise RuntimeError("out of luck")
+
+    async def scenario() -> None:
+        async with serving(tmp_path / "control.json", Broken()):
+            with (
+                ControlClient(str(tmp_path / "control.json"), "cli") as client,
+                pytest.raises(ControlUnreachable, match="gave no answer: RuntimeError: out of luck"),
+            ):
+                await asyncio.to_thread(client.get, "/v1/status")
+
+    asyncio.run(scenario())
+    assert "GET /v1/status can't be answered" in caplog.text
