@@ -15,6 +15,7 @@ from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import LEAVE_OUT, MicroBatch, Session
 from elastic_launcher.torch.signals import Agreement, Signals
 from elastic_launcher.torch.standing import At, Todo
+from elastic_launcher.torch.tensors import same_objects
 from elastic_launcher.torch.together import abstain
 from elastic_launcher.torch.verify import ChecksumTask, name_differences, name_positions
 from elastic_launcher.torch.work import GroupError
@@ -37,6 +38,7 @@ class Backward:
         self._plan = plan
         self._check: ChecksumTask | None = None
         self._still: dict[str, int] | None = None  # before this process's first step
+        self._parameters: list[torch.Tensor] = []  # when the last step began
 
     def begin_step(self) -> None:
         """Starts a step anew, without any gradient."""
@@ -45,9 +47,17 @@ class Backward:
         self._session.held = set()
         if self._still is None:
             self._still = self._session.buffers.still()
+        self._compare_new_parts()
         left_open = self._check is not None  # in a step that broke off: what it was made of may have changed since
         if self._resizer.check_due or left_open:
             self._check, self._resizer.check_due = ChecksumTask(self._session.state, self._session.buffers), False
+
+    def _compare_new_parts(self) -> None:
+        """Has the ranks compare their parameters where the script has made some of them anew since the last step."""
+        parameters, before = self._session.parameters(), self._parameters
+        self._parameters = parameters
+        if before and not self._resizer.joining and not same_objects(parameters, before):
+            self._resizer.check_due |= self._session.need_place("a step").world_size > 1
 
     def add(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy.random  # numpy alone would load it at its first use, perhaps in a process that was just forked
 import torch
@@ -32,9 +32,15 @@ def step_seed(seed: int, step: int, rank: int) -> int:
     return derive(_STEP, seed, step, rank)
 
 
-def after_seed(seed: int, phase: int) -> int:
-    """Returns the seed with which all ranks go on after a phase: a model that the script makes then is the same."""
-    return derive(_AFTER, seed, phase)
+def after_seed(seed: int, *where: int) -> int:
+    """Returns the seed with which all ranks go on outside of training loops: a model that the script makes there is the
+    same.
+
+    Args:
+        seed: Of the job.
+        where: The phase that has ended; or phase, epoch and loop, where -1 stands for the epoch's beginning.
+    """
+    return derive(_AFTER, seed, *where)
 
 
 def sample_seed(seed: int, epoch: int, sample: int) -> int:
@@ -69,18 +75,28 @@ def seed_all(seed: int, device: torch.device | None = None) -> None:
         generator.manual_seed(seed)
 
 
-@contextlib.contextmanager
-def preserve() -> Iterator[None]:
-    """Leaves this process's own generators, its GPU's too, as they are, whatever happens inside."""
+def keep() -> Callable[[], None]:
+    """Returns what puts this process's own generators, its GPU's too, back to where they are now."""
     generator = _device_generator(current_device())
     python_state, numpy_state = random.getstate(), numpy.random.get_state()
     torch_state = torch.default_generator.get_state()
     device_state = generator.get_state() if generator is not None else None
-    try:
-        yield
-    finally:
+
+    def put_back() -> None:
         random.setstate(python_state)
         numpy.random.set_state(numpy_state)
         torch.default_generator.set_state(torch_state)
         if generator is not None and device_state is not None:
             generator.set_state(device_state)
+
+    return put_back
+
+
+@contextlib.contextmanager
+def preserve() -> Iterator[None]:
+    """Leaves this process's own generators, its GPU's too, as they are, whatever happens inside."""
+    put_back = keep()
+    try:
+        yield
+    finally:
+        put_back()

@@ -49,6 +49,7 @@ class StepLoop:
         self._warned = self._carried = False
         self._left: ElasticLoader | None = None
         self._left_complete = False
+        self._put_back = rng.keep()  # the random generators, to where they were before the loop
         self._only_looks = True  # whether the script has not come back yet for the loop's second micro-batch
 
     # -- phases, epochs and loops
@@ -68,6 +69,8 @@ class StepLoop:
             while not self._is_over(total):
                 course.begin_epoch(session.position.epoch)
                 self._progress.begin_epoch()
+                if course.epoch:  # the first one begins with what the script has drawn before it, everywhere
+                    self._go_on_alike(*course.where)
                 yield course.epoch
                 if session.loader is not None:
                     raise RuntimeError("job.epochs() was asked for the next epoch from inside the training loop")
@@ -96,9 +99,13 @@ class StepLoop:
             session.report("again", phase=course.phase, step=session.position.step, sums=session.sums.lasting())
 
     def _end_phase(self) -> None:
-        session = self._session
-        session.course.end_phase()
-        rng.seed_all(rng.after_seed(session.seed, session.course.phase), session.device)
+        course = self._session.course
+        course.end_phase()
+        self._go_on_alike(course.phase)
+
+    def _go_on_alike(self, *where: int) -> None:
+        """Has all ranks draw the same random numbers from here on: each has drawn its own in the steps."""
+        rng.seed_all(rng.after_seed(self._session.seed, *where), self._session.device)
 
     def _is_over(self, total: int) -> bool:
         session = self._session
@@ -118,6 +125,10 @@ class StepLoop:
             RuntimeError: If two training loaders are used at once, or a rank leaves the loop alone.
             SystemExit: With 0, on a rank that leaves the job.
         """
+        yield from self._train(loader)
+        self._go_on_alike(*self._session.course.where)
+
+    def _train(self, loader: ElasticLoader) -> Iterator[Any]:
         session = self._session
         if session.loader is not None:
             raise RuntimeError(
@@ -157,6 +168,7 @@ class StepLoop:
         if not course.counted:
             course.begin_epoch(course.epoch + 1)
         course.begin_loop()
+        self._put_back = rng.keep()
         self._only_looks = True
         if session.position.where < course.where:
             session.position.begin(*course.where)
@@ -350,7 +362,7 @@ class StepLoop:
         """The script left the loop: by ``break``, or by an exception, which can't be told apart here."""
         session = self._session
         if session.place is None or micro.rehearsal:
-            session.course.give_loop_back()
+            self._give_loop_back()
             return
         self._left_complete = micro.last and micro.synced
         if self._left_complete:
@@ -358,9 +370,14 @@ class StepLoop:
         else:
             session.buffers.undo_step()
             if self._only_looks and not micro.calls:
-                session.course.give_loop_back()  # next(iter(loader)), say: nothing was done with the batch
+                self._give_loop_back()  # next(iter(loader)), say: nothing was done with the batch
                 return
         self._left = loader
+        self._go_on_alike(*session.course.where)
+
+    def _give_loop_back(self) -> None:
+        self._session.course.give_loop_back()
+        self._put_back()
 
     def sum(self, compute: Callable[[], Any]) -> Any:
         """Sums over all ranks; where the script has skipped what the job had done, it gets what came of it then."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
+from elastic_launcher.torch import rng
 from elastic_launcher.torch.course import Course, Sums
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.loader import ElasticLoader
@@ -197,3 +201,85 @@ def test_the_whole_training_is_told_with_all_loops_of_an_epoch(monkeypatch: pyte
 
     totals = run_ranks(1, body)[0]
     assert totals == [4] * 3 + [10] * 4 + [10] * 3 + [10] * 4 + [15] * 7
+
+
+@pytest.fixture
+def last_seed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int | None]:
+    """Returns with what this rank was seeded last: ranks are threads here, and share the generators themselves."""
+    own = threading.local()
+    seed_all = rng.seed_all
+
+    def seed(number: int, device: torch.device | None = None) -> None:
+        own.seed = number
+        seed_all(number, device)
+
+    monkeypatch.setattr(rng, "seed_all", seed)
+    return lambda: getattr(own, "seed", None)
+
+
+@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("steps", [2, 1000], ids=["break", "end"])
+def test_outside_of_loops_all_ranks_draw_the_same_numbers_at_any_size(
+    last_seed: Callable[[], int | None], steps: int, counted: bool
+) -> None:
+    def body(group: ThreadGroup, behind: int = 0) -> list[int | None]:
+        script = Script(group)
+        loader = script.loader(32)
+        script.job._session.position.begin(0, behind, 0)  # as a rank that comes where others have done so much
+        seeds = []
+        for _ in script.job.epochs(3) if counted else range(3):
+            seeds.append(last_seed())
+            script.train(loader, steps)
+            seeds.append(last_seed())
+            script.train(script.loader(16))
+            seeds.append(last_seed())
+        return [*seeds, last_seed()]
+
+    alone, *more = [seeds for size in (1, 2, 3) for seeds in run_ranks(size, body)]
+    assert all(one == alone for one in more)
+    assert len(set(alone)) >= 7  # other numbers each time
+    late = run_ranks(1, lambda group: body(group, 1))[0]
+    assert late == alone[-len(late) :] if counted else late[1:] == alone[1:]
+
+
+@pytest.mark.parametrize("place", [True, False], ids=["admitted", "before"])
+def test_a_look_at_a_batch_leaves_random_numbers_as_they_are(place: bool) -> None:
+    def body(group: ThreadGroup) -> tuple[float, float]:
+        script = Script(group)
+        if not place:
+            script.job._session.place = None
+        loader = script.loader(16)
+        drawn = []
+        for looks in (False, True):
+            torch.manual_seed(5)
+            if looks:
+                next(iter(loader))
+            drawn.append(float(torch.rand(())))
+        return drawn[0], drawn[1]
+
+    with rng.preserve():
+        ((one, other),) = run_ranks(1, body)
+    assert one == other
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_part_that_is_made_within_a_loop_is_compared(alike: bool) -> None:
+    def body(group: ThreadGroup) -> int:
+        script = Script(group)
+        nn.init.zeros_(script.model.weight)
+        nn.init.zeros_(script.model.bias)
+        for x, y in script.loader(48):
+            script.job.backward(functional.cross_entropy(script.model(x), y))
+            script.optimizer.step()
+            if script.job.sync_gradients and script.job.step == 2:
+                with torch.no_grad():
+                    bias = script.model.bias + (0.0 if alike else group.rank)
+                script.model.bias = nn.Parameter(bias)
+                script.optimizer.param_groups[0]["params"] = list(script.model.parameters())
+        return script.job.step
+
+    if alike:
+        assert run_ranks(2, body) == [6, 6]
+        return
+    with pytest.raises(RuntimeError, match="no longer the same on all ranks: bias on rank 1 "):
+        run_ranks(2, body)
