@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from elastic_launcher.torch.scaler_marks import forget_all
+from elastic_launcher.torch.scaler_marks import forget_all, has_work
 from elastic_launcher.torch.session import LEAVE_OUT
 
 if TYPE_CHECKING:
@@ -192,7 +192,11 @@ def _gate(session: Session, owner: Any, method: str, name: str) -> None:
     def gated(*arguments: Any, **named: Any) -> Any:
         session.asked |= method == "step"
         optimizer = next((one for one in (*arguments, *named.values()) if isinstance(one, Optimizer)), None)
-        return act(*arguments, **named) if session.acts(name, optimizer) else None
+        if not session.acts(name, optimizer):
+            return None
+        if session.micro is not None and isinstance(owner, torch.amp.GradScaler) and not has_work(owner, optimizer):
+            return None
+        return act(*arguments, **named)
 
     setattr(owner, method, gated)
 

@@ -21,6 +21,17 @@ def forget_unscaled(scalers: Iterable[torch.amp.GradScaler]) -> None:
                 del marks[key]
 
 
+def has_work(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer | None) -> bool:
+    """Whether an optimizer has a gradient, or None: any was unscaled. The scaler's calls fail without: a whole step may
+    have been left out.
+    """
+    if not scaler.is_enabled():
+        return True
+    if optimizer is None:
+        return any(one["found_inf_per_device"] for one in scaler._per_optimizer_states.values())
+    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
+
+
 def forget_all(scaler: torch.amp.GradScaler) -> None:
     """Has it begin a new step, as its `update` does."""
     if scaler.is_enabled():

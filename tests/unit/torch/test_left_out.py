@@ -153,3 +153,32 @@ def test_no_loss_needs_the_weight_0() -> None:
 
     with pytest.raises(ValueError, match="job.backward got no loss; to leave a micro-batch out"):
         run_ranks(1, lambda group: trained(group, 2, without))
+
+
+@pytest.mark.parametrize("unscales", [True, False])
+@pytest.mark.parametrize("left_out", [0, 1])
+def test_under_a_scaler_a_step_of_which_everything_is_left_out_changes_nothing(left_out: int, unscales: bool) -> None:
+    def body(group: ThreadGroup) -> tuple[list[torch.Tensor], float, int]:
+        job = thread_job(group, BATCH, BATCH)
+        model, scaler = build(), torch.amp.GradScaler("cpu", init_scale=8.0)
+        model, optimizer, scaler = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), scaler)
+        for _ in job.epochs(1):
+            for x, y in job.dataloader(TensorDataset(X, Y)):
+                if job.step == left_out:
+                    job.backward(None, weight=0)
+                else:
+                    job.backward(scaler.scale((model(x) - y).square().mean()))
+                if unscales:
+                    scaler.unscale_(optimizer)
+                scaler.step(optimizer)
+                scaler.update()
+        return [p.detach() for p in model.parameters()], scaler.get_scale(), job.step
+
+    model = build()
+    start = 0 if left_out else BATCH
+    (model(X[start : start + BATCH]) - Y[start : start + BATCH]).square().mean().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    parameters, scale, steps = run_ranks(1, body)[0]
+    assert (scale, steps) == (8.0, 2)
+    for mine, right in zip(parameters, model.parameters(), strict=True):
+        torch.testing.assert_close(mine, right.detach(), rtol=1e-12, atol=1e-13)
