@@ -198,6 +198,7 @@ class Backward:
         if self._resizer.take_state():
             session.buffers.begin_step()  # the step's beginning is what the peer sent, not what was here before
             session.reducer.begin_step()  # parameters may have been added or frozen before this rank came
+            self._still = {}  # what the peer sent is no forward pass's doing
         if self._still:
             session.buffers.refuse_changed(self._still)
             self._still = {}

@@ -187,3 +187,24 @@ def test_a_sparse_buffer_that_a_joiner_made_otherwise_is_refused() -> None:
     other = TrainingState([Net((2 * torch.eye(3)).to_sparse())])
     with pytest.raises(StateMismatch, match="buffer kept, .*does not travel"):
         other.targets(captured.header)
+
+
+def test_what_a_joiner_gets_from_its_peer_is_not_taken_for_a_change_by_a_forward_pass() -> None:
+    def body(group: ThreadGroup) -> int:
+        job = thread_job(group, 4, 4)
+        model = nn.Linear(3, 1)
+        model.register_buffer("kept", torch.tensor([1, 2], dtype=torch.uint64))
+        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+        def take_state() -> bool:
+            model.kept.copy_(torch.tensor([3, 4], dtype=torch.uint64))
+            return True
+
+        job._steps._resizer.take_state = take_state  # type: ignore[method-assign]
+        for _ in job.epochs(1):
+            for (x,) in job.dataloader(TensorDataset(torch.ones(4, 3))):
+                job.backward(model(x).mean())
+                optimizer.step()
+        return job.step
+
+    assert run_ranks(1, body) == [1]
