@@ -46,7 +46,8 @@ class StepLoop:
         self._plan = plan
         self._progress = Progress(session)
         self._samples = 0
-        self._warned = self._carried = False
+        self._warned = False
+        self._carried = 0  # optimizers whose state is known to travel
         self._left: ElasticLoader | None = None
         self._left_complete = False
         self._put_back = rng.keep()  # the random generators, to where they were before the loop
@@ -302,13 +303,20 @@ class StepLoop:
                 stacklevel=2,
             )
         self._advance(loader)
-        if session.member is not None and not self._carried:
-            self._carried = True
-            try:
-                session.state.capture()
-            except TypeError as error:  # now, and not when somebody joins after hours of training
-                raise TypeError(f"{error}. It is there since the first step; joiners and checkpoints need it") from None
+        if session.member is not None:
+            self._refuse_what_stays()
         self._pass_boundary(loader)
+
+    def _refuse_what_stays(self) -> None:
+        """Refuses an optimizer whose state can't travel after its first step, not when somebody joins after hours."""
+        state = self._session.state
+        if len(state.optimizers) == self._carried:
+            return
+        self._carried = len(state.optimizers)
+        try:
+            state.capture()
+        except TypeError as error:
+            raise TypeError(f"{error}. It is there since its first step; joiners and checkpoints need it") from None
 
     def _advance(self, loader: ElasticLoader) -> None:
         session = self._session

@@ -283,3 +283,30 @@ def test_a_part_that_is_made_within_a_loop_is_compared(alike: bool) -> None:
         return
     with pytest.raises(RuntimeError, match="no longer the same on all ranks: bias on rank 1 "):
         run_ranks(2, body)
+
+
+def test_an_optimizer_of_a_later_phase_whose_state_can_not_travel_is_found_in_its_first_step() -> None:
+    class Own(torch.optim.SGD):
+        def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+            super().step()
+            self.state[self.param_groups[0]["params"][0]]["history"] = {1.5}
+
+    def body(group: ThreadGroup) -> list[int]:
+        script = Script(group)
+        steps, loader = script.job._steps, script.loader(8)
+        advance = steps._advance
+
+        def with_a_launcher(loader: ElasticLoader) -> None:
+            advance(loader)
+            steps._refuse_what_stays()
+
+        steps._advance = with_a_launcher  # type: ignore[method-assign]
+        for _ in script.job.epochs(1):
+            script.train(loader)
+        script.optimizer = script.job.prepare(Own(script.model.parameters(), lr=0.1))
+        with pytest.raises(TypeError, match=r"optimizer\[1\].*history: builtins.set .* since its first step"):
+            for _ in script.job.epochs(1):
+                script.train(loader)
+        return [script.job.step]
+
+    assert run_ranks(1, body) == [[2]]
