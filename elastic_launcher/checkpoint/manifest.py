@@ -119,7 +119,8 @@ class Manifest:
         files: All files but the manifest.
         phase: Which `job.epochs` of the script the next step is in, from 0.
         loop: Which training loop of its epoch, from 0.
-        sums: What sums over ranks came to between two phases, for a script that begins with its first line.
+        sums: What sums over ranks came to between two phases and in the newest epochs, for a script that begins with
+            its first line.
     """
 
     job: JobIdentity

@@ -103,29 +103,43 @@ class Sums:
         self.known: dict[str, Any] = {}
 
     def take(self, key: str) -> Any:
-        """Returns what a sum came to.
+        """Returns what a sum came to; where that of its epoch is forgotten, what it came to in the newest one.
 
         Raises:
-            KeyError: If that is not known.
+            KeyError: If neither is known.
         """
-        return _decode(self.known[key])
+        phase, _, number = _parts(key)
+        return _decode(self.known[key if key in self.known else self._newest()[phase, number]])
 
     def note(self, key: str, result: Any) -> None:
         """Keeps what a sum came to, and forgets what nobody needs any more."""
-        self.known[key] = _encode(result)
-        phase, epoch, _ = key.split(".")
-        if epoch != "end":
-            oldest = int(epoch) - RECENT_EPOCHS
-            self.known = {one: value for one, value in self.known.items() if not _before(one, int(phase), oldest)}
+        self.known = {**self.known, key: _encode(result)}  # other threads may be reading the one before
+        phase, epoch, _ = _parts(key)
+        if epoch is not None:
+            lasting, oldest = self.lasting(), (phase, epoch - RECENT_EPOCHS)
+            self.known = {one: value for one, value in self.known.items() if one in lasting or _when(one) > oldest}
 
     def lasting(self) -> dict[str, Any]:
-        """Returns those between phases, which whoever begins with the script's first line needs."""
-        return {key: value for key, value in self.known.items() if ".end." in key}
+        """Returns those between phases, and of each phase those of its newest epoch: whoever begins with the script's
+        first line needs them.
+        """
+        newest = set(self._newest().values())
+        return {key: value for key, value in self.known.items() if key in newest or _parts(key)[1] is None}
+
+    def _newest(self) -> dict[tuple[int, int], str]:
+        """Returns the key of each sum in the newest epoch of its phase, by phase and number."""
+        of_epochs = [key for key in self.known if _parts(key)[1] is not None]
+        return {(_parts(key)[0], _parts(key)[2]): key for key in sorted(of_epochs, key=_when)}
 
 
-def _before(key: str, phase: int, epoch: int) -> bool:
-    its_phase, its_epoch, _ = key.split(".")
-    return its_epoch != "end" and (int(its_phase), int(its_epoch)) <= (phase, epoch)
+def _parts(key: str) -> tuple[int, int | None, int]:
+    phase, epoch, number = key.split(".")
+    return int(phase), None if epoch == "end" else int(epoch), int(number)
+
+
+def _when(key: str) -> tuple[int, int]:
+    phase, epoch, _ = _parts(key)
+    return phase, -1 if epoch is None else epoch
 
 
 def _encode(value: Any) -> Any:

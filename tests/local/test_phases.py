@@ -17,6 +17,7 @@ from tests.local.resizes import LONG, allow, formed
 from tests.support import Launcher, launched
 
 SCRIPT = Path(__file__).parent / "scripts" / "phases.py"
+OWN_LOOPS = SCRIPT.with_name("own_loops.py")
 FIRST_PHASE = 2 * (5 + 3)  # steps
 
 
@@ -24,10 +25,10 @@ def options(folder: Path, **more: Any) -> str:
     return json.dumps({"folder": str(folder), **more})
 
 
-def plain(folder: Path, **more: Any) -> dict[str, Any]:
+def plain(folder: Path, script: Path = SCRIPT, **more: Any) -> dict[str, Any]:
     """Returns what the same script comes to in one process."""
     folder.mkdir()
-    subprocess.run([sys.executable, SCRIPT, options(folder, **more)], check=True)
+    subprocess.run([sys.executable, script, options(folder, **more)], check=True)
     return dict(json.loads((folder / "ended-0.json").read_text()))
 
 
@@ -99,3 +100,17 @@ def test_a_rank_joins_although_each_epoch_has_a_data_set_of_its_own(tmp_path: Pa
     expected = plain(tmp_path / "plain", stop_at=ended[0]["step"], per_epoch=True)
     for one in ended:
         assert_same(one, expected)
+
+
+def test_a_job_with_loops_of_its_own_and_an_evaluation_after_each_goes_on_in_a_later_one(tmp_path: Path) -> None:
+    arguments = ("--nodes", "1:1", "--", OWN_LOOPS, options(tmp_path, pace=0.1))
+    with launched(*arguments, cwd=tmp_path) as job:
+        job.events.wait("progress", lambda e: e["epoch"] >= 4, LONG)
+        stopped = subprocess.run([sys.executable, "-m", "elastic_launcher", "stop", str(job.work_dir)], check=False)
+        assert (stopped.returncode, job.wait(LONG)) == (0, 75), job.stderr
+    with launched(*arguments, cwd=tmp_path) as job:
+        assert job.wait(LONG) == 0, job.stderr
+        skipped = job.events.of("job_started")[-1]["resumed_step"] // 4
+    (ended,), expected = ends(tmp_path), plain(tmp_path / "plain", OWN_LOOPS)
+    assert ended["scores"][skipped:] == pytest.approx(expected["scores"][skipped:], rel=1e-9)
+    assert_same(ended, {**expected, "scores": ended["scores"]})

@@ -181,9 +181,28 @@ def test_sums_of_the_last_epochs_and_those_between_phases_are_kept() -> None:
             sums.note(course.key_of_sum(), {"loss": float(epoch), "by": torch.ones(2, dtype=torch.float64)})
         course.end_phase()
         sums.note(course.key_of_sum(), float(phase))
-    assert sums.lasting() == {"0.end.1": 0.0, "1.end.1": 1.0}
-    assert list(sums.known) == ["0.end.1", "1.3.1", "1.4.1", "1.end.1"]
+    assert list(sums.lasting()) == ["0.4.1", "0.end.1", "1.4.1", "1.end.1"]
+    assert list(sums.known) == ["0.4.1", "0.end.1", "1.3.1", "1.4.1", "1.end.1"]
     assert sums.take("1.4.1")["by"].tolist() == [1.0, 1.0]
+    assert [sums.take(key)["loss"] for key in ("1.0.1", "1.3.1", "0.2.1")] == [4.0, 3.0, 4.0]
+
+
+def test_a_script_that_goes_on_in_a_later_loop_of_its_own_gets_the_newest_sum_after_those_it_skips() -> None:
+    def body(group: ThreadGroup) -> tuple[list[float], int]:
+        script = Script(group)
+        session = script.job._session
+        place, session.place = session.place, None  # as one that goes on from a checkpoint of loop 2
+        session.position.begin(0, 2, 0)
+        session.sums.known = {"0.1.1": {"named": {"x": 3.5}}}
+        loader, found = script.loader(16), []
+        for loop in range(4):
+            if loop == 2:
+                session.place = place
+            script.train(loader)
+            found.append(script.job.reduce({"x": 1.0})["x"])
+        return found, script.job.step
+
+    assert run_ranks(1, body) == [([3.5, 3.5, 1.0, 1.0], 4)]
 
 
 def test_the_whole_training_is_told_with_all_loops_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
