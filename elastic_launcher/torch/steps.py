@@ -84,6 +84,8 @@ class StepLoop:
         finally:
             if course.phase == phase:
                 self._end_phase()
+        if session.position.phase > phase:
+            return  # the job has ended it while this rank waited for admission
         self._recovery.confirm_end()
         self._resizer.tell_active()
         self._progress.finish()
@@ -111,6 +113,8 @@ class StepLoop:
 
     def _is_over(self, total: int) -> bool:
         session = self._session
+        if session.position.phase > session.course.phase:
+            return True
         if session.stop_reason is not None and not session.over and session.position.epoch < total:
             self._tell_stop()
         return session.over or session.position.epoch >= total

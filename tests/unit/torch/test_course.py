@@ -206,7 +206,7 @@ def test_a_script_that_goes_on_in_a_later_loop_of_its_own_gets_the_newest_sum_af
 
 
 def test_the_whole_training_is_told_with_all_loops_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    def body(group: ThreadGroup) -> list[tuple[int, int | None]]:
+    def body(group: ThreadGroup) -> list[int | None]:
         script = Script(group)
         told = []
         progress = script.job._steps._progress
@@ -329,3 +329,28 @@ def test_an_optimizer_of_a_later_phase_whose_state_can_not_travel_is_found_in_it
         return [script.job.step]
 
     assert run_ranks(1, body) == [[2]]
+def test_a_joiner_whose_phase_ends_while_it_waits_goes_on_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(group: ThreadGroup) -> tuple[list[int], list[float], int]:
+        script = Script(group)
+        session = script.job._session
+        place, session.place = session.place, None
+
+        def admit(_: object) -> bool:
+            if session.course.phase == 0:
+                session.position.begin(1, 1, 0)
+                session.sums.known = {"0.2.1": 3.5}
+                return False
+            session.place = place
+            return True
+
+        monkeypatch.setattr(script.job._resizer, "admit", admit)
+        loader, seen, sums = script.loader(16), list[int](), list[float]()
+        for _ in range(2):
+            for epoch in script.job.epochs(3):
+                seen.append(epoch)
+                assert len(seen) < 5
+                script.train(loader)
+                sums.append(script.job.reduce(1.0))
+        return seen, sums, script.job.step
+
+    assert run_ranks(1, body) == [([0, 1, 2], [3.5, 1.0, 1.0], 4)]
