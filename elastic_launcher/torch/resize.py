@@ -64,7 +64,7 @@ class Resizer:
         self._old_group: Group | None = None
         self._fingerprint: dict[str, Any] = {}
         self._first_loader: ElasticLoader | None = None  # of this epoch: joiners come into its first loop
-        self._meets: dict[int, ElasticLoader] = {}  # by formation, the loader in whose loop its joiners come in
+        self._meets: dict[int, tuple[ElasticLoader | None, int, int]] = {}  # by formation, where its joiners come in
         self._waits = 0  # for admission, in one loop of the script after the other
         self._elsewhere = Position()  # where the job has gone on to while this rank waited for admission
         self.check_due = False
@@ -108,18 +108,25 @@ class Resizer:
         formation = self.standing()
         if formation is None or formation.mode != "grow" or self._session.course.loop:
             return
-        if self._meets.get(formation.number) is not loader:
-            self._member().decline(formation, MovedOn("the training has gone on to another data set"))
+        if self._meets.get(formation.number) != self._meeting(loader):
+            self._member().decline(formation, MovedOn("the training has gone on to another loop"))
+
+    def _meeting(self, loader: ElasticLoader | None) -> tuple[ElasticLoader | None, int, int]:
+        """Returns what is the same in all loops in which a joiner that waits in one of them can come in: it can begin
+        with a later epoch of its `job.epochs`, but not with a later one of the script's own loops.
+        """
+        course = self._session.course
+        return loader, course.phase, 0 if course.counted else course.epoch
 
     def _can_grow_next(self, formation: Formation) -> bool:
         """Whether the step after the one that runs is in the loop in which joiners wait, as far as that is known."""
         session, course, loader = self._session, self._session.course, self._session.loader
-        if loader is None or course.loop or self._meets.get(formation.number) is not loader:
+        if loader is None or course.loop or self._meets.get(formation.number) != self._meeting(loader):
             return False
         if session.position.step_in_epoch + 1 < loader.steps_per_epoch:
             return True
         last = session.epochs is not None and session.position.epoch + 1 >= session.epochs
-        return course.repeats() and loader.epoch is None and not last
+        return course.counted and course.repeats() and loader.epoch is None and not last
 
     def agree(self, number: int) -> None:
         """Notes that all ranks are ready for a formation: the change comes at the next boundary.
@@ -234,7 +241,7 @@ class Resizer:
         joins, loader = self._member().number in formation.joiners, self._first_loader
         outline = b""
         if not joins and loader is not None:
-            self._meets[formation.number] = loader
+            self._meets[formation.number] = self._meeting(loader)
             if group.rank == 0:
                 outline = json.dumps(self._outline(loader)).encode()
         told = json.loads(group.all_gather_bytes(outline)[0] or "null")
@@ -270,7 +277,7 @@ class Resizer:
         epoch = there.epoch + (there.loop > 0)  # the first one whose first loop is not over
         different = difference(told["fingerprint"], fingerprint(session, loader))
         at_once = (there.phase, there.epoch) == (here.phase, here.epoch)
-        later = there.phase == here.phase and not (told["of_epoch"] or loader.epoch is not None)
+        later = here.counted and there.phase == here.phase and not (told["of_epoch"] or loader.epoch is not None)
         if not different and (at_once or later):
             return
         if at_once:
@@ -292,7 +299,7 @@ class Resizer:
             return
         formation, self._next = self._next, None
         meets = self._meets.pop(formation.number, None)
-        if not ends and (meets is not self._session.loader or self._session.course.loop):
+        if not ends and (meets != self._meeting(self._session.loader) or self._session.course.loop):
             raise GroupError("ranks that join wait in another training loop than the one that has come")
         place = self._session.need_place("a resize")
         assert formation.group is not None

@@ -15,6 +15,8 @@ from elastic_launcher.torch import rng
 from elastic_launcher.torch.course import Course, Sums
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.loader import ElasticLoader
+from elastic_launcher.torch.member import MovedOn
+from elastic_launcher.torch.place import Formation
 from elastic_launcher.torch.position import Position
 from tests.unit.torch.thread_group import ThreadGroup, run_ranks, thread_job
 from tests.unit.torch.trainings import FEATURES, SEED, X, Y
@@ -354,3 +356,45 @@ def test_a_joiner_whose_phase_ends_while_it_waits_goes_on_to_the_next_one(monkey
         return seen, sums, script.job.step
 
     assert run_ranks(1, body) == [([0, 1, 2], [3.5, 1.0, 1.0], 4)]
+
+
+class Standing:
+    """A member for which the group of a growth stands."""
+
+    number = 0
+
+    def __init__(self, formation: Formation) -> None:
+        self.formation = formation
+        self.declined = False
+
+    def ready(self) -> Formation:
+        return self.formation
+
+    def decline(self, formation: Formation, why: MovedOn) -> None:
+        assert formation is self.formation
+        self.declined = True
+
+
+@pytest.mark.parametrize(
+    ("way", "declined"), [("an epoch later", False), ("a phase later", True), ("the next own loop", True)]
+)
+def test_a_growth_is_given_up_whose_joiners_wait_in_a_loop_that_does_not_come_again(way: str, declined: bool) -> None:
+    def body(group: ThreadGroup) -> bool:
+        script = Script(group)
+        session, resizer, loader = script.job._session, script.job._resizer, script.loader(16)
+        session.course.begin_phase(counted=way != "the next own loop")
+        session.course.begin_epoch(0)
+        session.course.begin_loop()
+        resizer.begin_loop(loader)
+        formation = Formation(5, 2, "grow", (0, 1), joiners=(1,), group=group)  # type: ignore[arg-type]
+        member = Standing(formation)
+        session.member = member  # type: ignore[assignment]
+        resizer._reserve(formation)
+        if way == "a phase later":
+            session.course.begin_phase(counted=True)
+        session.course.begin_epoch(session.course.epoch + 1)
+        session.course.begin_loop()
+        resizer.begin_loop(loader)
+        return member.declined
+
+    assert run_ranks(1, body) == [declined]
