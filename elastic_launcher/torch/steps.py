@@ -156,6 +156,7 @@ class StepLoop:
                 yield from self._rehearse(loader)
                 if not self._resizer.admit(fingerprint(session, loader)):
                     return
+                self._only_looks = session.position.step_in_epoch == 0  # as on the ranks that have trained there
             elif session.unequal:
                 self._resizer.start(session.place.formation, session.place.member)
                 session.unequal = False

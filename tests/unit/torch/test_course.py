@@ -358,6 +358,30 @@ def test_a_joiner_whose_phase_ends_while_it_waits_goes_on_to_the_next_one(monkey
     assert run_ranks(1, body) == [([0, 1, 2], [3.5, 1.0, 1.0], 4)]
 
 
+def test_a_look_at_a_joiners_first_batch_is_no_loop_as_on_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(group: ThreadGroup) -> tuple[int, int, int]:
+        script = Script(group)
+        session = script.job._session
+        place, session.place = session.place, None
+
+        def admit(_: object) -> bool:
+            session.place = place
+            return True
+
+        monkeypatch.setattr(script.job._resizer, "admit", admit)
+        loader = script.loader(16)
+        for _ in script.job.epochs(1):
+            for x, y in loader:
+                if script.job.world_size is not None:
+                    break
+                script.job.backward(functional.cross_entropy(script.model(x), y))
+            script.train(loader)
+            return session.course.where
+        raise AssertionError("no epoch")
+
+    assert run_ranks(1, body) == [(0, 0, 0)]
+
+
 class Standing:
     """A member for which the group of a growth stands."""
 
