@@ -331,6 +331,8 @@ def test_an_optimizer_of_a_later_phase_whose_state_can_not_travel_is_found_in_it
         return [script.job.step]
 
     assert run_ranks(1, body) == [[2]]
+
+
 def test_a_joiner_whose_phase_ends_while_it_waits_goes_on_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def body(group: ThreadGroup) -> tuple[list[int], list[float], int]:
         script = Script(group)
