@@ -231,10 +231,13 @@ def test_a_queue_that_suspends_a_job_takes_its_node_back() -> None:
             await played.standing(1, Running)
             job = f"/apis/batch/v1/namespaces/{name}/jobs/{job_id(name, name='pausing')}-1"
             await api.request("PATCH", job, {"spec": {"suspend": True}}, content_type=MERGE)
-            await played.exit(1)
+            back = await played.exit(1)
+            assert back.taken and back.again, "it is no more lost than ended: the same Job may be admitted again"
             await played.start(2)
             await played.standing(2, Running)
-            assert set(await played.look()) == {2}
+            await api.request("PATCH", job, {"spec": {"suspend": False}}, content_type=MERGE)
+            await played.standing(1, Running)
+            assert set(await played.look()) == {1, 2}
 
     asyncio.run(steps())
 
