@@ -74,8 +74,6 @@ def _unpacked(document: Node) -> Iterator[Node]:
         yield from document.at("items").items
     elif (inner := document.at("pipelineSpec")).there:
         yield inner
-    elif document.at("kind").text in VERSIONS and is_pipeline(document.at("spec", "pipelineSpec")):
-        yield document
     else:
         yield document
 

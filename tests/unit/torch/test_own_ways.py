@@ -130,6 +130,7 @@ def test_an_unprepared_optimizer_of_other_parameters_is_the_scripts_own_affair()
         torch.optim.SGD([own], lr=0.1).step()
 
     train(body, world_size=1)
+    assert (own < 1).all(), "its steps count"
 
 
 def test_an_optimizer_that_is_stepped_by_a_hook_is_refused() -> None:

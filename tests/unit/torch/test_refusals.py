@@ -134,7 +134,7 @@ def test_dataloader_refuses(data: Any, options: dict[str, Any], kind: type[Excep
 
 
 def test_workers_live_on_as_a_script_may_say() -> None:
-    job_alone().dataloader(DATA, persistent_workers=True)
+    assert job_alone().dataloader(DATA, persistent_workers=True).size == len(DATA)
 
 
 def test_the_length_of_a_loader_is_refused_and_tells_the_numbers_that_there_are() -> None:
