@@ -21,9 +21,10 @@ CPU = torch.device("cpu")
 
 
 class _Meeting:
-    """One collective operation."""
+    """One collective operation; a rank that waits for it lets another one run."""
 
-    def __init__(self) -> None:
+    def __init__(self, turn: threading.Lock) -> None:
+        self._turn = turn
         self.tensors: list[torch.Tensor] = []
         self.texts: dict[int, bytes] = {}
         self.done = threading.Event()
@@ -36,7 +37,11 @@ class _Meeting:
 
     def wait(self) -> None:
         """Waits for the end."""
-        assert self.done.wait(WAIT_SECONDS), "a rank is missing in an operation"
+        self._turn.release()
+        try:
+            assert self.done.wait(WAIT_SECONDS), "a rank is missing in an operation"
+        finally:
+            self._turn.acquire()
         assert not self.failed, "a rank has ended before an operation that others wait for"
 
 
@@ -45,6 +50,7 @@ class Exchange:
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
+        self.turn = threading.Lock()  # one rank runs at a time: they share the random generator
         self._lock = threading.Lock()
         self._meetings: dict[int, _Meeting] = {}
         self._left = False
@@ -59,7 +65,7 @@ class Exchange:
 
     def _meeting(self, number: int) -> _Meeting:
         if number not in self._meetings:
-            self._meetings[number] = _Meeting()
+            self._meetings[number] = _Meeting(self.turn)
             if self._left:
                 self._meetings[number].fail()
         return self._meetings[number]
@@ -118,10 +124,11 @@ def run_ranks(world_size: int, body: Callable[[ThreadGroup], Any]) -> list[Any]:
     exchange = Exchange(world_size)
 
     def play(rank: int) -> Any:
-        try:
-            return body(ThreadGroup(exchange, rank))
-        finally:
-            exchange.leave()
+        with exchange.turn:
+            try:
+                return body(ThreadGroup(exchange, rank))
+            finally:
+                exchange.leave()
 
     with ThreadPoolExecutor(world_size) as pool:
         futures = [pool.submit(play, rank) for rank in range(world_size)]
