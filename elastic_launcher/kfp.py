@@ -16,7 +16,14 @@ from elastic_launcher.step import StepFailed
 
 __all__ = ["COMPONENTS", "StepFailed"]
 
-COMPONENTS = ("elastic_train", "elastic_train_distributed", "elastic_plan", "elastic_verdict", "elastic_cleanup")
+COMPONENTS = (
+    "elastic_train",
+    "elastic_train_distributed",
+    "elastic_plan",
+    "elastic_verdict",
+    "elastic_classification",
+    "elastic_cleanup",
+)
 """What there is; each is loaded when it is asked for, since inside a step kfp lacks what components are made with."""
 
 

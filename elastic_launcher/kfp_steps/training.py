@@ -22,6 +22,7 @@ from elastic_launcher.engines.machine import gpus
 from elastic_launcher.events import EventError
 from elastic_launcher.goes_on import VARIABLE as GOES_ON_VARIABLE
 from elastic_launcher.kfp_steps.arrival import revealed
+from elastic_launcher.kfp_steps.classification import FORM, metrics_text, read_classes
 from elastic_launcher.kfp_steps.release import CHOICES as RELEASES
 from elastic_launcher.kfp_steps.release import ended_by_shrink
 from elastic_launcher.kfp_steps.travel import FIX, Meeting, fetch, model_place, read_beside, remove, send
@@ -86,14 +87,15 @@ def train_step(given: Mapping[str, Any]) -> Outputs:
             run = _distributed(given) if "task_config" in given else _in_pod(given)
             done = _train(given, run, release)
             _take_model(given, run, Path(done.work_dir))
+            classes = _classes(run.output)
         code, reason = int(ExitCode.DONE), "done"
     except StepFailed as failed:
         if given["on_failure"] != "report":
             _end(failed)
         say(str(failed))
         done = left_behind(failed.folder) if failed.folder else nothing_left(str(failed))
-        code, reason = failed.exit_code, failed.account
-    _write(given, done)
+        code, reason, classes = failed.exit_code, failed.account, None
+    _write(given, done, classes)
     return (*_scalars(done), _place(given, done.work_dir), code, reason)
 
 
@@ -230,7 +232,7 @@ def _words(run: _Run) -> dict[str, str]:
 
 
 def _take_model(given: Mapping[str, Any], run: _Run, folder: Path) -> None:
-    """Brings model and classification where the next step finds them, and says what the model is made with."""
+    """Brings the model where the next step finds it, and says what the model is made with."""
     model = given["model"]
     with _errors_as(f"model: {run.output} can't be copied to {model.path}", folder):
         if not fetch(run.output, model):
@@ -239,7 +241,6 @@ def _take_model(given: Mapping[str, Any], run: _Run, folder: Path) -> None:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         model.metadata["framework_version"] = importlib.metadata.version("torch")
     model.metadata["elastic_launcher_version"] = __version__
-    _classify(given["classification"], run.output)
     if run.copy:
         try:
             remove(run.copy)
@@ -247,24 +248,20 @@ def _take_model(given: Mapping[str, Any], run: _Run, folder: Path) -> None:
             say(f"the copy of the data stays at {run.copy}: {error}")
 
 
-def _classify(classification: Any, output: str) -> None:
-    """Fills the step's classification; what is no such thing is told, and costs the training nothing."""
+def _classes(output: str) -> dict[str, Any] | None:
+    """Returns what the script left of its classes; what is no such thing is told, and costs the training nothing."""
     try:
         text = read_beside(output, CLASSES)
-        if not text:
-            return
-        found = json.loads(text)
-        if "matrix" in found:
-            classification.log_confusion_matrix([str(one) for one in found["labels"]], found["matrix"])
-        for one in found.get("roc", ()):
-            classification.log_roc_data_point(one["fpr"], one["tpr"], one["threshold"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        say(f"ELASTIC_OUTPUT{CLASSES} can't be shown ({type(error).__name__}: {error}): {{labels, matrix, roc}}")
+        return read_classes(text) if text else None
+    except (OSError, ValueError) as error:
+        say(f"$ELASTIC_OUTPUT{CLASSES} can't be shown ({error}): {FORM}")
+        return None
 
 
-def _write(given: Mapping[str, Any], done: Trained) -> None:
+def _write(given: Mapping[str, Any], done: Trained, classes: Mapping[str, Any] | None) -> None:
     for name, value in done.metrics.items():
         given["metrics"].log_metric(name, value)
+    Path(given["metrics"].path).write_text(metrics_text(done.metrics, classes), encoding="utf-8")
     Path(given["timeline"].path).write_text(_timeline(done), encoding="utf-8")
     Path(given["summary"].path).write_text(done.summary, encoding="utf-8")
     say(f"summary:\n{done.summary}")

@@ -26,7 +26,6 @@ MOUNTS = ("minio", "s3", "kfp-workspace")
 _OUTPUTS = {
     "model": "system.Model",
     "metrics": "system.Metrics",
-    "classification": "system.ClassificationMetrics",
     "timeline": "system.HTML",
     "summary": "system.Markdown",
 }

@@ -9,7 +9,7 @@ import pytest
 from kfp import dsl, local
 
 from elastic_launcher.events import EventFollower, read_events
-from elastic_launcher.kfp import elastic_train, elastic_train_distributed, elastic_verdict
+from elastic_launcher.kfp import elastic_classification, elastic_train, elastic_train_distributed, elastic_verdict
 from pipelines.digits_search.pipeline import digits_search
 from pipelines.plan_train_evaluate.pipeline import plan_train_evaluate
 from pipelines.text_tuning.pipeline import text_tuning
@@ -19,6 +19,14 @@ from tests.support import until
 FAILING = (
     "import elastic_launcher.torch as elastic\nelastic.init(8, 4)\nraise ArithmeticError('the third wheel came off')\n"
 )
+CLASSIFYING = """
+import json, os, pathlib
+import elastic_launcher.torch as elastic
+
+elastic.init(8, 4)
+classes = {"labels": ["cat", "dog"], "matrix": [[8, 1], [0, 9]]}
+pathlib.Path(os.environ["ELASTIC_OUTPUT"] + ".classes.json").write_text(json.dumps(classes))
+"""
 SLOW = """
 import time
 import torch
@@ -97,6 +105,16 @@ def test_a_failure_that_is_reported_turns_red_one_step_later(capfd: pytest.Captu
         reported()
     shown = capfd.readouterr().out
     assert "ArithmeticError: the third wheel came off" in shown[shown.rindex("StepFailed: ") :]
+
+
+def test_what_a_script_says_of_its_classes_is_shown_by_a_step_of_its_own() -> None:
+    @dsl.pipeline(name="classes")
+    def classes() -> dsl.ClassificationMetrics:
+        training = elastic_train(script=CLASSIFYING)
+        return elastic_classification(metrics=training.outputs["metrics"]).outputs["classification"]
+
+    found = classes().output.metadata["confusionMatrix"]
+    assert [row["row"] for row in found["rows"]] == [[8, 1], [0, 9]]
 
 
 def test_a_shrink_ends_a_step_that_is_to_release_its_gpus_and_the_next_one_goes_on(

@@ -17,7 +17,6 @@ from elastic_launcher.step import StepFailed, Trained
 ARTIFACTS = {
     "model": dsl.Model,
     "metrics": dsl.Metrics,
-    "classification": dsl.ClassificationMetrics,
     "timeline": dsl.HTML,
     "summary": dsl.Markdown,
 }

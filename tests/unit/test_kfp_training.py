@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
+from kfp import dsl
 
+from elastic_launcher import kfp as front
 from elastic_launcher.config import JobConfig
 from elastic_launcher.content import SOURCE
 from elastic_launcher.engines import NodeSpec
@@ -21,7 +24,9 @@ from elastic_launcher.engines.kubernetes.plan import given_template, make_plan
 from elastic_launcher.engines.kubernetes.settle import Site
 from elastic_launcher.goes_on import GOES_ON, goes_on
 from elastic_launcher.kfp_steps import training
+from elastic_launcher.kfp_steps.classification import classification_step
 from elastic_launcher.kfp_steps.release import ended_by_shrink
+from elastic_launcher.lint.pipeline import STEPS
 from elastic_launcher.options import command_line
 from elastic_launcher.step import StepFailed, Trained
 from tests.object_store import object_store
@@ -84,19 +89,56 @@ def test_the_model_says_what_made_it(step: Step) -> None:
     assert {"framework_version", "elastic_launcher_version"} <= set(found)
 
 
+def shown(step: Step) -> dict[str, Any]:
+    """Returns what ``elastic_classification`` makes of the step's metrics."""
+    made = dsl.ClassificationMetrics(name="classification", uri=str(step.folder / "classification"))
+    classification_step(step.given["metrics"], made)
+    return dict(made.metadata)
+
+
 def test_a_script_may_leave_a_confusion_matrix_and_a_curve(step: Step) -> None:
     points = [{"fpr": 0.0, "tpr": 0.5, "threshold": 0.9}]
     step.writes[training.CLASSES] = json.dumps({"labels": [0, 1], "matrix": [[8, 1], [0, 9]], "roc": points})
     step.run("elastic_train")
-    found = step.given["classification"].metadata
+    found = shown(step)
+    assert [one["displayName"] for one in found["confusionMatrix"]["annotationSpecs"]] == ["0", "1"]
     assert [row["row"] for row in found["confusionMatrix"]["rows"]] == [[8, 1], [0, 9]]
     assert found["confidenceMetrics"] == [{"confidenceThreshold": 0.9, "recall": 0.5, "falsePositiveRate": 0.0}]
 
 
-def test_what_is_no_classification_is_told_and_costs_nothing(step: Step, capsys: pytest.CaptureFixture[str]) -> None:
-    step.writes[training.CLASSES] = '{"matrix": [[1]]}'
+def test_the_file_of_the_metrics_can_be_opened(step: Step) -> None:
+    step.run("elastic_train")
+    assert json.loads(Path(step.given["metrics"].path).read_text()) == {"metrics": step.given["metrics"].metadata}
+
+
+def test_a_training_that_says_nothing_of_classes_has_no_artifact_for_them(step: Step) -> None:
+    for name in STEPS:
+        kinds = {key: one.type for key, one in getattr(front, name).component_spec.outputs.items()}
+        assert not [key for key, kind in kinds.items() if kind.startswith("system.ClassificationMetrics")]
+    step.run("elastic_train")
+    with pytest.raises(StepFailed, match=r"said nothing of its classes: its script has to write \$ELASTIC_OUTPUT"):
+        shown(step)
+
+
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [
+        ('{"matrix": [[1]]}', '"labels" must be a list'),
+        ('{"labels": ["a", "b"], "matrix": [[1, 2]]}', '"matrix" must have 2 rows of 2 numbers'),
+        ('{"roc": [{"fpr": 0, "tpr": 0, "threshold": Infinity}]}', "the finite numbers fpr, tpr and threshold"),
+        ('{"roc": {"fpr": [0]}}', "the finite numbers fpr, tpr and threshold"),
+        ("[1]", 'neither "matrix" nor "roc" is in it'),
+        ("{", "Expecting property name"),
+    ],
+)
+def test_what_is_no_classification_is_told_and_costs_nothing(
+    step: Step, capsys: pytest.CaptureFixture[str], left: str, told: str
+) -> None:
+    step.writes[training.CLASSES] = left
     assert step.run("elastic_train")[5] == 0
-    assert "can't be shown (KeyError: 'labels')" in capsys.readouterr().out
+    assert re.search(f"can't be shown \\(.*{re.escape(told)}", capsys.readouterr().out)
+    with pytest.raises(StepFailed):
+        shown(step)
 
 
 def test_the_launcher_knows_where_the_data_is_from(step: Step, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from typing import Dict, List, NamedTuple, Optional
 
 from kfp import dsl
-from kfp.dsl import HTML, ClassificationMetrics, Dataset, Input, Markdown, Metrics, Model, Output
+from kfp.dsl import HTML, Dataset, Input, Markdown, Metrics, Model, Output
 
 
 @dsl.component(
@@ -14,7 +14,6 @@ from kfp.dsl import HTML, ClassificationMetrics, Dataset, Input, Markdown, Metri
 def elastic_train(
     model: Output[Model],
     metrics: Output[Metrics],
-    classification: Output[ClassificationMetrics],
     timeline: Output[HTML],
     summary: Output[Markdown],
     script: str = "",
@@ -73,7 +72,6 @@ def elastic_train(
     Args:
         model: What the script writes to the path in the environment variable ELASTIC_OUTPUT.
         metrics: What runs are compared by (loss, steps, gpu_seconds, goodput, ...), and the last values of job.log.
-        classification: The confusion matrix and ROC curve that the script writes beside its model.
         timeline: World size against the hints, pauses, loss and samples per second over time.
         summary: The same in a few lines.
         script: Path of the training script in the step's image, or the text of a script.

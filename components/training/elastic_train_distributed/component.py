@@ -3,7 +3,7 @@
 from typing import Dict, List, NamedTuple, Optional
 
 from kfp import dsl
-from kfp.dsl import HTML, ClassificationMetrics, Dataset, Input, Markdown, Metrics, Model, Output
+from kfp.dsl import HTML, Dataset, Input, Markdown, Metrics, Model, Output
 
 
 @dsl.component(
@@ -22,7 +22,6 @@ from kfp.dsl import HTML, ClassificationMetrics, Dataset, Input, Markdown, Metri
 def elastic_train_distributed(
     model: Output[Model],
     metrics: Output[Metrics],
-    classification: Output[ClassificationMetrics],
     timeline: Output[HTML],
     summary: Output[Markdown],
     task_config: dsl.TaskConfig,
@@ -88,7 +87,6 @@ def elastic_train_distributed(
     Args:
         model: What the script writes to the path, or URL, in the environment variable ELASTIC_OUTPUT.
         metrics: What runs are compared by (loss, steps, gpu_seconds, goodput, ...), and the last values of job.log.
-        classification: The confusion matrix and ROC curve that the script writes beside its model.
         timeline: World size against the hints, pauses, loss and samples per second over time.
         summary: The same in a few lines.
         task_config: What is set on the task; Kubeflow fills it in.

@@ -15,7 +15,7 @@ def test_all_parameters_and_artifacts_are_handed_on(monkeypatch: pytest.MonkeyPa
 
     handed: dict[str, Any] = {}
     monkeypatch.setattr(training, "train_step", lambda given: handed.update(given) or OUTPUTS)
-    artifacts = {name: object() for name in ("model", "metrics", "classification", "timeline", "summary")}
+    artifacts = {name: object() for name in ("model", "metrics", "timeline", "summary")}
     own = {name: object() for name in step.component_spec.inputs if name == "task_config"}
     assert step.python_func(**artifacts, **own, script="train.py", max_nodes=3) == OUTPUTS
     assert handed == {
