@@ -1,7 +1,8 @@
 """How texts of a task's author reach the step as they are.
 
 On a backend they pass through arguments of containers, where Kubernetes makes ``$`` of ``$$`` and a variable's value of
-``$(NAME)``, and through Argo, which fills ``{{...}}`` in. So a text with any of these goes as a ``data:`` URL.
+``$(NAME)``, and through Argo, which fills ``{{...}}`` in. So a text with any of these goes as a ``data:`` URL of a
+media type of our own: any other is the author's, or that of whoever has given a run its parameters.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from elastic_launcher.options import ConfigError, word
 MOST = 120 * 1024
 """Bytes of a task's inputs as JSON. One argument of a command has 128 KiB on Linux, and Kubeflow puts what it says of
 the step's artifacts beside them."""
-_PREFIX = "data:,"
+_PREFIX = "data:text/x.elastic-launcher,"
 _CHANGED = re.compile(r"\$[$(]|\{\{")
 _FILLED_IN = re.compile(r"\{\{(?:channel:|\$).*?\}\}")
 """What Kubeflow fills in: inputs and outputs within a text, and names of the run."""

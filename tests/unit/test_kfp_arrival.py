@@ -17,10 +17,11 @@ from tests.unit.kfp_bodies import Step
 
 VARIABLES = {"HOME": "/root", "A": "$(HOME)"}
 TEXTS = st.text(st.one_of(st.sampled_from("$()AHOME{}%24:,"), st.characters(blacklist_categories=("Cs",))))
+NEAR = TEXTS.map("data:text/x.elastic-launcher,{}".format)
 SCRIPT = "price = '$$5 $(HOME)'\nprint(f'{{100 % 7}}')\n"
 
 
-@given(st.one_of(TEXTS, TEXTS.map("data:,{}".format), st.lists(TEXTS), st.dictionaries(st.just("queue"), TEXTS)))
+@given(st.one_of(TEXTS, NEAR, st.lists(TEXTS), st.dictionaries(st.just("queue"), TEXTS)))
 def test_a_constant_arrives_through_any_number_of_containers(constant: Any) -> None:
     def passed(sent: Any) -> Any:
         match sent:
@@ -42,6 +43,16 @@ def test_a_constant_arrives_through_any_number_of_containers(constant: Any) -> N
 def test_what_nothing_changes_is_readable_on_its_way() -> None:
     for text in ("import torch\nprint(f'{1}', 5 % 2)\n", "--rate", "{{$.pipeline_job_uuid}}", "$x ${y}"):
         assert protected(text, "script") == text
+
+
+@pytest.mark.parametrize("text", ["data:,price%20%24", "data:text/plain,100%25", "data:;base64,JCQ=", "data:"])
+def test_a_data_url_of_the_users_own_stays_what_it_is(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert protected(text, "arguments") == text
+    step = Step(tmp_path / "artifacts", monkeypatch)
+    step.run("elastic_train", script="a.py", arguments=["--icon", text])  # as a run's parameter brings it
+    assert step.asked["arguments"] == ["--icon", text]
 
 
 def constants(folder: Path, component: Any = elastic_train, **inputs: Any) -> dict[str, Any]:

@@ -329,7 +329,7 @@ CASES = [
         in_loop(NOTHING, more=OUTPUT.format("Output")),
     ),
     Case("pod-template", nodes("speck: 1  # here"), nodes("nodeName: a")),
-    Case("elastic-argument", script("pa$$word  # here"), script("'data:,pa%24%24word'")),
+    Case("elastic-argument", script("pa$$word  # here"), script("'data:text/x.elastic-launcher,pa%24%24word'")),
     Case("elastic-argument", script("[a, '$(HOME)']  # here"), script("[a, '$(date) $x']")),
     Case(
         "elastic-argument",

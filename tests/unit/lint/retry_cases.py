@@ -217,7 +217,7 @@ CASES = [
     Case(
         "timeout-beside-retry",
         defaults("retryStrategy: {limit: 2}", "timeout: 5s  # here"),
-        defaults("retryStrategy: {limit: 2}", "timeout: 5s", "steps: []"),
+        defaults("retryStrategy: {limit: 2}", "timeout: 5s", "steps: [[{name: again, template: main}]]"),
     ),
     Case(  # once, and not at each template that has both from there
         "timeout-beside-retry",
