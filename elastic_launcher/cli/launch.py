@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -29,7 +30,7 @@ from elastic_launcher.coordinator.decide_end import kept, when
 from elastic_launcher.coordinator.logs import LOOKS, LogFollower
 from elastic_launcher.coordinator.origin import Origin, find_origin, own_term
 from elastic_launcher.coordinator.patience import given_up
-from elastic_launcher.coordinator.record import last_hint, past_after, run_of
+from elastic_launcher.coordinator.record import earlier_wait, last_hint, past_after, run_of
 from elastic_launcher.coordinator.remote_events import copied_events, recall_events
 from elastic_launcher.coordinator.shown import Shown
 from elastic_launcher.engines.machine import gpus
@@ -187,7 +188,8 @@ def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) 
         if adoption is not None:
             first_node = adoption.record.first_node
             display.recall(run)
-        origin = None if adoption is not None else _resume(config, work_dir, place)
+        waits = earlier_wait(run, time.time())
+        origin = None if adoption is not None else replace(_resume(config, work_dir, place), waits=waits)
         for remark in place.remarks:
             say(remark)
         logs, come_back = work_dir.layout.logs, adoption is not None

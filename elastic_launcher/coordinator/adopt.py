@@ -12,15 +12,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from elastic_launcher.control.introduction import Introduction
-from elastic_launcher.control.messages import Active, Form, Halted, Left, Message, Saved, StepFailed, Warm
+from elastic_launcher.control.messages import Active, Form, Halted, Left, Message, StepFailed, Warm
 from elastic_launcher.coordinator.actions import Action, Emit, KillNode
 from elastic_launcher.coordinator.decide import decide
 from elastic_launcher.coordinator.decide_end import Decision, then
 from elastic_launcher.coordinator.decide_formation import fail_formation
+from elastic_launcher.coordinator.decide_pause import go_on_waiting
 from elastic_launcher.coordinator.observations import MemberReported, MemberSilent, NodeExited, RankEnded
 from elastic_launcher.coordinator.record import Generation, Record
 from elastic_launcher.coordinator.roster import Exit, Member, Node, Phase
-from elastic_launcher.coordinator.state import Formation, Recovery, Rules, State, Target
+from elastic_launcher.coordinator.state import Formation, Recovery, State, Target
 from elastic_launcher.coordinator.tables import Members, Nodes, Ranks
 
 GIVEN_UP = "the launcher was away while the group formed"
@@ -94,20 +95,19 @@ def expected(left: Leftovers, nproc_per_node: int) -> set[int]:
     return (known & alive) - ended - left.introductions.keys()
 
 
-def adopt(rules: Rules, left: Leftovers, now: float, waited: float, saved: Saved | None = None) -> Decision:
+def adopt(first: State, left: Leftovers, now: float, waited: float) -> Decision:
     """Returns where the job stands, and what is to be done at once.
 
     Args:
-        rules: What stays the same; the numbers in it are set here.
+        first: What was known of it when its run began; the numbers in its rules are set here.
         left: What is left of the job.
         now: Monotonic seconds.
         waited: For how many seconds members had time to introduce themselves.
-        saved: The last checkpoint.
     """
     settled, under_way = _generations(left)
     orders = _orders(left.introductions)
     highest = max([one.highest for one in left.introductions.values()], default=0)
-    state = replace(_bare(rules, left, settled, under_way, now), saved=saved)
+    bare = state = _bare(first, left, settled, under_way, now)
     last = settled.formation if settled else 0
     passed = {number: order.leavers for number, order in orders.items() if number > last}
     broken = {
@@ -132,9 +132,21 @@ def adopt(rules: Rules, left: Leftovers, now: float, waited: float, saved: Saved
         decision = then(decision, fail_formation, GIVEN_UP, (), now, True)
     state, actions = _tell_all(decision, left, now, waited)
     lost = {node for kind, node in left.record.told if kind == "node_lost"}
-    there = [node for node in _bare(rules, left, settled, under_way, now).staying() if node.number not in lost]
+    there = [node for node in bare.staying() if node.number not in lost]
     state = replace(state, target=Target(len(there), "start"))  # only now: nothing is to be formed in between
-    return state, tuple(action for action in actions if not _was_told(action, left.record))
+    told = tuple(action for action in actions if not _was_told(action, left.record))
+    return then((state, told), _wait_as_before, now)
+
+
+def _wait_as_before(state: State, now: float) -> Decision:
+    """Has a job that waits for nodes go on waiting, and ask for its minimum: the hints allow more in their own time."""
+    if state.finished or state.verdict is not None:
+        return state, ()
+    state, actions = go_on_waiting(state, now)
+    if state.pause is not None and state.target is not None:
+        nodes = max(state.target.nodes, state.rules.min_nodes)
+        state = replace(state, target=replace(state.target, nodes=nodes))
+    return state, actions
 
 
 def _orders(introductions: Mapping[int, Introduction]) -> dict[int, Form]:
@@ -165,28 +177,30 @@ def _generations(left: Leftovers) -> tuple[Generation | None, Form | None]:
     return settled, orders[later]
 
 
-def _bare(rules: Rules, left: Leftovers, settled: Generation | None, under_way: Form | None, now: float) -> State:
+def _bare(first: State, left: Leftovers, settled: Generation | None, under_way: Form | None, now: float) -> State:
     """Returns the nodes and members, all that trained as if they still did."""
+    rules = first.rules
     numbers, size = left.numbers, rules.nproc_per_node
     group = settled.members if settled is not None else ()
     taking_part = {*group, *((*under_way.members, *under_way.leavers) if under_way is not None else ())}
-    first = min([*left.nodes, *(numbers.node_of(member, size) for member in taking_part), numbers.node])
+    lowest = min([*left.nodes, *(numbers.node_of(member, size) for member in taking_part), numbers.node])
     rules = replace(
         rules,
-        first_node=first,
-        first_member=numbers.members_of(first, size)[0],
+        first_node=lowest,
+        first_member=numbers.members_of(lowest, size)[0],
         generations_before=numbers.generations if settled is None else 0,
     )
     nodes, members = dict[int, Node](), dict[int, Member]()
-    for number in range(first, numbers.node):
+    for number in range(lowest, numbers.node):
         own = numbers.members_of(number, size)
         phase = _phase(number, own, set(group), left)
         leave = under_way.cause if under_way is not None and set(own) & set(under_way.leavers) else ""
         by = now + rules.grace_period if leave == "notice" else math.inf  # when it was given, nobody knows any more
         nodes[number] = Node(number, own, now, "hint", phase, now, leave, by)
         members |= {member: _member(member, number, place, left) for place, member in enumerate(own)}
-    state = State(
-        rules,
+    state = replace(
+        first,
+        rules=rules,
         nodes=Nodes(nodes),
         members=Members(members),
         generation=settled.number if settled else 0,
@@ -196,8 +210,9 @@ def _bare(rules: Rules, left: Leftovers, settled: Generation | None, under_way: 
     furthest = max(left.introductions.values(), key=lambda one: one.step, default=None)
     step = max(left.record.step, furthest.step if furthest is not None else 0)
     known = furthest is not None and furthest.step >= left.record.step
-    samples = furthest.samples if known and furthest is not None and furthest.samples else left.record.samples
-    epoch = furthest.epoch if furthest is not None else 0
+    recorded = first.samples if left.record.generation is None else left.record.samples
+    samples = furthest.samples if known and furthest is not None and furthest.samples else recorded
+    epoch = max(first.epoch, furthest.epoch if furthest is not None else 0)
     return replace(state, step=step, epoch=epoch, samples=samples)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -15,8 +15,9 @@ from elastic_launcher.coordinator.actions import Action
 from elastic_launcher.coordinator.adopt import Leftovers, Numbers, adopt, expected, runs_on
 from elastic_launcher.coordinator.gather import Gathering
 from elastic_launcher.coordinator.last_words import read_exit
-from elastic_launcher.coordinator.origin import Origin, last_saved, noted_origin
-from elastic_launcher.coordinator.record import read_record
+from elastic_launcher.coordinator.origin import Origin, last_saved, noted_manifest, noted_origin
+from elastic_launcher.coordinator.pause import EarlierWait
+from elastic_launcher.coordinator.record import earlier_wait, read_record
 from elastic_launcher.coordinator.respawn.anew import fall_back
 from elastic_launcher.coordinator.roster import Exit
 from elastic_launcher.coordinator.state import Rules, State
@@ -43,7 +44,7 @@ class Adopted:
         actions: What is to be done at once.
         heard: Members that live, as far as is known.
         told: What the events tell of its nodes already.
-        taken_seconds_ago: When a hint or a notice took a node last; None if none did.
+        taken_seconds_ago: When a hint, or a notice that holds growth back, took a node last; None if none did.
     """
 
     state: State
@@ -85,7 +86,8 @@ class Adoption:
     def origin(self) -> Origin:
         """Returns what the run that goes on began with: its new members are told the same."""
         noted = noted_origin(self._layout)
-        return Origin(self._past, Path(noted) if noted else None)
+        folder = Path(noted) if noted else None
+        return Origin(self._past, folder, noted_manifest(self._layout), waits=self._waits())
 
     async def gather(self, gathering: Gathering) -> Leftovers | None:
         """Waits for those that live to tell where they stand; returns None where there is no training to go on with.
@@ -113,22 +115,24 @@ class Adoption:
         """Makes the nodes the engine's own; returns their numbers."""
         return self._nodes.take()
 
-    def take_over(self, left: Leftovers, rules: Rules, now: float) -> Adopted:
+    def take_over(self, left: Leftovers, first: State, now: float) -> Adopted:
         """Returns the job as it goes on, or begins anew where nobody is left who holds its state.
 
         Args:
             left: What was gathered.
-            rules: What stays the same over the whole job.
+            first: What was known of the run when it began.
             now: Monotonic seconds.
         """
-        found = adopt(rules, left, now, self._config.heartbeat_timeout, self._saved())
+        rules = replace(first.rules, waits=self._waits())
+        first = replace(first, rules=rules, saved=self._saved() or first.saved)
+        found = adopt(first, left, now, self._config.heartbeat_timeout)
         state, actions = fall_back(*found, now)
         return Adopted(
             state,
             actions,
             heard=frozenset({*left.introductions, *state.survivors()}),
             told=self.record.told,
-            taken_seconds_ago=self._taken_seconds_ago(),
+            taken_seconds_ago=self._taken_seconds_ago(rules),
         )
 
     def _saved(self) -> Saved | None:
@@ -139,8 +143,14 @@ class Adoption:
         told = [event for event in self._run if event.kind == "checkpoint_saved"]
         return Saved(told[-1]["step"], told[-1]["path"], 0, 0.0, 0.0) if told else None
 
-    def _taken_seconds_ago(self) -> float | None:
-        return None if self.record.taken_at is None else max(0.0, time.time() - self.record.taken_at)
+    def _taken_seconds_ago(self, rules: Rules) -> float | None:
+        """Returns when growth was last held back: not by a notice, where a node that gets one is replaced at once."""
+        noticed_at = None if rules.replaces_noticed else self.record.noticed_at
+        taken_at = max((at for at in (self.record.shrunk_at, noticed_at) if at is not None), default=None)
+        return None if taken_at is None else max(0.0, time.time() - taken_at)
+
+    def _waits(self) -> EarlierWait | None:
+        return earlier_wait(self._run, time.time())
 
     def _leftovers(self, gathering: Gathering) -> Leftovers:
         numbers = Numbers(self._past.first_node, self._past.first_member, self._past.generations)

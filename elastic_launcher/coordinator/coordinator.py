@@ -231,11 +231,12 @@ class Coordinator:
         """Goes on with what an earlier launcher has left running; returns whether there was something."""
         left, _ = await asyncio.gather(adoption.gather(gathering), self._store.serve())
         if left is None:
-            self._again.origin = await self._driver.call(adoption.resume)
+            waits = self._state.rules.waits
+            self._again.origin = replace(await self._driver.call(adoption.resume), waits=waits)
             self._state = self._again.origin.first_state(self._config, self._store.address)
             return False
         self._driver.adopt(await self._driver.call(adoption.take_nodes))
-        found = adoption.take_over(left, self._state.rules, self._monotonic())
+        found = adoption.take_over(left, self._state, self._monotonic())
         self._state, self._told = found.state, found.told
         for member in found.heard:
             self._watch.hear(member, self._monotonic())

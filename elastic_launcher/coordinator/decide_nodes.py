@@ -9,7 +9,7 @@ from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import End
 from elastic_launcher.coordinator.actions import Action, KillNode, NoteNotice, Order, StartNode
 from elastic_launcher.coordinator.decide_end import Decision, emit, finish, then
-from elastic_launcher.coordinator.decide_pause import check_quota, lose_quota
+from elastic_launcher.coordinator.decide_pause import check_quota, go_on_waiting, lose_quota
 from elastic_launcher.coordinator.observations import NodeExited, NodeNoticed, NodeNotStarted, NodeUnfit, TargetChanged
 from elastic_launcher.coordinator.roster import Member, Node, Phase
 from elastic_launcher.coordinator.state import State
@@ -31,11 +31,15 @@ def change_target(state: State, observation: TargetChanged) -> Decision:
         message = observation.message or (
             f"the hint allows {target.nodes} nodes, fewer than the minimum of {state.rules.min_nodes}"
         )
-        begun = state.generation > 0 or state.restart is not None or state.pause is not None
+        waits = state.pause is not None or state.rules.waits is not None
+        begun = state.generation > 0 or state.restart is not None or waits
         code = ExitCode.STOPPED if begun else ExitCode.NO_QUOTA
         return lose_quota(replace(state, target=target), code, message, observation.now)
-    raised = state.target is not None and target.nodes > state.target.nodes
+    before = state.target
     state = replace(state, target=target)
+    if before is None:
+        return go_on_waiting(state, observation.now)
+    raised = target.nodes > before.nodes
     state = replace(state, gave_up=False, failures=0) if raised else state
     return check_quota(state, observation.now)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import End, Save
@@ -120,7 +121,9 @@ def begin_again(state: State, observation: BegunAgain) -> Decision:
     return then((state, (*decision[1], waits)), check_quota, now)
 
 
-def wait_for_nodes(state: State, message: str, now: float, restart: Restart | None = None) -> Decision:
+def wait_for_nodes(
+    state: State, message: str, now: float, restart: Restart | None = None, waited: float = 0.0
+) -> Decision:
     """Has a job without members that train ask for nodes, and wait for its minimum of them.
 
     Args:
@@ -128,13 +131,29 @@ def wait_for_nodes(state: State, message: str, now: float, restart: Restart | No
         message: What took its nodes.
         now: Monotonic seconds.
         restart: What its next generation tells of the time without; None where that tells nothing.
+        waited: For how many seconds it has waited already, under a launcher before this one.
     """
-    within = state.rules.node_timeout
-    pause = Pause(message, Stage.WAITING, now + within, now, Lack.NODES)
+    left = max(0.0, state.rules.node_timeout - waited)
+    pause = Pause(message, Stage.WAITING, now + left, now - waited, Lack.NODES)
     state = replace(state, pause=pause, restart=restart or state.restart)
-    text = f"waiting for nodes, up to {within:g} s (--node-timeout): {message}"
-    step = {} if state.generation else {"step": state.step}  # of a script that saves by itself, nobody knows
-    return state, (emit(state, "nodes_wait", **step, message=text),)
+    text = f"waiting for nodes, up to {round(left, 1):g} s (--node-timeout): {message}"
+    fields: dict[str, Any] = {"message": text, "reason": message}
+    if not state.generation:  # of a script that saves by itself, nobody knows
+        fields["step"] = state.step
+    if state.restart is not None:
+        fields["cause"] = state.restart.cause
+    if waited:
+        fields["waited"] = round(waited, 3)
+    return state, (emit(state, "nodes_wait", **fields),)
+
+
+def go_on_waiting(state: State, now: float) -> Decision:
+    """Has a job whose launcher before this one waited for nodes wait for them for the rest of that time."""
+    wait = state.rules.waits
+    if wait is None or not state.rules.node_timeout or state.generation:
+        return state, ()
+    restart = Restart(wait.cause, now - wait.seconds) if wait.cause else None
+    return wait_for_nodes(state, wait.message, now, restart, wait.seconds)
 
 
 def _with_nodes(state: State, before: State, nodes: list[Node]) -> State:

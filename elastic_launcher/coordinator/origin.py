@@ -13,12 +13,14 @@ from pathlib import Path
 from elastic_launcher.away import unavailable
 from elastic_launcher.checkpoint import CheckpointError, Manifest
 from elastic_launcher.checkpoint.changes import Resumed, refusal
+from elastic_launcher.checkpoint.files import read_manifest
 from elastic_launcher.checkpoint.folder import read_pointer
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.checkpoint.storage import StorageError, is_url
 from elastic_launcher.config import JobConfig
 from elastic_launcher.content import Content
 from elastic_launcher.control.messages import Saved
+from elastic_launcher.coordinator.pause import EarlierWait
 from elastic_launcher.coordinator.state import Rules, State
 from elastic_launcher.goes_on import goes_on
 from elastic_launcher.options import ConfigError
@@ -34,12 +36,14 @@ class Origin:
         folder: The checkpoint that it goes on from; None from the beginning.
         manifest: What is said of that.
         place: Where that was copied from; "" where nothing was copied.
+        waits: The wait for nodes in which the launcher before this one was.
     """
 
     past: Past = Past()
     folder: Path | None = None
     manifest: Manifest | None = None
     place: str = ""
+    waits: EarlierWait | None = None
 
     @property
     def where(self) -> str:
@@ -70,6 +74,7 @@ class Origin:
             min_wait=config.min_wait,
             replaces_noticed=config.engine == "kubernetes",
             goes_on=goes_on(),
+            waits=self.waits,
         )
         if self.manifest is None:
             return State(rules)
@@ -147,6 +152,14 @@ def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[st
     elif past.term > 1:
         say("this job had saved nothing: it trains from the beginning")
     return origin
+
+
+def noted_manifest(layout: Layout) -> Manifest | None:
+    """Returns what is said of the checkpoint that was found last; None where there was none, or that can't be read."""
+    noted = noted_origin(layout)
+    with contextlib.suppress(OSError, CheckpointError):
+        return read_manifest(Path(noted)) if noted else None
+    return None
 
 
 def noted_origin(layout: Layout) -> str | None:

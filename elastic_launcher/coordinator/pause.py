@@ -25,6 +25,21 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierWait:
+    """A wait for nodes that a launcher before this one had begun, and that goes on.
+
+    Attributes:
+        message: What took the nodes.
+        seconds: For how long it has lasted.
+        cause: What the next generation gives as its cause; empty where that is what it would be anyway.
+    """
+
+    message: str
+    seconds: float
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """The job lacks something: it is saved, its nodes end, and it waits.
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from elastic_launcher.coordinator.pause import EarlierWait
 from elastic_launcher.events import Event
 from elastic_launcher.workdir import Past
 
 TOLD_ONCE = ("node_warm", "node_left", "node_failed", "node_lost", "notice")
 """Kinds that are said once of a node."""
-TAKEN = ("node_left", "notice")
-"""Kinds after which growth waits."""
+LACKS_NODES = ("nodes_taken", "nodes_wait")
+"""Kinds from which on a job waits for nodes, or is about to."""
+GOES_ON = ("generation_formed", "quota_lost", "quota_wait")
+"""Kinds from which on it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,8 @@ class Record:
         told: What was said of which node, among `TOLD_ONCE`.
         step: Optimizer steps done, as far as they were told.
         samples: Samples of them.
-        taken_at: When a hint or a notice took a node last, in seconds since the epoch.
+        shrunk_at: When a hint took a node last, in seconds since the epoch.
+        noticed_at: When a notice did.
     """
 
     generation: Generation | None = None
@@ -47,7 +51,8 @@ class Record:
     told: frozenset[tuple[str, int]] = frozenset()
     step: int = 0
     samples: int | None = None
-    taken_at: float | None = None
+    shrunk_at: float | None = None
+    noticed_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +106,10 @@ def read_record(run: Sequence[Event]) -> Record:
     formed = [event for event in (run[begun[-1] :] if begun else run) if event.kind == "generation_formed"]
     last = formed[-1] if formed else None
     progress = [event for event in run if event.kind == "progress"]
-    taken = [
-        event.time
-        for event in run
-        if event.kind in TAKEN and (event.kind == "notice" or event.get("cause") in ("hint", "notice"))
-    ]
+    left = [event for event in run if event.kind == "node_left"]
+    shrunk = [event.time for event in left if event.get("cause") == "hint"]
+    noticed = [event.time for event in run if event.kind == "notice"]
+    noticed += [event.time for event in left if event.get("cause") == "notice"]
     origin = None if start is None else start.get("step" if _begins_again(start) else "resumed_step")
     return Record(
         generation=None
@@ -115,8 +119,24 @@ def read_record(run: Sequence[Event]) -> Record:
         told=frozenset((event.kind, event["node"]) for event in run if event.kind in TOLD_ONCE),
         step=progress[-1]["step"] if progress and last is not None else origin or 0,
         samples=progress[-1].get("samples") if progress else None,
-        taken_at=taken[-1] if taken else None,
+        shrunk_at=max(shrunk, default=None),
+        noticed_at=max(noticed, default=None),
     )
+
+
+def earlier_wait(run: Sequence[Event], now: float) -> EarlierWait | None:
+    """Returns the wait for nodes in which a run's launcher was, or on its way to which; None if it was in none.
+
+    Args:
+        run: Its events.
+        now: Seconds since the epoch.
+    """
+    told = next((event for event in reversed(run) if event.kind in (*LACKS_NODES, *GOES_ON)), None)
+    if told is None or told.kind in GOES_ON:
+        return None
+    seconds = max(0.0, now - told.time) + (told.get("waited") or 0.0)
+    cause = told.get("cause") or "" if told.kind == "nodes_wait" else "notice"
+    return EarlierWait(str(told.get("reason") or told.get("message") or ""), seconds, cause)
 
 
 def _begins_again(event: Event) -> bool:

@@ -13,7 +13,7 @@ from elastic_launcher.checkpoint.changes import Resumed
 from elastic_launcher.control.messages import Active, Progress, Saved
 from elastic_launcher.coordinator.fallen import Fallen
 from elastic_launcher.coordinator.grace import NOTICE_SECONDS
-from elastic_launcher.coordinator.pause import Pause
+from elastic_launcher.coordinator.pause import EarlierWait, Pause
 from elastic_launcher.coordinator.roster import Node, Phase
 from elastic_launcher.coordinator.tables import THERE, Members, Nodes, Ranks
 from elastic_launcher.goes_on import GOES_ON
@@ -42,6 +42,7 @@ class Rules:
         first_member: Number of its first member.
         generations_before: Generations of earlier runs.
         resumes: What the job goes on from, if it does.
+        waits: The wait for nodes in which the launcher before this one was.
         c10d: Whether torchrun alone decides when its workers start anew.
         pending_timeout: Seconds that a node may wait for a place to run.
         replaces_noticed: Whether a node that is told to go is replaced at once: it is its machine, or its place there,
@@ -63,6 +64,7 @@ class Rules:
     first_member: int = 1
     generations_before: int = 0
     resumes: Resumed | None = None
+    waits: EarlierWait | None = None
     c10d: bool = False
     pending_timeout: float = math.inf
     min_wait: float = math.inf

@@ -8,12 +8,13 @@ import os
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.local.ledgers import SCRIPT
 from tests.local.resizes import LONG, formed
 from tests.local.sudden import assert_same_training, options
-from tests.support import Launcher, launched
+from tests.support import Launcher, launched, until
 
 EVERY = ("--checkpoint-every", "1h")
 """So that what is saved is saved since nodes are told to go."""
@@ -59,3 +60,32 @@ def test_the_last_nodes_are_told_to_go_and_others_go_on_from_that_step(
     assert job.events.of("nodes_wait")[0]["step"] == saved[0]
     assert job.events.of("node_lost") == job.events.of("step_redone") == []
     assert {event["node"] for event in job.events.of("notice")} == set(told)
+
+
+@pytest.mark.parametrize("node_lives", [True, False], ids=["the node lives", "the node is gone, too"])
+def test_a_launcher_that_is_started_again_while_nodes_are_waited_for_waits_on(tmp_path: Path, node_lives: bool) -> None:
+    """It is killed while the node that was asked for comes up."""
+    arguments = ("--nodes", "1:1", *EVERY, "--", SCRIPT, options(tmp_path, slow_start=5.0))
+    with launched(*arguments, cwd=tmp_path) as first:
+        formed(first, 1, 0)
+        first.events.wait("progress", lambda event: event["step"] > 5, LONG)
+        notice(first, 1)
+        first.events.wait("nodes_wait", timeout=LONG)
+        log = first.work_dir / "logs" / "2-0.log"
+        until(log.exists, "the node's script has begun", LONG)
+        first.process.kill()
+        first.process.wait()
+        if not node_lives:
+            agent = psutil.Process(first.node_pid(2))
+            for process in (*agent.children(recursive=True), agent):
+                process.kill()
+        with launched(*arguments, cwd=tmp_path) as second:
+            wait = second.events.wait("nodes_wait", lambda event: event.get("waited", 0.0) > 0, LONG)
+            assert second.status()["phase"] == "waiting for nodes"
+            step = gone_on(second, 1, 1)
+            (tmp_path / "stop").touch()
+            assert second.wait(LONG) == 0, second.stderr
+            assert_same_training(tmp_path, second)
+    saved = second.events.of("checkpoint_saved")[0]["step"]
+    assert step == wait["step"] == saved, "what was saved is trained again"
+    assert len(second.events.of("coordinator_adopted")) == node_lives

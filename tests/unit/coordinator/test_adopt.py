@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Abandon, Active, Form, Left, Message, Saved, StepFailed, Warm
 from elastic_launcher.coordinator.actions import Action, Emit, KillNode, Order, StartAnew
 from elastic_launcher.coordinator.adopt import Leftovers, Numbers, adopt, expected, runs_on
+from elastic_launcher.coordinator.observations import NodeStands, NodeUnfit
+from elastic_launcher.coordinator.pause import EarlierWait
 from elastic_launcher.coordinator.record import Generation, Record, read_record
-from elastic_launcher.coordinator.respawn.anew import fall_back
+from elastic_launcher.coordinator.respawn.anew import fall_back, tell_why
 from elastic_launcher.coordinator.roster import Exit, Phase
 from elastic_launcher.coordinator.state import State
+from elastic_launcher.coordinator.status import phase
 from elastic_launcher.events import Event
 from elastic_launcher.torch.account import Account
 from tests.unit.coordinator.driver import Job
@@ -54,7 +58,7 @@ def leftovers(introductions: dict[int, Introduction], **more: Any) -> Leftovers:
 def taken(left: Leftovers, minimum: int = 1) -> Job:
     """Returns a job that goes on from there."""
     job = Job(minimum)
-    job.state, actions = adopt(job.state.rules, left, job.now, PATIENCE)
+    job.state, actions = adopt(job.state, left, job.now, PATIENCE)
     job.take(actions)
     return job
 
@@ -272,7 +276,7 @@ class Returning(Walk):
         )
         if not left.nodes or not runs_on(left, state.rules.nproc_per_node):
             return False
-        job.state, actions = adopt(state.rules, left, job.now, PATIENCE)
+        job.state, actions = adopt(State(state.rules), left, job.now, PATIENCE)
         self.open = job.state.formation
         job.take(actions)
         job.target(self.maximum)
@@ -304,11 +308,75 @@ def test_coordinators_may_come_and_go_and_every_job_ends(
     assert walk.job.finish is not None
 
 
+WAIT = EarlierWait("node 1 must leave (notice) and 0 of at least 2 nodes would stay", 600.0, "notice")
+
+
+def waiting_for_nodes(introductions: dict[int, Introduction], wait: EarlierWait = WAIT) -> Job:
+    """Returns a job that is taken over while it waits for its two nodes; 2 and 3 were asked for, and 2 has come."""
+    left = Leftovers([2], introductions, {}, Record(step=40), Numbers(4, 4, 2))
+    job = Job(2, waits=wait, node_timeout=1800.0)
+    first = replace(job.state, phase=1, epoch=3, sums={"0.end.1": 7}, samples=960)
+    job.state, actions = adopt(first, left, job.now, PATIENCE)
+    job.take(actions)
+    return job
+
+
+def test_a_job_that_waits_for_nodes_waits_for_the_rest_of_that_time() -> None:
+    job = waiting_for_nodes({})
+    assert phase(job.state) == "waiting for nodes"
+    (told,) = job.events("nodes_wait")
+    assert told["message"] == f"waiting for nodes, up to 1200 s (--node-timeout): {WAIT.message}"
+    assert (told["step"], told["cause"], told["waited"]) == (40, "notice", 600.0)
+    job.tick()
+    assert [one.node for one in job.started] == [4], "its minimum is asked for, whatever had come of it"
+    job.feed(NodeStands(job.now, 4, "0/2 nodes are available"))
+    job.tick(1199.0)
+    assert job.finish is None
+    job.tick(2.0)
+    assert job.finish is not None and job.finish.exit_code == 75
+    assert job.finish.message.startswith(f"too few nodes within the 1800 s of --node-timeout: {WAIT.message}")
+
+
+def test_who_comes_begins_where_the_checkpoint_is_and_tells_what_took_the_nodes_before() -> None:
+    job = waiting_for_nodes({2: member(None, 0)})
+    state = job.state
+    assert (state.step, state.phase, state.epoch, state.sums, state.samples) == (40, 1, 3, {"0.end.1": 7}, 960)
+    job.tick(10.0)
+    job.warm(4)
+    formation = job.state.formation
+    assert formation is not None and formation.members == (2, 4)
+    before = job.state
+    job.complete(40)
+    assert job.state.pause is None and phase(job.state) == "training"
+    _, told = tell_why(before, job.state, tuple(job.actions), job.now)
+    (formed,) = [one.fields for one in told if isinstance(one, Emit) and one.kind == "generation_formed"]
+    assert (formed["cause"], formed["pause_seconds"]) == ("notice", 610.0)
+
+
+def test_a_machine_that_lacks_something_ends_no_job_that_waits_for_nodes() -> None:
+    job = waiting_for_nodes({})
+    job.feed(NodeUnfit(job.now, 2, "there is no work directory"))
+    assert job.finish is None
+
+
+def test_hints_below_the_minimum_end_a_job_that_waits_for_nodes_as_one_that_has_trained() -> None:
+    job = waiting_for_nodes({})
+    job.target(1, message="the hint allows 1 GPU")
+    assert job.finish is not None and job.finish.exit_code == 75
+
+
+def test_a_job_that_trains_is_not_held_up_by_what_it_was_about_to_wait_for() -> None:
+    job = Job(1, waits=WAIT, node_timeout=1800.0)
+    left = leftovers({1: member(SECOND), 2: member(SECOND)})
+    job.state, actions = adopt(job.state, left, job.now, PATIENCE)
+    assert actions == () and phase(job.state) == "training"
+
+
 def test_a_job_whose_last_holders_died_meanwhile_may_begin_anew_from_what_is_saved() -> None:
     exits = {(1, 0): Exit(signal=9), (2, 0): Exit(signal=9)}
     left = leftovers({1: member(SECOND), 2: member(SECOND)}, exits=exits)
     saved = Saved(35, "/c", 10, 0.0, 0.0)
-    state, actions = fall_back(*adopt(Job(1).state.rules, left, 100.0, PATIENCE, saved), 100.0)
+    state, actions = fall_back(*adopt(State(Job(1).state.rules, saved=saved), left, 100.0, PATIENCE), 100.0)
     assert any(isinstance(action, StartAnew) for action in actions) and state.restart is not None
     (warning,) = [one for one in actions if isinstance(one, Emit) and one.kind == "warning"]
     assert str(warning.fields["message"]).endswith("all nodes start anew from step 35")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,8 +63,32 @@ def test_what_was_saved_last_is_known_from_the_events_where_the_pointer_can_not_
     run = [*RUN, Event("checkpoint_saved", 102.0, 1, {"step": 10, "path": path})]
     mine = Adoption(CONFIG, Layout(tmp_path), Past(term=3, first_node=2, first_member=2), run, OneNode(), Origin)
     left = Leftovers([1], {}, {}, mine.record, Numbers(2, 2, 0))
-    saved = mine.take_over(left, Origin().first_state(CONFIG, "host:1").rules, 0.0).state.saved
+    saved = mine.take_over(left, Origin().first_state(CONFIG, "host:1"), 0.0).state.saved
     assert saved is not None and (saved.step, saved.path) == (10, path)
+
+
+def test_members_begin_where_the_checkpoint_is(tmp_path: Path) -> None:
+    save(Layout(tmp_path).checkpoints, 10, phase=1, epoch=2, sums={"0.end.1": 5})
+    find_origin(CONFIG, Layout(tmp_path), Past(term=2), quiet)
+    mine = adoption(CONFIG, tmp_path)
+    left = Leftovers([1], {}, {}, mine.record, Numbers(2, 2, 0))
+    state = mine.take_over(left, mine.origin().first_state(CONFIG, "host:1"), 0.0).state
+    assert (state.step, state.phase, state.epoch, state.sums) == (10, 1, 2, {"0.end.1": 5})
+    assert state.rules.resumes is not None
+
+
+@pytest.mark.parametrize("engine", ["local", "kubernetes"])
+@pytest.mark.parametrize("cause", ["hint", "notice"])
+def test_what_took_a_node_holds_growth_back_unless_the_node_is_replaced_at_once(
+    tmp_path: Path, engine: str, cause: str
+) -> None:
+    config = replace(CONFIG, engine=engine, checkpoint_dir=str(tmp_path))
+    gone = Event("node_left", time.time() - 5, 1, {"node": 1, "cause": cause})
+    run = [*RUN, Event("generation_formed", 102.0, 1, {"formation": 1, "members": [{"member": 1, "node": 1}]}), gone]
+    mine = Adoption(config, Layout(tmp_path), Past(term=3, first_node=2, first_member=2), run, OneNode(), Origin)
+    left = Leftovers([1], {}, {}, mine.record, Numbers(2, 2, 1))
+    ago = mine.take_over(left, mine.origin().first_state(config, "host:1"), 0.0).taken_seconds_ago
+    assert (ago is None) == (engine == "kubernetes" and cause == "notice")
 
 
 def test_members_begin_from_the_beginning_where_nothing_was_found(tmp_path: Path) -> None:

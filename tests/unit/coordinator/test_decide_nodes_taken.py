@@ -23,6 +23,7 @@ from elastic_launcher.coordinator.observations import (
     NoticeExpires,
 )
 from elastic_launcher.coordinator.origin import Origin
+from elastic_launcher.coordinator.pause import EarlierWait
 from elastic_launcher.coordinator.respawn.anew import await_nodes, state_after
 from elastic_launcher.coordinator.roster import Phase
 from elastic_launcher.coordinator.state import Restart, State
@@ -312,6 +313,56 @@ def test_nodes_that_the_cluster_takes_again_and_again_are_no_fault_of_the_job() 
     job.state = replace(job.state, fallen=Fallen(10, 2))
     job.feed(NodeExited(job.now, 1, None, taken=True))
     assert job.state.fallen == Fallen()
+
+
+EARLIER = EarlierWait("node 1 must leave (notice) and 0 of at least 1 nodes would stay", 600.0, "notice")
+
+
+def started_again(nodes: int = 1, **rules: object) -> Job:
+    """Returns a job without nodes whose launcher was started again while it waited for them, and knows its target."""
+    origin = Origin(Past(), Path("job/checkpoints/step-00000011"), manifest(11), waits=EARLIER)
+    config = JobConfig(script="train.py", min_nodes=1, max_nodes=4, **{"node_timeout": WAIT, **rules})
+    job = Job()
+    job.state = origin.first_state(config, "host:1")
+    job.target(nodes, "start", "the hint allows 0 GPUs")
+    return job
+
+
+def test_a_launcher_that_starts_again_waits_for_the_rest_of_the_time() -> None:
+    job = started_again()
+    assert phase(job.state) == "waiting for nodes" and len(job.started) == 1
+    (told,) = job.events("nodes_wait")
+    assert told == {
+        "message": f"waiting for nodes, up to 1200 s (--node-timeout): {EARLIER.message}",
+        "reason": EARLIER.message,
+        "step": 11,
+        "cause": "notice",
+        "waited": 600.0,
+    }
+    job.feed(NodeStands(job.now, 1, "0/2 nodes are available"))
+    job.tick(1199.0)
+    assert job.finish is None
+    job.tick(2.0)
+    assert job.finish is not None and job.finish.exit_code == 75
+    assert job.finish.message.startswith("too few nodes within the 1800 s of --node-timeout: node 1 must leave")
+
+
+def test_a_launcher_that_starts_again_waits_no_longer_than_nodes_take_to_come() -> None:
+    job = started_again()
+    job.tick(5.0)
+    job.warm(1, fingerprint=SAME)
+    job.complete(11)
+    assert job.state.pause is None and phase(job.state) == "training"
+
+
+def test_a_launcher_that_starts_again_and_is_not_to_wait_begins_as_any() -> None:
+    job = started_again(node_timeout=0.0)
+    assert phase(job.state) == "starting" and not job.events("nodes_wait")
+
+
+def test_a_launcher_that_starts_again_without_quota_was_stopped_after_training_began() -> None:
+    job = started_again(0)
+    assert job.finish is not None and job.finish.exit_code == 75
 
 
 def test_a_job_that_begins_anew_waits_for_its_nodes_for_a_limited_time() -> None:

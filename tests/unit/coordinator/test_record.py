@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.coordinator.record import Generation, LastHint, Record, last_hint, read_record, run_of
+from elastic_launcher.coordinator.pause import EarlierWait
+from elastic_launcher.coordinator.record import (
+    Generation,
+    LastHint,
+    Record,
+    earlier_wait,
+    last_hint,
+    read_record,
+    run_of,
+)
 from elastic_launcher.events import Event
 
 
@@ -46,7 +55,7 @@ def test_a_run_is_what_came_after_the_last_start() -> None:
 
 def test_its_record() -> None:
     assert read_record(RUN) == Record(
-        Generation(2, 3, (5, 6)), 4, frozenset({("notice", 5), ("node_left", 5)}), 7, 168, taken_at=131.0
+        Generation(2, 3, (5, 6)), 4, frozenset({("notice", 5), ("node_left", 5)}), 7, 168, noticed_at=131.0
     )
 
 
@@ -81,3 +90,32 @@ def test_a_job_that_waits_for_nodes_begins_again_there() -> None:
     told = event("nodes_wait", 140.0, step=9, message="")
     assert read_record([*RUN, told]).generation is None
     assert read_record([*RUN, told]).step == 9
+
+
+TAKEN = event("nodes_taken", 130.0, 2, step=9, message="node 4 must leave (notice)")
+WAITS = event(
+    "nodes_wait", 140.0, step=9, message="waiting: node 4", reason="node 4 must leave (notice)", cause="notice"
+)
+ENDS = [
+    pytest.param(event("generation_formed", 150.0, 3, formation=4, members=[]), id="others train"),
+    pytest.param(event("quota_lost", 150.0, step=9, message=""), id="quota is lacking"),
+    pytest.param(event("quota_wait", 150.0, message=""), id="it waits for quota"),
+]
+
+
+def test_a_wait_for_nodes_that_goes_on() -> None:
+    assert earlier_wait(RUN, 170.0) is None
+    assert earlier_wait([*RUN, TAKEN], 170.0) == EarlierWait("node 4 must leave (notice)", 40.0, "notice")
+    assert earlier_wait([*RUN, TAKEN, WAITS], 170.0) == EarlierWait("node 4 must leave (notice)", 30.0, "notice")
+    assert earlier_wait([*RUN, TAKEN, WAITS], 100.0) == EarlierWait("node 4 must leave (notice)", 0.0, "notice")
+
+
+def test_the_time_that_launchers_before_have_waited_counts() -> None:
+    again = event("nodes_wait", 160.0, message="", reason="node 4 must leave (notice)", cause="notice", waited=20.0)
+    assert earlier_wait([START, again], 170.0) == EarlierWait("node 4 must leave (notice)", 30.0, "notice")
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_wait_for_nodes_that_is_over(end: Event) -> None:
+    assert earlier_wait([*RUN, TAKEN, WAITS, end], 170.0) is None
+    assert earlier_wait([*RUN, end, TAKEN], 170.0) is not None
