@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from elastic_launcher.control.messages import Form, Message, order_from_dict, report_from_dict
@@ -16,7 +16,7 @@ class Introduction:
     Attributes:
         pid: Its process.
         step: Optimizer steps that it has done.
-        epoch: Where they are.
+        epoch: Where they are, within their phase.
         samples: Samples that they used.
         current: The formation that it changed to last; None before its first, and where that one was given up.
         pending: Later ones that were ordered, and not given up.
@@ -24,6 +24,8 @@ class Introduction:
         highest: The highest number of a formation that it has ever seen.
         reports: What it has reported of itself that still holds, in order.
         halting: Whether it was told to stop after a checkpoint.
+        phase: Which `job.epochs` of the script they are in, from 0.
+        sums: What sums over ranks came to, for those that begin with the script's first line.
     """
 
     pid: int
@@ -36,6 +38,8 @@ class Introduction:
     highest: int = 0
     reports: tuple[Message, ...] = ()
     halting: bool = False
+    phase: int = 0
+    sums: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the introduction as a JSON object."""
@@ -50,6 +54,8 @@ class Introduction:
             "highest": self.highest,
             "reports": [report.to_dict() for report in self.reports],
             "halting": self.halting,
+            "phase": self.phase,
+            "sums": dict(self.sums),
         }
 
     @staticmethod
@@ -59,7 +65,7 @@ class Introduction:
         Raises:
             ValueError: If it is none; the message names what is wrong.
         """
-        numbers = {name: content.get(name) for name in ("pid", "step", "epoch", "samples", "highest")}
+        numbers = {name: content.get(name) for name in ("pid", "step", "phase", "epoch", "samples", "highest")}
         for name, value in numbers.items():
             if not isinstance(value, int) or isinstance(value, bool):
                 raise ValueError(f"introduction: {name} must be a whole number, not {value!r}")
@@ -71,6 +77,7 @@ class Introduction:
             standing=tuple(int(one) for one in _list(content, "standing")),
             reports=tuple(report_from_dict(one) for one in _list(content, "reports")),
             halting=bool(content.get("halting")),
+            sums=_dict(content, "sums"),
         )
 
 
@@ -85,4 +92,11 @@ def _list(content: Mapping[str, Any], name: str) -> Sequence[Any]:
     found = content.get(name, [])
     if not isinstance(found, list):
         raise ValueError(f"introduction: {name} must be a list, not {found!r}")
+    return found
+
+
+def _dict(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = content.get(name, {})
+    if not isinstance(found, dict):
+        raise ValueError(f"introduction: {name} must be an object, not {found!r}")
     return found

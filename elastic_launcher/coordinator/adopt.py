@@ -212,8 +212,17 @@ def _bare(first: State, left: Leftovers, settled: Generation | None, under_way: 
     known = furthest is not None and furthest.step >= left.record.step
     recorded = first.samples if left.record.generation is None else left.record.samples
     samples = furthest.samples if known and furthest is not None and furthest.samples else recorded
-    epoch = max(first.epoch, furthest.epoch if furthest is not None else 0)
-    return replace(state, step=step, epoch=epoch, samples=samples)
+    return replace(_at(state, left), step=step, samples=samples)
+
+
+def _at(state: State, left: Leftovers) -> State:
+    """Returns a state in the phase and epoch of whoever is furthest, with the sums known there: all three belong
+    together.
+    """
+    told = max(left.introductions.values(), key=lambda one: (one.phase, one.step, one.epoch), default=None)
+    if told is None or (told.phase, told.epoch) < (state.phase, state.epoch):
+        return state
+    return replace(state, phase=told.phase, epoch=told.epoch, sums=told.sums)
 
 
 def _phase(node: int, members: Sequence[int], group: set[int], left: Leftovers) -> Phase:

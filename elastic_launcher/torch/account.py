@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from elastic_launcher.control.introduction import Introduction
@@ -24,8 +25,8 @@ class Account:
         self._standing: set[int] = set()
         self._highest = 0
         self._reports: dict[str, dict[str, Any]] = {}
-        self.where: Callable[[], tuple[int, int, int]] = lambda: (0, 0, 0)
-        """Returns steps, epoch and samples."""
+        self.where: Callable[[], Introduction] = lambda: Introduction(os.getpid())
+        """Returns where the training stands here, and nothing else of an introduction."""
 
     def note_report(self, report: dict[str, Any]) -> None:
         """Takes it that something was reported."""
@@ -73,14 +74,10 @@ class Account:
     def introduction(self, halting: bool) -> Introduction:
         """Returns where this member stands."""
         with self._lock:
-            step, epoch, samples = self.where()
             current = None if self._current is None else self._orders.get(self._current)
             pending = tuple(form for number, form in sorted(self._orders.items()) if number != self._current)
-            return Introduction(
-                pid=os.getpid(),
-                step=step,
-                epoch=epoch,
-                samples=samples,
+            return replace(
+                self.where(),
                 current=current,
                 pending=pending,
                 standing=tuple(sorted(self._standing & {form.formation for form in pending})),

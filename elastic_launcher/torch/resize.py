@@ -9,11 +9,13 @@ same optimizer step as all.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.fingerprint import data_of, difference, fingerprint
 from elastic_launcher.torch.group import Group, release_cut
@@ -409,9 +411,9 @@ class Resizer:
             sender.abandon()
         self._senders = []
 
-    def _where(self) -> tuple[int, int, int]:
-        position = self._session.position
-        return position.step, position.epoch, position.samples
+    def _where(self) -> Introduction:
+        at, sums = self._session.position, self._session.sums.lasting()
+        return Introduction(os.getpid(), at.step, at.epoch, at.samples, phase=at.phase, sums=sums)
 
     def _member(self) -> Member:
         assert self._session.member is not None

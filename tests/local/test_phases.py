@@ -85,6 +85,27 @@ def test_a_job_that_is_stopped_in_the_second_phase_is_saved_and_goes_on_there(tm
         assert_same(one, expected)
 
 
+def test_a_rank_joins_in_the_second_phase_after_another_launcher_has_taken_over(tmp_path: Path) -> None:
+    hints = tmp_path / "hints.json"
+    allow(hints, 1)
+    arguments = ("--nodes", "1:2", "--hints", hints, "--", SCRIPT, options(tmp_path, pace=0.02))
+    with launched(*arguments, cwd=tmp_path) as first:
+        in_second_phase(first)
+        first.process.kill()
+        first.process.wait()
+        with launched(*arguments, cwd=tmp_path) as job:
+            job.events.wait("coordinator_adopted", timeout=LONG)
+            allow(hints, 2)
+            formed(job, 2, 1)
+            (tmp_path / "stop").touch()
+            assert job.wait(LONG) == 0, job.stderr
+    ended = ends(tmp_path)
+    assert len(ended) == 2
+    expected = plain(tmp_path / "plain", stop_at=ended[0]["step"])
+    for one in ended:
+        assert_same(one, expected)
+
+
 def test_a_rank_joins_although_each_epoch_has_a_data_set_of_its_own(tmp_path: Path) -> None:
     hints = tmp_path / "hints.json"
     allow(hints, 1)

@@ -12,7 +12,9 @@ from elastic_launcher.control.messages import Active, Form, Warm
 from elastic_launcher.torch.account import Account
 
 FORM = Form(3, 2, "grow", (1, 2, 4), (4,), (), {4: 1}, "127.0.0.1:29500", 10.0, "hint")
-FULL = Introduction(1001, 40, 1, 960, FORM, (FORM,), (3,), 3, (Warm({"dataset": 9}), Active(3, 39, 40)), True)
+FULL = Introduction(
+    1001, 40, 1, 960, FORM, (FORM,), (3,), 3, (Warm({"dataset": 9}), Active(3, 39, 40)), True, 1, {"0.end.1": 2.5}
+)
 
 
 @pytest.mark.parametrize("introduction", [FULL, Introduction(7)])
@@ -42,7 +44,7 @@ def order(number: int) -> dict[str, Any]:
 
 def test_an_account_keeps_what_still_holds() -> None:
     account = Account()
-    account.where = lambda: (40, 1, 960)
+    account.where = lambda: Introduction(7, 40, 1, 960, phase=2, sums={"1.end.1": 3})
     account.note_report({"kind": "warm", "fingerprint": {"dataset": 9}})
     account.note_order(order(1))
     account.note_standing(1)
@@ -57,6 +59,7 @@ def test_an_account_keeps_what_still_holds() -> None:
     account.note_report({"kind": "warm", "fingerprint": {}})
     told = account.introduction(halting=False)
     assert (told.step, told.epoch, told.samples, told.highest) == (40, 1, 960, 4)
+    assert (told.phase, told.sums) == (2, {"1.end.1": 3})
     assert told.current is not None and told.current.formation == 1
     assert [form.formation for form in told.pending] == [2, 4] and told.standing == (2,)
     assert [report.KIND for report in told.reports] == ["warm", "step_failed"]

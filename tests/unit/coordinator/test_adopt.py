@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastic_launcher.control.introduction import Introduction
-from elastic_launcher.control.messages import Abandon, Active, Form, Left, Message, Saved, StepFailed, Warm
+from elastic_launcher.control.messages import Abandon, Active, Again, Done, Form, Left, Message, Saved, StepFailed, Warm
 from elastic_launcher.coordinator.actions import Action, Emit, KillNode, Order, StartAnew
 from elastic_launcher.coordinator.adopt import Leftovers, Numbers, adopt, expected, runs_on
 from elastic_launcher.coordinator.observations import NodeStands, NodeUnfit
@@ -306,6 +306,29 @@ def test_coordinators_may_come_and_go_and_every_job_ends(
             return
     walk.let_it_end()
     assert walk.job.finish is not None
+
+
+def test_a_job_in_a_later_phase_goes_on_there_with_what_sums_came_to() -> None:
+    """One rank has begun the next `job.epochs`, the other is about to; who joins begins where the first one is."""
+    first = member(SECOND, 40, phase=1, sums={"0.end.1": 3}, reports=(Again(1, 40, {"0.end.1": 3}),))
+    job = taken(leftovers({1: replace(first, epoch=0), 2: member(SECOND, 40, reports=(Done(40, 960),))}))
+    state = job.state
+    assert (state.phase, state.epoch, state.sums, state.over) == (1, 0, {"0.end.1": 3}, False)
+
+
+def test_what_is_said_of_a_phase_before_the_present_one_is_no_end() -> None:
+    second = member(SECOND, 40, phase=1, sums={"0.end.1": 3})
+    job = taken(leftovers({1: second, 2: second}))
+    job.report(1, Again(1, 40, {}))
+    job.report(1, Done(40, 960))
+    assert job.state.sums == {"0.end.1": 3} and not job.state.over
+
+
+def test_who_waits_for_admission_does_not_take_the_job_back_to_the_checkpoint() -> None:
+    """Whoever trains may be too busy to say where it is; the joiner was told that by the coordinator before."""
+    waits = Introduction(1003, epoch=3, reports=(WARM,), phase=1, sums={"0.end.1": 3})
+    job = taken(leftovers({3: waits}, nodes=(1, 2, 3)))
+    assert (job.state.phase, job.state.epoch, job.state.sums) == (1, 3, {"0.end.1": 3})
 
 
 WAIT = EarlierWait("node 1 must leave (notice) and 0 of at least 2 nodes would stay", 600.0, "notice")
