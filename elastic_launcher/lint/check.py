@@ -37,6 +37,8 @@ CHECKS: tuple[Callable[[Workflow], Iterable[Finding]], ...] = (
     check_arguments,
 )
 """What is looked for in a workflow by itself."""
+_PLATFORMS = "platforms"
+"""Of what the tasks of a pipeline are set to there: in a document of its own after it, or beside it in a manifest."""
 
 
 def lint(texts: Mapping[str, str]) -> list[Finding]:
@@ -63,8 +65,9 @@ def lint(texts: Mapping[str, str]) -> list[Finding]:
     for file, found in documents.items():
         if not findings[file] and (nothing or not any(_is_linted(one) or one.at("kind").text for one in found)):
             findings[file].append(_nothing(file, found))
+        platforms = next((one.at(_PLATFORMS) for one in found if one.at(_PLATFORMS).there), Node(file, 1))
         for document in found:
-            findings[file] += _check(document, configmaps, library)
+            findings[file] += _check(document, platforms, configmaps, library)
     return [one for found in findings.values() for one in sorted(found, key=lambda found: found.order)]
 
 
@@ -98,11 +101,12 @@ def _library(documents: Iterable[Node]) -> Library:
     return found
 
 
-def _check(document: Node, configmaps: list[Node], library: Library) -> Iterator[Finding]:
+def _check(document: Node, platforms: Node, configmaps: list[Node], library: Library) -> Iterator[Finding]:
     if (pipeline := _pipeline(document)).there:
         if pipeline is not document:
+            platforms = document.at("spec", "platformSpec", _PLATFORMS)
             yield from check_api_version(document)
-        yield from check_pipeline(pipeline)
+        yield from check_pipeline(pipeline, platforms)
     elif is_workflow(document):
         yield from check_api_version(document)
         workflow = Workflow(document.at("kind").text, document)

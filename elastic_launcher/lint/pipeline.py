@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from elastic_launcher.lint.finding import Finding, finding
 from elastic_launcher.lint.gpus import too_few
-from elastic_launcher.lint.pipeline_inputs import check_inputs, check_outputs
+from elastic_launcher.lint.pipeline_inputs import check_inputs, check_outputs, check_settings
 from elastic_launcher.lint.pipeline_tasks import Task, tasks, tasks_of
 from elastic_launcher.lint.pipeline_texts import check_texts
 from elastic_launcher.lint.tree import Node
@@ -37,15 +37,16 @@ def is_pipeline(document: Node) -> bool:
     return bool(document.at("root", "dag", "tasks").fields and document.at("deploymentSpec", "executors").fields)
 
 
-def check_pipeline(document: Node) -> Iterator[Finding]:
+def check_pipeline(document: Node, platforms: Node) -> Iterator[Finding]:
     """Finds what a pipeline does otherwise than it says.
 
     Args:
         document: A compiled pipeline.
+        platforms: What its tasks are set to on each platform; absent where there is nothing.
     """
     for component in document.at("components").fields.values():
         yield from _passthroughs(component)
-    yield from _absent(document)
+    yield from _absent(document, platforms)
     for task in tasks(document):
         if task.function in UNCACHED:
             yield from _caching(task)
@@ -56,18 +57,18 @@ def check_pipeline(document: Node) -> Iterator[Finding]:
             yield from check_texts(document, task)
 
 
-def _absent(document: Node) -> Iterator[Finding]:
+def _absent(document: Node, platforms: Node) -> Iterator[Finding]:
     """Finds what is asked for and is not there, each by the most special rule that knows it."""
     named: list[Finding] = []
     general: list[Finding] = []
     for task in tasks(document):
         named += [*_accelerator(document, task), *_item_keys(document, task), *_own_list(document, task)]
-        general += check_inputs(document, task)
+        general += [*check_inputs(document, task), *check_settings(document, task, platforms)]
     for component in (document.at("root"), *document.at("components").fields.values()):
         general += check_outputs(document, component)
     places = {one.where for one in named}
     yield from named
-    yield from (one for one in general if one.where not in places)
+    yield from dict.fromkeys(one for one in general if one.where not in places)  # tasks may share a component
 
 
 def _holds_step(document: Node, component: Node, above: set[str]) -> bool:

@@ -42,6 +42,24 @@ def check_inputs(document: Node, task: Task) -> Iterator[Finding]:
     yield from _used(task)
 
 
+def check_settings(document: Node, task: Task, platforms: Node) -> Iterator[Finding]:
+    """Finds what a task's settings on a platform take, and the component around it does not have, likewise.
+
+    Args:
+        document: The pipeline.
+        task: One of its tasks.
+        platforms: What is set there, by platform, as by kfp-kubernetes.
+    """
+    executor = task.component.at("executorLabel").text
+    for platform in platforms.fields.values():
+        seen: set[str] = set()
+        for node in platform.at("deploymentSpec", "executors", executor).walk():
+            for found in _given(document, task.around, node, *_KINDS[0]):
+                if found.reason not in seen:  # the SDK writes some of them twice, for old backends
+                    seen.add(found.reason)
+                    yield found
+
+
 def check_outputs(document: Node, component: Node) -> Iterator[Finding]:
     """Finds outputs of a component with tasks that none of its tasks has."""
     for kind, word in _KINDS:

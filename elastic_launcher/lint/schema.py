@@ -65,7 +65,7 @@ def _judged(document: Node, model: Any, error: Mapping[str, Any]) -> Iterator[Fi
     place: Sequence[Key] = error["loc"]
     node = document.nearest(place)
     if error["type"] == "extra_forbidden":
-        yield from _unknown(node, _fields(_within(model, place[:-1])))
+        yield from _unknown(node, document.nearest(place[:-1]), _fields(_within(model, place[:-1])))
     elif error["type"] == "missing" and place[-1] == _SCHEDULES and node.at(_SCHEDULE).there:
         reason = (
             f'"{_SCHEDULE}" is no field since Argo 4.0, whose API server misses "{_SCHEDULES}" there and refuses it; '
@@ -80,13 +80,18 @@ def _judged(document: Node, model: Any, error: Mapping[str, Any]) -> Iterator[Fi
         yield _mistyped(node, error)
 
 
-def _unknown(node: Node, known: Sequence[str]) -> Iterator[Finding]:
+def _unknown(node: Node, parent: Node, known: Sequence[str]) -> Iterator[Finding]:
     name = f"{node.path[-1]}"
     if not known:  # a plugin's own fields, or another object that is free
         return
     if name == _SCHEDULE and _SCHEDULES in known:
-        return  # what is missing then says it
-    if name in _LOCKS:
+        if parent.at(_SCHEDULES).there:  # otherwise what is missing says it
+            reason = (
+                f'"{_SCHEDULE}" can\'t stand beside "{_SCHEDULES}": Argo 3.6 and 3.7 start nothing then, and the API '
+                "server of 4.0 drops it silently"
+            )
+            yield finding("unknown-field", node, reason, f'put it into the list of "{_SCHEDULES}"')
+    elif name in _LOCKS:
         reason = (
             f'"{name}" is no field since Argo 4.0, whose API server drops it silently: the workflow runs unlocked '
             f'there; both it and "{_LOCKS[name]}" are fields of Argo 3.6 and 3.7'

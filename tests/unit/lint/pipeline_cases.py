@@ -292,7 +292,25 @@ def nodes(field: str) -> str:
 def manifest(text: str) -> str:
     """Returns a pipeline as a manifest of Kubernetes has it (``kfp dsl compile --kubernetes-manifest-format``)."""
     head = "apiVersion: pipelines.kubeflow.org/v2beta1\nkind: PipelineVersion\nmetadata: {name: train}\nspec:\n"
-    return f"{head}  pipelineName: train\n  pipelineSpec:\n{indent(text.partition('---')[0], '    ')}"
+    spec, _, platforms = text.partition("---\n")
+    set_there = f"  platformSpec:\n{indent(platforms, '    ')}" if platforms else ""
+    return f"{head}  pipelineName: train\n  pipelineSpec:\n{indent(spec, '    ')}{set_there}"
+
+
+def mounting(claim: str, mark: str = "") -> str:
+    """Returns what kfp 2.17.0 compiles, shortened, of a task in a loop to which kfp-kubernetes mounts a claim."""
+    there = f"""
+---
+platforms:
+  kubernetes:
+    deploymentSpec:
+      executors:
+        exec-use:
+          pvcMount:
+          - mountPath: /work
+            pvcNameParameter: {{{claim}}}{mark}
+"""
+    return f"{in_loop(NOTHING).rstrip()}{there}"
 
 
 CPU = "inputs:\n  parameters:\n    cpu:  # here\n      componentInputParameter: cpu"
@@ -304,6 +322,14 @@ OUTPUT = "outputs:\n  parameters:\n    o:\n      valueFromParameter: {{producerS
 CASES = [
     Case("api-version", manifest(pipeline()).replace("v2beta1", "v1  # here"), manifest(pipeline())),
     Case("absent-input", manifest(in_loop(CPU)), manifest(in_loop(NOTHING))),
+    *(
+        Case("absent-input", form(mounting(taken, "  # here")), form(mounting("componentInputParameter: item")))
+        for form in (str, manifest)
+        for taken in (
+            "componentInputParameter: claim",
+            "taskOutputParameter: {producerTask: elsewhere, outputParameterKey: Output}",
+        )
+    ),
     Case("absent-input", in_loop(CPU), in_loop(CPU.replace("  # here", ""), declared="cpu: {}")),
     *(
         Case(

@@ -104,6 +104,11 @@ CASES = [
         workflow("workflowSpec: {}\nschedule: '* * * * *'  # here", "CronWorkflow"),
         workflow("workflowSpec: {}\nschedules: ['* * * * *']", "CronWorkflow"),
     ),
+    Case(
+        "unknown-field",
+        workflow("workflowSpec: {}\nschedules: ['* * * * *']\nschedule: '5 * * * *'  # here", "CronWorkflow"),
+        workflow("workflowSpec: {}\nschedules: ['* * * * *', '5 * * * *']", "CronWorkflow"),
+    ),
     Case("shutdown", choice("shutdown", "Halt  # here"), choice("shutdown", "Terminate")),
     Case("shutdown", listed("Halt  # here"), listed("Stop")),
     Case("unknown-field", template("plug: {}  # here"), workflow("templates: [{name: a, plugin: {ours: {b: 1}}}]")),
