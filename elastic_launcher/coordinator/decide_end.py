@@ -27,6 +27,8 @@ RESTART = -1  # stands for an exit code where a job ends its nodes to begin anew
 STOPS = (ExitCode.STOPPED, ExitCode.NO_QUOTA, ExitCode.INTERRUPTED, RESTART)  # of a job in which nothing failed
 
 IS_SAVED = "the job is saved, and then ends"
+APART = "; stopped "
+"""Before where the job was stopped, of a cause that is a clause of its own."""
 """What is said to follow when a job is told to stop."""
 
 
@@ -85,10 +87,7 @@ def conclude(state: State, now: float) -> Decision:
     if state.finished:
         return state, ()
     if stopping is not None and (state.halted or verdict is not None or now >= stopping.until):
-        message = stopping.message
-        if stopping.told_at:
-            message = message.replace(stopping.told_at, when(state))
-        return finish(state, stopping.exit_code, message)
+        return finish_stopped(state, stopping)
     if verdict is not None and (state.pause is None or state.pause.asks or verdict.weight is Weight.SCRIPT):
         joining = state.in_phase(Phase.WARM) and not state.survivors()  # one of them may hold the state
         known = state.group and all(
@@ -108,7 +107,7 @@ def interrupt(state: State, observation: Interrupted) -> Decision:
     by_keyboard = observation.signal == signals.SIGINT
     what = "interrupted from the keyboard" if by_keyboard else f"stopped by {signals.Signals(observation.signal).name}"
     code = ExitCode.INTERRUPTED if by_keyboard else ExitCode.STOPPED
-    return stop(state, code, f"{what} {when(state)}", observation.now)
+    return stop(state, code, what, observation.now)
 
 
 def stop_asked(state: State, observation: StopAsked) -> Decision:
@@ -120,7 +119,7 @@ def stop_asked(state: State, observation: StopAsked) -> Decision:
     if state.verdict is not None:
         return state, ()
     if state.stopping is None or state.stopping.exit_code == RESTART:
-        return stop(state, ExitCode.STOPPED, f"{observation.why} {when(state)}", now, within)
+        return stop(state, ExitCode.STOPPED, observation.why, now, within)
     until = min(state.stopping.until, now + time_to_save(within, state.save_seconds))
     return replace(state, stopping=replace(state.stopping, until=until)), ()
 
@@ -130,25 +129,34 @@ def save(state: State, observation: SaveAsked) -> Decision:
     return state, (Order(state.survivors(), Save()),) if state.generation and not state.over else ()
 
 
-def stop(state: State, exit_code: int, message: str, now: float, within: float = math.inf) -> Decision:
+def stop(
+    state: State, exit_code: int, cause: str, now: float, within: float = math.inf, *, joint: str = " "
+) -> Decision:
     """Ends the job although nothing is wrong, with a last checkpoint where it trains; at once if it is told twice.
 
     Args:
         state: The state before.
         exit_code: What the launcher exits with.
-        message: What it was stopped by.
+        cause: What it was stopped by.
         now: Monotonic seconds.
         within: Seconds after which the launcher is killed; infinite if it is not.
+        joint: What stands between the cause and where the job was stopped, such as :data:`APART`.
     """
+    where = f"{joint}{when(state)}"
     nobody = not state.generation or (state.pause is not None and state.pause.released)
     if state.stopping is not None and state.stopping.exit_code == RESTART:
         state = replace(state, stopping=None, restart=None)  # it is being saved already, but not to begin anew
     if nobody or state.over or state.verdict is not None or state.stopping is not None:
-        return finish(state, exit_code, message)
+        return finish(state, exit_code, cause + where)
     until = now + time_to_save(within, state.save_seconds)
-    state = replace(state, stopping=Stopping(exit_code, message, until, when(state)))
-    told = emit(state, "warning", message=f"{message.partition('; ')[0]}: {IS_SAVED}")
+    state = replace(state, stopping=Stopping(exit_code, cause, until, joint))
+    told = emit(state, "warning", message=f"{cause}{'' if joint == APART else where}: {IS_SAVED}")
     return state, (told, Order(state.survivors(), Save(halt=True)))
+
+
+def finish_stopped(state: State, stopping: Stopping) -> Decision:
+    """Ends a job now that was to stop."""
+    return finish(state, stopping.exit_code, f"{stopping.cause}{stopping.joint}{when(state)}")
 
 
 def appoint_saver(state: State) -> Decision:

@@ -14,7 +14,7 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import End, Save
 from elastic_launcher.coordinator.actions import Action, BeginAgain, KillNode, Order
-from elastic_launcher.coordinator.decide_end import Decision, emit, finish, stop, then, when
+from elastic_launcher.coordinator.decide_end import APART, Decision, emit, finish, stop, then
 from elastic_launcher.coordinator.grace import time_to_save
 from elastic_launcher.coordinator.observations import BegunAgain
 from elastic_launcher.coordinator.pause import Lack, Pause, Stage
@@ -34,8 +34,9 @@ def lose_quota(state: State, exit_code: int, message: str, now: float) -> Decisi
     """
     pause = state.pause
     if not state.rules.wait_for_quota:
-        where = f"; stopped {when(state)}" if state.nodes else "; nothing was started"
-        return stop(state, exit_code, f"{message}{where}", now)
+        if not state.nodes:
+            return finish(state, exit_code, f"{message}; nothing was started")
+        return stop(state, exit_code, message, now, joint=APART)
     if pause is not None and pause.lack is Lack.QUOTA:
         return state, ()
     if pause is None:
@@ -55,7 +56,7 @@ def lose_nodes(state: State, message: str, now: float) -> Decision:
         now: Monotonic seconds.
     """
     if not state.rules.node_timeout:
-        return stop(state, ExitCode.STOPPED, f"{message}; stopped {when(state)}", now)
+        return stop(state, ExitCode.STOPPED, message, now, joint=APART)
     return _pause(state, Lack.NODES, message, now) if state.pause is None else (state, ())
 
 

@@ -193,15 +193,15 @@ class Stopping:
 
     Attributes:
         exit_code: What the launcher exits with.
-        message: What it was stopped by.
+        cause: What it was stopped by.
         until: When it ends, saved or not.
-        told_at: How the message says where the job stood when it was stopped; it gets further until it is saved.
+        joint: What stands between the cause and where the job was stopped, which gets further until it is saved.
     """
 
     exit_code: int
-    message: str
+    cause: str
     until: float
-    told_at: str = ""
+    joint: str = " "
 
 
 @dataclass(frozen=True, slots=True)

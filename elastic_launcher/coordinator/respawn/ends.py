@@ -56,9 +56,8 @@ def take_rank_end(state: State, observation: RankEnded) -> Decision:
         return _lose(state, member, how(end), now)
     fact = f"the script of {state.name(member.number)} exited with code {end.code}"
     log_of = (node.number, member.local_rank)
-    message = f"{fact}"
     until = now + COLLECT_SECONDS
-    verdict = Verdict(ExitCode.SCRIPT_FAILED, message, Weight.DEATH, until, log_of, uncaught=end.code == UNCAUGHT)
+    verdict = Verdict(ExitCode.SCRIPT_FAILED, fact, Weight.DEATH, until, log_of, uncaught=end.code == UNCAUGHT)
     return condemn(state, verdict)
 
 
@@ -110,7 +109,7 @@ def judge(state: State, now: float) -> Decision:
     if len(recent) < state.rules.max_failures:
         return _lose(replace(state, borne=(*recent, now)), member, how(member.exit or Exit()), now)
     fields = {"node": node, "member": member.number, "signal": None, "exit_code": member.exit and member.exit.code}
-    lost = emit(state, "node_lost", **fields, message=verdict.message.partition("; ")[0])
+    lost = emit(state, "node_lost", **fields, message=verdict.message)
     return then(
         (state, (lost,)),
         finish,

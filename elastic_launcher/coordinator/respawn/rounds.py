@@ -15,10 +15,12 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.coordinator.actions import Action, Emit, Finish, LetGo, OpenRound, StartAnew
 from elastic_launcher.coordinator.decide_end import (
+    APART,
     IS_SAVED,
     Decision,
     emit,
     finish,
+    finish_stopped,
     interrupt,
     kept,
     stop,
@@ -113,7 +115,7 @@ def _end_round(state: State, now: float) -> Decision:
     if state.stopping is not None:
         if now < state.stopping.until and (state.group or state.formation) and living(state):
             return close(state, state.restart.cause if state.restart else "notice", now)
-        return finish(state, state.stopping.exit_code, state.stopping.message)
+        return finish_stopped(state, state.stopping)
     if not in_round(state) or not all(ended_well(state, node) for node in state.nodes_of(in_round(state))):
         return state, ()
     gone = all(state.nodes[node].phase is Phase.GONE for node in state.nodes_of(in_round(state)))
@@ -135,7 +137,7 @@ def _resize(state: State, now: float) -> Decision:
                 f"{state.rules.min_nodes} nodes would stay"
             )
             if not state.rules.node_timeout:
-                return stop(state, ExitCode.STOPPED, f"{message}; stopped {when(state)}", now)
+                return stop(state, ExitCode.STOPPED, message, now, joint=APART)
             decision = wait_for_nodes(state, message, now)
         decision = then(decision, close, leaving[-1].leave, now)
         for node in leaving if state.rules.c10d else ():

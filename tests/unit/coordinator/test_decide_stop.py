@@ -179,3 +179,26 @@ def test_how_a_pipeline_goes_on_is_said_in_its_own_words() -> None:
         job.feed(Interrupted(job.now, signal.SIGTERM))
     assert job.finish is not None
     assert job.finish.message.endswith("is saved in job/checkpoints/step-00000009; Retry of the run goes on from there")
+
+
+BY = "stopped by /srv/jobs; after step 10/stop.py"
+"""Names of files are the user's: this one holds what our own messages put between their parts, and a place in it."""
+
+
+def test_a_cause_is_told_whole_whatever_is_in_it() -> None:
+    job = training(2)
+    job.feed(StopAsked(job.now, BY))
+    assert job.events("warning")[0]["message"] == f"{BY} after step 10: the job is saved, and then ends"
+    job.report(1, Saved(12, "job/checkpoints/step-00000012", 100, 0.01, 0.1))
+    job.report(1, Halted(12))
+    assert job.finish is not None and job.finish.message.startswith(f"{BY} after step 12; step 12 is saved")
+
+
+def test_a_hint_that_ends_the_job_is_told_whole_whatever_its_file_is_called() -> None:
+    told = "hints /srv/quota; after step 10/hints.json: the hint allows 1 node, fewer than the minimum of 2"
+    job = training(2, minimum=2)
+    job.target(1, message=told)
+    assert job.events("warning")[0]["message"] == f"{told}: the job is saved, and then ends"
+    job.report(1, Saved(12, "job/checkpoints/step-00000012", 100, 0.01, 0.1))
+    job.report(1, Halted(12))
+    assert job.finish is not None and job.finish.message.startswith(f"{told}; stopped after step 12; step 12 is saved")
