@@ -27,7 +27,7 @@ from elastic_launcher.coordinator.decide_end import (
     when,
 )
 from elastic_launcher.coordinator.decide_formation import begin, check_minimum, fail_formation, take_form_failed
-from elastic_launcher.coordinator.decide_nodes import RETRY_SECONDS, dismiss
+from elastic_launcher.coordinator.decide_nodes import LONGEST_RETRY, RETRY_SECONDS, dismiss
 from elastic_launcher.coordinator.observations import GroupHangs
 from elastic_launcher.coordinator.roster import Exit, Member, Phase
 from elastic_launcher.coordinator.state import Recovery, State, Verdict, Weight
@@ -35,7 +35,6 @@ from elastic_launcher.coordinator.state import Recovery, State, Verdict, Weight
 MOST_BREAKS = 3  # of one step in a row, before it is the script's fault
 FAILURE_WINDOW = 3600.0  # seconds in which failures of the script are counted
 CALM_SECONDS = 60.0  # after which a loss is a first one again: its node is replaced at once
-LONGEST_RETRY = 60.0  # seconds between the losses of nodes and their replacement, at most
 
 
 def lose_node(state: State, member: Member, now: float, fact: str = "") -> Decision:

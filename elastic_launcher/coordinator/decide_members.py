@@ -48,7 +48,7 @@ from elastic_launcher.coordinator.decide_formation import (
     take_formed,
 )
 from elastic_launcher.coordinator.decide_loss import bear_failure, lose_node, take_broken_step, take_unformed
-from elastic_launcher.coordinator.decide_nodes import dismiss, fail_node, tell_exit
+from elastic_launcher.coordinator.decide_nodes import dismiss, fail_node, hold_back, tell_exit
 from elastic_launcher.coordinator.decide_pending import take_standing
 from elastic_launcher.coordinator.fallen import Fallen
 from elastic_launcher.coordinator.observations import (
@@ -208,6 +208,8 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
     for local_rank in range(len(node.members)):
         end = RankEnded(observation.now, node.number, local_rank, known.get(local_rank, unknown))
         decision = then(decision, take_rank_end, end)
+    if observation.taken and node.phase in (Phase.STARTING, Phase.WARM):
+        decision = then(decision, hold_back, node, observation.now)
     state, actions = decision
     if observation.again:  # its numbers are used: another takes its place
         return state.with_node(node.number, phase=Phase.ENDING, since=observation.now), (

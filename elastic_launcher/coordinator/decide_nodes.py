@@ -17,6 +17,7 @@ from elastic_launcher.coordinator.tables import Members, Nodes
 
 MOST_FAILURES = 3  # nodes in a row that fail to come up, before no more are started
 RETRY_SECONDS = 1.0  # until the next node is started after one failed; doubles with each in a row
+LONGEST_RETRY = 60.0  # until a node is started in the place of one that is gone, at most
 AWAY_SECONDS = 5.0  # until a node is started again where none can be started now
 BY_SIGNAL = "signal"  # what an agent says of a notice
 LEAVE_SECONDS = 60.0  # that the processes of a node that left may take to end
@@ -155,6 +156,27 @@ def fail_node(state: State, number: int, message: str, now: float) -> Decision:
     return state, (*actions, emit(state, "warning", message=text))
 
 
+def hold_back(state: State, node: Node, now: float) -> Decision:
+    """Has nodes asked for later and later where they are taken again and again, and no step is done in between.
+
+    Nobody failed, so the first one is replaced at once, and they are asked for as often as it takes.
+    """
+    members = [state.members[number] for number in node.members]
+    if state.over or any(one.left or one.lost or one.number in state.group for one in members):
+        return state, ()
+    before, taken = state.taken, state.taken.once_more(state.step, node.started_at, now)
+    state = replace(state, taken=taken)
+    if taken.times == 1 or taken == before:
+        return state, ()
+    pause = min(LONGEST_RETRY, RETRY_SECONDS * 2 ** (taken.times - 2))
+    state = replace(state, start_not_before=max(state.start_not_before, now + pause))
+    message = (
+        f"nodes were taken {taken.times} times in a row before a step was done, node {node.number} the last time: "
+        f"the next one is asked for in {pause:g} s"
+    )
+    return state, (emit(state, "warning", message=message),)
+
+
 def tell_exit(state: State, observation: NodeExited) -> tuple[Action, ...]:
     """Says why a node ended where its engine knows, or with which last words where it could not send its log."""
     phase = state.nodes[observation.node].phase
@@ -213,7 +235,7 @@ def take_notice(state: State, observation: NodeNoticed) -> Decision:
     if node.phase is Phase.ADMITTED or state.forming(node):
         decision = state.with_node(node.number, leave="notice", leave_by=by), noticed
     else:
-        decision = then(decision, dismiss, node, "notice", observation.now)
+        decision = then(then(decision, dismiss, node, "notice", observation.now), hold_back, node, observation.now)
     return decision if state.rules.replaces_noticed else then(decision, _lower_target)
 
 

@@ -1,8 +1,9 @@
-"""How often in a row a job began anew from its newest checkpoint without getting further than the time before."""
+"""How often in a row a job began anew from its newest checkpoint, or its nodes were taken, and it got no further."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 MOST_FALLS = 3  # at the same place: then it would go on like that for ever
 
@@ -27,3 +28,34 @@ class Fallen:
     def too_often(self) -> bool:
         """Whether the job is not to begin anew any more."""
         return self.times >= MOST_FALLS
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What is known of nodes that were taken from outside before they had trained.
+
+    Attributes:
+        step: The steps that the job had done by then.
+        times: How often that happened without another step in between; nodes that go together count once.
+        at: When it did last.
+    """
+
+    step: int = -1
+    times: int = 0
+    at: float = -math.inf
+
+    def once_more(self, step: int, started_at: float, now: float) -> Taken:
+        """Returns what is known after another node was taken.
+
+        Args:
+            step: Steps that the job has done.
+            started_at: When the node was asked for.
+            now: Monotonic seconds.
+        """
+        if step > self.step:
+            return Taken(step, 1, now)
+        return self if started_at < self.at else Taken(self.step, self.times + 1, now)
+
+    def at_most(self, step: int) -> Taken:
+        """Returns the same of a job that begins again after ``step`` steps."""
+        return replace(self, step=min(self.step, step))

@@ -11,7 +11,7 @@ from typing import Any
 
 from elastic_launcher.checkpoint.changes import Resumed
 from elastic_launcher.control.messages import Active, Progress, Saved
-from elastic_launcher.coordinator.fallen import Fallen
+from elastic_launcher.coordinator.fallen import Fallen, Taken
 from elastic_launcher.coordinator.grace import NOTICE_SECONDS
 from elastic_launcher.coordinator.pause import EarlierWait, Pause
 from elastic_launcher.coordinator.roster import Node, Phase
@@ -258,6 +258,7 @@ class State:
         not_before: No formation is begun before this time, but to recover.
         unformed: Formations in a row that failed and nobody was to blame.
         failures: Nodes in a row that failed to come up.
+        taken: How often in a row nodes were taken from outside before they had trained, without a step in between.
         start_not_before: No node is started before this time.
         gave_up: Whether no more nodes are started, since too many failed.
         broken: Members of the current group whose step broke off.
@@ -303,6 +304,7 @@ class State:
     not_before: float = 0.0
     unformed: int = 0
     failures: int = 0
+    taken: Taken = field(default_factory=Taken)
     start_not_before: float = 0.0
     gave_up: bool = False
     broken: frozenset[int] = frozenset()
@@ -334,7 +336,14 @@ class State:
 
     def carried_to(self, first: State) -> State:
         """Returns what is known of the job where it begins again as ``first``: what counts over all of it stays."""
-        return replace(first, formations=self.formations, logged=self.logged, borne=self.borne)
+        return replace(
+            first,
+            formations=self.formations,
+            logged=self.logged,
+            borne=self.borne,
+            taken=self.taken.at_most(first.step),
+            start_not_before=self.start_not_before if self.taken.times > 1 else first.start_not_before,
+        )
 
     @property
     def halts(self) -> bool:

@@ -38,6 +38,7 @@ from elastic_launcher.coordinator.decide_nodes import (
     take_unstarted,
 )
 from elastic_launcher.coordinator.decide_pause import take_pause, wait_for_nodes
+from elastic_launcher.coordinator.fallen import Taken
 from elastic_launcher.coordinator.observations import (
     BegunAgain,
     GroupHangs,
@@ -261,6 +262,7 @@ def _form(state: State, members: tuple[int, ...], now: float) -> Decision:
         restart=None,
         pause=None,
         failures=0,
+        taken=Taken(),
     )
     event = emit(
         state,

@@ -10,10 +10,10 @@ import pytest
 
 from elastic_launcher.checkpoint.changes import OF_SCRIPT
 from elastic_launcher.config import JobConfig
-from elastic_launcher.control.messages import Failed, Halted, Save, Saved
+from elastic_launcher.control.messages import Failed, Halted, Progress, Save, Saved
 from elastic_launcher.coordinator.actions import BeginAgain, Emit
 from elastic_launcher.coordinator.again import used_up
-from elastic_launcher.coordinator.fallen import Fallen
+from elastic_launcher.coordinator.fallen import Fallen, Taken
 from elastic_launcher.coordinator.observations import (
     BegunAgain,
     Interrupted,
@@ -313,6 +313,75 @@ def test_nodes_that_the_cluster_takes_again_and_again_are_no_fault_of_the_job() 
     job.state = replace(job.state, fallen=Fallen(10, 2))
     job.feed(NodeExited(job.now, 1, None, taken=True))
     assert job.state.fallen == Fallen()
+
+
+def take(job: Job, node: int, how: str) -> None:
+    """Has a node taken before it trains: its pod is evicted, with notice, or without a word."""
+    if how == "notice":
+        job.feed(NodeNoticed(job.now, node, "eviction"))
+    job.feed(NodeExited(job.now, node, None, taken=True))
+
+
+@pytest.mark.parametrize("how", ["notice", "exit"])
+def test_nodes_that_are_taken_again_and_again_before_a_step_are_asked_for_later_and_later(how: str) -> None:
+    job = waiting(replaces_noticed=True)
+    waits, node = list[float](), 2
+    while len(waits) < 9:
+        take(job, node, how)
+        since, node = job.now, node + 1
+        while node not in job.state.nodes:
+            job.tick(0.25)
+        waits.append(job.now - since)
+    first = [0.0] if how == "notice" else [1.0]  # without a word, it might as well have failed
+    assert waits == pytest.approx([*first, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0], abs=0.3)
+    told = [event["message"] for event in job.events("warning")]
+    assert told[0].startswith(
+        "nodes were taken 2 times in a row before a step was done, node 3 the last time: the next"
+    )
+    assert job.finish is None
+    job.warm(node, fingerprint=SAME)
+    job.complete(11)
+    job.feed(NodeNoticed(job.now, node, "eviction"))
+    job.tick(0.3)
+    save(job, 12)
+    end_nodes(job)
+    begin_again(job, 12)
+    assert job.started[-1].node == node + 1, "a step was done"
+    take(job, node + 1, "notice")
+    assert job.started[-1].node == node + 2
+
+
+def test_nodes_that_are_taken_together_count_once() -> None:
+    job = waiting(3, 3, replaces_noticed=True)
+    job.tick(1.0)
+    for node in (4, 5, 6):
+        take(job, node, "notice")
+    assert [one.node for one in job.started[6:]] == [7, 8, 9]
+    job.tick(1.0)
+    for node in (7, 8, 9):
+        take(job, node, "notice")
+    assert len(job.started) == 9
+    job.tick(1.0)
+    assert len(job.started) == 12 and len(job.events("warning")) == 1
+
+
+def test_nodes_that_are_taken_while_others_train_on_are_replaced_at_once_each_time() -> None:
+    job = training(1, replaces_noticed=True)
+    job.target(2)
+    for node in range(2, 12):
+        job.tick(5.0)
+        job.report(1, Progress(10 + node, 0))
+        take(job, node, "notice")
+        assert job.started[-1].node == node + 1
+
+
+def test_a_job_that_falls_back_to_a_checkpoint_has_got_no_further_by_that() -> None:
+    known = Taken(step=20, times=3, at=5.0)
+    state = replace(State(training(1).state.rules), taken=known, start_not_before=9.0)
+    carried = state.carried_to(State(state.rules, step=12))
+    assert (carried.taken, carried.start_not_before) == (replace(known, step=12), 9.0)
+    assert carried.taken.once_more(12, 6.0, 7.0).times == 4
+    assert carried.taken.once_more(13, 6.0, 7.0).times == 1
 
 
 EARLIER = EarlierWait("node 1 must leave (notice) and 0 of at least 1 nodes would stay", 600.0, "notice")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elastic_launcher.config import ExitCode
+from elastic_launcher.control.messages import Progress
 from elastic_launcher.coordinator.actions import KillNode, StartNode
 from elastic_launcher.coordinator.decide_nodes import AWAY_SECONDS
 from elastic_launcher.coordinator.decide_pending import QUEUE_SECONDS
@@ -149,11 +150,12 @@ def test_a_job_of_which_too_few_nodes_find_a_place_ends_for_want_of_quota() -> N
     assert WHY in job.finish.message
 
 
-@pytest.mark.parametrize("nodes", [range(1, 9)])
-def test_the_eighth_node_that_is_taken_is_replaced_as_fast_as_the_first(nodes: range) -> None:
-    job = Job(target=1, max_failures=0)
+def test_the_eighth_node_that_is_taken_while_others_train_is_replaced_as_fast_as_the_first() -> None:
+    job = training(1, max_failures=0)
+    job.target(2)
     waits = []
-    for node in nodes:
+    for node in range(2, 10):
+        job.report(1, Progress(10 + node, 0))
         assert job.state.nodes[node].phase is Phase.STARTING
         job.feed(NodeExited(job.now, node, -9, why="evicted", taken=True))
         since = job.now
@@ -162,7 +164,7 @@ def test_the_eighth_node_that_is_taken_is_replaced_as_fast_as_the_first(nodes: r
         waits.append(round(job.now - since, 1))
     assert len(set(waits)) == 1
     assert job.finish is None
-    assert job.events("warning")[0]["message"] == "node 1: evicted"
+    assert job.events("warning")[0]["message"] == "node 2: evicted"
 
 
 def test_a_cluster_that_is_away_is_asked_again_however_often() -> None:

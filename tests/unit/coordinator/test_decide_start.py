@@ -203,7 +203,7 @@ def test_nodes_that_the_cluster_took_are_no_failures_however_many() -> None:
     job = Job(target=1)
     for node in range(1, 8):
         job.feed(NodeExited(job.now, node, None, (), why="StartError: nvml error", taken=True))
-        job.tick(10)
+        job.tick(60)
     assert (job.finish, job.started[-1]) == (None, StartNode(8, 8, 1))
 
 
