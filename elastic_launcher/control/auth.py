@@ -53,6 +53,18 @@ def sign(key: bytes, method: str, path_with_query: str, body: bytes, sender: str
     return hmac.new(key, head + b"\n" + body, hashlib.sha256).hexdigest()
 
 
+def signed_headers(
+    key: bytes, method: str, path_with_query: str, body: bytes, sender: str, counter: int
+) -> dict[str, str]:
+    """Returns the headers with which a request is let in."""
+    return {
+        VERSION_HEADER: str(PROTOCOL_VERSION),
+        SENDER_HEADER: sender,
+        COUNTER_HEADER: str(counter),
+        SIGNATURE_HEADER: sign(key, method, path_with_query, body, sender, counter),
+    }
+
+
 def sign_answer(key: bytes, request: str, status: int, body: bytes) -> str:
     """Returns the signature of the answer to a request, which ``request`` is the signature of."""
     head = "\n".join(("answer", request, str(status))).encode()

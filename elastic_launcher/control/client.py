@@ -18,15 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from elastic_launcher.control.auth import (
     ANSWER_HEADER,
-    COUNTER_HEADER,
     LARGEST_BODY,
-    PROTOCOL_VERSION,
-    SENDER_HEADER,
     SIGNATURE_HEADER,
-    VERSION_HEADER,
     answers,
     channel_of,
-    sign,
+    signed_headers,
 )
 
 if TYPE_CHECKING:
@@ -204,16 +200,9 @@ class ControlClient:
             connection = channel.connection = self._connect(channel, remaining)
         elif connection.sock is not None:
             connection.sock.settimeout(remaining)
-        counter = channel.next_counter()
-        signature = sign(channel.key, method, path, body, self._sender, counter)
-        headers = {
-            "Content-Type": "application/json",
-            VERSION_HEADER: str(PROTOCOL_VERSION),
-            SENDER_HEADER: self._sender,
-            COUNTER_HEADER: str(counter),
-            SIGNATURE_HEADER: signature,
-        }
-        connection.request(method, path, body or None, headers)
+        headers = signed_headers(channel.key, method, path, body, self._sender, channel.next_counter())
+        signature = headers[SIGNATURE_HEADER]
+        connection.request(method, path, body or None, {"Content-Type": "application/json", **headers})
         response = connection.getresponse()
         text = response.read()
         if not answers(channel.key, signature, response.status, text, response.headers.get(ANSWER_HEADER, "")):

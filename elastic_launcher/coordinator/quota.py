@@ -14,6 +14,7 @@ from elastic_launcher.coordinator.record import LastHint
 from elastic_launcher.coordinator.state import Target
 from elastic_launcher.hints import Debounce, Demand, HintError, HintPolicy, HintRead, HintSource, Resolution, resolve
 from elastic_launcher.hints.document import DEFAULT_GROW_AFTER
+from elastic_launcher.report.words import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ class Quota:
         nodes, size = self._config.min_nodes, self._config.nproc_per_node
         return (
             f"hints: {self._policy.name} allows {allowed} GPU{'' if allowed == 1 else 's'}, and the job needs at least "
-            f"{nodes * size} ({_nodes(nodes)} of {size})"
+            f"{nodes * size} ({plural(nodes, 'node')} of {size})"
         )
 
     async def _follow(self) -> None:
@@ -199,22 +200,22 @@ class Quota:
         if self._policy.document is not None:
             return ""
         if self._runs:
-            return f"; the running job keeps its size, {_nodes(self._current)}, until they can be used"
+            return f"; the running job keeps its size, {plural(self._current, 'node')}, until they can be used"
         if self._held is None or (kind == "missing" and not self._config.require_hints):
             return ""
         nodes = self._held_nodes()
         if not nodes:
             return "; the job had begun, and by the last hint that it followed it may not go on"
         by = "its minimum" if self._held.nodes is None else "the last hint that it followed"
-        return f"; the job had begun, and goes on by {by}, with {_nodes(nodes)}, until they can be used"
+        return f"; the job had begun, and goes on by {by}, with {plural(nodes, 'node')}, until they can be used"
 
     def _what_follows(self) -> str:
         """Returns what hints that are not there mean for a job that never had any."""
         if self._policy.document is not None or self._config.require_hints:
             return ""
         return (
-            f"; the job trains with its minimum, {_nodes(self._config.min_nodes)}, and follows the hints once they are "
-            "there; --require-hints makes this an error"
+            f"; the job trains with its minimum, {plural(self._config.min_nodes, 'node')}, and follows the hints once "
+            "they are there; --require-hints makes this an error"
         )
 
     def _resolve(self, *, starting: bool) -> Resolution | None:
@@ -290,7 +291,3 @@ class Quota:
         if self._told is not None:
             self._told = (nodes, *self._told[1:])
         self._wake.put_nowait(None)
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'' if count == 1 else 's'}"

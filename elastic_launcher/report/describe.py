@@ -69,16 +69,14 @@ def describe(event: Event) -> str | None:
         case "quota_lost":
             why = first_line(get("message")) or "the quota is gone"
             return f"{why}: the job is saved, all nodes end, and it waits for quota"
-        case "quota_wait":
-            return first_line(get("message")) or "waiting for quota"
+        case "quota_wait" | "nodes_wait":
+            return first_line(get("message")) or f"waiting for {event.kind.removesuffix('_wait')}"
         case "quota_back":
             goes_on = f"; the job goes on from step {number(get('step'))}" if get("step") else ""
             return f"the hints allow the job's minimum after {duration(get('seconds') or 0.0)}{goes_on}"
         case "nodes_taken":
             why = first_line(get("message")) or "too few nodes are left"
             return f"{why}: the job is saved, the nodes that are left end, and others are asked for"
-        case "nodes_wait":
-            return first_line(get("message")) or "waiting for nodes"
         case "warning":
             return f"warning: {first_line(get('message'))}"
         case "node_failed" | "node_lost":

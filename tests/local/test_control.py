@@ -20,14 +20,12 @@ import pytest
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.control.auth import (
     ANSWER_HEADER,
-    COUNTER_HEADER,
     LARGEST_BODY,
     PROTOCOL_VERSION,
-    SENDER_HEADER,
     SIGNATURE_HEADER,
     VERSION_HEADER,
     answers,
-    sign,
+    signed_headers,
 )
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import End, Formed, Message
@@ -255,14 +253,8 @@ def test_every_answer_to_who_holds_the_key_is_signed_and_no_other(tmp_path: Path
                     ("POST", "/v1/members/2/join"),
                 ):
                     for key in (KEY, bytes(32)):
-                        counter = time.time_ns()
-                        asked = sign(key, method, path, b"", "m1", counter)
-                        headers = {
-                            VERSION_HEADER: str(PROTOCOL_VERSION),
-                            SENDER_HEADER: "m1",
-                            COUNTER_HEADER: str(counter),
-                            SIGNATURE_HEADER: asked,
-                        }
+                        headers = signed_headers(key, method, path, b"", "m1", time.time_ns())
+                        asked = headers[SIGNATURE_HEADER]
                         async with session.request(method, url + path, headers=headers) as answer:
                             signature, body = answer.headers.get(ANSWER_HEADER), await answer.read()
                             if key == KEY:
@@ -275,13 +267,8 @@ def test_every_answer_to_who_holds_the_key_is_signed_and_no_other(tmp_path: Path
 
 def notice_headers(version: str = str(PROTOCOL_VERSION)) -> dict[str, str]:
     """Returns what a node's notice is sent with, signed now."""
-    counter = time.time_ns()
-    return {
-        VERSION_HEADER: version,
-        SENDER_HEADER: "n1",
-        COUNTER_HEADER: str(counter),
-        SIGNATURE_HEADER: sign(KEY, "POST", "/v1/nodes/1/notice", b"{}", "n1", counter),
-    }
+    signed = signed_headers(KEY, "POST", "/v1/nodes/1/notice", b"{}", "n1", time.time_ns())
+    return {**signed, VERSION_HEADER: version}
 
 
 async def send_notice(path: Path, headers: dict[str, str]) -> int:
