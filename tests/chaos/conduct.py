@@ -63,11 +63,17 @@ class Conductor(Lead):
         return code
 
     def rank(self, seat: Seat) -> Rank:
-        """Returns who sits on a seat now, and its process."""
+        """Returns who sits on a seat now, and its process, which a launcher that took over learns from it."""
         rank = super().rank(seat)
-        nodes = self.launcher.status()["nodes"]
-        (pid,) = [one["pid"] for node in nodes for one in node["members"] if one["member"] == rank.member]
-        return replace(rank, pid=pid)
+
+        def pid() -> int | None:
+            members = [one for node in self.launcher.status()["nodes"] for one in node["members"]]
+            return next(one["pid"] for one in members if one["member"] == rank.member)
+
+        self._await(lambda: pid() is not None, "its process is known")
+        found = pid()
+        assert found is not None
+        return replace(rank, pid=found)
 
     # -- what happens
 
