@@ -43,8 +43,8 @@ class Job:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._resizer = Resizer(session)
-        self._recovery = Recovery(session, self._resizer)
         plan = LoadPlan(session, self._resizer)
+        self._recovery = Recovery(session, self._resizer, plan)
         self._backward = Backward(session, self._resizer, self._recovery, plan)
         self._steps = StepLoop(session, self._resizer, self._recovery, self._backward, plan)
         if session.member is not None:

@@ -97,6 +97,7 @@ class Member:
         self._changed = threading.Condition()
         self._pending: Formation | None = None
         self._pending_since = 0.0
+        self._coming: Formation | None = None
         self._building: dict[int, Group] = {}
         self._ordered: set[int] = set()
         self._abandoned: set[int] = set()
@@ -201,13 +202,20 @@ class Member:
             self.account.note_taken(number)
             return pending
 
-    def wait_for(self, wanted: Callable[[Formation], bool]) -> Formation:
+    def wait_for(
+        self, wanted: Callable[[Formation], bool], prepare: Callable[[Formation], None] = lambda formation: None
+    ) -> Formation:
         """Waits until a formation of a wanted kind stands, and takes it.
+
+        Args:
+            wanted: Says whether it is one of them.
+            prepare: Called in this thread for each that this member is to be in, while its group is formed.
 
         Raises:
             JobOver: If the coordinator has no more use for this member.
             Exception: What `interrupt` was given.
         """
+        prepared: set[int] = set()
         with self._changed:
             while True:
                 if self._over is not None:
@@ -221,6 +229,10 @@ class Member:
                     self._current = pending
                     self.account.note_taken(pending.number)
                     return pending
+                coming = self._coming
+                if coming is not None and coming.number in self._ordered - prepared:
+                    prepared.add(coming.number)
+                    prepare(coming)
                 self._changed.wait(1.0)
 
     def interrupt(self, error: Exception) -> None:
@@ -360,6 +372,8 @@ class Member:
                 return
             self._ordered.add(order["formation"])
             self.account.note_order(order)
+            self._coming = Formation.from_order(order, None) if self.number in order["members"] else None
+            self._changed.notify_all()
             try:
                 start_thread(FORMATION, self._build, order)
             except RuntimeError as error:  # no thread can be started

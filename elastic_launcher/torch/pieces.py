@@ -66,6 +66,13 @@ class LoadPlan:
             wanted += self._pieces(loader, coming, self._switch, loader.ahead)[: loader.ahead]
         loader.want(wanted)
 
+    def expect(self, division: Division) -> None:
+        """Has the workers load this step as it is divided when it is done again, while the group is formed anew."""
+        loader = self._session.loader
+        if loader is not None and loader.ahead:
+            pieces = self._pieces(loader, division, self._session.position.step, loader.ahead + 1)
+            loader.want(pieces[: loader.ahead + 1])
+
     def is_loaded(self, loader: ElasticLoader) -> bool:
         """Says whether the workers have loaded the first step after a change that comes now."""
         coming = self._coming()

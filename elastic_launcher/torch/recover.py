@@ -17,7 +17,8 @@ from elastic_launcher.torch.group import Group
 from elastic_launcher.torch.handover import meet
 from elastic_launcher.torch.member import JobOver, leave
 from elastic_launcher.torch.operations import END, Operation
-from elastic_launcher.torch.place import Place
+from elastic_launcher.torch.pieces import Division, LoadPlan
+from elastic_launcher.torch.place import Formation, Place
 from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.standing import At, Standing, Todo, Way
@@ -25,6 +26,8 @@ from elastic_launcher.torch.work import GroupError
 
 Sums = dict[str, torch.Tensor]
 FORM_ANEW = "in the forming of another generation"
+ANEW = ("recover", "start")
+"""Modes of formations after a failure."""
 
 
 class Recovery:
@@ -33,11 +36,13 @@ class Recovery:
     Args:
         session: The job.
         resizer: Changes its place otherwise.
+        plan: Has the workers load ahead.
     """
 
-    def __init__(self, session: Session, resizer: Resizer) -> None:
+    def __init__(self, session: Session, resizer: Resizer, plan: LoadPlan) -> None:
         self._session = session
         self._resizer = resizer
+        self._plan = plan
         self._adopted: Any = None
 
     def recover(self, error: Exception, at: At) -> Way:
@@ -73,7 +78,7 @@ class Recovery:
             member.report("step_failed", formation=formation, step=session.position.step, error=str(error))
             try:
                 with session.waiting(FORM_ANEW, alike=False):  # for peers, which may be frozen or stuck
-                    found = member.wait_for(lambda f: f.mode in ("recover", "start") and f.group is not None)
+                    found = member.wait_for(lambda f: f.mode in ANEW and f.group is not None, self._expect)
             except JobOver as over:
                 session.over = True
                 raise SystemExit(0) from over
@@ -92,6 +97,12 @@ class Recovery:
             first_step = session.position.step + (way.todo is Todo.ADOPT or self._in_body(at))
             self._resizer.activate(found, first_step, first_step + 1, time.monotonic() - began)
             return way
+
+    def _expect(self, coming: Formation) -> None:
+        """Has the workers load what this rank does again, while its group is formed."""
+        member = self._session.member
+        if member is not None and coming.mode in ANEW:
+            self._plan.expect(Division(coming.rank_of(member.number), len(coming.members)))
 
     def sums(
         self,

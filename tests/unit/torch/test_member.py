@@ -114,6 +114,23 @@ member.flush()
     assert told == [FormFailed(7, "can't start new thread").to_dict() | {"n": 1}]
 
 
+def test_who_waits_for_a_group_learns_who_will_be_in_it_while_it_is_formed(tmp_path: Path) -> None:
+    form = Form(7, 2, "recover", (5, 1), (), (), {}, "127.0.0.1:9", 60.0, "failure")
+    then = f"""
+from unittest import mock
+import elastic_launcher.torch.member as module
+with mock.patch.object(module, "start_thread"):  # its group never stands
+    member._obey({form.to_dict()!r})
+def prepare(coming):
+    print(coming.mode, coming.rank_of(1), len(coming.members), coming.group)
+    member.interrupt(KeyError("once"))
+member.wait_for(lambda formation: True, prepare)
+"""
+    with coordinator(tmp_path) as control:
+        found = play(tmp_path, control, 60.0, then)
+    assert found.stdout == "recover 1 2 None\n" and "KeyError: 'once'" in found.stderr, found.stderr
+
+
 def test_a_report_that_can_not_be_told_at_once_is_told_later(tmp_path: Path) -> None:
     then = """
 post, failures = member._client.post, [RuntimeError("can't start new thread")]

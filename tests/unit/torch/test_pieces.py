@@ -10,7 +10,7 @@ import pytest
 
 from elastic_launcher.batch import share
 from elastic_launcher.torch.loader import Piece
-from elastic_launcher.torch.pieces import LEAD_SECONDS, SPARE_SAMPLES, SPARE_STEPS, LoadPlan
+from elastic_launcher.torch.pieces import LEAD_SECONDS, SPARE_SAMPLES, SPARE_STEPS, Division, LoadPlan
 from elastic_launcher.torch.place import Formation
 from elastic_launcher.torch.position import Position
 
@@ -160,3 +160,22 @@ def test_one_who_leaves_loads_on_and_keeps_nobody_waiting() -> None:
     rank.formation = Formation(1, 1, "shrink", (1,), leavers=(2,))
     assert rank.step() == {step: [(6, 6)] for step in range(AHEAD + 1)}
     assert rank.plan.is_loaded(rank.loader)
+
+
+def test_what_is_done_again_is_loaded_as_it_is_divided_then() -> None:
+    """While the ranks that are left form a group: the place is still that of the group that broke off."""
+    rank = Rank(2, 3)
+    rank.session.loader = rank.loader
+    rank.step()
+    assert rank.session.position.step == 1
+    rank.plan.expect(Division(1, 2))
+    assert rank.loader.wanted == [(0, step * BATCH + 6, 6) for step in range(1, AHEAD + 2)]
+
+
+def test_nothing_is_loaded_ahead_without_workers_or_outside_a_loop() -> None:
+    rank = Rank(2, 3)
+    rank.session.loader = None
+    rank.plan.expect(Division(1, 2))
+    rank.session.loader, rank.loader.ahead = rank.loader, 0
+    rank.plan.expect(Division(1, 2))
+    assert rank.loader.wanted == []
