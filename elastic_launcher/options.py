@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from elastic_launcher.argument import word
 from elastic_launcher.period import read_seconds
 
 MATCH_KEYS = ("namespace", "queue", "pipeline", "job")
@@ -356,12 +357,6 @@ def _read_switch(option: Option, text: str) -> bool:
     return _SWITCHES[text.strip().lower()]
 
 
-def word(value: object) -> str:
-    """Returns a value as a word of a command line: a text as it is, a number or a boolean as JSON has it."""
-    plain = value is None or isinstance(value, bool | int | float | list | dict)
-    return json.dumps(value) if plain else str(value)
-
-
 def _read_words(option: Option, given: object) -> tuple[str, ...]:
     if not isinstance(given, str | list | tuple):
         raise ConfigError(f"{option.flag} is {given!r}: it must be one text, as on a command line, or a list")
@@ -373,7 +368,10 @@ def _read_words(option: Option, given: object) -> tuple[str, ...]:
         raise ConfigError(
             f"{option.flag} is {given!r}: it can't be split ({error}); it must be as on a command line, or a JSON list"
         ) from error
-    return tuple(map(word, words))
+    try:
+        return tuple(map(word, words))
+    except ValueError as error:
+        raise ConfigError(f"{option.flag}: {error}") from error
 
 
 def read_pairs(texts: Iterable[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from elastic_launcher.options import ConfigError, word
+from elastic_launcher.options import BY_KEY, ConfigError, read_option
 
 MOST = 120 * 1024
 """Bytes of a task's inputs as JSON. One argument of a command has 128 KiB on Linux, and Kubeflow puts what it says of
@@ -35,7 +35,7 @@ def sent(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = dict(inputs)
     if isinstance(words := given.get("arguments"), list | tuple):  # numbers would all come as fractions
-        given["arguments"] = [word(one) if isinstance(one, bool | int | float) else one for one in words]
+        given["arguments"] = [one if _knows_the_run(one) else _word(one) for one in words]
     given = {name: protected(value, name) for name, value in given.items()}
     check_size(given)
     return given
@@ -111,6 +111,20 @@ def changed(text: str, variables: frozenset[str] = frozenset()) -> str:
     """
     found = re.search(r"\$\$|\$\((" + "|".join(map(re.escape, sorted(variables))) + r")\)", text)
     return found[0] if found else ""
+
+
+def _word(value: Any) -> str:
+    (found,) = read_option(BY_KEY["arguments"], [value])["arguments"]
+    return str(found)
+
+
+def _knows_the_run(value: Any) -> bool:
+    """Whether a value is, or holds, what only the run knows: an input of the pipeline, or another task's output."""
+    if isinstance(value, list | tuple):
+        return any(map(_knows_the_run, value))
+    if isinstance(value, dict):
+        return any(map(_knows_the_run, value.values()))
+    return type(value).__module__.startswith("kfp.")
 
 
 def _protected(text: str, name: str) -> str:

@@ -26,7 +26,7 @@ from elastic_launcher.kfp_steps.classification import FORM, metrics_text, read_c
 from elastic_launcher.kfp_steps.release import CHOICES as RELEASES
 from elastic_launcher.kfp_steps.release import ended_by_shrink
 from elastic_launcher.kfp_steps.travel import FIX, Meeting, fetch, model_place, read_beside, remove, send
-from elastic_launcher.options import OPTIONS, ConfigError, word
+from elastic_launcher.options import BY_KEY, OPTIONS, ConfigError, read_option
 from elastic_launcher.report.write import framed_timeline
 from elastic_launcher.step import Companion, StepFailed, Trained, left_behind, nothing_left, say, train, what_to_run
 from elastic_launcher.workdir import CLASSES
@@ -213,7 +213,7 @@ def _train(given: Mapping[str, Any], run: _Run, release: str) -> Trained:
     return train(
         script=given["script"],
         module=given["module"],
-        arguments=list(map(word, given["arguments"] or ())),
+        arguments=list(read_option(BY_KEY["arguments"], given["arguments"] or ())["arguments"]),
         options={**run.options, "output": run.output},
         work_dir=run.work_dir,
         artifacts=str(Path(given["timeline"].path).parent),

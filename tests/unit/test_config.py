@@ -247,7 +247,7 @@ def test_a_script_given_as_a_text_has_no_name() -> None:
         st.text(min_size=1),
     ),
     st.dictionaries(st.sampled_from(MATCH_KEYS), st.from_regex(r"[a-z]([-a-z0-9]{0,9}[a-z0-9])?", fullmatch=True)),
-    st.lists(st.text()),
+    st.lists(st.text(st.characters(exclude_characters="\0"))),  # which no program can be given
     st.booleans(),
 )
 def test_what_a_front_says_is_what_the_command_line_reads(
