@@ -20,9 +20,10 @@ class Vitals:
         own: Seconds of a step that it usually works itself, its waiting left out; 0 while that is not known.
         per_sample: The same for each of its samples.
         steps: How many steps these were taken from.
-        turn: The number of the wait that it is in, counted from 1; 0 if it does not wait, or for peers that may as well
-            be in another operation.
+        turn: The number of the wait that it is in, counted from 1; 0 if it does not wait, or for peers that may be in
+            any operation.
         doing: What it waits in, or does otherwise, for messages; ranks that wait in the same operation say the same.
+        meets: The kind of operation in which it meets those that it waits for, where they may say another one.
         busy: For how many seconds.
     """
 
@@ -36,6 +37,7 @@ class Vitals:
     steps: int = 0
     turn: int = 0
     doing: str = ""
+    meets: str = ""
     busy: float = 0.0
 
     def to_query(self) -> str:
@@ -51,4 +53,17 @@ class Vitals:
         """
         numbers = {one.name: float(query.get(one.name, "0")) for one in fields(cls) if one.type != "str"}
         whole = {one.name: int(numbers[one.name]) for one in fields(cls) if one.type == "int"}
-        return cls(**{**numbers, **whole}, doing=query.get("doing", ""))  # type: ignore[arg-type]
+        texts = {one.name: query.get(one.name, "") for one in fields(cls) if one.type == "str"}
+        return cls(**{**numbers, **whole, **texts})  # type: ignore[arg-type]
+
+
+def name_apart(where: str) -> str:
+    """Returns a message that says that ranks wait for each other in vain.
+
+    Args:
+        where: Where each of them is.
+    """
+    return (
+        f"ranks wait for each other in different operations: {where}; every rank has to make the same calls in the "
+        "same order"
+    )

@@ -1,7 +1,7 @@
 """Which ranks wait for each other in vain, and which one keeps the others waiting.
 
-Invariant: ranks are apart only if each of them waits, not all in the same operation, and each of these waits was told
-of more than once and for long. Who keeps others waiting is one that does not wait, and is not in their operation.
+Invariant: ranks are apart only if each of them waits, not all in operations of one kind, and each of these waits was
+told of more than once and for long. Who keeps others waiting is one that does not wait, and is not in their operation.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Wait:
         since: When it was told of first.
         reports: How often it was.
         outside: Whether it is in a collective operation of the script's own.
+        meets: In which kind of operation it meets its peers, where they may say another one.
     """
 
     turn: int
@@ -31,6 +32,12 @@ class Wait:
     since: float
     reports: int = 1
     outside: bool = False
+    meets: str = ""
+
+    @property
+    def where(self) -> str:
+        """What those that it waits for are in, too."""
+        return self.meets or self.doing
 
 
 def follow(before: Wait | None, vitals: Vitals, now: float) -> Wait | None:
@@ -45,7 +52,7 @@ def follow(before: Wait | None, vitals: Vitals, now: float) -> Wait | None:
         return None
     if before is not None and (before.turn, before.doing) == (vitals.turn, vitals.doing):
         return replace(before, reports=before.reports + 1)
-    return Wait(vitals.turn, vitals.doing, now, outside=vitals.outside > 0)
+    return Wait(vitals.turn, vitals.doing, now, outside=vitals.outside > 0, meets=vitals.meets)
 
 
 def are_apart(waits: Collection[Wait | None], now: float, patience: float, longest: float) -> bool:
@@ -61,7 +68,7 @@ def are_apart(waits: Collection[Wait | None], now: float, patience: float, longe
     settled = all(
         one.reports >= FEWEST_REPORTS and now - one.since >= (longest if one.outside else patience) for one in known
     )
-    return len(known) == len(waits) and settled and len({one.doing for one in known}) > 1
+    return len(known) == len(waits) and settled and len({one.where for one in known}) > 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from elastic_launcher.config import ExitCode
+from elastic_launcher.control.vitals import name_apart
 from elastic_launcher.coordinator.decide_end import COLLECT_SECONDS, Decision, condemn, emit
 from elastic_launcher.coordinator.observations import MemberAwaited, MembersApart
 from elastic_launcher.coordinator.state import State, Verdict, Weight
@@ -16,13 +17,9 @@ def take_apart(state: State, observation: MembersApart) -> Decision:
     if state.recovery is not None or state.verdict is not None or not set(numbers) <= set(state.survivors()):
         return state, ()
     where = ", ".join(f"rank {state.group.index(number)} is {doing}" for number, doing in observation.waits)
-    message = (
-        f"ranks wait for each other in different operations: {where}; every rank has to make the same calls in the "
-        "same order"
-    )
     member = state.members[numbers[0]]
     until, log_of = observation.now + COLLECT_SECONDS, (member.node, member.local_rank)
-    return condemn(state, Verdict(ExitCode.SCRIPT_FAILED, message, Weight.SCRIPT, until, log_of))
+    return condemn(state, Verdict(ExitCode.SCRIPT_FAILED, name_apart(where), Weight.SCRIPT, until, log_of))
 
 
 def take_awaited(state: State, observation: MemberAwaited) -> Decision:

@@ -4,6 +4,8 @@ ranks and acts on what they agreed on in the same reduction.
 
 from __future__ import annotations
 
+import zlib
+
 import torch
 
 from elastic_launcher.torch.faults import point
@@ -17,7 +19,7 @@ from elastic_launcher.torch.signals import Agreement, Signals
 from elastic_launcher.torch.standing import At, Todo
 from elastic_launcher.torch.tensors import same_objects
 from elastic_launcher.torch.together import abstain
-from elastic_launcher.torch.verify import ChecksumTask, name_differences, name_positions
+from elastic_launcher.torch.verify import ChecksumTask, name_differences, name_different_acts, name_positions
 from elastic_launcher.torch.work import GroupError
 
 
@@ -144,7 +146,7 @@ class Backward:
         self._check = None
         signals = self._signals(stop=stop, left_loop=left_loop)
         operation = Operation(STOP if stop else BREAK)
-        with session.waiting(operation.words(step), alike=False):
+        with session.waiting(operation.words(step), meets=BACKWARD):
             agreement = session.together.leave(
                 group, operation, step, lambda wire: abstain(wire, group, signals, session.device)
             )
@@ -207,7 +209,7 @@ class Backward:
         signals = self._signals(first=call == 0)
         operation, step = self._operation(call, owner, slot), session.position.step
         point("reduction", step)
-        with session.waiting(operation.words(step)):
+        with session.waiting(operation.words(step), meets=BACKWARD):
             session.begin(operation)
             agreement = session.reducer.reduce(slot, place.group, signals, samples=share_samples, count=micro.count)
             session.together.confirm(place.group, agreement, operation, step)
@@ -238,7 +240,9 @@ class Backward:
         save = halt = False
         if session.checkpoints is not None:
             save, halt = session.checkpoints.wishes()
-        return Signals(session.position.mark(), ready, stop, left_loop, save, halt, check)
+        acted = session.acted()
+        acts = (zlib.crc32(acted.encode()) & 0xFFFF or 1) if acted else 0
+        return Signals(session.position.mark(), ready, stop, left_loop, save, halt, check, acts=acts)
 
     def _ready(self) -> int | None:
         loader = self._session.loader
@@ -249,16 +253,19 @@ class Backward:
         """Acts on what the ranks agreed on; returns whether the step counts.
 
         Raises:
-            RuntimeError: If ranks stand at different steps, differ in their parameters, or one has left the loop alone.
+            RuntimeError: If ranks stand at different steps, have stepped different optimizers, differ in their
+                parameters, or one has left the loop alone.
         """
         session = self._session
         group = session.need_place("a step").group
         if not agreement.same_position:
             raise RuntimeError(name_positions(group, session.position))
+        doubt = session.checkpoints.doubt if session.checkpoints is not None else str
+        if not agreement.same_acts:
+            raise RuntimeError(name_different_acts(group, session.acted(), session.position.step) + doubt())
         check, self._check = self._check, None
         if check is not None and not agreement.same_check:
-            checkpoints = session.checkpoints
-            raise RuntimeError(name_differences(group, check) + (checkpoints.doubt() if checkpoints else ""))
+            raise RuntimeError(name_differences(group, check) + doubt())
         if agreement.stop:
             session.over = True
         elif agreement.left_loop:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from elastic_launcher.control.vitals import name_apart
+
 BACKWARD, EVALUATE, REDUCE = "job.backward", "job.evaluate", "job.reduce"
 END, STOP, BREAK = "the end of job.epochs", "job.stop", "a break out of the training loop"
 
@@ -72,19 +74,19 @@ class Operation:
             return f"at {self.what}, step {step}"
         return f"in {self.what} {self.content}".rstrip() + f" at step {step}"
 
-    def to_json(self, step: int) -> bytes:
+    def to_json(self, step: int, acted: str = "") -> bytes:
         """Returns what peers read."""
-        return json.dumps([asdict(self), step]).encode()
+        return json.dumps([asdict(self), step, acted]).encode()
 
 
-def read_operation(data: bytes) -> tuple[Operation, int]:
-    """Reads what `Operation.to_json` wrote: the operation, and the step."""
-    content, step = json.loads(data)
+def read_operation(data: bytes) -> tuple[Operation, int, str]:
+    """Reads what `Operation.to_json` wrote: the operation, the step, and what acted since the last reduction."""
+    content, step, acted = json.loads(data)
     wire: dict[str, Any] | None = content.pop("wire")
     if wire is None:
-        return Operation(**content), step
+        return Operation(**content), step, acted
     buckets = tuple((int(numel), str(kind), str(device)) for numel, kind, device in wire["buckets"])
-    return Operation(**content, wire=Wire(buckets, wire["head"], wire["whole"])), step
+    return Operation(**content, wire=Wire(buckets, wire["head"], wire["whole"])), step, acted
 
 
 def find_common(operations: Sequence[Operation]) -> Operation | None:
@@ -118,9 +120,27 @@ def name_operations(rows: Sequence[tuple[Operation, int]]) -> str:
     if sizes:
         return f"ranks reduce different gradients: {where}; the same parameters have to be trained on every rank"
     return (
-        f"ranks wait for each other in different operations: {where}; every rank has to make the same calls in the "
-        "same order: decide by job.step or by what is equal on all ranks, not by job.rank, nor by a counter or random "
-        "numbers of the script's own, which a rank that joins begins anew"
+        f"{name_apart(where)}: decide by job.step or by what is equal on all ranks, not by job.rank, nor by a counter "
+        "or random numbers of the script's own, which a rank that joins begins anew"
+    )
+
+
+def name_acts(acts: Sequence[str], step: int) -> str:
+    """Returns a message that says what acted on which rank, where that is not the same.
+
+    Args:
+        acts: What acted on each rank since the last reduction, in rank order; "" where that is not known.
+        step: Before which.
+    """
+    said: dict[str, list[str]] = {}
+    for rank, acted in enumerate(acts):
+        if acted:
+            said.setdefault(acted, []).append(str(rank))
+    where = "; ".join(f"on rank{'s' if len(on) > 1 else ''} {', '.join(on)}: {acted}" for acted, on in said.items())
+    return (
+        f"what acted after the last reduction before step {step} is not the same on all ranks: {where}. Every rank has "
+        "to call step() of the same optimizers, schedulers and scalers, in the same order: decide by job.step or by "
+        "what is equal on all ranks"
     )
 
 

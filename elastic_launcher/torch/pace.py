@@ -44,6 +44,7 @@ class Pace:
     _outside: tuple[Any, float] = (None, 0.0)
     _turns: int = 0
     _turn: int = 0
+    _meets: str = ""
     _doing: str = OUTSIDE_THE_LOOP
     _since: float = field(default_factory=lambda: time.monotonic())
 
@@ -114,34 +115,34 @@ class Pace:
             self._doing, self._since = before, time.monotonic()
 
     @contextlib.contextmanager
-    def waiting(self, what: str, *, alike: bool = True) -> Iterator[None]:
+    def waiting(self, what: str, *, meets: str | None = "") -> Iterator[None]:
         """Takes the time for which this rank waits for its peers.
 
         Args:
             what: In which operation.
-            alike: Whether those that it waits for come to the same one.
+            meets: In which kind of operation it meets them, where they may call it otherwise; None for any.
         """
         with self.aside(what):
             self._turns += 1
-            self._turn = self._turns if alike else 0
+            self._turn, self._meets = 0 if meets is None else self._turns, meets or ""
             since = self._waiting_since = time.monotonic()
             try:
                 yield
             finally:
-                self._waiting_since, self._turn = None, 0
+                self._waiting_since, self._turn, self._meets = None, 0, ""
                 self._waited += time.monotonic() - since
 
     def vitals(self) -> Vitals:
         """Returns what there is to tell now; called by another thread than the training one."""
         now = time.monotonic()
         waiting, last, work = self._waiting_since, self.last, self._work
-        turn, doing, since = self._turn, self._doing, self._since
+        turn, doing, meets, since = self._turn, self._doing, self._meets, self._since
         if work and now - self._work_since > LONG_WORK and compiles(sys._current_frames().values()):
             work = 0
         outside = self._time_outside(now)
         if outside:
             work = 0  # it waits for its peers, as in an operation of ours
-            turn, doing = self._turns, OWN_COLLECTIVE
+            turn, doing, meets = self._turns, OWN_COLLECTIVE, ""
         own = list(self._own)
         return Vitals(
             waits=outside if waiting is None else now - waiting,
@@ -154,6 +155,7 @@ class Pace:
             steps=len(own),
             turn=turn,
             doing=doing,
+            meets=meets,
             busy=now - since,
         )
 

@@ -77,7 +77,7 @@ class Recovery:
             formation = session.need_place("a step").formation.number
             member.report("step_failed", formation=formation, step=session.position.step, error=str(error))
             try:
-                with session.waiting(FORM_ANEW, alike=False):  # for peers, which may be frozen or stuck
+                with session.waiting(FORM_ANEW, meets=None):  # for peers, which may be frozen or stuck
                     found = member.wait_for(lambda f: f.mode in ANEW and f.group is not None, self._expect)
             except JobOver as over:
                 session.over = True
@@ -86,7 +86,7 @@ class Recovery:
             assert found.group is not None
             self._resizer.take_place(Place(member.number, found, found.group, found.group.world_size))
             try:
-                with session.waiting(FORM_ANEW, alike=False):
+                with session.waiting(FORM_ANEW, meets=None):
                     way = self._meet(found.group, at)
             except GroupError as broken:
                 found.group.cut()
@@ -150,7 +150,7 @@ class Recovery:
     def confirm_end(self) -> None:
         """Waits until all ranks have completed the last step: after that none of them needs another one's state."""
         session = self._session
-        while session.member is not None and session.place is not None and session.place.world_size > 1:
+        while session.place is not None and session.place.world_size > 1:
             try:
                 point("end", session.position.step)
                 operation = Operation(END)

@@ -39,6 +39,8 @@ LEAVE_OUT = (
     "in the place of its job.backward, and go on to optimizer.step()"
 )
 
+MOST_ACTS = 64  # that are compared after a reduction
+
 
 @dataclass
 class MicroBatch:
@@ -81,6 +83,8 @@ class Latest:
         acted: How often optimizers, schedulers and scalers acted since the last reduction, by name.
         taken: How often they have still to do nothing, since what came of it was taken over from a peer.
         ended: Whether that peer had ended the step: nothing more acts in it.
+        order: What the script has called that acts, since a reduction in which this rank took part; None where it did
+            not.
     """
 
     outcome: str = Todo.AGAIN
@@ -88,6 +92,7 @@ class Latest:
     acted: dict[str, int] = field(default_factory=dict)
     taken: dict[str, int] = field(default_factory=dict)
     ended: bool = False
+    order: list[str] | None = None
 
 
 @dataclass
@@ -222,14 +227,14 @@ class Session:
             )
         return self.place
 
-    def waiting(self, what: str, *, alike: bool = True) -> contextlib.AbstractContextManager[None]:
+    def waiting(self, what: str, *, meets: str | None = "") -> contextlib.AbstractContextManager[None]:
         """Lets the coordinator know that this rank waits for its peers: who gives no sign of life then is lost.
 
         Args:
             what: In which operation; ranks that wait in the same one say the same.
-            alike: Whether those that it waits for come to the same one.
+            meets: In which kind of operation it meets them, where they may call it otherwise; None for any.
         """
-        return self.pace.waiting(what, alike=alike)
+        return self.pace.waiting(what, meets=meets)
 
     def begin(self, operation: Operation) -> None:
         """Returns when all ranks are known to do the same operation, or expected to (see `together`).
@@ -240,7 +245,7 @@ class Session:
         """
         self.check_unlocked(operation.what)
         group = self.need_place(operation.what).group
-        self.together.begin(group, operation, self.step, self._abstain)
+        self.together.begin(group, operation, self.step, self.acted(), self._abstain)
 
     def _abstain(self, wire: Wire) -> Agreement:
         group = self.need_place("a reduction").group
@@ -257,7 +262,7 @@ class Session:
     def reduced(self, outcome: str = Todo.AGAIN) -> None:
         """Notes that a reduction has ended well."""
         self.position.operations += 1
-        self.latest = Latest(outcome)
+        self.latest = Latest(outcome, order=[])
 
     def summed(self, result: Any) -> None:
         """Notes that a sum over ranks has ended well."""
@@ -284,6 +289,8 @@ class Session:
             return False
         latest = self.latest
         latest.acted[name] = latest.acted.get(name, 0) + 1
+        if latest.order is not None and len(latest.order) < MOST_ACTS:
+            latest.order.append(name)
         if latest.taken.get(name):
             latest.taken[name] -= 1
             return False
@@ -295,6 +302,13 @@ class Session:
             if not name.endswith(".unscale_"):  # which changes gradients alone
                 self.position.calls = self.micro.calls  # what was reduced is part of the state from here on
         return True
+
+    def acted(self) -> str:
+        """Returns what has acted since the last reduction, in order, the same on all ranks; "" where this one doesn't
+        know.
+        """
+        order = self.latest.order
+        return "" if order is None else ", ".join(order) or "nothing"
 
     def hold(self) -> None:
         """Notes which optimizers' gradients can't be made again from here on: something has acted since they came."""
@@ -312,6 +326,7 @@ class Session:
         """Gives a reduced step up of which nothing has come yet."""
         assert self.micro is not None
         self.position.operations -= 1
+        self.latest.order = None  # on those that do it again it is that of the step before
         self.micro.dropped, self.micro.synced, self.sync_gradients = True, False, False
         self.micro.recovered = True
         self.buffers.undo_step()

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 READY_SLOTS = 8  # one formation is under way at a time; eight apart they can't be taken for one another
 POSITION_BITS = 8
 CHECK_BITS = 16
-_STOP, _BREAK, _SAVE, _HALT, _ELSEWHERE, _LATE, _CHECKED = range(READY_SLOTS, READY_SLOTS + 7)
-_WEIGHT, _LOSS, _LOSS_WEIGHT = range(READY_SLOTS + 7, READY_SLOTS + 10)
-_POSITION = READY_SLOTS + 10
+_STOP, _BREAK, _SAVE, _HALT, _ELSEWHERE, _LATE, _CHECKED, _ACTED = range(READY_SLOTS, READY_SLOTS + 8)
+_WEIGHT, _LOSS, _LOSS_WEIGHT = range(READY_SLOTS + 8, READY_SLOTS + 11)
+_POSITION = READY_SLOTS + 11
 _CHECK = _POSITION + POSITION_BITS
-HEAD = _CHECK + CHECK_BITS
+_ACTS = _CHECK + CHECK_BITS
+HEAD = _ACTS + CHECK_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Signals:
         halt: This rank was told that the job stops after this step's checkpoint.
         check: A checksum of this rank's parameters, or 0 when none is compared in this step.
         elsewhere: This rank is in another operation, and takes part since others may be in this one.
+        acts: A checksum of which optimizers, schedulers and scalers acted since the last reduction, in which order; 0
+            where this rank doesn't know.
     """
 
     position: int
@@ -41,6 +44,7 @@ class Signals:
     halt: bool = False
     check: int = 0
     elsewhere: bool = False
+    acts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class Agreement:
         same_position: Whether all ranks stood at the same step.
         same_check: Whether all ranks' parameter checksums are equal, or some have none in this step.
         elsewhere: How many ranks are in another operation: what was reduced counts for nothing.
+        same_acts: Whether the same acted on all ranks since the last reduction, or some don't know.
     """
 
     weight: float
@@ -72,6 +77,7 @@ class Agreement:
     same_position: bool
     same_check: bool
     elsewhere: int = 0
+    same_acts: bool = True
 
     @property
     def is_void(self) -> bool:
@@ -82,6 +88,11 @@ class Agreement:
 def _signs(number: int, bits: int) -> list[float]:
     """Spells a number's low bits as +1 and -1: equal numbers add up to ±W everywhere, different ones don't."""
     return [1.0 if number >> bit & 1 else -1.0 for bit in range(bits)]
+
+
+def _are_equal(signs: list[float], world_size: int) -> bool:
+    """Whether all ranks have spelled the same number."""
+    return all(abs(value) == world_size for value in signs)
 
 
 def spell(signals: Signals, *, late: bool, weight: float, loss: float) -> list[float]:
@@ -98,8 +109,9 @@ def spell(signals: Signals, *, late: bool, weight: float, loss: float) -> list[f
     if signals.ready is not None:
         ready[signals.ready % READY_SLOTS] = 1.0
     wishes = (signals.stop, signals.left_loop, signals.save, signals.halt, signals.elsewhere)
-    numbers = [*map(float, (*wishes, late, signals.check != 0)), weight, loss, weight]
-    return ready + numbers + _signs(signals.position, POSITION_BITS) + _signs(signals.check, CHECK_BITS)
+    numbers = [*map(float, (*wishes, late, signals.check != 0, signals.acts != 0)), weight, loss, weight]
+    checks = _signs(signals.check, CHECK_BITS) + _signs(signals.acts, CHECK_BITS)
+    return ready + numbers + _signs(signals.position, POSITION_BITS) + checks
 
 
 LOSS_INDEX = _LOSS
@@ -124,7 +136,8 @@ def read(head: list[float], signals: Signals, world_size: int) -> Agreement:
         save=int(head[_SAVE]),
         halt=int(head[_HALT]),
         late=int(head[_LATE]),
-        same_position=all(abs(value) == world_size for value in head[_POSITION:_CHECK]),
-        same_check=head[_CHECKED] < world_size or all(abs(value) == world_size for value in head[_CHECK:HEAD]),
+        same_position=_are_equal(head[_POSITION:_CHECK], world_size),
+        same_check=head[_CHECKED] < world_size or _are_equal(head[_CHECK:_ACTS], world_size),
         elsewhere=int(head[_ELSEWHERE]),
+        same_acts=head[_ACTED] < world_size or _are_equal(head[_ACTS:HEAD], world_size),
     )

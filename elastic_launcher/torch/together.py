@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 
 from elastic_launcher.torch.foresight import Foresight
-from elastic_launcher.torch.operations import Operation, Wire, find_common, name_operations, read_operation
+from elastic_launcher.torch.operations import Operation, Wire, find_common, name_acts, name_operations, read_operation
 from elastic_launcher.torch.reducer import ReduceGroup
 from elastic_launcher.torch.signals import HEAD, Agreement, Signals, read, spell
 
@@ -43,17 +43,20 @@ class Together:
         """Whether all ranks expect this reduction: it can begin with nothing exchanged beforehand."""
         return operation.wire is not None and self._foresight.next() == operation
 
-    def begin(self, group: AnyGroup, operation: Operation, step: int, abstain: Callable[[Wire], Agreement]) -> None:
+    def begin(
+        self, group: AnyGroup, operation: Operation, step: int, acted: str, abstain: Callable[[Wire], Agreement]
+    ) -> None:
         """Returns when all ranks are known to do this operation, or expected to (see `confirm`).
 
         Args:
             group: Theirs.
             operation: What this rank is about to do.
             step: Where it stands, for messages.
+            acted: What acted on it since the last reduction; "" where that is not known.
             abstain: Takes part in a reduction without anything to add, and says so.
 
         Raises:
-            RuntimeError: If they do different ones.
+            RuntimeError: If they do different ones, or something else acted on them.
             GroupError: If a peer was lost.
         """
         if group.world_size == 1:
@@ -62,7 +65,7 @@ class Together:
             expected = self._expected_wire()
             if expected is not None:
                 abstain(expected)
-            _compare(group, operation, step)
+            _compare(group, operation, step, acted)
         self._foresight.note(operation.kind)
 
     def confirm(self, group: AnyGroup, agreement: Agreement, operation: Operation, step: int) -> None:
@@ -104,12 +107,15 @@ class Together:
         return expected.wire if isinstance(expected, Operation) else None
 
 
-def _compare(group: AnyGroup, operation: Operation, step: int) -> Operation:
+def _compare(group: AnyGroup, operation: Operation, step: int, acted: str = "") -> Operation:
     """Returns the operation that all ranks are in."""
-    rows = [read_operation(data) for data in group.all_gather_bytes(operation.to_json(step))]
-    common = find_common([found for found, _ in rows])
+    rows = [read_operation(data) for data in group.all_gather_bytes(operation.to_json(step, acted))]
+    common = find_common([found for found, _, _ in rows])
     if common is None:
-        raise RuntimeError(name_operations(rows))
+        raise RuntimeError(name_operations([(found, at) for found, at, _ in rows]))
+    acts = [one for _, _, one in rows]
+    if len({one for one in acts if one}) > 1:
+        raise RuntimeError(name_acts(acts, step))
     return common
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from elastic_launcher.torch.buffers import ModelBuffers
 from elastic_launcher.torch.group import Group
+from elastic_launcher.torch.operations import name_acts
 from elastic_launcher.torch.position import Position
 from elastic_launcher.torch.state import TrainingState
 from elastic_launcher.torch.threads import start_thread
@@ -80,6 +81,11 @@ def name_positions(group: Group, position: Position, left_loop: bool = False) ->
             "End all ranks at one step with job.stop(reason)."
         )
     return f"ranks stand at different steps ({where}); every rank must run the same number of epochs and steps"
+
+
+def name_different_acts(group: Group, acted: str, step: int) -> str:
+    """Returns a message that says what acted on which rank since the last reduction, where that is not the same."""
+    return name_acts(_gather(group, acted), step)
 
 
 def _where(where: Sequence[int], several: Sequence[bool]) -> str:

@@ -68,11 +68,21 @@ def test_a_rank_that_stops_in_the_step_in_which_a_growth_is_agreed_on_ends_the_t
     assert "done (stopped by the script)" in job.last_message
 
 
-def test_ranks_that_wait_in_different_operations_of_which_one_is_the_scripts_own_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("apart", "said"),
+    [
+        ("own", "in job.backward"),
+        ("own stop", "in job.stop at step 6"),
+        pytest.param("own break", "at a break out of the training loop, step 6", marks=pytest.mark.thorough),
+    ],
+)
+def test_ranks_that_wait_in_different_operations_of_which_one_is_the_scripts_own_are_named(
+    tmp_path: Path, apart: str, said: str
+) -> None:
     """No reduction of ours can tell them: the launcher knows it from what each rank reports."""
-    job = play(tmp_path, "--nodes", "2:2", "--heartbeat-timeout", "3", "--progress-timeout", "4", apart="own")
+    job = play(tmp_path, "--nodes", "2:2", "--heartbeat-timeout", "3", "--progress-timeout", "4", apart=apart)
     assert APART in job.last_message, job.last_message
-    assert "rank 0 is in a collective operation of the script's own, rank 1 is in job.backward" in job.last_message
+    assert f"rank 0 is in a collective operation of the script's own, rank 1 is {said}" in job.last_message
 
 
 def test_a_rank_that_keeps_the_others_waiting_is_named_and_the_training_goes_on(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ Its one argument is a JSON object, as that of ``train.py``; ``apart`` says what:
 - ``counter``: a rank evaluates after so many steps of its own;
 - ``after``: the first rank alone evaluates, after the training;
 - ``own``: the first rank waits in a process group of the script's own;
+- ``own stop``, ``own break``: the same, and the others end the training, or leave its loop;
 - ``stop``: the first rank ends the training in a step in which ranks have agreed on a growth;
 - ``slow``: the first rank goes on when the file "go" is there.
 """
@@ -50,10 +51,14 @@ def main() -> None:
             own += 1
             if (APART == "evaluate" and job.is_main and job.step == AT) or (APART == "counter" and own % AT == 0):
                 evaluate()
-            if APART == "own" and job.step == AT:
+            if APART.startswith("own") and job.step == AT:
                 dist.init_process_group("gloo")
                 if job.is_main:
                     dist.barrier()
+                elif APART == "own stop":
+                    job.stop()
+                elif APART == "own break":
+                    break
             if APART == "stop" and job.is_main and job._resizer._next is not None:
                 job.stop()
             while APART == "slow" and job.is_main and job.step == AT and not (FOLDER / "go").exists():

@@ -16,6 +16,7 @@ from elastic_launcher.coordinator.watch import Watch
 from tests.unit.coordinator.driver import Job, lose, training
 
 STEP, SUMS = "in job.backward (call 1 of step 21)", "in job.evaluate at step 20"
+STOP = "in job.stop at step 20"
 BODY = "in the loop body of step 21"
 OLD, NEW = Wait(7, STEP, 0.0, 3), Wait(7, STEP, 9.0, 3)
 OUTSIDE = Wait(3, "in a collective operation of the script's own", 0.0, 9, outside=True)
@@ -31,6 +32,8 @@ OUTSIDE = Wait(3, "in a collective operation of the script's own", 0.0, 9, outsi
         ([OLD, replace(OLD, doing=SUMS), None], False),  # one works: it may end what they wait in
         ([OLD, replace(OLD, doing=SUMS, reports=1)], False),
         ([OLD, replace(NEW, doing=SUMS)], False),
+        ([replace(OLD, meets="job.backward"), replace(OLD, doing=STOP, meets="job.backward")], False),
+        ([replace(OLD, doing=SUMS), replace(OLD, doing=STOP, meets="job.backward")], True),
         ([OLD, OUTSIDE], False),  # others than ranks may take part in it
         ([OLD], False),
         ([], False),
@@ -42,11 +45,14 @@ def test_ranks_are_apart_when_all_wait_for_long_in_different_operations(waits: l
 
 def test_an_operation_of_the_scripts_own_counts_when_it_has_taken_far_too_long() -> None:
     assert are_apart([OLD, OUTSIDE], 61.0, 5.0, 60.0)
+    assert are_apart([replace(OLD, doing=STOP, meets="job.backward"), OUTSIDE], 61.0, 5.0, 60.0)
 
 
 def test_a_wait_is_the_same_as_long_as_its_number_and_its_operation_are() -> None:
     first = follow(None, Vitals(waits=1.0, turn=4, doing=STEP), 10.0)
     assert first == Wait(4, STEP, 10.0, 1)
+    stops = follow(None, Vitals(turn=4, doing=STOP, meets="job.backward"), 10.0)
+    assert stops == Wait(4, STOP, 10.0, 1, meets="job.backward")
     assert follow(first, Vitals(waits=3.0, turn=4, doing=STEP), 12.0) == Wait(4, STEP, 10.0, 2)
     assert follow(first, Vitals(waits=1.0, turn=5, doing=STEP), 12.0) == Wait(5, STEP, 12.0, 1)
     assert follow(first, Vitals(doing=BODY), 12.0) is None
@@ -77,6 +83,10 @@ Tell = Callable[[float], Vitals]
 
 def waiting(doing: str, since: float = 0.0) -> Tell:
     return lambda now: Vitals(waits=now - since, usual=0.5, turn=1 + int(since), doing=doing, busy=now - since)
+
+
+def meeting(doing: str) -> Tell:
+    return lambda now: replace(waiting(doing)(now), meets="job.backward")
 
 
 def working(doing: str = BODY, work: int = 0) -> Tell:
@@ -119,7 +129,7 @@ def test_a_job_whose_ranks_wait_for_each_other_in_vain_ends_within_the_heartbeat
         pytest.param({1: waiting(STEP), 2: working()}, id="one works"),
         pytest.param({1: waiting(STEP)}, id="nothing is heard of one"),
         pytest.param(
-            {1: waiting(STEP), 2: lambda now: replace(waiting("in job.stop at step 20")(now), turn=0)},
+            {1: meeting(STEP), 2: meeting(STOP)},
             id="one ends the training in what the other one reduces",
         ),
         pytest.param({1: waiting(SUMS), 2: lambda now: waiting(STEP, now - now % 3)(now)}, id="one gets further"),

@@ -14,6 +14,7 @@ from elastic_launcher.torch.operations import (
     Operation,
     Wire,
     find_common,
+    name_acts,
     name_operations,
     read_operation,
 )
@@ -25,7 +26,7 @@ SUMS = Operation(EVALUATE, content="of loss over 97 samples")
 
 @pytest.mark.parametrize("operation", [STEP, SUMS, Operation(END), Operation(STOP)])
 def test_a_peer_reads_the_same_operation(operation: Operation) -> None:
-    assert read_operation(operation.to_json(7)) == (operation, 7)
+    assert read_operation(operation.to_json(7, "optimizer 0")) == (operation, 7, "optimizer 0")
 
 
 @pytest.mark.parametrize(
@@ -78,3 +79,9 @@ def test_what_all_ranks_do(operations: list[Operation], common: Operation | None
 )
 def test_each_rank_is_named(rows: list[tuple[Operation, int]], said: str) -> None:
     assert said in name_operations(rows)
+
+
+def test_what_acted_on_each_rank_is_named() -> None:
+    said = name_acts(["optimizer 0, scheduler 0", "", "optimizer 1", "optimizer 1"], 6)
+    assert "after the last reduction before step 6" in said
+    assert "on rank 0: optimizer 0, scheduler 0; on ranks 2, 3: optimizer 1. Every rank" in said

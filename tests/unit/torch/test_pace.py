@@ -65,14 +65,19 @@ def test_a_step_is_judged_from_its_beginning_to_the_reduction(clock: Clock) -> N
 def test_each_wait_has_a_number_of_its_own_and_says_in_which_operation_it_is(clock: Clock) -> None:
     pace = settled(clock)
     seen = []
-    for what, alike in (("in job.backward", True), ("in job.backward", True), ("in job.stop", False)):
+    for what, meets in (("in job.backward", ""), ("in job.stop", "job.backward"), ("in the forming", None)):
         pace.begin_work((4, 4), 21)
-        with pace.waiting(what, alike=alike):
+        with pace.waiting(what, meets=meets):
             clock.now += 2
             found = pace.vitals()
-            seen.append((found.turn, found.doing, found.waits, found.busy))
-    assert seen == [(4, "in job.backward", 2, 2), (5, "in job.backward", 2, 2), (0, "in job.stop", 2, 2)]
-    assert (pace.vitals().turn, pace.vitals().doing) == (0, "in the loop body of step 21")
+            seen.append((found.turn, found.doing, found.meets, found.waits, found.busy))
+    assert seen == [
+        (4, "in job.backward", "", 2, 2),
+        (5, "in job.stop", "job.backward", 2, 2),
+        (0, "in the forming", "", 2, 2),
+    ]
+    assert (pace.vitals().turn, pace.vitals().meets) == (0, "")
+    assert pace.vitals().doing == "in the loop body of step 21"
     pace.end_loop()
     assert pace.vitals().doing == "in its code outside the training loop"
 

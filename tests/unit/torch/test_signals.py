@@ -36,3 +36,9 @@ def test_a_formation_is_agreed_on_when_all_are_ready() -> None:
 
 def test_ranks_at_different_steps_are_noticed() -> None:
     assert not agree(Signals(5), Signals(6)).same_position
+
+
+@pytest.mark.parametrize(("acts", "same"), [((0, 0), True), ((7, 7), True), ((7, 8), False), ((7, 0), True)])
+def test_what_acted_is_compared_where_all_ranks_know_it(acts: tuple[int, ...], same: bool) -> None:
+    found = agree(*(Signals(5, acts=one) for one in acts))
+    assert found.same_acts is same and found.same_check and found.same_position

@@ -206,3 +206,51 @@ def test_no_rank_waits_for_others_where_they_wait_for_it() -> None:
         return ""
 
     assert all("job.reduce was called inside job.first_on_node" in found for found in run_ranks(2, run))
+
+
+def both(then: Callable[[Script, int], None]) -> Body:
+    """A body that reduces the gradients of both models together, and leaves it to the test what acts."""
+
+    def body(script: Script, rank: int, x: torch.Tensor) -> None:
+        script.job.backward(sum(model(x).square().mean() for model in script.models))  # type: ignore[arg-type]
+        then(script, rank)
+
+    return body
+
+
+@pytest.mark.parametrize("step", [0, 1, 3])
+def test_an_optimizer_that_steps_on_one_rank_only_is_named_in_the_next_step(step: int) -> None:
+    def then(script: Script, rank: int) -> None:
+        script.optimizers[int(rank == 1 and script.job.step == step + 1)].step()
+
+    found = play(3, both(then))  # of four steps: the last one is compared at the end
+    assert len(set(found)) == 1, found
+    assert "on ranks 0, 2: optimizer 0; on rank 1: optimizer 1." in found[0], found
+    assert f"before step {step + 1} is not the same" in found[0]
+
+
+def test_optimizers_that_step_in_another_order_are_named() -> None:
+    def then(script: Script, rank: int) -> None:
+        for number in (0, 1) if rank or script.job.step != 2 else (1, 0):
+            script.optimizers[number].step()
+
+    found = play(2, both(then))
+    assert len(set(found)) == 1 and "on rank 0: optimizer 1, optimizer 0; on rank 1: optimizer 0, op" in found[0], found
+
+
+def test_an_optimizer_that_steps_outside_of_the_loop_on_one_rank_is_named_at_the_end() -> None:
+    def after(script: Script, rank: int) -> None:
+        if rank == 0:
+            script.optimizers[1].step()
+
+    found = play(2, lambda script, rank, x: script.train(0, x), 1, after)
+    assert len(set(found)) == 1 and "on rank 0: optimizer 0, optimizer 1; on rank 1: optimizer 0." in found[0], found
+
+
+def test_what_all_ranks_step_in_turn_is_no_error() -> None:
+    def then(script: Script, rank: int) -> None:
+        step = script.job.step
+        for number in ((0,), (1,), (), (1, 0))[step % 4]:
+            script.optimizers[number].step()
+
+    assert play(3, both(then), 3) == [""] * 3
