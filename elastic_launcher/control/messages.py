@@ -300,6 +300,14 @@ class Again(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Summed(Message):
+    """Report: what sums over ranks came to between training loops, which joiners skip."""
+
+    KIND: ClassVar[str] = "summed"
+    sums: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Ended(Message):
     """Report: the script ends. ``done`` is false where that is before the last step."""
 
@@ -319,7 +327,7 @@ REPORTS: Mapping[str, type[Message]] = {
     one.KIND: one
     for one in (
         *(Warm, Formed, FormFailed, Active, Left, Progress, Log),
-        *(StepFailed, StepRedone, Saved, SaveFailed, Halted, Failed, Done, Again, Ended),
+        *(StepFailed, StepRedone, Saved, SaveFailed, Halted, Failed, Done, Again, Summed, Ended),
     )
 }
 

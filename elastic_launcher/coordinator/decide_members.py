@@ -25,6 +25,7 @@ from elastic_launcher.control.messages import (
     SaveFailed,
     StepFailed,
     StepRedone,
+    Summed,
     Warm,
 )
 from elastic_launcher.coordinator.actions import Emit, KillNode, Order
@@ -441,6 +442,10 @@ def _again(state: State, member: Member, report: Again, now: float) -> Decision:
     return replace(state, over=False, reason="", phase=report.phase, epoch=0, sums=report.sums, step=step), actions
 
 
+def _summed(state: State, member: Member, report: Summed, now: float) -> Decision:
+    return (replace(state, sums=report.sums) if _trains(state, member) else state), ()
+
+
 def _ended(state: State, member: Member, report: Ended, now: float) -> Decision:
     leaves = state.may_leave(member.number) and not report.done
     if member.left or leaves or not _trains(state, member):
@@ -481,5 +486,6 @@ _REPORTS: dict[type, Callable[[State, Member, Any, float], Decision]] = {
     Failed: _failed,
     Done: _done,
     Again: _again,
+    Summed: _summed,
     Ended: _ended,
 }

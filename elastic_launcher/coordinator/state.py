@@ -277,7 +277,7 @@ class State:
         step: Optimizer steps done, as far as is known.
         phase: Which `job.epochs` of the script they are in, from 0.
         epoch: Which epoch of that.
-        sums: What sums over ranks came to between two of these.
+        sums: What sums over ranks came to between two of these, and between loops outside of any.
         samples: Samples trained on.
         redone: The last step that is known to have been done again.
         progress: The last report of rank 0.

@@ -135,3 +135,23 @@ def test_a_job_with_loops_of_its_own_and_an_evaluation_after_each_goes_on_in_a_l
     (ended,), expected = ends(tmp_path), plain(tmp_path / "plain", OWN_LOOPS)
     assert ended["scores"][skipped:] == pytest.approx(expected["scores"][skipped:], rel=1e-9)
     assert_same(ended, {**expected, "scores": ended["scores"]})
+
+
+def test_a_rank_joins_late_into_loops_of_the_scripts_own_with_an_evaluation_after_each(tmp_path: Path) -> None:
+    """What it skips it has not evaluated: it gets what came of that in the job."""
+    hints = tmp_path / "hints.json"
+    allow(hints, 1)
+    arguments = ("--nodes", "1:2", "--hints", hints, "--", OWN_LOOPS, options(tmp_path, pace=0.4, loops=60))
+    with launched(*arguments, cwd=tmp_path) as job:
+        job.events.wait("progress", lambda e: e["epoch"] >= 3, LONG)
+        allow(hints, 2)
+        grown = formed(job, 2, 1)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+        assert not job.events.of("node_failed")
+    ended = ends(tmp_path)
+    assert len(ended) == 2
+    expected = plain(tmp_path / "plain", OWN_LOOPS, loops=ended[0]["step"] // 4)
+    for one in ended:
+        own = grown["first_step"] // 4 + 1  # loops of which a joiner may know another one's score
+        assert_same({**one, "scores": one["scores"][own:]}, {**expected, "scores": expected["scores"][own:]})

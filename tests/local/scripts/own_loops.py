@@ -1,4 +1,4 @@
-"""Trains in loops of its own, without `job.epochs`, and evaluates after each of them."""
+"""Trains in loops of its own, without `job.epochs`, and evaluates after each of them, until a file "stop" is there."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ def main() -> None:
             optimizer.zero_grad()
         sums = job.evaluate(lambda x, y: {"loss": functional.mse_loss(model(x), y, reduction="sum")}, test)
         scores.append(sums["loss"])
+        if job.reduce(float((FOLDER / "stop").exists()), op="max"):
+            break
     ended = {"scores": scores, "step": job.step, "model": [p.tolist() for p in model.parameters()]}
     (FOLDER / f"ended-{os.environ.get('ELASTIC_MEMBER', 0)}.json").write_text(json.dumps(ended))
 

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from elastic_launcher.control.messages import Active, Again, Done, End, Ended, Form, Formed, Progress, Save, Warm
+from elastic_launcher.control.messages import (
+    Active,
+    Again,
+    Done,
+    End,
+    Ended,
+    Form,
+    Formed,
+    Progress,
+    Save,
+    Summed,
+    Warm,
+)
 from elastic_launcher.coordinator.observations import SaveAsked
 from tests.unit.coordinator.driver import Job, lose, training
 
@@ -32,6 +44,14 @@ def test_a_job_that_trains_again_grows_again() -> None:
     job.warm(2)
     assert job.form.mode == "grow"
     assert (job.state.phase, job.state.epoch, dict(job.state.sums)) == (1, 0, SUMS)
+
+
+def test_a_joiner_gets_the_sums_of_loops_outside_of_any_epochs() -> None:
+    job = training(1)
+    job.report(1, Summed({"0.3.1": 0.5}))
+    assert dict(job.state.sums) == {"0.3.1": 0.5}
+    job.report(1, Summed({"0.4.1": 0.25}))
+    assert dict(job.state.sums) == {"0.4.1": 0.25}
 
 
 def test_a_job_that_trains_again_is_saved_when_that_is_asked() -> None:
