@@ -13,3 +13,8 @@ GOES_ON = ", the same command goes on from there"
 def goes_on(environment: Mapping[str, str] = os.environ) -> str:
     """Returns what follows where it is told which step is saved, and where."""
     return environment.get(VARIABLE) or GOES_ON
+
+
+def tried_again(environment: Mapping[str, str] = os.environ) -> str:
+    """Returns what goes on with the job once what kept it from that is over."""
+    return "Retry of the run goes on" if environment.get(VARIABLE) else "the same command goes on"

@@ -22,7 +22,7 @@ from elastic_launcher.content import Content
 from elastic_launcher.control.messages import Saved
 from elastic_launcher.coordinator.pause import EarlierWait
 from elastic_launcher.coordinator.state import Rules, State
-from elastic_launcher.goes_on import goes_on
+from elastic_launcher.goes_on import goes_on, tried_again
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, Past, follows_another, job_id, note_past, read_content, write_json
 
@@ -125,7 +125,7 @@ def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[st
         raise ConfigError(f"the checkpoints in {shelf.place} can't be read: {error}") from error
     except OSError as error:
         why = f"the checkpoints in {shelf.place} can't be read: {error}"
-        raise unavailable(f"{why}; once they can, the same command goes on", error) from error
+        raise unavailable(f"{why}; once they can, {tried_again()}", error) from error
     if found.refused and found.folder is None:
         if not follows_another(layout):
             raise ConfigError(

@@ -22,7 +22,7 @@ from elastic_launcher.engines.kubernetes.identity import Names, job_id_of, owner
 from elastic_launcher.engines.kubernetes.job import node_job
 from elastic_launcher.engines.kubernetes.plan import given_template, make_plan
 from elastic_launcher.engines.kubernetes.settle import Site
-from elastic_launcher.goes_on import GOES_ON, goes_on
+from elastic_launcher.goes_on import GOES_ON, goes_on, tried_again
 from elastic_launcher.kfp_steps import training
 from elastic_launcher.kfp_steps.classification import classification_step
 from elastic_launcher.kfp_steps.release import ended_by_shrink
@@ -374,3 +374,5 @@ def test_the_launcher_says_how_a_run_goes_on(
         given = {"work_dir": str(tmp_path / "job")}
     step.run("elastic_train", **given)
     assert goes_on(step.asked["environment"]) == (says or GOES_ON)
+    again = "Retry of the run goes on" if pod else "the same command goes on"
+    assert tried_again(step.asked["environment"]) == again
