@@ -25,7 +25,7 @@ from elastic_launcher.engines.kubernetes.pods import (
     turned_away,
 )
 from elastic_launcher.engines.kubernetes.track import Track
-from elastic_launcher.engines.kubernetes.workloads import UNREADABLE, why_not_admitted
+from elastic_launcher.engines.kubernetes.workloads import UNREADABLE, next_asked, why_not_admitted
 from elastic_launcher.kube.api import BUSY, CONFLICT, LONG_PAUSES, NOT_FOUND, Api, ApiError, insist, items_of
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
 from elastic_launcher.options import ConfigError
@@ -204,7 +204,7 @@ class Fleet:
 
     async def _ask_queues(self) -> None:
         """Looks for what Kueue says of the Jobs that it has not admitted; seldom where that may not be read."""
-        pause = EXPLAIN_SECONDS
+        pause, last = EXPLAIN_SECONDS, ""
         while True:
             await asyncio.sleep(pause)
             pause = EXPLAIN_SECONDS
@@ -215,8 +215,10 @@ class Fleet:
             }
             if not waiting:
                 continue
+            asked = next_asked(waiting, last)
+            last = asked[-1]
             try:
-                found = await why_not_admitted(self._api, self._namespace, waiting)
+                found = await why_not_admitted(self._api, self._namespace, asked)
             except ApiError:
                 continue  # the next look may tell
             if UNREADABLE in found.values():
@@ -244,9 +246,12 @@ class Fleet:
     def _take_pods(self, change: Snapshot | Change) -> None:
         if isinstance(change, Snapshot):
             there = self._by_node(change.objects)
+            known = {pod["metadata"]["uid"]: pod for pod in change.objects}
             for node, track in self._tracks.items():
-                if node in there:
+                if track.pod is None and node in there:
                     self._tracks[node] = track.show_pod(there[node])
+                elif track.pod is not None and (pod := known.get(track.pod["metadata"]["uid"])) is not None:
+                    self._tracks[node] = track.show_pod(pod)
                 elif track.pod is not None:
                     self._run_errand(self._lose_pod(node, track.pod))
         else:
@@ -282,8 +287,10 @@ class Fleet:
                 await self._look_for(node)
         finally:
             if node in self._tracks:
-                self._tracks[node] = self._tracks[node].show_pod(pod, deleted=True)
+                self._tracks[node] = after = self._tracks[node].show_pod(pod, deleted=True)
                 await self._settle()
+                if after.pod is None and after.gone is None:  # the next may have been shown while this one was there
+                    await self._look_for_pod(node)
 
     async def _look_for_pod(self, node: int) -> None:
         """Asks for the pod of a node that is gone if it has none."""
@@ -294,7 +301,8 @@ class Fleet:
             self._looked_for.discard(node)
         if node in self._tracks:
             track = self._tracks[node]
-            self._tracks[node] = track.show_pod(pods[0]) if pods else track.miss_pod()
+            newest = self._by_node(pods).get(node)
+            self._tracks[node] = track.show_pod(newest) if newest is not None else track.miss_pod()
             await self._settle()
 
     async def _settle(self) -> None:
@@ -336,7 +344,9 @@ class Fleet:
         return self._by_node(items_of(found))
 
     def _by_node(self, found: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-        nodes = ((node_of(self._plan.names, one), one) for one in found)
+        """Returns what is found of each node; of several pods, the newest."""
+        in_turn = sorted(found, key=lambda one: str(one["metadata"].get("creationTimestamp") or ""))
+        nodes = ((node_of(self._plan.names, one), one) for one in in_turn)
         return {node: one for node, one in nodes if node is not None}
 
     # what the cluster is asked for

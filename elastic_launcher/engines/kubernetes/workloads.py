@@ -22,18 +22,29 @@ UNREADABLE = (
 )
 
 
+def next_asked(jobs: Collection[str], after: str) -> list[str]:
+    """Returns the uids of the Jobs that are asked about next, so that each has its turn.
+
+    Args:
+        jobs: All that wait.
+        after: The last that was asked about; "" at first.
+    """
+    ordered = sorted(jobs)
+    return ([one for one in ordered if one > after] or ordered)[:MOST_ASKED]
+
+
 async def why_not_admitted(api: Api, namespace: str, jobs: Collection[str]) -> dict[str, str]:
     """Returns what Kueue says of Jobs that it has not admitted, in one line each, by their uids.
 
     Args:
         api: The cluster.
         namespace: Where the Jobs are.
-        jobs: Their uids.
+        jobs: Their uids, `MOST_ASKED` at most.
 
     Raises:
         ApiError: If the cluster can't be asked.
     """
-    asked = sorted(jobs)[:MOST_ASKED]
+    asked = sorted(jobs)
     query = {"labelSelector": f"{JOB_UID} in ({','.join(asked)})"}
     for version in VERSIONS:
         try:

@@ -347,6 +347,7 @@ class Queueing(Refusing):
         super().__init__()
         self.shown: dict[str, asyncio.Queue[dict[str, Any]]] = {"jobs": asyncio.Queue(), "pods": asyncio.Queue()}
         self.job: dict[str, Any] = {}
+        self.pods: list[dict[str, Any]] = []
 
     def show(self, what: str, kind: str, document: dict[str, Any]) -> None:
         document["metadata"].setdefault("resourceVersion", "2")
@@ -357,7 +358,8 @@ class Queueing(Refusing):
             self.job = body
         if method == "GET" and path.endswith(f"/jobs/{self.job.get('metadata', {}).get('name')}"):
             return {**self.job, "spec": {**self.job["spec"], "suspend": True}}
-        return await super().request(method, path, body, *more, **query)
+        found = await super().request(method, path, body, *more, **query)
+        return found | {"items": self.pods} if method == "GET" and path.endswith("/pods") else found
 
     async def watch(self, path: str, *args: Any) -> AsyncGenerator[dict[str, Any], None]:
         while True:
@@ -394,6 +396,43 @@ def test_a_pod_that_goes_before_its_job_is_shown_to_be_taken_back_leaves_a_node_
             while not isinstance(fleet.standings()[1], Running):
                 await asyncio.sleep(0.01)
             assert (fleet.take_exits(), api.deleted) == ([], [])
+
+    asyncio.run(steps())
+
+
+def test_the_next_pod_of_a_job_is_seen_although_it_was_shown_while_the_one_before_was_there() -> None:
+    async def steps() -> None:
+        api = Queueing()
+        async with following(api) as fleet:
+            await fleet.start(NodeSpec(1, 1, 1))
+            name = api.job["metadata"]["name"]
+            running = {"phase": "Running", "containerStatuses": [{"name": "node", "state": {"running": {}}}]}
+
+            def pod(uid: str, made: str) -> dict[str, Any]:
+                metadata = {
+                    "name": f"{name}-{uid}",
+                    "uid": uid,
+                    "labels": api.job["metadata"]["labels"],
+                    "ownerReferences": [{"name": name, "controller": True}],
+                    "creationTimestamp": made,
+                }
+                return {"metadata": metadata, "spec": api.job["spec"]["template"]["spec"], "status": running}
+
+            old, new = pod("a", "2026-11-25T10:00:00Z"), pod("b", "2026-11-25T10:01:00Z")
+            api.show("jobs", "ADDED", api.job)
+            api.show("pods", "ADDED", old)
+            while not isinstance(fleet.standings()[1], Running):
+                await asyncio.sleep(0.01)
+            api.pods = [new, old]
+            api.show("pods", "ADDED", new)
+            api.show("pods", "DELETED", old)
+            while not (told := fleet.take_exits()):
+                await asyncio.sleep(0.01)
+            assert [(one.node, one.taken) for one in told] == [(1, True)] and told[0].again
+            api.show("jobs", "MODIFIED", api.job)
+            while not isinstance(now := fleet.standings()[1], Running):
+                await asyncio.sleep(0.01)
+            assert now.pod == f"{name}-b"
 
     asyncio.run(steps())
 

@@ -10,7 +10,14 @@ import pytest
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.pods import Cause, Waiting
 from elastic_launcher.engines.kubernetes.track import Track
-from elastic_launcher.engines.kubernetes.workloads import JOB_UID, UNREADABLE, reason, why_not_admitted
+from elastic_launcher.engines.kubernetes.workloads import (
+    JOB_UID,
+    MOST_ASKED,
+    UNREADABLE,
+    next_asked,
+    reason,
+    why_not_admitted,
+)
 from elastic_launcher.kube.api import Api, ApiError
 
 COVERED = "couldn't assign flavors to pod set main: resource cpu unavailable in ClusterQueue"
@@ -100,3 +107,13 @@ def test_a_reason_is_said_while_the_job_is_suspended() -> None:
     assert track.show_job({**job, "spec": {}}).show_job(job).standing == Waiting(
         Cause.ADMISSION, "its Job is suspended by queue gpus: it waits for quota admission"
     )
+
+
+def test_each_job_that_waits_has_its_turn() -> None:
+    jobs, last, asked = {f"u{number:03}" for number in range(120)}, "", list[str]()
+    for _ in range(3):
+        part = next_asked(jobs, last)
+        assert len(part) <= MOST_ASKED
+        asked, last = asked + part, part[-1]
+    assert sorted(asked) == sorted(jobs)
+    assert next_asked(jobs, last)[0] == "u000", "and again"
