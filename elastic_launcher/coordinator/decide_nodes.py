@@ -59,8 +59,10 @@ def release_surplus(state: State, now: float) -> Decision:
         elif node.leave == "hint":  # the target may have been raised again
             state = state.with_node(node.number, leave="", leave_by=math.inf)
     excess = state.nodes.staying - wanted
-    if state.to_replace > max(0, -excess):
-        state = replace(state, to_replace=max(0, -excess))
+    missing = max(0, -excess)
+    if state.to_replace + state.to_move > missing:
+        to_replace = min(state.to_replace, missing)
+        state = replace(state, to_replace=to_replace, to_move=min(state.to_move, missing - to_replace))
     surplus = []
     if excess > 0:
         surplus = sorted(state.staying(), key=lambda one: (one.phase is not Phase.ADMITTED, one.number))[wanted:]
@@ -107,16 +109,27 @@ def start_missing(state: State, now: float) -> Decision:
     nodes, members = dict(state.nodes), dict(state.members)
     size = rules.nproc_per_node
     for place in range(state.target.nodes - there):
-        replaces = place < state.to_replace
-        cause = "failure" if replaces else "hint" if state.generation else "start"
+        cause = _cause(state, place)
         number = rules.first_node + len(nodes)  # none is ever removed, so no number is used again
         first = rules.first_member + len(members)
         own = tuple(range(first, first + size))
         nodes[number] = Node(number, own, now, cause, since=now)
         members |= {member: Member(member, number, local_rank) for local_rank, member in enumerate(own)}
         actions += [StartNode(number, first, size), emit(state, "node_started", node=number, members=list(own))]
-    to_replace = max(0, state.to_replace - (len(nodes) - len(state.nodes)))
-    return replace(state, nodes=Nodes(nodes), members=Members(members), to_replace=to_replace), tuple(actions)
+    started = len(nodes) - len(state.nodes)
+    to_replace = max(0, state.to_replace - started)
+    to_move = max(0, state.to_move - max(0, started - state.to_replace))
+    state = replace(state, nodes=Nodes(nodes), members=Members(members), to_replace=to_replace, to_move=to_move)
+    return state, tuple(actions)
+
+
+def _cause(state: State, place: int) -> str:
+    """Returns why a node is started, the first of several at place 0."""
+    if place < state.to_replace:
+        return "failure"
+    if not state.generation:
+        return "start"
+    return "notice" if place < state.to_replace + state.to_move else "hint"
 
 
 def dismiss(state: State, node: Node, cause: str, now: float) -> Decision:
@@ -233,6 +246,8 @@ def take_notice(state: State, observation: NodeNoticed) -> Decision:
         return state, noticed
     decision: Decision = (state, noticed)
     if node.phase is Phase.ADMITTED or state.forming(node):
+        moves = state.rules.replaces_noticed and node.phase is Phase.ADMITTED
+        state = replace(state, to_move=state.to_move + moves)
         decision = state.with_node(node.number, leave="notice", leave_by=by), noticed
     else:
         decision = then(then(decision, dismiss, node, "notice", observation.now), hold_back, node, observation.now)

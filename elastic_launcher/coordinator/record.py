@@ -77,8 +77,13 @@ def last_hint(events: Sequence[Event], resumes: bool) -> LastHint | None:
     """
     if not resumes and not any(event.kind == "generation_formed" for event in events):
         return None
-    told = next((event for event in reversed(events) if event.kind == "hint_applied"), None)
-    return LastHint() if told is None else LastHint(told.get("target_nodes"), told.get("allowed") or 0)
+    place = next((at for at in reversed(range(len(events))) if events[at].kind == "hint_applied"), None)
+    if place is None:
+        return LastHint()
+    told, since = events[place], events[place:]
+    grown = [event.get("nodes") or 0 for event in since if event.kind == "generation_formed"]  # once it might, later
+    target = told.get("target_nodes")
+    return LastHint(target if target is None else max(target, *grown, 0), told.get("allowed") or 0)
 
 
 def past_after(past: Past, events: Sequence[Event]) -> Past:

@@ -36,8 +36,8 @@ class Node:
         number: Never used again.
         members: Its members, by local rank.
         started_at: When it was asked for (monotonic seconds).
-        cause: Why it comes: ``start``, ``hint``, ``failure`` (in the place of one that was lost), or ``queue`` where
-            its queue admitted it only a while after it was asked for.
+        cause: Why it comes: ``start``, ``hint``, ``failure`` (in the place of one that was lost), ``notice`` (of one
+            whose machine is wanted), or ``queue`` where its queue admitted it only a while after it was asked for.
         phase: Where it is in its life.
         since: When it came to this phase.
         leave: Why it has to leave at the next boundary (``hint``, ``notice``); empty if it has not.

@@ -255,6 +255,7 @@ class State:
         lost_at: When the last of them was.
         borne: When failures of the script cost a node only.
         to_replace: Nodes that were lost and not started anew yet.
+        to_move: Nodes whose machines are wanted, and in whose place none was started yet.
         not_before: No formation is begun before this time, but to recover.
         unformed: Formations in a row that failed and nobody was to blame.
         failures: Nodes in a row that failed to come up.
@@ -301,6 +302,7 @@ class State:
     lost_at: float = 0.0
     borne: tuple[float, ...] = ()
     to_replace: int = 0
+    to_move: int = 0
     not_before: float = 0.0
     unformed: int = 0
     failures: int = 0

@@ -306,6 +306,19 @@ def test_above_the_minimum_the_place_of_a_node_whose_machine_goes_is_taken_at_on
     job.node_exited(2)
     assert [one.node for one in job.started] == [1, 2, 3, 4]
     assert job.state.target is not None and job.state.target.nodes == 3
+    job.target(4)
+    assert [job.state.nodes[node].cause for node in (4, 5)] == ["notice", "hint"], "no hint asked for the first"
+
+
+def test_a_node_whose_machine_goes_is_not_replaced_where_the_hint_takes_its_place() -> None:
+    job = training(3, 1, replaces_noticed=True)
+    job.notice(2)
+    job.target(2)
+    job.complete(10)
+    job.node_exited(2)
+    assert len(job.started) == 3
+    job.target(3)
+    assert job.state.nodes[4].cause == "hint"
 
 
 def test_nodes_that_the_cluster_takes_again_and_again_are_no_fault_of_the_job() -> None:

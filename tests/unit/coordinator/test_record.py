@@ -84,6 +84,9 @@ def test_the_last_hint_of_a_job_that_has_begun() -> None:
     assert last_hint([START, *hints], resumes=False) is None, "it never trained"
     assert last_hint([START, *hints, FORMED[0]], resumes=False) == LastHint(2, 2)
     assert last_hint([], resumes=True) == LastHint()
+    grown = event("generation_formed", 140.0, 3, formation=4, nodes=3, members=[])
+    assert last_hint([START, *hints, grown], resumes=False) == LastHint(3, 2), "a hint is told once, growth comes later"
+    assert last_hint([START, hints[0], grown, hints[1]], resumes=False) == LastHint(2, 2)
 
 
 def test_a_job_that_waits_for_nodes_begins_again_there() -> None:
