@@ -95,6 +95,7 @@ class JobDesk:
             "term": self._term,
             "checkpoint": str(self._job.checkpoint or ""),
             "expected_world_size": self._expected_world_size(),
+            "least_world_size": self._config.min_nodes * self._config.nproc_per_node,
             "heartbeat_interval": HEARTBEAT_SECONDS,
         }
 

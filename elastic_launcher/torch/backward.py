@@ -12,6 +12,7 @@ from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.layout import Slot
 from elastic_launcher.torch.operations import BACKWARD, BREAK, STOP, Operation
 from elastic_launcher.torch.pieces import LoadPlan, share_of_step
+from elastic_launcher.torch.prepare import check_replaced
 from elastic_launcher.torch.recover import Recovery
 from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import LEAVE_OUT, MicroBatch, Session
@@ -44,6 +45,7 @@ class Backward:
 
     def begin_step(self) -> None:
         """Starts a step anew, without any gradient."""
+        check_replaced(self._session)
         self._session.buffers.begin_step()
         self._session.reducer.begin_step()
         self._session.held = set()

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 
+_AFTER = "_post_accumulate_grad_hooks"
 
-def warn(parameters: Sequence[torch.Tensor], name: Callable[[torch.Tensor], str]) -> None:
+
+def find(parameters: Sequence[torch.Tensor], own: Collection[int]) -> list[torch.Tensor]:
+    """Returns the parameters that have hooks.
+
+    Args:
+        parameters: That are trained.
+        own: Numbers of hooks that are ours.
+    """
+    return [p for p in parameters if p._backward_hooks or (getattr(p, _AFTER, None) or {}).keys() - own]
+
+
+def warn(hooked: Sequence[torch.Tensor], name: Callable[[torch.Tensor], str]) -> None:
     """Warns of parameters with hooks.
 
     Args:
-        parameters: That are trained, without any hook of ours.
+        hooked: Those that have some.
         name: Returns what the warning calls one.
     """
-    hooked = [p for p in parameters if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None)]
     if hooked:
         more = f" and {len(hooked) - 1} more have" if len(hooked) > 1 else " has"
         warnings.warn(

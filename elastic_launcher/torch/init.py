@@ -59,6 +59,7 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | None = N
         standing = member.join()
         session.position.begin(int(standing.get("phase", 0)), int(standing.get("epoch", 0)), 0)
         session.sums.known = dict(standing.get("sums", {}))
+        session.least_world_size = int(standing.get("least_world_size", 0))
     job = Job(session)
     if member is None and not launch.torchrun:
         alone = Formation(1, 1, "start", (0,))

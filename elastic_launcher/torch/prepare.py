@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from elastic_launcher.torch.registrations import registrations
 from elastic_launcher.torch.scaler_marks import forget_all, has_work
 from elastic_launcher.torch.session import LEAVE_OUT
 
@@ -59,13 +60,34 @@ def _prepare_model(session: Session, model: nn.Module) -> None:
     name = type(model).__name__
     if name in WRAPPERS or name.startswith("FSDP"):
         raise TypeError(f"the model is wrapped in {name}: {WRAPPERS.get(name, WRAPPERS['FullyShardedDataParallel'])}")
+    _check_parts(session, model)
+    model.to(session.device)
+    session.state.models.append(model)
+    session.buffers.add([model])
+
+
+def check_replaced(session: Session) -> None:
+    """Looks at parts of the prepared models that the script has replaced or added since the last time.
+
+    Raises:
+        TypeError: For what `Job.prepare` refuses too.
+    """
+    if session.looked_at != registrations():
+        session.looked_at = registrations()
+        for model in session.models:
+            _check_parts(session, model)
+
+
+def _check_parts(session: Session, model: nn.Module) -> None:
     for path, module in model.named_modules():
         if getattr(module, "sparse", False) is True and isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
             raise TypeError(
                 f"{path or 'the model'} makes sparse gradients; use {type(module).__name__}(..., sparse=False)"
             )
-        if isinstance(module, _BatchNorm) and (module.training or not model.training):  # frozen ones take no statistics
-            session.normalizes = session.normalizes or path or name
+        takes = module.training or not model.training  # frozen ones take no statistics
+        if isinstance(module, _BatchNorm) and takes and module not in session.norms:
+            session.normalizes = session.normalizes or path or type(model).__name__
+        session.norms.add(module)  # one that is frozen or thawed later counts as it did, on all ranks
         if isinstance(module, nn.SyncBatchNorm):
             raise TypeError(
                 f"{path or 'the model'} is a SyncBatchNorm, which waits for all ranks in each forward pass: ranks have "
@@ -83,9 +105,6 @@ def _prepare_model(session: Session, model: nn.Module) -> None:
                 f"{path} is not initialised yet (a lazy module): run one forward pass through the model before "
                 "job.prepare, and before the optimizer is made"
             )
-    model.to(session.device)
-    session.state.models.append(model)
-    session.buffers.add([model])
 
 
 def _prepare_optimizer(session: Session, optimizer: Optimizer) -> None:
@@ -161,6 +180,9 @@ def _gate_pass(session: Session, optimizer: Optimizer, method: str, name: str) -
     @functools.wraps(act)
     def gated(*arguments: Any, **named: Any) -> Any:
         session.asked = True
+        rehearses = session.micro is not None and session.micro.rehearsal
+        if rehearses and (said := session.too_few_for_two_passes()):
+            raise RuntimeError(f"{name} ({type(optimizer).__name__}) is half of a step: {said}")
         return _act(session, act, *arguments, **named) if session.acts(name, optimizer) else None
 
     setattr(optimizer, method, gated)

@@ -18,8 +18,11 @@ from elastic_launcher.torch import signals as wire
 from elastic_launcher.torch.buffers import ModelBuffers
 from elastic_launcher.torch.layout import Bucket, Layout, Slot, make_layout
 from elastic_launcher.torch.operations import Wire
+from elastic_launcher.torch.passes import Passes
 from elastic_launcher.torch.signals import Agreement, Signals
 from elastic_launcher.torch.tensors import describe, same_objects
+
+LOOK_STEPS = 16  # after which it is looked again whether parameters have hooks
 
 
 class ReduceGroup(Protocol):
@@ -45,6 +48,7 @@ class Reducer:
     Attributes:
         in_backward: Whether a backward pass runs.
         retain_graph: Whether another backward pass may follow through the graph of the next one.
+        passes: Sees to it that all of a step is made with the same weights.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Reducer:
         self.in_backward = False
         self.retain_graph = False
         self._name = name
+        self.passes = Passes(name)
         self._handed_over = False
         self._parameters = parameters
         self._buffers = buffers
@@ -66,6 +71,8 @@ class Reducer:
         self._trained: list[bool] = []
         self._averaged: list[Any] = []
         self._begun = False
+        self._steps = 0  # since the parameters changed
+        self._hooked: set[int] = set()  # which were warned of
         self._seeds: dict[tuple[torch.dtype, torch.device, float], torch.Tensor] = {}
         self._launching: Callable[[Bucket], None] | None = None
         self._late: list[torch.Tensor | None] | None = None
@@ -81,6 +88,7 @@ class Reducer:
         for parameter in self._all:
             parameter.grad = None
         self._begun = self._handed_over = False
+        self.passes.begin_step()
 
     def _lay_out(self) -> None:
         """Makes the flat memory of a step ready: anew if parameters were added, frozen or thawed since the last one."""
@@ -91,7 +99,10 @@ class Reducer:
         parameters = self._parameters()
         if not same_objects(parameters, self._all):
             self._drop_slots()
-            hooks.warn(parameters, self._name)
+            self._steps = 0
+        if self._steps % LOOK_STEPS == 0:
+            self._look_for_hooks(parameters)
+        self._steps += 1
         self._all = parameters
         trained = [p.requires_grad for p in self._all]
         averaged = [(b.shape, b.dtype) for b in self._buffers.floating()]
@@ -101,6 +112,13 @@ class Reducer:
         for slot in self._slots.values():
             slot.weight, slot.loss, slot.versions = 0.0, None, None
             slot.used = [False] * len(slot.layout.parameters)
+
+    def _look_for_hooks(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Warns of hooks on parameters, once of each."""
+        own = {handle.id for slot in self._slots.values() for handle in slot.layout.handles}
+        hooked = [p for p in hooks.find(parameters, own) if id(p) not in self._hooked]
+        hooks.warn(hooked, self._name)
+        self._hooked |= {id(p) for p in hooked}
 
     def renew(self) -> None:
         """Lays memory out anew after a failure: a peer that lives on could still write into the old one.
@@ -181,7 +199,7 @@ class Reducer:
         first = slot.weight == 0
         self.check_clear()
         if slot.call:
-            self._refuse_moved(slot, first)
+            self.passes.refuse(slot, first)
         slot.weight += weight
         value = logged.detach().reshape(())
         value = (value if value.dtype == torch.float64 else value.float()) * weight
@@ -241,24 +259,9 @@ class Reducer:
                     "job.backward"
                 )
 
-    def _refuse_moved(self, slot: Slot, first: bool) -> None:
-        """Refuses to add micro-batches of a second pass up that were made with different weights."""
-        versions = [p._version for p in slot.layout.parameters]
-        if first or slot.versions is None:
-            slot.versions = versions
-        elif versions != slot.versions:
-            moved = next(
-                p for p, now, then in zip(slot.layout.parameters, versions, slot.versions, strict=True) if now != then
-            )
-            raise RuntimeError(
-                f"{self._name(moved)} was changed between two job.backward calls of one step, outside of the prepared "
-                "optimizers' step() (by a sharpness-aware optimizer, say), and this rank has several micro-batches in "
-                "it: the second pass of the others was made with other weights. One micro-batch for each rank is "
-                "exact: raise max_batch_per_gpu, or use more GPUs, until a rank's share fits in one"
-            )
-
     def stepped(self) -> None:
         """Notes that a prepared optimizer has changed parameters."""
+        self.passes.stepped()
         for slot in self._slots.values():
             slot.versions = None
 
@@ -458,6 +461,8 @@ class Reducer:
     def _hand_over(self, slot: Slot, weighed: bool) -> None:
         """Lets ``p.grad`` be the reduced gradient; None where no rank has one."""
         self._handed_over = True
+        if len(self._slots) > 1:
+            self.passes.reduced(slot)
         used = slot.layout.used
         everywhere = weighed and (not used.numel() or bool(used.min() > 0))
         ranks = None if everywhere else used.tolist()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -125,6 +126,9 @@ class Session:
         course: Where the script is.
         sums: What sums over ranks came to outside of training loops.
         asked: Whether the script has called a prepared optimizer's step since this micro-batch was issued.
+        least_world_size: Fewest ranks for which the job asks; 0 where there are as many as there are now.
+        norms: Parts of models that were looked at for whether they take statistics of a micro-batch.
+        looked_at: After how many registrations of modules.
     """
 
     global_batch_size: int
@@ -160,12 +164,16 @@ class Session:
     normalizes: str | None = None
     stepping: bool = False
     asked: bool = False
+    least_world_size: int = 0
+    norms: WeakSet[nn.Module] = field(default_factory=WeakSet)
+    looked_at: int = 0
     _looked: tuple[int, int] = (0, -1)
     _held: list[torch.Tensor] = field(default_factory=list)
     _parameters: list[torch.Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.reducer = Reducer(self.parameters, self.buffers, self.device, self.name_of)
+        self.reducer.passes.too_few = self.too_few_for_two_passes
         if self.member is not None:
             self.member.vitals = self.pace.vitals
 
@@ -209,6 +217,18 @@ class Session:
                 f"{error}: {self.normalizes} needs two. Raise max_batch_per_gpu to 3 or more, or have an even number "
                 "of samples in each step (global_batch_size, and drop_last=True for the epoch's tail)"
             ) from None
+
+    def too_few_for_two_passes(self) -> str:
+        """Returns what is said where a rank may come to have several micro-batches in a step; "" where it can't."""
+        least = self.least_world_size or self.need_place("a step").world_size
+        pieces = self.share(self.global_batch_size, least, 0).micro_batches
+        if len(pieces) < 2:
+            return ""
+        return (
+            f"two passes in a step are exact with one micro-batch a rank, and with {least} rank{'s' * (least > 1)}, as "
+            f"few as --nodes allows, a rank has {len(pieces)}. Raise max_batch_per_gpu to {sum(pieces)}, or the least "
+            "number of nodes, until a rank's share fits in one"
+        )
 
     def name_of(self, parameter: torch.Tensor) -> str:
         """Returns what messages call a parameter: its name in a model, or else its place in an optimizer."""

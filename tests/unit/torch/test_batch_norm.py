@@ -174,3 +174,39 @@ def test_a_micro_batch_without_weight_leaves_no_trace(poison: float) -> None:
             parameter -= 0.1 * (parameter.grad if parameter.grad is not None else 0)
     # the second step starts from what one rank's half made: weighed by its samples alone
     assert losses[0] == pytest.approx(float(functional.cross_entropy(build()(X[:4]), Y[:4]).detach()), rel=1e-12)
+
+
+def replaced(world_size: int, part: nn.Module) -> tuple[list[int], str]:
+    """Puts a part into the model after two steps; returns micro-batches of later ones, and what ended the script."""
+
+    def body(group: ThreadGroup) -> tuple[list[int], str]:
+        job, sizes = thread_job(group, 4, 1), []
+        model = nn.Sequential(nn.Linear(FEATURES, 3), nn.Identity()).double()
+        job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        try:
+            for (x,) in job.dataloader(TensorDataset(X[:24])):
+                if job.step > 2:
+                    sizes.append(len(x))
+                job.backward(model(x).square().mean())
+                if job.sync_gradients and job.step == 2:
+                    model[1] = copy.deepcopy(part)
+        except (ValueError, TypeError) as error:
+            return sizes, str(error)
+        return sizes, ""
+
+    return run_ranks(world_size, body)[0]
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        (nn.Identity(), ""),
+        (nn.BatchNorm1d(3).double(), "1 needs two. Raise max_batch_per_gpu"),
+        (nn.SyncBatchNorm(3).double(), "1 is a SyncBatchNorm, which waits for all ranks"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:step . ended without")
+def test_a_part_that_comes_later_is_looked_at_as_those_that_were_prepared(part: nn.Module, said: str) -> None:
+    sizes, error = replaced(2, part)
+    assert said in error and bool(error) == bool(said), error
+    assert sizes == ([] if said else [1, 1] * 3)

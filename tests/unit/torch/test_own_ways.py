@@ -166,10 +166,27 @@ def test_hooks_on_parameters_are_warned_of_once() -> None:
     assert "docs/world-size.md" in said[0]
 
 
+def test_a_hook_that_comes_later_is_warned_of_and_those_of_the_library_are_not() -> None:
+    def play(group: ThreadGroup) -> None:
+        job = thread_job(group, 2, 2)
+        model = build()
+        optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))[1]
+        for (x,) in job.dataloader(DATA):
+            usual(job, model, optimizer, x)
+            if job.step == 3:
+                model[2].bias.register_post_accumulate_grad_hook(lambda parameter: None)
+
+    with pytest.warns(UserWarning) as caught:
+        run_ranks(2, play)
+    said = [str(one.message) for one in caught if "hook" in str(one.message)]
+    assert len(said) == 2 and all("the parameter 2.bias has a hook" in one for one in said), said  # of two ranks
+
+
 def test_no_hook_no_warning() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         train(usual, 1, 3)
+    assert [str(one.message) for one in caught] == []
 
 
 class SharpnessAware(torch.optim.Optimizer):
@@ -247,6 +264,25 @@ def by_hand(job: Job, model: Any, optimizer: Any, x: torch.Tensor) -> None:
 def test_two_passes_with_accumulation_are_refused(body: Body, make: Any) -> None:
     with pytest.raises(RuntimeError, match=r"0\.weight was changed between two .* raise max_batch_per_gpu"):
         train(body, 2, 3, make)
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_two_passes_are_refused_before_a_shrink_could_make_them_wrong(least: int) -> None:
+    def play(group: ThreadGroup) -> int:
+        job = thread_job(group, BATCH, 5)
+        job._session.least_world_size = least
+        model = build()
+        optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))[1]
+        for (x,) in job.dataloader(DATA):
+            by_hand(job, model, optimizer, x)
+        return job.step
+
+    if least == 2:
+        assert run_ranks(2, play) == [5, 5]
+    else:
+        said = r"0\.weight was changed between .* with 1 rank, as few as --nodes allows, a rank has 2\. Raise max_bat"
+        with pytest.raises(RuntimeError, match=said):
+            run_ranks(2, play)
 
 
 def test_a_gradient_that_no_optimizer_takes_is_warned_of_once() -> None:

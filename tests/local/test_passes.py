@@ -1,0 +1,26 @@
+"""A training whose steps have two passes is refused before it begins where a shrink could make them wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.local.resizes import LONG
+from tests.support import launched
+
+SCRIPT = Path(__file__).parent / "scripts" / "passes.py"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"), [("1:2", "with 1 rank, as few as --nodes allows, a rank has 2"), ("2:2", "")]
+)
+def test_two_passes_in_a_step_need_a_share_that_always_fits_in_one_micro_batch(
+    tmp_path: Path, nodes: str, said: str
+) -> None:
+    with launched("--nodes", nodes, "--", SCRIPT, "4", cwd=tmp_path) as job:
+        assert job.wait(LONG) == (1 if said else 0), job.stderr
+    if said:
+        assert "optimizer 0.first_step (SharpnessAware) is half of a step" in job.last_message
+        assert said in job.last_message and "Raise max_batch_per_gpu to 8" in job.last_message
+        assert not job.events.of("progress")
