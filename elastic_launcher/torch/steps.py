@@ -51,6 +51,7 @@ class StepLoop:
         self._carried = 0  # optimizers whose state is known to travel
         self._left: ElasticLoader | None = None
         self._left_complete = False
+        self._left_early = False
         self._put_back = rng.keep()  # the random generators, to where they were before the loop
         self._only_looks = True  # whether the script has not come back yet for the loop's second micro-batch
 
@@ -376,6 +377,7 @@ class StepLoop:
         """The script left the loop: by ``break``, or by an exception, which can't be told apart here."""
         session = self._session
         if session.place is None or micro.rehearsal:
+            self._left_early = micro.calls > 0
             self._give_loop_back()
             return
         self._left_complete = micro.last and micro.synced
@@ -414,9 +416,16 @@ class StepLoop:
         same.
 
         Raises:
-            RuntimeError: If they have not.
+            RuntimeError: If they have not, or it left the loop in the rehearsal, so that nothing was trained.
             SystemExit: With 0, on a rank that leaves the job.
         """
+        if self._left_early:
+            self._left_early = False
+            raise RuntimeError(
+                "the loop body left the training loop (break) in its rehearsal, after job.backward: the first batches "
+                "of a process are tried before it is admitted, and nothing of them is kept. Leave the loop where a "
+                "step is complete (`if job.sync_gradients and ...: break`), or call job.stop()"
+            )
         loader, self._left = self._left, None
         if loader is None:
             return

@@ -1,4 +1,6 @@
-"""A training whose steps have two passes is refused before it begins where a shrink could make them wrong."""
+"""Loop bodies that are refused in their rehearsal, before anything is trained: two passes in a step where a shrink
+could make them wrong, and a break.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from tests.local.resizes import LONG
 from tests.support import launched
 
 SCRIPT = Path(__file__).parent / "scripts" / "passes.py"
+EARLY = SCRIPT.with_name("early_break.py")
 
 
 @pytest.mark.parametrize(
@@ -24,3 +27,12 @@ def test_two_passes_in_a_step_need_a_share_that_always_fits_in_one_micro_batch(
         assert "optimizer 0.first_step (SharpnessAware) is half of a step" in job.last_message
         assert said in job.last_message and "Raise max_batch_per_gpu to 8" in job.last_message
         assert not job.events.of("progress")
+
+
+@pytest.mark.parametrize(("then", "trained"), [("end", 0), ("reduce", 0), ("complete", 1)])
+def test_a_break_before_a_step_is_complete_is_refused_in_the_rehearsal(tmp_path: Path, then: str, trained: int) -> None:
+    with launched("--nodes", "1:1", "--", EARLY, then, cwd=tmp_path) as job:
+        assert job.wait(LONG) == (0 if trained else 1), job.stderr
+    assert bool(job.events.of("generation_formed")) == bool(trained)
+    if not trained:
+        assert "left the training loop (break) in its rehearsal" in job.last_message, job.last_message
