@@ -13,6 +13,7 @@ from elastic_launcher.lint.finding import Finding, finding
 from elastic_launcher.lint.gpus import check_gpus
 from elastic_launcher.lint.names import check_choices, check_names
 from elastic_launcher.lint.pipeline import check_pipeline, is_pipeline
+from elastic_launcher.lint.pipeline_inputs import check_names_in_manifest
 from elastic_launcher.lint.pod_patch import check_pod_patches, check_pod_templates
 from elastic_launcher.lint.pods import check_commands, check_quantities, check_volumes
 from elastic_launcher.lint.read import read
@@ -106,6 +107,7 @@ def _check(document: Node, platforms: Node, configmaps: list[Node], library: Lib
         if pipeline is not document:
             platforms = document.at("spec", "platformSpec", _PLATFORMS)
             yield from check_api_version(document)
+            yield from check_names_in_manifest(pipeline)
         yield from check_pipeline(pipeline, platforms)
     elif is_workflow(document):
         yield from check_api_version(document)

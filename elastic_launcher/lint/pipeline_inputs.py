@@ -21,6 +21,19 @@ _FIX = (
     "write a constant"
 )
 
+_NAMES = frozenset(
+    {
+        "componentInputParameter",
+        "componentInputArtifact",
+        "inputParameter",
+        "inputArtifact",
+        "outputParameterKey",
+        "outputArtifactKey",
+        "producerTask",
+        "producerSubtask",
+    }
+)
+"""What holds the name of an input, an output or a task."""
 _ITEM = "loop-item"
 """In the name of a loop's item."""
 _FIX_OF_ITEMS = (
@@ -58,6 +71,18 @@ def check_settings(document: Node, task: Task, platforms: Node) -> Iterator[Find
                 if found.reason not in seen:  # the SDK writes some of them twice, for old backends
                     seen.add(found.reason)
                     yield found
+
+
+def check_names_in_manifest(pipeline: Node) -> Iterator[Finding]:
+    """Finds names that are no texts in a manifest: Kubernetes has more booleans than the SDK, which leaves n as it is.
+
+    Args:
+        pipeline: A compiled pipeline, as the API server reads it.
+    """
+    for node in pipeline.walk():
+        if node.path[-1:] and node.path[-1] in _NAMES and isinstance(node.value, bool):
+            reason = f"Kubernetes reads this name as {str(node.value).lower()}: nothing of that name is there"
+            yield finding("wrong-type", node, reason, "call it otherwise: y, n, on, off, yes and no are booleans there")
 
 
 def check_outputs(document: Node, component: Node) -> Iterator[Finding]:

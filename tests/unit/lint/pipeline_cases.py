@@ -354,6 +354,14 @@ CASES = [
         in_loop(NOTHING, more=OUTPUT.format("other") + "  # here"),
         in_loop(NOTHING, more=OUTPUT.format("Output")),
     ),
+    *(
+        Case(
+            "wrong-type",
+            manifest(named(word, "STRING").replace("  # here", "").replace(f"ter: {word}\n", f"ter: {word}  # here\n")),
+            manifest(named("m", "STRING")),
+        )
+        for word in ("n", "Y", "off")
+    ),
     Case("pod-template", nodes("speck: 1  # here"), nodes("nodeName: a")),
     Case("elastic-argument", script("pa$$word  # here"), script("'data:text/x.elastic-launcher,pa%24%24word'")),
     Case("elastic-argument", script("[a, '$(HOME)']  # here"), script("[a, '$(date) $x']")),
