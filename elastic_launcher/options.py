@@ -265,7 +265,7 @@ def command_line(options: Mapping[str, object]) -> list[str]:
     for option in OPTIONS:
         value = options.get(option.key)
         if isinstance(value, Mapping):
-            words += [f"{option.flag}={key}={item}" for key, item in value.items()]
+            words += [f"{option.flag}={key}={item}" for key, item in _words_of(option, value).items()]
         elif option.kind == "words" and value and not isinstance(value, str):
             words.append(f"{option.flag}={json.dumps(_read_words(option, value))}")
         elif value is True:
@@ -311,7 +311,7 @@ def read_option(option: Option, given: Any) -> dict[str, Any]:
     if option.kind == "words":
         return {option.key: _read_words(option, given)}
     if option.kind == "pairs" and isinstance(given, Mapping):
-        return {option.key: {str(key): str(value) for key, value in given.items()}}
+        return {option.key: _words_of(option, given)}
     if option.kind == "pairs":
         return {option.key: read_pairs([given] if isinstance(given, str) else list(given))}
     text = str(given).strip()
@@ -370,6 +370,13 @@ def _read_words(option: Option, given: object) -> tuple[str, ...]:
         ) from error
     try:
         return tuple(map(word, words))
+    except ValueError as error:
+        raise ConfigError(f"{option.flag}: {error}") from error
+
+
+def _words_of(option: Option, given: Mapping[Any, object]) -> dict[str, str]:
+    try:
+        return {word(key): word(value) for key, value in given.items()}
     except ValueError as error:
         raise ConfigError(f"{option.flag}: {error}") from error
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from elastic_launcher.options import BY_KEY, ConfigError, read_option
+from elastic_launcher.argument import word
+from elastic_launcher.options import ConfigError
 
 MOST = 120 * 1024
 """Bytes of a task's inputs as JSON. One argument of a command has 128 KiB on Linux, and Kubeflow puts what it says of
@@ -34,8 +35,8 @@ def sent(inputs: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: If a text would be changed on its way, or all are too long for a step's command.
     """
     given = dict(inputs)
-    if isinstance(words := given.get("arguments"), list | tuple):  # numbers would all come as fractions
-        given["arguments"] = [one if _knows_the_run(one) else _word(one) for one in words]
+    for name in ("arguments", "match"):  # numbers would all come as fractions
+        given |= {name: _words(name, given[name])} if name in given else {}
     given = {name: protected(value, name) for name, value in given.items()}
     check_size(given)
     return given
@@ -113,9 +114,20 @@ def changed(text: str, variables: frozenset[str] = frozenset()) -> str:
     return found[0] if found else ""
 
 
-def _word(value: Any) -> str:
-    (found,) = read_option(BY_KEY["arguments"], [value])["arguments"]
-    return str(found)
+def _words(name: str, value: Any) -> Any:
+    """Returns a list or a dict of texts for one of anything, but for what only the run knows."""
+    if isinstance(value, dict):
+        return {key: one if _knows_the_run(one) else _word(name, one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [one if _knows_the_run(one) else _word(name, one) for one in value]
+    return value
+
+
+def _word(name: str, value: Any) -> str:
+    try:
+        return word(value)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from error
 
 
 def _knows_the_run(value: Any) -> bool:

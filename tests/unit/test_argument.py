@@ -70,6 +70,9 @@ def test_a_value_is_one_word_from_each_front(value: Any, wanted: str) -> None:
     assert word(value) == wanted
     assert sent({"arguments": ["--x", value]})["arguments"] == ["--x", wanted]  # of Kubeflow
     assert read_option(BY_KEY["arguments"], ["--x", value]) == {"arguments": ("--x", wanted)}  # of Hera
+    assert sent({"match": {"queue": value}})["match"] == {"queue": wanted}
+    assert read_option(BY_KEY["match"], {"queue": value}) == {"match": {"queue": wanted}}
+    assert command_line({"match": {"queue": value}}) == [f"--match=queue={wanted}"]
     (said,) = command_line({"arguments": [value]})  # of Argo, and of a step's own command
     assert read_option(BY_KEY["arguments"], said.partition("=")[2]) == {"arguments": (wanted,)}
 
@@ -81,7 +84,7 @@ def test_what_is_no_word_is_refused_by_name(value: Any, told: str) -> None:
         lambda: read_option(BY_KEY["arguments"], ["--x", value]),
         lambda: command_line({"arguments": [value]}),
     ):
-        with pytest.raises(ConfigError, match=f"^--arguments: .*{told}"):
+        with pytest.raises(ConfigError, match=f"^(--)?arguments: .*{told}"):
             front()
 
 
