@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,11 +39,15 @@ def is_whole(buffer: torch.Tensor) -> bool:
     return is_plain(buffer) and buffer.dtype in _WHOLE
 
 
-def _places(model: nn.Module, prefix: str) -> Iterable[Place]:
-    for path, module in model.named_modules(prefix=prefix):
-        for name in module._buffers:
-            if name not in module._non_persistent_buffers_set:
-                yield Place(f"{path}.{name}" if path else name, module._buffers, name)
+def places(models: Sequence[nn.Module]) -> Iterator[tuple[Place, torch.Tensor]]:
+    """Yields each persistent buffer of some models once, and where it is kept."""
+    seen: set[int] = set()
+    for number, model in enumerate(models):
+        for path, module in model.named_modules(prefix=f"model{number}" if len(models) > 1 else ""):
+            for name, buffer in list(module._buffers.items()):
+                if buffer is not None and id(buffer) not in seen and name not in module._non_persistent_buffers_set:
+                    seen.add(id(buffer))
+                    yield Place(f"{path}.{name}" if path else name, module._buffers, name), buffer
 
 
 class Snapshot:
@@ -96,17 +100,11 @@ class ModelBuffers:
         """Looks through the models."""
         self._looked = registrations()
         self._averaged, self._whole, self._still = [], [], []
-        seen: set[int] = set()
-        for number, model in enumerate(self._models):
-            for place in _places(model, f"model{number}" if len(self._models) > 1 else ""):
-                buffer = place.owner[place.key]
-                if buffer is None or id(buffer) in seen:
-                    continue
-                seen.add(id(buffer))
-                if buffer.is_conj() or buffer.is_neg():  # written to as pairs of real numbers
-                    place.owner[place.key] = buffer = buffer.resolve_conj().resolve_neg()
-                kind = self._averaged if is_averaged(buffer) else self._whole if is_whole(buffer) else self._still
-                kind.append(place)
+        for place, buffer in places(self._models):
+            if buffer.is_conj() or buffer.is_neg():  # written to as pairs of real numbers
+                place.owner[place.key] = buffer.resolve_conj().resolve_neg()
+            kind = self._averaged if is_averaged(buffer) else self._whole if is_whole(buffer) else self._still
+            kind.append(place)
 
     @staticmethod
     def _resolve(places: list[Place]) -> list[torch.Tensor]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from elastic_launcher.torch.buffers import places
 from elastic_launcher.torch.codec import decode, encode, match
 from elastic_launcher.torch.optimizer_state import capture_optimizer, outline, own_tensors, reserve, restore_optimizer
 from elastic_launcher.torch.tensors import bit_sum, describe, is_plain, sum_of_bits
@@ -281,22 +282,11 @@ class TrainingState:
 
     def _buffers(self) -> dict[str, torch.Tensor]:
         """Returns every buffer once that belongs to a model's ``state_dict`` and travels."""
-        return {name: buffer for name, buffer in self._all_buffers().items() if is_plain(buffer)}
+        return {place.name: buffer for place, buffer in places(self.models) if is_plain(buffer)}
 
     def _compared(self) -> dict[str, int]:
         """Returns a checksum of each sparse, quantized or nested buffer, which does not travel."""
-        return {name: bit_sum(buffer) for name, buffer in self._all_buffers().items() if not is_plain(buffer)}
-
-    def _all_buffers(self) -> dict[str, torch.Tensor]:
-        found: dict[str, torch.Tensor] = {}
-        seen: set[int] = set()
-        for number, model in enumerate(self.models):
-            for path, module in model.named_modules(prefix=self._prefix(number)):
-                for name, buffer in module._buffers.items():
-                    if buffer is not None and id(buffer) not in seen and name not in module._non_persistent_buffers_set:
-                        seen.add(id(buffer))
-                        found[f"{path}.{name}" if path else name] = buffer
-        return found
+        return {place.name: bit_sum(buffer) for place, buffer in places(self.models) if not is_plain(buffer)}
 
     def _prefix(self, number: int) -> str:
         return f"model{number}" if len(self.models) > 1 else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,9 @@ def test_a_counter_of_the_scripts_own_that_a_joiner_begins_anew_is_found_out(tmp
 @pytest.mark.thorough
 def test_an_evaluation_after_the_training_that_only_one_rank_asks_for_is_its_own(tmp_path: Path) -> None:
     """The others have ended their scripts: nobody waits for them."""
-    play(tmp_path, "--nodes", "2:2", code=0, apart="after", epochs=2)
+    job = play(tmp_path, "--nodes", "2:2", code=0, apart="after", epochs=2)
+    assert json.loads((tmp_path / "after.json").read_text())["count"] == 97, "it has evaluated all samples"
+    assert APART not in job.stderr and "done" in job.last_message
 
 
 @pytest.mark.thorough

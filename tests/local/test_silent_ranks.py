@@ -82,3 +82,4 @@ def test_an_agent_freezes_before_its_ranks_have_come_or_where_they_say_nothing(t
         kind = "node_lost" if resize == "respawn" else "node_failed"
         job.events.wait(kind, lambda event: event["node"] == 2 and "--silence-timeout" in event["message"], LONG)
         job.events.wait("generation_formed", lambda event: 3 in event["joined"] and event["nodes"] == 2, LONG)
+        assert [event["node"] for event in job.events.of(kind)] == [2]

@@ -14,7 +14,9 @@ Its one argument is a JSON object, as that of ``train.py``; ``apart`` says what:
 
 from __future__ import annotations
 
+import json
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -37,8 +39,8 @@ def main() -> None:
     test = job.dataloader(Numbered(OPTIONS["samples"]))
     own = 0
 
-    def evaluate() -> None:
-        job.evaluate(lambda _, x, y: {"hits": (models[0](x).argmax(1) == y).sum()}, test)
+    def evaluate() -> dict[str, Any]:
+        return job.evaluate(lambda _, x, y: {"hits": (models[0](x).argmax(1) == y).sum()}, test)
 
     for _ in job.epochs(OPTIONS["epochs"]):
         for _, x, y in loader:
@@ -64,7 +66,7 @@ def main() -> None:
             while APART == "slow" and job.is_main and job.step == AT and not (FOLDER / "go").exists():
                 time.sleep(0.01)
     if APART == "after" and job.is_main:
-        evaluate()
+        (FOLDER / "after.json").write_text(json.dumps(evaluate()))
 
 
 if __name__ == "__main__":

@@ -135,7 +135,11 @@ def test_a_frozen_norm_takes_no_statistics_and_single_samples() -> None:
         model[1].eval()
         return model
 
-    run_ranks(2, lambda group: train_flat(group, frozen(), 16, 1))
+    (alone,) = run_ranks(1, lambda group: train_flat(group, frozen(), 16, 16))
+    for model in run_ranks(2, lambda group: train_flat(group, frozen(), 16, 1)):
+        for name, found in model.state_dict().items():
+            assert torch.allclose(found, alone.state_dict()[name], rtol=1e-12, atol=1e-14), name
+        assert model[1].num_batches_tracked == 0 and torch.equal(model[1].running_mean, flat()[1].running_mean)
 
 
 @pytest.mark.parametrize("poison", [float("nan"), 1.0])
