@@ -70,8 +70,6 @@ from elastic_launcher.hints import HintError, HintSource
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, write_json
 
-TICK_SECONDS = 0.05  # between looks at what is due
-
 logger = logging.getLogger(__name__)
 
 
@@ -252,7 +250,7 @@ class Coordinator:
             for seen in self._watch.look(self._state, self._monotonic()):
                 self._observe(seen)
             self._observe(Tick(self._monotonic()))
-            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.sleep(self._watch.pause)
 
     async def _limit(self) -> None:
         """Stops the job when its launch has taken as long as it may."""

@@ -25,6 +25,10 @@ from elastic_launcher.coordinator.stragglers import Slow, factors, judge
 from elastic_launcher.coordinator.stuck import find_stuck, limit
 
 APART = 1 / 3  # of the heartbeat time-out, for which each rank is known to wait before ranks are taken to be apart
+LOOK_SECONDS = 0.05
+"""Between looks at what is due, in a job of `MANY` members or fewer."""
+MANY = 512
+"""Members at which all take some 2 ms to look at; of more, each is looked at as much more seldom."""
 SCRIPT_ENDS = "at the end of its script"
 
 
@@ -77,6 +81,11 @@ class Watch:
         for member in set(state.nodes[node].members) & cpu.keys():
             self._silence.vouch(member, cpu[member], now)
         return self._silence.doubtful(state, node, now)
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look: what that costs grows with the number of members."""
+        return min(STALL_SECONDS / 2, LOOK_SECONDS * max(1.0, len(self._told) / MANY))
 
     def look(self, state: State, now: float) -> list[Observation]:
         """Returns what is to be said of members; what this process itself slept is nobody's fault."""

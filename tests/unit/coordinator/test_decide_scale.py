@@ -12,8 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.roster import Exit, Member, Node, Phase
+from elastic_launcher.coordinator.silence import STALL_SECONDS
 from elastic_launcher.coordinator.tables import Members, Nodes, Ranks
+from elastic_launcher.coordinator.watch import Watch
 from tests.unit.coordinator.driver import Job, training
 
 FEW, MANY = 48, 192  # members; four times as many
@@ -27,6 +30,17 @@ def start(members: int) -> Callable[[], Any]:
         job.complete()
 
     return begin
+
+
+def test_a_second_of_looking_costs_no_more_with_many_members_than_with_a_few_hundred() -> None:
+    """What one look costs is linear in the members; a look that comes too late would count as the launcher's own."""
+    pauses = {}
+    for members in (1, 512, 1024, 4096, 100_000):
+        watch = Watch(10.0, 60.0, 0.0)
+        for number in range(members):
+            watch.hear(number, 0.0, Vitals())
+        pauses[members] = watch.pause
+    assert pauses == {1: 0.05, 512: 0.05, 1024: 0.1, 4096: 0.4, 100_000: STALL_SECONDS / 2}
 
 
 def loss(members: int) -> Callable[[], Any]:
