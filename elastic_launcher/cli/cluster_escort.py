@@ -148,8 +148,9 @@ class ClusterEscort:
                         job.note("node_placed", node=node, pod=standing.pod, machine=standing.machine)
             line = pending.take(standings, job.state.generation > 0)
             if line:
-                waiting = [node for node, standing in standings.items() if isinstance(standing, Waiting)]
-                job.note("warning", message=line, pending=sorted(waiting))
+                waiting = {node: one.cause for node, one in sorted(standings.items()) if isinstance(one, Waiting)}
+                queued = [node for node, cause in waiting.items() if cause is Cause.ADMISSION]
+                job.note("warning", message=line, pending=[*waiting], **({"queued": queued} if queued else {}))
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _review_rights(self, job: Escorted, api: Api) -> None:

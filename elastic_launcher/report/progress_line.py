@@ -61,6 +61,7 @@ def progress_line(state: JobState) -> str:
         "generation": "" if state.lacks else f"{state.generation}",
         "world_size": "" if state.lacks else f"{state.world_size}",
         **{name: f"{value}" for name, value in state.quota.items()},
+        "admitted": "" if state.admitted is None else f"{state.admitted}",
         "pending_nodes": f"{len(state.pending)}" if state.pending else "",
         "loss": _number(state.loss),
         "samples_per_second": "" if state.lacks else _number(state.samples_per_second),

@@ -69,6 +69,7 @@ class JobState:
         lacks: The same in a word: ``quota`` or ``nodes``; empty while it does not wait.
         message: Of the last warning, rejection, failure or loss; empty where that is over.
         pending: Nodes that wait for a place, as was told last.
+        queued: Those of them that wait for their queue to admit them.
         about_pending: Whether the message is about these, and over once they wait no longer.
         log: The values of ``job.log`` that count.
         finished: What ``job_finished`` said, or None.
@@ -99,6 +100,7 @@ class JobState:
     lacks: str = ""
     message: str = ""
     pending: frozenset[int] = frozenset()
+    queued: frozenset[int] = frozenset()
     about_pending: bool = False
     log: Logged = field(default_factory=Logged)
     finished: Mapping[str, Any] | None = None
@@ -124,6 +126,15 @@ class JobState:
         """The numbers of the hint in force, in GPUs; those that it does not give are left out."""
         found = {name: self.hint.get(name) for name in ("guaranteed", "allowed", "limit")}
         return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def admitted(self) -> int | None:
+        """GPUs that the job's queue has given it; None while no node waits for that, or there is no queue."""
+        queued = self.queued & self.pending
+        if not queued:
+            return None
+        there = sum(node.is_there and node.node not in queued for node in self.nodes.values())
+        return there * int(self.started.get("nproc_per_node") or 1)
 
     @property
     def outcome(self) -> str:
@@ -203,6 +214,7 @@ def advance(state: JobState, event: Event) -> JobState:
         pending = frozenset(get("pending") or ())
         message = str(get("message") or "")
         state = replace(state, message=message, about_pending=bool(pending), pending=pending or state.pending)
+        state = replace(state, queued=frozenset(get("queued") or ())) if pending else state
     if "node" in event:
         state = _follow_node(state, event)
     if "node" in event and event.kind in PLACED:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from elastic_launcher.events import KINDS, Event
 from elastic_launcher.report.describe import silent, slow, waiting
+from elastic_launcher.report.progress_line import progress_line
 from elastic_launcher.report.state import JobState, advance, fold, outcome
 from tests.unit.report import jobs
 
@@ -229,3 +230,12 @@ def test_a_rank_is_silent_until_it_is_heard_of_again_or_has_gone() -> None:
     assert silent(state) == "nothing is heard from rank 1 (node 2)"
     fewer = Event("generation_formed", jobs.START, 2, {"members": members[:1], "world_size": 1, "cause": "failure"})
     assert silent(advance(state, fewer)) == ""
+
+
+def test_what_a_queue_gives_is_told_beside_what_the_hint_allows_while_nodes_wait_in_it() -> None:
+    story = jobs.Story().start_nodes(1, 2, 3).add("warning", message=PENDING, pending=[1, 2, 3], queued=[2, 3])
+    assert fold(story.events).admitted == 1 and " admitted=1 " in f"{progress_line(fold(story.events))} "
+    story.add("node_placed", node=2, pod="p", machine="m").add("node_warm", node=2)
+    assert fold(story.events).admitted == 2
+    story.add("node_warm", node=3)
+    assert fold(story.events).admitted is None, "it holds nothing back any more"
