@@ -1,7 +1,9 @@
 """Trains one model twice in the same processes, in alternating blocks of steps: with a job, and with hand-written DDP.
 
-Arguments: model (small or large), accumulation, blocks, file for the times, which side stands in for ours (job or ddp),
-world size.
+It writes its times after each pair of blocks, and ends once there is a file ``enough`` beside them.
+
+Arguments: model (small or large), accumulation, file for the times, which side stands in for ours (job or ddp), world
+size.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from torch.utils.data import TensorDataset
 
 import elastic_launcher.torch as elastic
 
-MODEL, ACCUMULATION, BLOCKS, OUT, SIDE = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5]
-BLOCK_STEPS, WARM_BLOCKS, WORLD = 10, 3, int(sys.argv[6])
+MODEL, ACCUMULATION, OUT, SIDE, WORLD = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], int(sys.argv[5])
+BLOCK_STEPS, WARM_BLOCKS = 10, 3
 FEATURES = 64 if MODEL == "small" else 1024
 MICRO = 64 if MODEL == "small" else 32
 BATCH = MICRO * ACCUMULATION * WORLD
@@ -90,6 +92,13 @@ def seconds_since(start: float) -> float:
     return time.perf_counter() - start
 
 
+def write(times: list[tuple[float, float]]) -> None:
+    rows = {"ours": [a / BLOCK_STEPS for a, _ in times], "peer": [b / BLOCK_STEPS for _, b in times]}
+    with tempfile.NamedTemporaryFile("w", dir=OUT.parent, delete=False) as file:
+        json.dump({**rows, "threads": torch.get_num_threads()}, file)
+    os.replace(file.name, OUT)
+
+
 def main() -> None:
     job = elastic.init(BATCH, MICRO)
     x, y = (tensor.to(job.device) for tensor in data(BATCH * 64))
@@ -126,14 +135,11 @@ def main() -> None:
             theirs = timed(peer)
             if began and done > WARM_BLOCKS * BLOCK_STEPS:
                 times.append((ours, theirs))
-            if len(times) == BLOCKS:
-                job.stop("measured")
+                if job.is_main:
+                    write(times)
+                if OUT.with_name("enough").exists():
+                    job.stop("measured")
             began = time.perf_counter()
-    if job.rank == 0:
-        rows = {"ours": [a / BLOCK_STEPS for a, _ in times], "peer": [b / BLOCK_STEPS for _, b in times]}
-        with tempfile.NamedTemporaryFile("w", dir=OUT.parent, delete=False) as file:
-            json.dump({**rows, "threads": torch.get_num_threads()}, file)
-        os.replace(file.name, OUT)
 
 
 if __name__ == "__main__":
