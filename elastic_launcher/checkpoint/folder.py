@@ -129,8 +129,15 @@ def publish(folder: Path, write: Callable[[Path], Manifest], mark: Mark, keep: i
     return path
 
 
-def raise_fence(folder: Path, term: int, job: str = "") -> None:
-    """Shuts out all writers of terms before ``term``, and has the folder be the job's; what the pointer names stays.
+def raise_fence(folder: Path, term: int, job: str = "", generation: int = 0) -> None:
+    """Shuts out who was there before, and has the folder be the job's; what the pointer names stays.
+
+    Args:
+        folder: The job's folder of checkpoints.
+        term: Of who goes on: all writers of earlier terms are shut out.
+        job: Its id.
+        generation: The last one before: its writers, and earlier ones, are shut out in this term too. One that is cut
+            off, say, trains on.
 
     Raises:
         TakenOver: If another launcher has the folder.
@@ -141,8 +148,9 @@ def raise_fence(folder: Path, term: int, job: str = "") -> None:
     with _locked(folder):
         last = read_pointer(folder)
         _check_owner(folder, last, term, job)
-        if last.mark.term < term:
-            _point(folder, Pointer(last.checkpoint, Mark(term, 0, 0), job))
+        fence = Mark(term, generation + 1, -1)  # before the first of the next generation
+        if last.mark < fence:
+            _point(folder, Pointer(last.checkpoint, fence, job))
         _remove_drafts(folder, lambda mark: mark.term <= term)
 
 

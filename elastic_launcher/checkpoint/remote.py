@@ -2,8 +2,9 @@
 
 A checkpoint's files go under a name that nobody else uses, its manifest last: it is there as soon as that is. The name
 holds its mark, and the newest is the one with the largest mark, so that what an earlier writer adds late changes
-nothing. A run of the job leaves a file in ``terms/`` that names the checkpoints of earlier runs that count: whatever
-such a run writes afterwards does not. All this needs of the store is that a file which was written is listed at once.
+nothing. A run of the job leaves a file in ``terms/`` whenever it begins from what is there, which names the checkpoints
+that count: whatever earlier runs and generations write afterwards does not. All this needs of the store is that a file
+which was written is listed at once.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointEr
 from elastic_launcher.checkpoint.storage import RemoteFolder
 
 NAME = re.compile(r"step-(\d{8,})-t(\d{8,})-g(\d{8,})-[0-9a-f]{8}")
-TERM = re.compile(r"(\d{8,})-[0-9a-f]{8}\.json")
+TERM = re.compile(r"(\d{8,})-(?:g(\d{8,})-)?[0-9a-f]{8}\.json")
 TERMS = "terms"
 RUN = secrets.token_hex(4)
 """Of this process."""
@@ -38,17 +39,17 @@ class Listing:
     Attributes:
         whole: Checkpoints with a manifest that count, by name.
         unfinished: Those without one, and those that don't count.
-        terms: Files of `TERMS`, by name.
+        terms: Files of `TERMS`, by name: what is shut out is below.
     """
 
     whole: dict[str, Mark]
     unfinished: dict[str, Mark]
-    terms: dict[str, int]
+    terms: dict[str, Mark]
 
     @property
-    def term(self) -> int:
-        """The last run that has said that it is there; 0 before the first."""
-        return max(self.terms.values(), default=0)
+    def fence(self) -> Mark:
+        """What only marks above it pass."""
+        return max(self.terms.values(), default=Mark(0, 0, -1))
 
 
 class RemoteShelf:
@@ -135,22 +136,22 @@ class RemoteShelf:
             OSError: If the store can't be read.
         """
         listing = self._list()
-        return max([listing.term, *(mark.term for mark in listing.whole.values())])
+        return max([listing.fence.term, *(mark.term for mark in listing.whole.values())])
 
-    def raise_fence(self, term: int) -> None:
-        """Shuts out what runs of earlier terms write from now on.
+    def raise_fence(self, term: int, generation: int = 0) -> None:
+        """Shuts out what is written from now on by runs of earlier terms, and by generations up to this one.
 
         Raises:
             CheckpointError: If another launcher does the same just now.
             OSError: If it can't be written.
         """
         keeps = sorted(self._list().whole)
-        name = f"{term:08d}-{self._run}.json"
+        name = f"{term:08d}-g{generation:08d}-{self._run}.json"
         with self._folder.opened() as storage:
             storage.makedirs(f"{self._folder.root}/{TERMS}", exist_ok=True)
             storage.pipe_file(f"{self._folder.root}/{TERMS}/{name}", json.dumps({"v": 1, "keeps": keeps}).encode())
-        others = [one for one, theirs in self._list().terms.items() if one != name and theirs >= term]
-        if others:
+        own = f"-{self._run}.json"
+        if any(not one.endswith(own) and fence.term >= term for one, fence in self._list().terms.items()):
             raise CheckpointError(f"another launcher uses {self.place} now: end it, or choose another place")
 
     def set_aside(self, path: Path) -> None:
@@ -168,13 +169,13 @@ class RemoteShelf:
 
     def _check_fence(self, listing: Listing, mark: Mark) -> None:
         self._check_term(listing, mark)
-        if any(mark <= other for other in listing.whole.values()):
+        if mark <= listing.fence or any(mark <= other for other in listing.whole.values()):
             raise Fenced(f"{mark.step} steps are not saved: a later checkpoint is in {self.place}")
 
     def _check_term(self, listing: Listing, mark: Mark) -> None:
-        if listing.term > mark.term:
+        if listing.fence.term > mark.term:
             raise TakenOver(
-                f"another launcher goes on with this job, in term {listing.term}: it owns {self.place}, and what "
+                f"another launcher goes on with this job, in term {listing.fence.term}: it owns {self.place}, and what "
                 f"this one (term {mark.term}) trains is not saved; end it, or give it another --checkpoint-dir"
             )
 
@@ -220,19 +221,23 @@ class RemoteShelf:
             storage.invalidate_cache()
             found: list[str] = storage.find(self._folder.root)
         paths = [path.removeprefix(self._folder.root).lstrip("/").split("/") for path in found]
-        terms = {path[1]: int(match[1]) for path in paths if path[0] == TERMS and (match := TERM.fullmatch(path[-1]))}
+        terms = {
+            path[1]: Mark(int(match[1]), int(match[2] or 0) + 1, -1)
+            for path in paths
+            if path[0] == TERMS and (match := TERM.fullmatch(path[-1]))
+        }
         marks = {
             path[0]: Mark(int(match[2]), int(match[3]), int(match[1]))
             for path in paths
             if (match := NAME.fullmatch(path[0]))
         }
-        last = max(terms, default="")
+        last = max(terms, key=lambda one: terms[one], default="")
         counting = set(self._keeps(last)) if last else set()
         complete = {path[0] for path in paths if path[1:] == [MANIFEST]}
         whole = {
             name: mark
             for name, mark in marks.items()
-            if name in complete and (name in counting or mark.term >= terms.get(last, 0))
+            if name in complete and (not last or name in counting or mark > terms[last])
         }
         return Listing(whole, {name: mark for name, mark in marks.items() if name not in whole}, terms)
 
@@ -253,7 +258,7 @@ class RemoteShelf:
         for one in old:
             self._remove(one)
         with self._folder.opened() as storage:
-            for one in [one for one, term in listing.terms.items() if term < mark.term]:
+            for one in [one for one, fence in listing.terms.items() if fence < listing.fence]:
                 storage.rm_file(f"{self._folder.root}/{TERMS}/{one}")
 
     def _remove(self, name: str) -> None:

@@ -39,8 +39,8 @@ class Shelf(Protocol):
             OSError: If that can't be read for now.
         """
 
-    def raise_fence(self, term: int) -> None:
-        """Shuts out what runs of earlier terms write from now on."""
+    def raise_fence(self, term: int, generation: int = 0) -> None:
+        """Shuts out what is written from now on by runs of earlier terms, and by generations up to this one."""
 
     def set_aside(self, path: Path) -> None:
         """Has a damaged checkpoint count no more."""
@@ -79,9 +79,9 @@ class LocalShelf:
         """Returns the last term in which something was written."""
         return folder.read_pointer(self._path).mark.term
 
-    def raise_fence(self, term: int) -> None:
-        """Shuts out writers of earlier terms."""
-        folder.raise_fence(self._path, term, self._job)
+    def raise_fence(self, term: int, generation: int = 0) -> None:
+        """Shuts out writers of earlier terms, and of generations up to this one."""
+        folder.raise_fence(self._path, term, self._job, generation)
 
     def set_aside(self, path: Path) -> None:
         """Gives a damaged checkpoint another name."""

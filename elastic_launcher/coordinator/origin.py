@@ -139,7 +139,7 @@ def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[st
     try:
         for path in found.damaged:
             shelf.set_aside(path)
-        shelf.raise_fence(past.term)
+        shelf.raise_fence(past.term, past.generations)
     except CheckpointError as error:
         raise ConfigError(f"the checkpoints in {shelf.place} can't be written: {error}") from error
     except OSError as error:

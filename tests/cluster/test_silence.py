@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.cluster import pods
 from tests.cluster.machine import cluster
 from tests.cluster.stage import LONG, PLACES, Stage, staged
 from tests.cluster.test_machine import act
-from tests.local.ledgers import SCRIPT
+from tests.local.ledgers import SCRIPT, assert_same_model, train_plain
 from tests.local.resizes import formed
-from tests.local.sudden import assert_same_training, options
+from tests.local.sudden import BATCH, SAMPLES, assert_same_training, options
 from tests.support import until
 
 HEARTBEAT = 10.0
@@ -139,3 +140,45 @@ def test_a_machine_that_falls_silent_is_replaced_elsewhere_and_comes_back_to_not
     assert stage.wait() == 0
     assert_same_training(stage.folder, stage)
     assert [event["node"] for event in stage.events.of("node_lost")] == [lost]
+
+
+def test_the_only_node_is_cut_off_and_another_goes_on_from_its_checkpoint_elsewhere(tmp_path: Path) -> None:
+    with staged(tmp_path, "alone") as stage:
+        filler = pods.python_pod(
+            stage.space,
+            "filler",
+            "-c",
+            "import signal; signal.pause()",
+            node=FIRST,
+            gpus=cluster.running(PLACES).gpus,
+        )
+        stage.apply(filler)
+        pods.wait(stage.kubectl, stage.space, "filler", "{.status.phase}", ["Running"])
+        stage.launch(
+            "--nodes=1:1",
+            "--silence-timeout=20s",
+            "--orphan-timeout=300",
+            "--checkpoint-every=5 steps",
+            script=SCRIPT,
+            argument=options(stage.folder, pace=0.02),
+            launcher={"nodeSelector": {"kubernetes.io/hostname": f"node-{FIRST}"}},
+        )
+        formed(stage, 1, 0)
+        stage.delete("pod", "filler", "--grace-period=1")
+        (before,) = stage.nodes().values()
+        assert machine_of(before) == f"node-{SECOND}"
+        stage.events.wait("checkpoint_saved", timeout=LONG)
+        act("node", str(SECOND), "cut")
+        try:
+            lost = stage.events.wait("node_lost", timeout=LONG)
+            again = formed(stage, 1, 1)
+            (after,) = stage.nodes().values()
+        finally:
+            act("node", str(SECOND), "mend")
+        assert "gave no sign of life for 20 s (--silence-timeout)" in lost["message"]
+        assert machine_of(after) == f"node-{FIRST}" and again["first_step"] > 0
+        until(lambda: not runs(before), "the rank that came back leaves", LONG)
+        (stage.folder / "stop").touch()
+        assert stage.wait() == 0
+        steps = torch.load(stage.folder / "model.pt")["step"]
+        assert_same_model(stage.folder, train_plain(SAMPLES, BATCH, steps))

@@ -230,6 +230,23 @@ def test_a_new_term_shuts_the_old_one_out(tmp_path: Path) -> None:
     assert names(tmp_path) == [POINTER, "step-00000008"], "step 10 belonged to a training that was lost"
 
 
+def test_a_job_that_begins_again_within_its_term_shuts_out_a_rank_that_was_cut_off(tmp_path: Path) -> None:
+    """It trains on where nobody sees it: what the others go on from is neither replaced nor removed."""
+    save(tmp_path, 10, generation=3)
+    path = save(tmp_path, 20, generation=3)
+    raise_fence(tmp_path, term=1, generation=3)
+    for generation in (2, 3):
+        with pytest.raises(Fenced):
+            save(tmp_path, 30, generation=generation, keep=1)
+    assert find_newest(tmp_path).folder == path
+    assert kept(tmp_path) == f"step 20 is saved in {path}"
+    later = save(tmp_path, 0, generation=4)
+    assert find_newest(tmp_path).folder == later
+    raise_fence(tmp_path, term=1, generation=3)  # a fence is never lowered
+    with pytest.raises(Fenced):
+        save(tmp_path, 30, generation=3)
+
+
 @pytest.mark.parametrize("ahead", [1, -1])
 def test_of_two_jobs_that_begin_at_once_in_one_folder_the_second_is_told(tmp_path: Path, ahead: int) -> None:
     path = save(tmp_path, 10, job_id="digits-x")

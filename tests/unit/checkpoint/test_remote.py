@@ -186,6 +186,54 @@ def test_a_run_that_saves_nothing_hands_on_what_it_went_on_from(place: Place) ->
     assert found.manifest is not None and found.manifest.step == 10
 
 
+def test_a_job_that_begins_again_within_its_term_shuts_out_a_rank_that_was_cut_off(place: Place) -> None:
+    place.save(10, generation=3)
+    place.save(20, generation=3)
+    place.shelf.raise_fence(1)
+    place.shelf.raise_fence(1, 3)
+    for generation in (2, 3):
+        with pytest.raises(Fenced):
+            place.save(30, generation=generation)
+    found = place.shelf.find_newest()
+    assert found.manifest is not None and found.manifest.step == 20
+    place.save(25, generation=4)
+    found = place.shelf.find_newest()
+    assert found.manifest is not None and found.manifest.step == 25
+    with pytest.raises(Fenced):
+        place.save(40, generation=3)
+
+
+def test_what_a_rank_that_was_cut_off_adds_after_its_last_look_does_not_count(place: Place) -> None:
+    place.save(20, generation=3)
+    late = place.shelf
+    check, looks = late._check_fence, []
+
+    def cut_off(listing: object, mark: object) -> None:
+        looks.append(listing)
+        check(listing, mark)  # type: ignore[arg-type]
+        if len(looks) == 2:
+            place.shelf.raise_fence(1, 3)
+
+    late._check_fence = cut_off  # type: ignore[method-assign, assignment]
+    publish_on(late, 30, generation=3)
+    found = place.shelf.find_newest()
+    assert found.manifest is not None and found.manifest.step == 20
+
+
+def test_the_file_of_a_run_of_before_generations_were_named_counts(place: Place) -> None:
+    place.save(10)
+    folder = place.shelf._folder
+    with folder.opened() as storage:
+        root = folder.root
+        storage.makedirs(f"{root}/terms", exist_ok=True)
+        storage.pipe_file(f"{root}/terms/00000002-{'0' * 8}.json", b'{"v": 1, "keeps": []}')
+    assert place.shelf.find_newest().manifest is None and place.shelf.last_term() == 2
+    with pytest.raises(TakenOver):
+        place.save(11)
+    place.save(12, term=2)
+    assert place.steps() == [12]
+
+
 def test_two_launchers_at_once_do_not_both_begin(place: Place) -> None:
     place.shelf.raise_fence(2)
     place.shelf.raise_fence(2)  # the same one, which begins again
