@@ -91,3 +91,5 @@ class Progress:
             phase=position.phase,
             **({"reason": reason} if reason else {}),
         )
+        if self._session.member is not None:
+            self._session.member.flush()  # whatever ends the process from here on (os._exit, say)

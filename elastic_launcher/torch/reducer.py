@@ -22,6 +22,11 @@ from elastic_launcher.torch.passes import Passes
 from elastic_launcher.torch.signals import Agreement, Signals
 from elastic_launcher.torch.tensors import describe, same_objects
 
+OTHER_PARAMETERS = (
+    "the parameters are not those with which this step began: between two of its micro-batches a part of a model was "
+    "replaced, or an optimizer was given other parameters. Do that where a step is complete: under `if "
+    "job.sync_gradients:`, after optimizer.step(), or between two loops"
+)
 LOOK_STEPS = 16  # after which it is looked again whether parameters have hooks
 
 
@@ -147,7 +152,7 @@ class Reducer:
         slot = self._slots.get(key)
         if slot is not None and only is not None and not same_objects(only, slot.only or ()):
             if slot.weight:
-                raise RuntimeError("an optimizer was given other parameters between two micro-batches of one step")
+                raise RuntimeError(OTHER_PARAMETERS)
             self._slots.pop(key).layout.remove_hooks()
         if key not in self._slots:
             chosen = self._all if only is None else [p for p in self._all if any(p is q for q in only)]
@@ -240,9 +245,14 @@ class Reducer:
             self.in_backward = False
 
     def check_clear(self) -> None:
-        """Refuses gradients that are on parameters before the first reduction of a step (see `refuse_stray`)."""
+        """Refuses gradients that are on parameters before the first reduction of a step (see `refuse_stray`), and other
+        parameters than the step's first micro-batch had.
+        """
         if not self._handed_over:
-            self.refuse_stray(self._parameters())
+            parameters = self._parameters()
+            if self._begun and not same_objects(parameters, self._all):
+                raise RuntimeError(OTHER_PARAMETERS)
+            self.refuse_stray(parameters)
 
     def refuse_stray(self, parameters: Sequence[torch.Tensor]) -> None:
         """Refuses gradients on parameters where nothing has been reduced yet in this step: they are not ours.

@@ -355,3 +355,25 @@ def test_a_graph_may_be_retained_for_a_second_pass() -> None:
     for found, wanted in zip(train(twice, 2, 3), train(usual, 2, 3), strict=True):
         for one, other in zip(found.parameters(), wanted.parameters(), strict=True):
             assert torch.allclose(one, other, rtol=1e-12)
+
+
+def replaces_head(job: Job, model: Any, optimizer: Any, x: torch.Tensor) -> None:
+    job.backward(loss_of(model, x))
+    if not job.sync_gradients and job.step == 1:
+        model[2] = nn.Linear(4, 1).double()
+    optimizer.step()
+
+
+def gives_another_parameter(job: Job, model: Any, optimizer: Any, x: torch.Tensor) -> None:
+    job.backward(loss_of(model, x), optimizer=optimizer)
+    if not job.sync_gradients and job.step == 1:
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2, dtype=torch.float64))]})
+    optimizer.step()
+
+
+@pytest.mark.parametrize("body", [replaces_head, gives_another_parameter])
+def test_parameters_that_change_between_two_micro_batches_of_a_step_are_refused(body: Body) -> None:
+    with pytest.raises(
+        RuntimeError, match=r"between two of its micro-batches a part of a model was replaced, or an op"
+    ):
+        train(body, 1, 5)
