@@ -92,7 +92,7 @@ def test_a_loader_worker_that_is_killed_costs_its_node(tmp_path: Path) -> None:
 
 def test_a_node_whose_torchrun_dies_each_time_is_not_started_for_ever(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text("import signal; signal.pause()")
+    script.write_text("import time; time.sleep(600)")
     with launched("--nodes", "1:1", "--", script, cwd=tmp_path) as job:
         for node in (1, 2, 3):
             torchrun(job, node).kill()
