@@ -1,7 +1,8 @@
-"""Which ranks wait for each other in vain, and which one keeps the others waiting.
+"""Finds ranks that wait for each other in vain, and the rank that keeps the others waiting.
 
-Invariant: ranks are apart only if each of them waits, not all in operations of one kind, and each of these waits was
-told of more than once and for long. Who keeps others waiting is one that does not wait, and is not in their operation.
+Invariant: ranks are apart only if every one of them waits, they do not all wait in one kind of operation, and each has
+reported its wait more than once, over a long time. The rank that keeps others waiting does not wait itself, and is not
+in their operation.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ FEWEST_REPORTS = 2  # of the same wait: what one report tells may be over when a
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A wait of one rank for its peers, as it tells of it.
+    """A wait of one rank for its peers, as the rank reports it.
 
     Attributes:
         turn: Its number, on that rank.
         doing: In which operation.
-        since: When it was told of first.
-        reports: How often it was.
+        since: When the rank reported it first.
+        reports: How often the rank has reported it.
         outside: Whether it is in a collective operation of the script's own.
-        meets: In which kind of operation it meets its peers, where they may say another one.
+        meets: The kind of operation in which its peers take part, where they may report another one than ``doing``.
     """
 
     turn: int
@@ -36,7 +37,7 @@ class Wait:
 
     @property
     def where(self) -> str:
-        """What those that it waits for are in, too."""
+        """The kind of operation in which it waits, and which its peers have to come to."""
         return self.meets or self.doing
 
 
@@ -61,7 +62,7 @@ def are_apart(waits: Collection[Wait | None], now: float, patience: float, longe
     Args:
         waits: Of all ranks that live; None for one that does not wait.
         now: Monotonic seconds.
-        patience: Seconds for which each of them has to have been told of.
+        patience: Least seconds since the first report of each wait.
         longest: The same for one in an operation of the script's own, which others than ranks may end.
     """
     known = [one for one in waits if one is not None]

@@ -27,9 +27,9 @@ RESTART = -1  # stands for an exit code where a job ends its nodes to begin anew
 STOPS = (ExitCode.STOPPED, ExitCode.NO_QUOTA, ExitCode.INTERRUPTED, RESTART)  # of a job in which nothing failed
 
 IS_SAVED = "the job is saved, and then ends"
-APART = "; stopped "
-"""Before where the job was stopped, of a cause that is a clause of its own."""
 """What is said to follow when a job is told to stop."""
+APART = "; stopped "
+"""Stands between the cause of a stop and where the job was stopped, where the cause is a clause of its own."""
 
 
 def then(decision: Decision, rule: Callable[..., Decision], *arguments: Any) -> Decision:

@@ -1,4 +1,4 @@
-"""How often in a row a job began anew from its newest checkpoint, or its nodes were taken, and it got no further."""
+"""Counts how often in a row a job began anew from its newest checkpoint, or lost its nodes, without a step forward."""
 
 from __future__ import annotations
 
