@@ -62,7 +62,7 @@ from elastic_launcher.coordinator.respawn.rounds import decide_rounds
 from elastic_launcher.coordinator.server import ControlServer
 from elastic_launcher.coordinator.state import State, Target
 from elastic_launcher.coordinator.store import Store
-from elastic_launcher.coordinator.watch import Watch
+from elastic_launcher.coordinator.watch import Watch, between_looks
 from elastic_launcher.coordinator.where import Home
 from elastic_launcher.engines import Engine
 from elastic_launcher.events import Events
@@ -250,7 +250,7 @@ class Coordinator:
             for seen in self._watch.look(self._state, self._monotonic()):
                 self._observe(seen)
             self._observe(Tick(self._monotonic()))
-            await asyncio.sleep(self._watch.pause)
+            await asyncio.sleep(between_looks(self._state))
 
     async def _limit(self) -> None:
         """Stops the job when its launch has taken as long as it may."""

@@ -23,12 +23,13 @@ from elastic_launcher.coordinator.silence import STALL_SECONDS, Silence
 from elastic_launcher.coordinator.state import State
 from elastic_launcher.coordinator.stragglers import Slow, factors, judge
 from elastic_launcher.coordinator.stuck import find_stuck, limit
+from elastic_launcher.coordinator.tables import THERE
 
-APART = 1 / 3  # of the heartbeat time-out, for which each rank is known to wait before ranks are taken to be apart
+LEAST_WAIT = 1 / 3  # of the heartbeat time-out, for which each rank is known to wait before ranks are taken to be apart
 LOOK_SECONDS = 0.05
-"""Between looks at what is due, in a job of `MANY` members or fewer."""
+"""Seconds between two looks at the members, in a job of at most `MANY`."""
 MANY = 512
-"""Members at which all take some 2 ms to look at; of more, each is looked at as much more seldom."""
+"""Members that one look takes about 2 ms for; in a larger job, the time between two looks grows in proportion."""
 SCRIPT_ENDS = "at the end of its script"
 
 
@@ -82,11 +83,6 @@ class Watch:
             self._silence.vouch(member, cpu[member], now)
         return self._silence.doubtful(state, node, now)
 
-    @property
-    def pause(self) -> float:
-        """Seconds until the next look: what that costs grows with the number of members."""
-        return min(STALL_SECONDS / 2, LOOK_SECONDS * max(1.0, len(self._told) / MANY))
-
     def look(self, state: State, now: float) -> list[Observation]:
         """Returns what is to be said of members; what this process itself slept is nobody's fault."""
         stall = now - self._looked
@@ -123,7 +119,7 @@ class Watch:
         longest = limit([one.usual for one in vitals.values()], self._floor)
         live = [n for n in state.survivors() if not state.members[n].ended and state.members[n].exit is None]
         waits = [self._waits.get(number) if number in vitals else None for number in live]
-        if are_apart(waits, now, self._fresh * APART, longest):
+        if are_apart(waits, now, self._fresh * LEAST_WAIT, longest):
             return [MembersApart(now, tuple((n, one.doing) for n, one in zip(live, waits, strict=True) if one))]
         ended = {
             n: replace(one, waits=0.0, turn=0, doing=SCRIPT_ENDS) for n, one in vitals.items() if state.members[n].ended
@@ -159,6 +155,12 @@ class Watch:
             spare = max(state.save_seconds, SAVE_SECONDS)
         due = _due(state, now)
         return tuple(number for number, by in due.items() if too_far(usual, since, formed, by - now - spare))
+
+
+def between_looks(state: State) -> float:
+    """Returns the seconds until the next look: what that costs grows with the number of members that are there."""
+    members = state.nodes.count(*THERE) * state.rules.nproc_per_node
+    return min(STALL_SECONDS / 2, LOOK_SECONDS * max(1.0, members / MANY))
 
 
 def _due(state: State, now: float) -> dict[int, float]:

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.roster import Exit, Member, Node, Phase
 from elastic_launcher.coordinator.silence import STALL_SECONDS
 from elastic_launcher.coordinator.tables import Members, Nodes, Ranks
-from elastic_launcher.coordinator.watch import Watch
+from elastic_launcher.coordinator.watch import LOOK_SECONDS, between_looks
 from tests.unit.coordinator.driver import Job, training
 
 FEW, MANY = 48, 192  # members; four times as many
@@ -36,11 +35,16 @@ def test_a_second_of_looking_costs_no_more_with_many_members_than_with_a_few_hun
     """What one look costs is linear in the members; a look that comes too late would count as the launcher's own."""
     pauses = {}
     for members in (1, 512, 1024, 4096, 100_000):
-        watch = Watch(10.0, 60.0, 0.0)
-        for number in range(members):
-            watch.hear(number, 0.0, Vitals())
-        pauses[members] = watch.pause
+        pauses[members] = between_looks(Job(minimum=members, target=members).state)
     assert pauses == {1: 0.05, 512: 0.05, 1024: 0.1, 4096: 0.4, 100_000: STALL_SECONDS / 2}
+
+
+def test_members_that_are_gone_make_no_look_come_later() -> None:
+    job = training(1500)
+    assert between_looks(job.state) > LOOK_SECONDS
+    for node in range(2, 1501):
+        job.state = job.state.with_node(node, phase=Phase.GONE)
+    assert between_looks(job.state) == LOOK_SECONDS
 
 
 def loss(members: int) -> Callable[[], Any]:
