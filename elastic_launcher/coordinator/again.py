@@ -85,11 +85,15 @@ class Again:
 
 
 def used_up(state: State, past: Past) -> Past:
-    """Returns what a job has used up until ``state``, in a launch that began with ``past``."""
+    """Returns what a job has used up until ``state``, in a launch that began with ``past``.
+
+    A generation that was ordered counts, too: members that are cut off may have completed it, and write checkpoints.
+    """
     rules = state.rules
+    ordered = state.formations > state.group_formation
     return Past(
         past.term,
         first_node=rules.first_node + len(state.nodes),
         first_member=rules.first_member + len(state.members),
-        generations=rules.generations_before + state.generation,
+        generations=rules.generations_before + state.generation + ordered,
     )

@@ -241,6 +241,19 @@ def test_quota_that_goes_while_it_waits_ends_what_comes_up() -> None:
     assert len(job.events("quota_back")) == 1
 
 
+def test_a_generation_that_was_ordered_may_have_been_completed_unheard_and_its_number_is_not_used_again() -> None:
+    """Else the checkpoints that a node which is cut off writes in it would not be shut out."""
+    job = training(2, 2, node_timeout=WAIT)
+    assert used_up(job.state, Past()).generations == 1
+    job.target(3)
+    job.join(3)
+    job.warm(3)
+    ordered = job.form.generation
+    assert ordered == 2 and used_up(job.state, Past()).generations == ordered
+    job.complete(10)
+    assert used_up(job.state, Past()).generations == ordered
+
+
 def test_that_it_waits_for_nodes_once_quota_is_back_is_told_as_any_such_wait() -> None:
     """Else the report and what a launcher that takes over reads say that it comes up."""
     job = waiting(wait_for_quota=600.0)

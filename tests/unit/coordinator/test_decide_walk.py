@@ -47,7 +47,7 @@ class Walk:
     def __init__(self, minimum: int, maximum: int, nproc: int, wait: float = 0.0) -> None:
         self.maximum = maximum
         self.open: Formation | None = None
-        self.formation = self.node = self.member = self.generation = 0
+        self.formation = self.node = self.member = self.generation = self.ordered = 0
         self.job = Job(minimum, nproc, watch=self.check, wait_for_quota=wait, node_timeout=wait)
         self.job.target(maximum, "start")
 
@@ -106,6 +106,8 @@ class Walk:
     def begin_again(self) -> None:
         state = self.job.state
         past = used_up(state, Past())
+        assert past.generations >= self.ordered, "who is cut off may have completed what was ordered"
+        self.generation = past.generations
         before = {"first_node": past.first_node, "first_member": past.first_member}
         rules = replace(state.rules, generations_before=past.generations, **before)
         self.job.feed(BegunAgain(self.job.now, State(rules)))
@@ -136,7 +138,7 @@ class Walk:
         assert self.open is None, "two formations at once"
         assert form.formation == self.formation + 1
         assert form.generation == self.generation + 1
-        self.formation, self.open = form.formation, state.formation
+        self.formation, self.open, self.ordered = form.formation, state.formation, form.generation
         assert len(set(form.members)) == len(form.members) > 0
         assert not (form.leavers and form.joiners), "leaves and joins in one formation"
         assert not set(form.leavers) & set(form.members)
