@@ -209,7 +209,9 @@ def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) 
             origin=origin,
             began=began,
             adoption=adoption,
-            last_hint=last_hint(so_far, resumes=origin is not None and origin.manifest is not None),
+            last_hint=last_hint(
+                so_far, config.nproc_per_node, resumes=origin is not None and origin.manifest is not None
+            ),
             home=place.home,
             escort=place.escort,
         )

@@ -68,11 +68,15 @@ class LastHint:
     allowed: int = 0
 
 
-def last_hint(events: Sequence[Event], resumes: bool) -> LastHint | None:
+def last_hint(events: Sequence[Event], nproc_per_node: int, resumes: bool) -> LastHint | None:
     """Returns what a job followed last, by its events so far; None where it never began.
+
+    The hint is told once, and growth that it allows may come later. A generation may also form after a hint that allows
+    fewer nodes, where its formation was under way: of that, no more counts than the hint allows.
 
     Args:
         events: Of all its runs.
+        nproc_per_node: GPUs of each node.
         resumes: Whether it goes on from a checkpoint.
     """
     if not resumes and not any(event.kind == "generation_formed" for event in events):
@@ -81,9 +85,13 @@ def last_hint(events: Sequence[Event], resumes: bool) -> LastHint | None:
     if place is None:
         return LastHint()
     told, since = events[place], events[place:]
-    grown = [event.get("nodes") or 0 for event in since if event.kind == "generation_formed"]  # once it might, later
-    target = told.get("target_nodes")
-    return LastHint(target if target is None else max(target, *grown, 0), told.get("allowed") or 0)
+    target, allowed = told.get("target_nodes"), told.get("allowed") or 0
+    if target is None:
+        return LastHint(None, allowed)
+    limit = told.get("limit")
+    most = (allowed if limit is None else min(allowed, limit)) // nproc_per_node
+    formed = [event.get("nodes") or 0 for event in since if event.kind == "generation_formed"]
+    return LastHint(max(target, *(min(nodes, most) for nodes in formed), 0), allowed)
 
 
 def past_after(past: Past, events: Sequence[Event]) -> Past:

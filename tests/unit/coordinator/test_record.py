@@ -35,6 +35,7 @@ FORMED = [
         pause_seconds=0.5,
     ),
 ]
+GROWN = event("generation_formed", 140.0, 3, formation=4, nodes=3, members=[])
 RUN = [
     START,
     event("node_started", 101.0, node=4, members=[5]),
@@ -80,13 +81,28 @@ def test_a_run_that_waited_for_its_quota_has_begun_again() -> None:
 
 def test_the_last_hint_of_a_job_that_has_begun() -> None:
     hints = [event("hint_applied", allowed=gpus, target_nodes=gpus) for gpus in (3, 2)]
-    assert last_hint([], resumes=False) is None
-    assert last_hint([START, *hints], resumes=False) is None, "it never trained"
-    assert last_hint([START, *hints, FORMED[0]], resumes=False) == LastHint(2, 2)
-    assert last_hint([], resumes=True) == LastHint()
-    grown = event("generation_formed", 140.0, 3, formation=4, nodes=3, members=[])
-    assert last_hint([START, *hints, grown], resumes=False) == LastHint(3, 2), "a hint is told once, growth comes later"
-    assert last_hint([START, hints[0], grown, hints[1]], resumes=False) == LastHint(2, 2)
+    assert last_hint([], 1, resumes=False) is None
+    assert last_hint([START, *hints], 1, resumes=False) is None, "it never trained"
+    assert last_hint([START, *hints, FORMED[0]], 1, resumes=False) == LastHint(2, 2)
+    assert last_hint([], 1, resumes=True) == LastHint()
+    assert last_hint([START, hints[0], GROWN, hints[1]], 1, resumes=False) == LastHint(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("target", "allowed", "nproc_per_node", "nodes"),
+    [
+        pytest.param(1, 3, 1, 3, id="the hint allowed growth, which came later"),
+        pytest.param(2, 5, 2, 2, id="the hint allows whole nodes only"),
+        pytest.param(2, 2, 1, 2, id="the formation was under way when the hint lowered the number"),
+        pytest.param(0, 0, 1, 0, id="the same, and the hint forbids them all"),
+    ],
+)
+def test_a_generation_that_forms_after_the_last_hint_counts_as_far_as_that_allows(
+    target: int, allowed: int, nproc_per_node: int, nodes: int
+) -> None:
+    hint = event("hint_applied", allowed=allowed, target_nodes=target)
+    lost = event("quota_lost", 150.0, 3, step=9)
+    assert last_hint([START, hint, GROWN, lost], nproc_per_node, resumes=False) == LastHint(nodes, allowed)
 
 
 def test_a_job_that_waits_for_nodes_begins_again_there() -> None:
