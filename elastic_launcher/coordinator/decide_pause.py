@@ -123,19 +123,22 @@ def begin_again(state: State, observation: BegunAgain) -> Decision:
 
 
 def wait_for_nodes(
-    state: State, message: str, now: float, restart: Restart | None = None, waited: float = 0.0
+    state: State, message: str, now: float, restart: Restart | None = None, waited: float | None = None
 ) -> Decision:
     """Has a job without members that train ask for nodes, and wait for its minimum of them.
+
+    However long it has waited before, the nodes that it asks for now have the time to come up.
 
     Args:
         state: What is known of it, as of a job that begins.
         message: What took its nodes.
         now: Monotonic seconds.
         restart: What its next generation tells of the time without; None where that tells nothing.
-        waited: For how many seconds it has waited already, under a launcher before this one.
+        waited: For how many seconds it has waited already, under launchers before this one; None if it has not.
     """
-    left = max(0.0, state.rules.node_timeout - waited)
-    pause = Pause(message, Stage.WAITING, now + left, now - waited, Lack.NODES)
+    rules, before = state.rules, waited or 0.0
+    left = max(rules.node_timeout - before, min(rules.node_timeout, rules.start_timeout))
+    pause = Pause(message, Stage.WAITING, now + left, now - before, Lack.NODES)
     state = replace(state, pause=pause, restart=restart or state.restart)
     text = f"waiting for nodes, up to {round(left, 1):g} s (--node-timeout): {message}"
     fields: dict[str, Any] = {"message": text, "reason": message}
@@ -143,7 +146,7 @@ def wait_for_nodes(
         fields["step"] = state.step
     if state.restart is not None:
         fields["cause"] = state.restart.cause
-    if waited:
+    if waited is not None:
         fields["waited"] = round(waited, 3)
     return state, (emit(state, "nodes_wait", **fields),)
 
@@ -153,7 +156,7 @@ def go_on_waiting(state: State, now: float) -> Decision:
     wait = state.rules.waits
     if wait is None or not state.rules.node_timeout or state.generation:
         return state, ()
-    restart = Restart(wait.cause, now - wait.seconds) if wait.cause else None
+    restart = Restart(wait.cause, now - wait.seconds - wait.away) if wait.cause else None
     return wait_for_nodes(state, wait.message, now, restart, wait.seconds)
 
 

@@ -30,13 +30,15 @@ class EarlierWait:
 
     Attributes:
         message: What took the nodes.
-        seconds: For how long it has lasted.
+        seconds: For how long launchers have waited, as far as their events tell.
         cause: What the next generation gives as its cause; empty where that is what it would be anyway.
+        away: Seconds since the last of them was heard of: nobody waited.
     """
 
     message: str
     seconds: float
     cause: str = ""
+    away: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,9 +147,10 @@ def earlier_wait(run: Sequence[Event], now: float) -> EarlierWait | None:
     told = next((event for event in reversed(run) if event.kind in (*LACKS_NODES, *GOES_ON)), None)
     if told is None or told.kind in GOES_ON:
         return None
-    seconds = max(0.0, now - told.time) + (told.get("waited") or 0.0)
+    last = run[-1].time
+    seconds = max(0.0, last - told.time) + (told.get("waited") or 0.0)
     cause = told.get("cause") or "" if told.kind == "nodes_wait" else "notice"
-    return EarlierWait(str(told.get("reason") or told.get("message") or ""), seconds, cause)
+    return EarlierWait(str(told.get("reason") or told.get("message") or ""), seconds, cause, max(0.0, now - last))
 
 
 def _begins_again(event: Event) -> bool:

@@ -80,7 +80,7 @@ def test_a_launcher_that_is_started_again_while_nodes_are_waited_for_waits_on(tm
             for process in (*agent.children(recursive=True), agent):
                 process.kill()
         with launched(*arguments, cwd=tmp_path) as second:
-            wait = second.events.wait("nodes_wait", lambda event: event.get("waited", 0.0) > 0, LONG)
+            wait = second.events.wait("nodes_wait", lambda event: event.get("waited") is not None, LONG)
             assert second.status()["phase"] == "waiting for nodes"
             step = gone_on(second, 1, 1)
             (tmp_path / "stop").touch()

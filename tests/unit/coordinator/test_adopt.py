@@ -360,6 +360,17 @@ def test_a_job_that_waits_for_nodes_waits_for_the_rest_of_that_time() -> None:
     assert job.finish.message.startswith(f"too few nodes within the 1800 s of --node-timeout: {WAIT.message}")
 
 
+def test_a_job_that_waited_all_of_the_time_waits_as_long_as_nodes_may_take_to_come_up() -> None:
+    job = waiting_for_nodes({}, replace(WAIT, seconds=5000.0))
+    job.tick()
+    assert job.finish is None and [one.node for one in job.started] == [4]
+    job.feed(NodeStands(job.now, 4, "0/2 nodes are available"))
+    job.tick(job.state.rules.start_timeout - 1.0)
+    assert job.finish is None
+    job.tick(2.0)
+    assert job.finish is not None and job.finish.exit_code == 75
+
+
 def test_who_comes_begins_where_the_checkpoint_is_and_tells_what_took_the_nodes_before() -> None:
     job = waiting_for_nodes({2: member(None, 0)})
     state = job.state

@@ -413,9 +413,9 @@ def test_a_job_that_falls_back_to_a_checkpoint_has_got_no_further_by_that() -> N
 EARLIER = EarlierWait("node 1 must leave (notice) and 0 of at least 1 nodes would stay", 600.0, "notice")
 
 
-def started_again(nodes: int = 1, **rules: object) -> Job:
+def started_again(nodes: int = 1, waits: EarlierWait = EARLIER, **rules: object) -> Job:
     """Returns a job without nodes whose launcher was started again while it waited for them, and knows its target."""
-    origin = Origin(Past(), Path("job/checkpoints/step-00000011"), manifest(11), waits=EARLIER)
+    origin = Origin(Past(), Path("job/checkpoints/step-00000011"), manifest(11), waits=waits)
     config = JobConfig(script="train.py", min_nodes=1, max_nodes=4, **{"node_timeout": WAIT, **rules})
     job = Job()
     job.state = origin.first_state(config, "host:1")
@@ -440,6 +440,36 @@ def test_a_launcher_that_starts_again_waits_for_the_rest_of_the_time() -> None:
     job.tick(2.0)
     assert job.finish is not None and job.finish.exit_code == 75
     assert job.finish.message.startswith("too few nodes within the 1800 s of --node-timeout: node 1 must leave")
+
+
+@pytest.mark.parametrize(
+    ("start_timeout", "node_timeout", "least"), [(600.0, WAIT, 600.0), (90.0, WAIT, 90.0), (600.0, 60.0, 60.0)]
+)
+def test_a_launcher_that_starts_again_after_all_of_the_time_gives_nodes_the_time_to_come_up(
+    start_timeout: float, node_timeout: float, least: float
+) -> None:
+    used_up = replace(EARLIER, seconds=5000.0)
+    job = started_again(waits=used_up, start_timeout=start_timeout, node_timeout=node_timeout)
+    assert job.finish is None and len(job.started) == 1
+    (told,) = job.events("nodes_wait")
+    assert told["message"].startswith(f"waiting for nodes, up to {least:g} s (--node-timeout): ")
+    job.feed(NodeStands(job.now, 1, "0/2 nodes are available"))
+    job.tick(least - 1.0)
+    assert job.finish is None
+    job.tick(2.0)
+    assert job.finish is not None and job.finish.exit_code == 75
+
+
+def test_the_time_without_a_launcher_is_no_wait_and_the_training_stood_still_for_it() -> None:
+    job = started_again(waits=replace(EARLIER, away=7200.0))
+    (told,) = job.events("nodes_wait")
+    assert told["waited"] == 600.0 and "up to 1200 s" in told["message"]
+    assert job.state.restart == Restart("notice", job.now - 7800.0)
+
+
+def test_a_wait_that_an_earlier_launcher_had_just_begun_is_told_as_one_that_goes_on() -> None:
+    (told,) = started_again(waits=replace(EARLIER, seconds=0.0)).events("nodes_wait")
+    assert told["waited"] == 0.0
 
 
 def test_a_launcher_that_starts_again_waits_no_longer_than_nodes_take_to_come() -> None:

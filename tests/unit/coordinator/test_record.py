@@ -111,10 +111,9 @@ def test_a_job_that_waits_for_nodes_begins_again_there() -> None:
     assert read_record([*RUN, told]).step == 9
 
 
-TAKEN = event("nodes_taken", 130.0, 2, step=9, message="node 4 must leave (notice)")
-WAITS = event(
-    "nodes_wait", 140.0, step=9, message="waiting: node 4", reason="node 4 must leave (notice)", cause="notice"
-)
+WHY = "node 4 must leave (notice)"
+TAKEN = event("nodes_taken", 130.0, 2, step=9, message=WHY)
+WAITS = event("nodes_wait", 140.0, step=9, message="waiting: node 4", reason=WHY, cause="notice")
 ENDS = [
     pytest.param(event("generation_formed", 150.0, 3, formation=4, members=[]), id="others train"),
     pytest.param(event("quota_lost", 150.0, step=9, message=""), id="quota is lacking"),
@@ -124,14 +123,24 @@ ENDS = [
 
 def test_a_wait_for_nodes_that_goes_on() -> None:
     assert earlier_wait(RUN, 170.0) is None
-    assert earlier_wait([*RUN, TAKEN], 170.0) == EarlierWait("node 4 must leave (notice)", 40.0, "notice")
-    assert earlier_wait([*RUN, TAKEN, WAITS], 170.0) == EarlierWait("node 4 must leave (notice)", 30.0, "notice")
-    assert earlier_wait([*RUN, TAKEN, WAITS], 100.0) == EarlierWait("node 4 must leave (notice)", 0.0, "notice")
+    started = event("node_started", 165.0, node=6, members=[7])
+    assert earlier_wait([*RUN, TAKEN, started], 170.0) == EarlierWait(WHY, 35.0, "notice", away=5.0)
+    assert earlier_wait([*RUN, TAKEN, WAITS, started], 170.0) == EarlierWait(WHY, 25.0, "notice", away=5.0)
+
+
+def test_the_time_without_a_launcher_is_no_wait() -> None:
+    assert earlier_wait([*RUN, TAKEN, WAITS], 9000.0) == EarlierWait(WHY, 0.0, "notice", away=8860.0)
+
+
+def test_a_clock_that_was_set_back_makes_no_wait_shorter_than_none() -> None:
+    back = event("node_started", 100.0, node=6, members=[7])
+    assert earlier_wait([*RUN, TAKEN, WAITS, back], 90.0) == EarlierWait(WHY, 0.0, "notice")
 
 
 def test_the_time_that_launchers_before_have_waited_counts() -> None:
-    again = event("nodes_wait", 160.0, message="", reason="node 4 must leave (notice)", cause="notice", waited=20.0)
-    assert earlier_wait([START, again], 170.0) == EarlierWait("node 4 must leave (notice)", 30.0, "notice")
+    again = event("nodes_wait", 160.0, message="", reason=WHY, cause="notice", waited=20.0)
+    started = event("node_started", 165.0, node=6, members=[7])
+    assert earlier_wait([START, again, started], 170.0) == EarlierWait(WHY, 25.0, "notice", away=5.0)
 
 
 @pytest.mark.parametrize("end", ENDS)
