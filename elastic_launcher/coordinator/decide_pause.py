@@ -142,7 +142,7 @@ def wait_for_nodes(
     state = replace(state, pause=pause, restart=restart or state.restart)
     text = f"waiting for nodes, up to {round(left, 1):g} s (--node-timeout): {message}"
     fields: dict[str, Any] = {"message": text, "reason": message}
-    if not state.generation:  # of a script that saves by itself, nobody knows
+    if not rules.own_saves:
         fields["step"] = state.step
     if state.restart is not None:
         fields["cause"] = state.restart.cause

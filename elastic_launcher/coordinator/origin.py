@@ -69,6 +69,7 @@ class Origin:
             first_node=self.past.first_node,
             first_member=self.past.first_member,
             generations_before=self.past.generations,
+            own_saves=config.resize == "respawn" and self.manifest is None,
             c10d=config.rdzv_backend == "c10d",
             pending_timeout=math.inf if config.pending_timeout is None else config.pending_timeout,
             min_wait=config.min_wait,

@@ -43,6 +43,7 @@ class Rules:
         generations_before: Generations of earlier runs.
         resumes: What the job goes on from, if it does.
         waits: The wait for nodes in which the launcher before this one was.
+        own_saves: Whether the script saves by itself, as far as is known: nobody knows the step that it goes on from.
         c10d: Whether torchrun alone decides when its workers start anew.
         pending_timeout: Seconds that a node may wait for a place to run.
         replaces_noticed: Whether a node that is told to go is replaced at once: it is its machine, or its place there,
@@ -65,6 +66,7 @@ class Rules:
     generations_before: int = 0
     resumes: Resumed | None = None
     waits: EarlierWait | None = None
+    own_saves: bool = False
     c10d: bool = False
     pending_timeout: float = math.inf
     min_wait: float = math.inf
@@ -340,6 +342,7 @@ class State:
         """Returns what is known of the job where it begins again as ``first``: what counts over all of it stays."""
         return replace(
             first,
+            rules=replace(first.rules, own_saves=self.rules.own_saves),
             formations=self.formations,
             logged=self.logged,
             borne=self.borne,

@@ -281,7 +281,7 @@ def _form(state: State, members: tuple[int, ...], now: float) -> Decision:
 
 def _switch(state: State, observation: MemberJoined) -> Decision:
     """The script uses our library: it is started anew with all that this gives it."""
-    return replace(state, finished=True), (StartAnew(),)
+    return replace(state, rules=replace(state.rules, own_saves=False), finished=True), (StartAnew(),)
 
 
 def _change_target(state: State, observation: TargetChanged) -> Decision:

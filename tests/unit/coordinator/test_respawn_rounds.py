@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.actions import (
     CloseRound,
     Emit,
@@ -27,11 +28,16 @@ from elastic_launcher.coordinator.observations import (
     TargetChanged,
     Tick,
 )
+from elastic_launcher.coordinator.origin import Origin
+from elastic_launcher.coordinator.pause import EarlierWait
+from elastic_launcher.coordinator.respawn.anew import state_after
 from elastic_launcher.coordinator.respawn.ends import MOST_SHORT_ROUNDS, STOP_SECONDS
 from elastic_launcher.coordinator.respawn.rounds import OWN_SAVES, decide_rounds
 from elastic_launcher.coordinator.respawn.work import GATHER_SECONDS
 from elastic_launcher.coordinator.roster import Exit
 from elastic_launcher.coordinator.state import Rules, State, Target
+from elastic_launcher.workdir import Past
+from tests.unit.checkpoint.checkpoints import manifest
 
 
 class Rounds:
@@ -240,3 +246,29 @@ def test_under_c10d_generations_are_what_torchrun_speaks_of() -> None:
     job.feed(NodeExited, 2, 1)
     job.start(1)
     assert job.formed() == [(1, "start"), (2, "hint"), (1, "hint")] and not job.of(Finish)
+
+
+@pytest.mark.parametrize("saved", [False, True], ids=["it saves by itself", "a checkpoint of ours is there"])
+def test_a_launcher_that_starts_again_while_nodes_are_waited_for_tells_a_step_only_where_it_is_known(
+    saved: bool,
+) -> None:
+    wait = EarlierWait("node 1 must leave (notice)", 600.0, "notice")
+    origin = Origin(Past(), manifest=manifest(11) if saved else None, waits=wait)
+    config = JobConfig(script="train.py", min_nodes=1, max_nodes=4, node_timeout=1800.0, resize="respawn")
+    job = Rounds(1)
+    job.state, job.actions = origin.first_state(config, "host:1"), []
+    job.target(1, "start")
+    (told,) = [one.fields for one in job.actions if isinstance(one, Emit) and one.kind == "nodes_wait"]
+    assert told.get("step") == (11 if saved else None)
+    assert ("step" in told) is saved
+
+
+def test_a_script_that_uses_our_library_does_not_save_by_itself() -> None:
+    config = JobConfig(script="train.py", min_nodes=1, max_nodes=4, resize="respawn")
+    first = Origin().first_state(config, "host:1")
+    job = Rounds(1)
+    job.state = first
+    job.target(1, "start")
+    assert job.state.rules.own_saves
+    job.feed(MemberJoined, 1, 1001)
+    assert not state_after(job.state, first).rules.own_saves
