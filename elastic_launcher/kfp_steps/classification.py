@@ -48,7 +48,7 @@ def read_classes(text: str) -> dict[str, Any]:
             raise ValueError(f'"matrix" must have {len(labels)} rows of {len(labels)} numbers, as there are labels')
         classes |= {"labels": [str(one) for one in labels], "matrix": matrix}
     if "roc" in found:
-        points = found["roc"]
+        points = _with_finite_first(found["roc"])
         keys = ("fpr", "tpr", "threshold")
         if not isinstance(points, list) or any(
             not isinstance(one, dict) or _numbers([one.get(key) for key in keys]) != len(keys) for one in points
@@ -56,6 +56,16 @@ def read_classes(text: str) -> dict[str, Any]:
             raise ValueError('each point of "roc" must have the finite numbers fpr, tpr and threshold')
         classes["roc"] = [{key: one[key] for key in keys} for one in points]
     return classes
+
+
+def _with_finite_first(points: Any) -> Any:
+    """Gives the first point of scikit-learn's `roc_curve`, whose threshold is infinite, one above all others."""
+    if not isinstance(points, list) or len(points) < 2 or not all(isinstance(one, dict) for one in points):
+        return points
+    first, second = points[0].get("threshold"), points[1].get("threshold")
+    if first != math.inf or type(second) not in (int, float):
+        return points
+    return [{**points[0], "threshold": second + 1}, *points[1:]]
 
 
 def classification_step(metrics: Any, classification: Any) -> None:
@@ -82,6 +92,8 @@ def classification_step(metrics: Any, classification: Any) -> None:
 
 def _numbers(row: Any) -> int:
     """Returns how many numbers a list has; -1 for what is no list of finite numbers."""
-    if not isinstance(row, list) or not all(type(one) in (int, float) and math.isfinite(one) for one in row):
-        return -1
-    return len(row)
+    try:
+        good = isinstance(row, list) and all(type(one) in (int, float) and math.isfinite(one) for one in row)
+    except OverflowError:  # a whole number beyond all floats
+        good = False
+    return len(row) if good else -1

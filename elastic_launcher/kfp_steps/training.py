@@ -253,7 +253,7 @@ def _classes(output: str) -> dict[str, Any] | None:
     try:
         text = read_beside(output, CLASSES)
         return read_classes(text) if text else None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         say(f"$ELASTIC_OUTPUT{CLASSES} can't be shown ({error}): {FORM}")
         return None
 

@@ -355,14 +355,14 @@ class Job:
                 return  # a child that the script has forked: none of the threads is there that would tell
             if (error := _uncaught()) is not None:  # a script or a library has replaced the hook since
                 tell(error)
-            if not session.dying:
+            if not session.dying and session.stop_reason is not None:
+                with contextlib.suppress(RuntimeError, SystemExit):  # there is nobody left to tell
+                    self._steps.settle()
+            elif not session.dying:
                 try:
-                    self._steps.settle()  # the script may have left its loop, without another call since
-                except SystemExit:
-                    pass
+                    self._steps.note_end()  # it may have left its loop, and called nothing of the job since
                 except RuntimeError as left:
-                    if session.stop_reason is None:  # else there is nobody left to tell
-                        tell(left)
+                    tell(left)
             finished = session.over or (session.epochs is not None and session.position.epoch >= session.epochs)
             if session.member is not None:
                 if not session.dying:

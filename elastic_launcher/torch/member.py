@@ -165,11 +165,15 @@ class Member:
         self.account.note_report(report)
         self._reports.put(report)
 
-    def flush(self) -> None:
-        """Waits until all reports are told: a bounded time, but for a coordinator that is away as long as all do."""
-        done = threading.Event()
+    def flush(self, longest: float = math.inf) -> None:
+        """Waits until all reports are told: a bounded time, but for a coordinator that is away as long as all do.
+
+        Args:
+            longest: Seconds to wait at most, also for one that is away.
+        """
+        done, until = threading.Event(), time.monotonic() + longest
         self._reports.put({"kind": "", "event": done})
-        while not done.wait(FLUSH_SECONDS) and self._contact.silence() > FLUSH_SECONDS:
+        while not done.wait(FLUSH_SECONDS) and self._contact.silence() > FLUSH_SECONDS and time.monotonic() < until:
             pass
 
     def stop_forming(self) -> None:
@@ -209,15 +213,15 @@ class Member:
 
         Args:
             wanted: Says whether it is one of them.
-            prepare: Called in this thread for each that this member is to be in, while its group is formed.
+            prepare: Called in this thread with each that this member is to be in, while its group is formed.
 
         Raises:
             JobOver: If the coordinator has no more use for this member.
             Exception: What `interrupt` was given.
         """
         prepared: set[int] = set()
-        with self._changed:
-            while True:
+        while True:
+            with self._changed:
                 if self._over is not None:
                     raise JobOver(self._over)
                 if self._interruption is not None:
@@ -230,10 +234,11 @@ class Member:
                     self.account.note_taken(pending.number)
                     return pending
                 coming = self._coming
-                if coming is not None and coming.number in self._ordered - prepared:
-                    prepared.add(coming.number)
-                    prepare(coming)
-                self._changed.wait(1.0)
+                if coming is None or coming.number not in self._ordered - prepared:
+                    self._changed.wait(1.0)
+                    continue
+            prepared.add(coming.number)
+            prepare(coming)
 
     def interrupt(self, error: Exception) -> None:
         """Has `wait_for` raise an error: there is no sense in waiting."""

@@ -16,8 +16,8 @@ class Passes:
         name: Returns what messages call a parameter.
 
     Attributes:
-        too_few: Returns what is said of this job where it may come to have so few ranks that one of them has several
-            micro-batches in a step; "" where it can't.
+        too_few: Returns why a rank may come to have several micro-batches in a step: how few ranks this job may have.
+            "" where it can't.
     """
 
     def __init__(self, name: Callable[[torch.Tensor], str]) -> None:
@@ -31,7 +31,7 @@ class Passes:
 
     def reduced(self, slot: Slot) -> None:
         """Notes the weights with which a part of the step was reduced, where another part follows."""
-        self._reduced = [(parameter, parameter._version) for parameter in slot.layout.parameters]
+        self._reduced += [(parameter, parameter._version) for parameter in slot.layout.parameters]
 
     def stepped(self) -> None:
         """Notes that a prepared optimizer has changed parameters."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from elastic_launcher.torch.member import FLUSH_SECONDS
+
 if TYPE_CHECKING:
     from elastic_launcher.torch.loader import ElasticLoader
     from elastic_launcher.torch.session import Session
@@ -92,4 +94,4 @@ class Progress:
             **({"reason": reason} if reason else {}),
         )
         if self._session.member is not None:
-            self._session.member.flush()  # whatever ends the process from here on (os._exit, say)
+            self._session.member.flush(FLUSH_SECONDS)  # whatever ends the process from here on (os._exit, say)

@@ -419,13 +419,7 @@ class StepLoop:
             RuntimeError: If they have not, or it left the loop in the rehearsal, so that nothing was trained.
             SystemExit: With 0, on a rank that leaves the job.
         """
-        if self._left_early:
-            self._left_early = False
-            raise RuntimeError(
-                "the loop body left the training loop (break) in its rehearsal, after job.backward: the first batches "
-                "of a process are tried before it is admitted, and nothing of them is kept. Leave the loop where a "
-                "step is complete (`if job.sync_gradients and ...: break`), or call job.stop()"
-            )
+        self._refuse_left_early()
         loader, self._left = self._left, None
         if loader is None:
             return
@@ -438,3 +432,28 @@ class StepLoop:
         elif session.stop_reason is not None and session.need_place("the end of the loop").world_size == 1:
             session.over = True
         self._end_loop()
+
+    def note_end(self) -> None:
+        """The script ends, and may have left its loop: tells of the step that is complete.
+
+        Peers are not waited for: this process may end with a code of its own, as by ``sys.exit(1)``, which nobody knows
+        before it is gone. Where all end well and at different steps, the coordinator says so.
+
+        Raises:
+            RuntimeError: If the loop was left in the rehearsal, so that nothing was trained.
+        """
+        self._refuse_left_early()
+        loader, self._left = self._left, None
+        if loader is not None and self._left_complete:
+            self._progress.tell(loader)
+            self._resizer.after_step()
+
+    def _refuse_left_early(self) -> None:
+        if self._left_early:
+            self._left_early = False
+            raise RuntimeError(
+                "the loop body left the training loop in its rehearsal, after job.backward, by break or by an "
+                "exception that the script took: the first batches of a process are tried before it is admitted, and "
+                "nothing of them is kept. Leave the loop where a step is complete (`if job.sync_gradients and ...: "
+                "break`), or call job.stop()"
+            )

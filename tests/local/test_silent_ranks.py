@@ -69,7 +69,7 @@ def test_a_rank_that_computes_with_the_interpreter_locked_is_not_lost(tmp_path: 
 @pytest.mark.parametrize("resize", ["in-process", "respawn"])
 def test_an_agent_freezes_before_its_ranks_have_come_or_where_they_say_nothing(tmp_path: Path, resize: str) -> None:
     stock = json.dumps({"folder": str(tmp_path), "pace": 0.01})
-    flags = ("--resize", resize, "--nodes", "2:2", "--silence-timeout", "5")
+    flags = ("--resize", resize, "--nodes", "2:2", "--silence-timeout", "10")
     script = (STOCK, stock) if resize == "respawn" else (SCRIPT, options(tmp_path, slow_start=6.0))
     with launched(*flags, "--", *script, cwd=tmp_path) as job:
         if resize == "respawn":

@@ -120,6 +120,15 @@ def test_a_training_that_says_nothing_of_classes_has_no_artifact_for_them(step: 
         shown(step)
 
 
+def test_the_roc_curve_of_scikit_learn_is_shown(step: Step) -> None:
+    """Its first threshold is infinite: no score is above it."""
+    points = '{"fpr": 0, "tpr": 0, "threshold": Infinity}, {"fpr": 0, "tpr": 0.5, "threshold": 0.75}'
+    step.writes[training.CLASSES] = f'{{"roc": [{points}]}}'
+    step.run("elastic_train")
+    found = shown(step)["confidenceMetrics"]
+    assert [one["confidenceThreshold"] for one in found] == [1.75, 0.75]
+
+
 @pytest.mark.parametrize(
     ("left", "told"),
     [
@@ -127,6 +136,8 @@ def test_a_training_that_says_nothing_of_classes_has_no_artifact_for_them(step: 
         ('{"labels": ["a", "b"], "matrix": [[1, 2]]}', '"matrix" must have 2 rows of 2 numbers'),
         ('{"roc": [{"fpr": 0, "tpr": 0, "threshold": Infinity}]}', "the finite numbers fpr, tpr and threshold"),
         ('{"roc": {"fpr": [0]}}', "the finite numbers fpr, tpr and threshold"),
+        (f'{{"labels": ["a"], "matrix": [[{10**400}]]}}', '"matrix" must have 1 rows of 1 numbers'),
+        ("[" * 100_000, "recursion"),
         ("[1]", 'neither "matrix" nor "roc" is in it'),
         ("{", "Expecting property name"),
     ],
