@@ -43,6 +43,15 @@ def assert_same(ended: dict[str, Any], expected: dict[str, Any]) -> None:
         torch.testing.assert_close(torch.tensor(mine), torch.tensor(right), rtol=1e-9, atol=1e-11)
 
 
+def assert_two_end_as_one(folder: Path) -> None:
+    """Two ranks that were stopped at a step have what one process has that stops there."""
+    ended = ends(folder)
+    assert len(ended) == 2
+    expected = plain(folder / "plain", stop_at=ended[0]["step"])
+    for one in ended:
+        assert_same(one, expected)
+
+
 def in_second_phase(job: Launcher) -> None:
     job.events.wait("progress", lambda e: e.get("phase") == 1, LONG)
 
@@ -60,11 +69,7 @@ def test_ranks_join_and_are_replaced_in_the_second_phase_and_know_what_came_of_t
         assert replaced["cause"] == "failure"
         (tmp_path / "stop").touch()
         assert job.wait(LONG) == 0, job.stderr
-    ended = ends(tmp_path)
-    assert len(ended) == 2
-    expected = plain(tmp_path / "plain", stop_at=ended[0]["step"])
-    for one in ended:
-        assert_same(one, expected)
+    assert_two_end_as_one(tmp_path)
 
 
 def test_a_job_that_is_stopped_in_the_second_phase_is_saved_and_goes_on_there(tmp_path: Path) -> None:
@@ -99,11 +104,7 @@ def test_a_rank_joins_in_the_second_phase_after_another_launcher_has_taken_over(
             formed(job, 2, 1)
             (tmp_path / "stop").touch()
             assert job.wait(LONG) == 0, job.stderr
-    ended = ends(tmp_path)
-    assert len(ended) == 2
-    expected = plain(tmp_path / "plain", stop_at=ended[0]["step"])
-    for one in ended:
-        assert_same(one, expected)
+    assert_two_end_as_one(tmp_path)
 
 
 def test_a_rank_joins_although_each_epoch_has_a_data_set_of_its_own(tmp_path: Path) -> None:
