@@ -85,6 +85,7 @@ class Backward:
         session.sync_gradients = False
         session.reducer.retain_graph = retain_graph
         if micro.rehearsal:
+            micro.owners.append(owner)
             if loss is not None and loss.requires_grad:
                 session.reducer.rehearse(loss, call, only, owner)
             return

@@ -59,6 +59,7 @@ class MicroBatch:
         recovered: Whether this rank has found back to its peers since, or did not lose them.
         piece: Which samples it has.
         broke: What is said of its backward pass where an exception broke that off.
+        owners: For which optimizers `backward` was called, in a rehearsal; -1 where the script named none.
     """
 
     samples: int
@@ -72,6 +73,7 @@ class MicroBatch:
     recovered: bool = False
     piece: tuple[int, int, int] = (0, 0, 0)
     broke: str = ""
+    owners: list[int] = field(default_factory=list)
 
 
 @dataclass

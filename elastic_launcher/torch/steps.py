@@ -20,6 +20,7 @@ from elastic_launcher.torch.pieces import SPARE_SAMPLES, LoadPlan, share_of_step
 from elastic_launcher.torch.prepare import warn_of_unprepared_schedulers
 from elastic_launcher.torch.progress import Progress
 from elastic_launcher.torch.recover import Recovery
+from elastic_launcher.torch.rehearsal import rehearse
 from elastic_launcher.torch.resize import Resizer
 from elastic_launcher.torch.session import LEAVE_OUT, MicroBatch, Session
 from elastic_launcher.torch.standing import At, Todo
@@ -194,23 +195,8 @@ class StepLoop:
             session.position.begin(phase, epoch, loop + 1)
 
     def _rehearse(self, loader: ElasticLoader) -> Iterator[Any]:
-        """Runs the script's loop body on the largest and on the smallest micro-batch, of which nothing is kept, so that
-        all that is slow the first time, and the first time at another size, is done before peers wait.
-        """
         session = self._session
-        position = session.position
-        count = loader.step_size(position.step_in_epoch)
-        ranks = max(1, self._expected_world_size())
-        largest = max(session.share(count, ranks, 0).micro_batches)
-        start = position.step_in_epoch * session.global_batch_size
-        session.buffers.begin_step()
-        still = session.buffers.still()
-        for size in {largest: None, min(count, SPARE_SAMPLES): None}:
-            micro = MicroBatch(samples=0, count=count, last=True, rehearsal=True)
-            yield from self._issue(loader, (position.order(), start, size), micro)
-            session.buffers.check()
-            session.buffers.refuse_changed(still)
-        session.buffers.undo_step()
+        yield from rehearse(session, loader, self._issue, max(1, self._expected_world_size()))
         session.state.capture()  # what can't be carried to a joiner is said now, not when one comes
         if session.member is not None:
             session.member.warm_up()

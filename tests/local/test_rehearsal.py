@@ -1,5 +1,5 @@
 """Loop bodies that are refused in their rehearsal, before anything is trained: two passes in a step where a shrink
-could make them wrong, and a break.
+could make them wrong, a break, and what a counter of the script decides.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from tests.support import launched
 
 SCRIPT = Path(__file__).parent / "scripts" / "passes.py"
 EARLY = SCRIPT.with_name("early_break.py")
+COUNTER = SCRIPT.with_name("own_counter.py")
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,24 @@ def test_a_break_before_a_step_is_complete_is_refused_in_the_rehearsal(tmp_path:
     assert bool(job.events.of("generation_formed")) == bool(trained)
     if not trained:
         assert "left the training loop in its rehearsal" in job.last_message, job.last_message
+
+
+@pytest.mark.parametrize(("by", "every"), [("enumerate", 3), ("wrapped", 2), ("counter", 2)])
+def test_a_body_that_decides_by_a_counter_of_its_own_is_refused_in_the_rehearsal(
+    tmp_path: Path, by: str, every: int
+) -> None:
+    with launched("--nodes", "1:1", "--", COUNTER, by, str(every), cwd=tmp_path) as job:
+        assert job.wait(LONG) == 1, job.stderr
+    said = "job.backward for optimizer 0, optimizer 1 in one try of its rehearsal and job.backward for optimizer 0 in"
+    assert said in job.last_message and "Decide by job.step" in job.last_message, job.last_message
+    assert not job.events.of("generation_formed")
+
+
+@pytest.mark.parametrize(("by", "every", "turns"), [("step", 3, 2), ("samples", 1, 6), ("enumerate", 1, 6)])
+def test_a_body_that_decides_by_step_or_samples_trains_and_is_warned_of_enumerate(
+    tmp_path: Path, by: str, every: int, turns: int
+) -> None:
+    with launched("--nodes", "1:1", "--", COUNTER, by, str(every), cwd=tmp_path) as job:
+        assert job.wait(LONG) == 0, job.stderr
+    assert f"turns {turns}" in job.stdout
+    assert "enumerate() around a training loader" in job.stdout
