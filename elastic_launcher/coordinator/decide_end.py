@@ -20,7 +20,6 @@ from elastic_launcher.coordinator.state import State, Stopping, Verdict, Weight
 Decision = tuple[State, tuple[Action, ...]]
 
 COLLECT_SECONDS = 1.0  # what dies together is seen together: better evidence may be on its way
-FAILURE_WINDOW = 3600.0  # seconds in which failures of the script are counted
 UNCAUGHT = 1  # what Python exits with after an exception that nothing caught
 AGENT_SECONDS = 15.0  # that agents take to end after their ranks, at most
 
@@ -246,7 +245,7 @@ def ended_early(state: State, now: float) -> Decision:
         return state, ()
     for number in state.survivors():
         member = state.members[number]
-        if number not in state.members.early or is_unjudged(state, member, now):
+        if number not in state.members.early:
             continue
         others = [state.members[other] for other in state.survivors() if other != number]
         broken = any(other.number in state.broken for other in others)
@@ -263,19 +262,6 @@ def ended_early(state: State, now: float) -> Decision:
                 Verdict(ExitCode.SCRIPT_FAILED, message, Weight.DEATH, now + COLLECT_SECONDS, log_of),
             )
     return state, ()
-
-
-def failures_left(state: State, now: float) -> int:
-    """Returns how many more failures of the script cost their node only (``--max-failures``)."""
-    return state.rules.max_failures - sum(now - at < FAILURE_WINDOW for at in state.borne)
-
-
-def is_unjudged(state: State, member: Member, now: float) -> bool:
-    """Returns whether the end of a member's script may turn out to be a failure that costs its node only: the script
-    ended before its training was over, and its exit code is not known yet.
-    """
-    ended = member.ended and member.exit is None and not member.done
-    return ended and not state.over and failures_left(state, now) > 0
 
 
 def wind_down(state: State) -> Decision:

@@ -21,10 +21,8 @@ from elastic_launcher.coordinator.decide_end import (
     condemn,
     emit,
     ended_early,
-    failures_left,
     finish,
     how,
-    is_unjudged,
     then,
     when,
 )
@@ -35,6 +33,7 @@ from elastic_launcher.coordinator.roster import Exit, Member, Phase
 from elastic_launcher.coordinator.state import Recovery, State, Verdict, Weight
 
 MOST_BREAKS = 3  # of one step in a row, before it is the script's fault
+FAILURE_WINDOW = 3600.0  # seconds in which failures of the script are counted
 CALM_SECONDS = 60.0  # after which a loss is a first one again: its node is replaced at once
 
 
@@ -76,14 +75,15 @@ def bear_failure(state: State, member: Member, fact: str, now: float) -> Decisio
         fact: What happened to it.
         now: Monotonic seconds.
     """
+    recent = [at for at in state.borne if now - at < FAILURE_WINDOW]
     others = [state.members[number] for number in state.survivors() if state.members[number].node != member.node]
     able = any(other.failure is None and other.exit is None for other in others)
     follows = member.failure is None or tells_of_a_peer(member.failure)
     if follows and lost_elsewhere(state, member.node) is not None:
         return None  # that is no failure of the script
-    if failures_left(state, now) < 1 or not able or state.over or member.number not in state.survivors():
+    if len(recent) >= state.rules.max_failures or not able or state.over or member.number not in state.survivors():
         return None
-    return lose_node(replace(state, borne=(*state.borne, now)), member, now, fact)
+    return lose_node(replace(state, borne=(*recent, now)), member, now, fact)
 
 
 def take_broken_step(state: State, number: int, report: StepFailed, reason: str, now: float) -> Decision:
@@ -115,8 +115,6 @@ def recover(state: State, now: float) -> Decision:
     """Forms the members whose step broke off anew, once all of them wait for it."""
     waiting = state.recovery
     if waiting is None or state.formation is not None or now < waiting.not_before:
-        return state, ()
-    if any(is_unjudged(state, state.members[number], now) for number in state.members.early):
         return state, ()
     gone = len(state.members.departed) + len(state.members.ended)  # at most so many of the group are not expected
     if len(waiting.steps) < len(state.group) - gone:

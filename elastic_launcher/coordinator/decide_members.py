@@ -37,7 +37,6 @@ from elastic_launcher.coordinator.decide_end import (
     exited_by_itself,
     finish,
     how,
-    is_unjudged,
     script_failed,
     then,
     wind_down,
@@ -457,9 +456,7 @@ def _ended(state: State, member: Member, report: Ended, now: float) -> Decision:
     if report.samples is not None and report.step >= state.step:
         state = replace(state, samples=report.samples)
     state = replace(state, step=max(state.step, report.step))
-    decision: Decision = (state, ())
-    if not is_unjudged(state, state.members[member.number], now):
-        decision = then(wind_down(state), ended_early, now)
+    decision = then(wind_down(state), ended_early, now)
     survivors = state.survivors()
     enough = len(state.members.ended) >= len(survivors) > 0
     if enough and all(state.members[number].ended for number in survivors):

@@ -1,7 +1,7 @@
 """The rehearsal: runs the script's loop body before this process is admitted, and keeps nothing of it.
 
-All that is slow the first time, and the first time at another size, is then done before peers wait. What the body does
-by a counter of its own is found here too: the place where the job stands is the same in each try.
+All that is slow the first time, and the first time at another size, is then done before peers wait. A body that decides
+by a counter of its own is refused here, because `job.step` is the same in each try.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Issue = Callable[[ElasticLoader, Piece, MicroBatch], Iterator[Any]]
 
 
 def rehearse(session: Session, loader: ElasticLoader, issue: Issue, ranks: int) -> Iterator[Any]:
-    """Yields the largest and the smallest micro-batch of the next step.
+    """Yields the largest and the smallest micro-batch of the next step, and twice more the largest where the script's
+    calls differ.
 
     Args:
         session: The job.
@@ -32,7 +33,8 @@ def rehearse(session: Session, loader: ElasticLoader, issue: Issue, ranks: int) 
         ranks: Among how many a step will be divided, as far as is known.
 
     Raises:
-        RuntimeError: If the script calls `job.backward` for other optimizers from one try to the next.
+        RuntimeError: If the script calls `job.backward` for other optimizers from one try to the next, or has buffers
+            that can't be averaged.
     """
     position = session.position
     count = loader.step_size(position.step_in_epoch)
@@ -55,21 +57,23 @@ def rehearse(session: Session, loader: ElasticLoader, issue: Issue, ranks: int) 
     second = yield from try_body(min(count, SPARE_SAMPLES))
     if first != second:  # because of the samples, or of something that changes from try to try
         for _ in range(2):
-            if (yield from try_body(largest)) != first:
-                raise RuntimeError(_name_counter(first, second))
+            again = yield from try_body(largest)
+            if again != first:
+                raise RuntimeError(_name_counter(first, again))
     session.buffers.undo_step()
 
 
-def _name_counter(first: list[int], then: list[int]) -> str:
+def _name_counter(first: list[int], again: list[int]) -> str:
     def calls(owners: list[int]) -> str:
-        named = ", ".join("it" if owner < 0 else f"optimizer {owner}" for owner in owners)
-        return f"job.backward for {named}" if named else "no job.backward"
+        named = [f"for optimizer {owner}" if owner >= 0 else "without optimizer=" for owner in owners]
+        return f"job.backward {' and '.join(named)}" if named else "no job.backward"
 
     return (
-        f"the loop body calls {calls(first)} in one try of its rehearsal and {calls(then)} in the next, at the same "
-        "job.step. So it decides by something that changes with each micro-batch: the number that enumerate() gives, "
-        "or another counter of its own. In a process that joins that begins anew, and it counts micro-batches, not "
-        "steps. Decide by job.step, read at the top of the loop body (`turn = job.step % 3 == 0`)"
+        f"the loop body calls {calls(first)} in one try of its rehearsal, and {calls(again)} in another one with the "
+        "same samples at the same job.step. So it decides by something that changes with each micro-batch: the number "
+        "that enumerate() gives, a counter or a random generator of its own, or what it keeps from one micro-batch to "
+        "the next. A process that joins has other values of these, and they follow micro-batches, not steps. Decide by "
+        "job.step, read at the top of the loop body (`turn = job.step % 3 == 0`)"
     )
 
 
@@ -87,6 +91,6 @@ def _warn_of_enumerate() -> None:
                 "enumerate() around a training loader numbers the micro-batches of this process: those of the "
                 "rehearsal and of a step that is done again too, and from 0 in a process that joins. For what is to "
                 "happen every so many steps, use job.step under `if job.sync_gradients:`",
-                stacklevel=2,
+                stacklevel=len(frames) + 2,
             )
             return

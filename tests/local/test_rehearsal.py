@@ -45,7 +45,9 @@ def test_a_body_that_decides_by_a_counter_of_its_own_is_refused_in_the_rehearsal
 ) -> None:
     with launched("--nodes", "1:1", "--", COUNTER, by, str(every), cwd=tmp_path) as job:
         assert job.wait(LONG) == 1, job.stderr
-    said = "job.backward for optimizer 0, optimizer 1 in one try of its rehearsal and job.backward for optimizer 0 in"
+    said = (
+        "for optimizer 0 and for optimizer 1 in one try of its rehearsal, and job.backward for optimizer 0 in another"
+    )
     assert said in job.last_message and "Decide by job.step" in job.last_message, job.last_message
     assert not job.events.of("generation_formed")
 
@@ -57,4 +59,4 @@ def test_a_body_that_decides_by_step_or_samples_trains_and_is_warned_of_enumerat
     with launched("--nodes", "1:1", "--", COUNTER, by, str(every), cwd=tmp_path) as job:
         assert job.wait(LONG) == 0, job.stderr
     assert f"turns {turns}" in job.stdout
-    assert "enumerate() around a training loader" in job.stdout
+    assert "own_counter.py:" in job.stdout and "enumerate() around a training loader" in job.stdout

@@ -13,12 +13,11 @@ from elastic_launcher.coordinator.decide_end import (
     Decision,
     condemn,
     emit,
-    failures_left,
     finish,
     how,
     then,
 )
-from elastic_launcher.coordinator.decide_loss import CALM_SECONDS, schedule_replacement
+from elastic_launcher.coordinator.decide_loss import CALM_SECONDS, FAILURE_WINDOW, schedule_replacement
 from elastic_launcher.coordinator.decide_nodes import fail_node, tell_exit
 from elastic_launcher.coordinator.observations import NodeExited, NodeSilent, RankEnded
 from elastic_launcher.coordinator.respawn.work import close, ended_well, in_round, living
@@ -106,8 +105,9 @@ def judge(state: State, now: float) -> Decision:
     assert verdict.log_of is not None
     node, local_rank = verdict.log_of
     member = state.members[state.nodes[node].members[local_rank]]
-    if failures_left(state, now) > 0:
-        return _lose(replace(state, borne=(*state.borne, now)), member, how(member.exit or Exit()), now)
+    recent = tuple(at for at in state.borne if now - at < FAILURE_WINDOW)
+    if len(recent) < state.rules.max_failures:
+        return _lose(replace(state, borne=(*recent, now)), member, how(member.exit or Exit()), now)
     fields = {"node": node, "member": member.number, "signal": None, "exit_code": member.exit and member.exit.code}
     lost = emit(state, "node_lost", **fields, message=verdict.message)
     return then(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from elastic_launcher.control.messages import Ended, Failed
+from elastic_launcher.control.messages import Failed
 from elastic_launcher.coordinator.observations import NodeExited
 from tests.unit.coordinator.driver import lose, redo, training
 
@@ -25,51 +23,6 @@ def test_exceptions_cost_their_node_only_as_often_as_that_is_wanted() -> None:
     job.tick(1.1)
     assert job.finish is not None
     assert job.finish.exit_code == 1
-
-
-@pytest.mark.parametrize("noticed", ["before", "after", "not"])
-def test_a_code_of_its_own_is_waited_for_before_an_end_within_the_loop_is_judged(noticed: str) -> None:
-    job = training(3, max_failures=1)
-    if noticed == "before":
-        job.break_step((1, 2), 1, 20)
-    job.report(3, Ended(20, False))
-    if noticed == "after":
-        job.break_step((1, 2), 1, 20)
-    job.tick(1.1)
-    assert job.finish is None and job.state.formation is None and not job.state.over
-    job.rank_ended(3, 3)
-    if noticed == "not":
-        job.break_step((1, 2), 1, 20)
-    assert job.state.formation is not None and job.state.formation.members == (1, 2)
-    job.complete(20)
-    job.tick(1.1)
-    assert job.finish is None
-    assert [event["message"] for event in job.events("node_lost")] == [
-        "member 3 (rank 2, node 3) exited with code 3 after step 20"
-    ]
-
-
-@pytest.mark.parametrize("noticed", ["before", "after"])
-def test_an_end_within_the_loop_without_a_code_ends_the_job_however_many_failures_are_wanted(noticed: str) -> None:
-    job = training(3, max_failures=1)
-    if noticed == "before":
-        job.break_step((1, 2), 1, 20)
-    job.report(3, Ended(20, False))
-    job.rank_ended(3, 0)
-    if noticed == "after":
-        job.break_step((1, 2), 1, 20)
-    job.tick(1.1)
-    assert job.finish is not None and "ended after step 20 while other ranks train on" in job.finish.message
-
-
-def test_all_scripts_that_end_within_the_loop_end_the_job_well_also_where_failures_are_wanted() -> None:
-    job = training(2, max_failures=1)
-    job.report_all((1, 2), Ended(20, False))
-    job.rank_ended(1, 0)
-    job.rank_ended(2, 0)
-    job.node_exited(1)
-    job.node_exited(2)
-    assert job.finish is not None and job.finish.exit_code == 0
 
 
 def test_failures_of_an_hour_ago_are_forgotten() -> None:
