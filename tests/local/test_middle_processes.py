@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +24,11 @@ def rank_parent(job: Launcher, node: int) -> psutil.Process:
 
     def found() -> psutil.Process | None:
         parents = [one for launcher in agent(job, node).children() for one in launcher.children()]
-        return next((parent for parent in parents if parent.children()), None)
+        for parent in parents:
+            with contextlib.suppress(psutil.NoSuchProcess):  # one that torch had started for a moment
+                if parent.children():
+                    return parent
+        return None
 
     return until(found, f"the rank of node {node} runs", LONG)
 
