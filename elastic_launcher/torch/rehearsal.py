@@ -84,7 +84,7 @@ def _warn_of_enumerate() -> None:
     while frame is not None and frame.f_code.co_flags & inspect.CO_GENERATOR:
         frames.append(frame)  # ours, and those of a progress bar around the loader, say
         frame = frame.f_back
-    for numbered in [one for one in gc.get_objects() if type(one) is enumerate]:
+    for numbered in (one for one in gc.get_objects() if type(one) is enumerate):
         within = gc.get_referents(numbered)
         if any(isinstance(one, types.GeneratorType) and one.gi_frame in frames for one in within):
             warnings.warn(
