@@ -77,8 +77,14 @@ class Fetcher:
         with rng.preserve():
             return self.load(epoch, indices)
 
-    def load(self, epoch: int, indices: Sequence[int]) -> Any:
-        """Does what `fetch` does, but leaves the process's generators as the last sample left them."""
+    def load(self, epoch: int, indices: Sequence[int], wanted: Callable[[], bool] = lambda: True) -> Any:
+        """Does what `fetch` does, but leaves the process's generators as the last sample left them.
+
+        Args:
+            epoch: See `fetch`.
+            indices: See `fetch`.
+            wanted: Says before each sample whether the batch is still wanted; once it is not, None is returned.
+        """
         tensors = self._tensors()
         if tensors is not None:
             return self._slice(tensors, indices)
@@ -86,6 +92,8 @@ class Fetcher:
         one_by_one, device = _has_items(dataset), rng.current_device()
         samples = []
         for index in map(int, indices):
+            if not wanted():
+                return None
             rng.seed_all(rng.sample_seed(self.seed, epoch, index), device)
             samples.append(dataset[index] if one_by_one else dataset.__getitems__([index])[0])
         return (self.collate_fn or default_collate)(samples)

@@ -128,17 +128,21 @@ def _serve(post: _Post, number: int) -> None:
     signal.signal(signal.SIGTERM, heard)
     _close_sockets({post.tasks.fileno(), post.results.fileno()})
     failure = _prepare(post, number)
+
+    def wanted() -> bool:
+        return not post.marks[task.number % _SLOTS]
+
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             task = parcel.receive(post.tasks)
             outcome: Any = None
-            if not post.marks[task.number % _SLOTS]:
+            if wanted():
                 epoch, indices = task.open()
                 loading = True
                 if post.marks[_CLOSING]:  # it may have been heard just before
                     loading = False
                     return
-                outcome = failure or _load(post.fetcher, number, epoch, indices)
+                outcome = failure or _load(post.fetcher, number, epoch, indices, wanted)
                 loading = False
             try:
                 parcel.send(post.results, task.number, outcome)
@@ -169,9 +173,9 @@ def _prepare(post: _Post, number: int) -> _Failure | None:
     return None
 
 
-def _load(fetcher: Fetcher, number: int, epoch: int, indices: Sequence[int]) -> Any:
+def _load(fetcher: Fetcher, number: int, epoch: int, indices: Sequence[int], wanted: Callable[[], bool]) -> Any:
     try:
-        return fetcher.load(epoch, indices)
+        return fetcher.load(epoch, indices, wanted)
     except Exception as error:  # noqa: BLE001 - whatever it is goes to the rank
         return _Failure(error, number)
 

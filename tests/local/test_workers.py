@@ -146,6 +146,25 @@ def test_what_is_called_off_is_not_loaded() -> None:
     assert count.value == 2
 
 
+def test_a_batch_that_is_called_off_keeps_its_worker_no_longer_than_the_sample_that_it_loads() -> None:
+    gate, loaded_ones = Gate(), FORK.SimpleQueue()
+
+    def sample(index: int) -> int:
+        loaded_ones.put(index)
+        if index == 0:
+            gate.wait()
+        return index
+
+    with pool_of(sample) as pool:
+        pool.request("old", 0, [0, 1, 2])
+        assert gate.reached()
+        pool.discard(["old"])
+        pool.request("new", 0, [3])
+        gate.open()
+        assert pool.take("new", timeout=PATIENCE) == [3]
+        assert [loaded_ones.get(), loaded_ones.get()] == [0, 3]
+
+
 def test_what_was_called_off_can_be_asked_for_again() -> None:
     gate = Gate()
     with pool_of(lambda index: gate.wait() if index == 0 else index) as pool:
