@@ -28,6 +28,9 @@ class PlayedNodes:
     def start(self, spec: NodeSpec) -> None:
         """The caller knows which members come."""
 
+    def agent(self, node: int) -> None:
+        """No agent is a process."""
+
     def notice(self, node: int) -> None:
         """The caller gives notices."""
 

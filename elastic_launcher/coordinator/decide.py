@@ -16,6 +16,7 @@ from elastic_launcher.coordinator.decide_end import Decision, conclude, interrup
 from elastic_launcher.coordinator.decide_formation import check_formation, form_next
 from elastic_launcher.coordinator.decide_loss import recover, take_hang
 from elastic_launcher.coordinator.decide_members import (
+    take_agent_killed,
     take_join,
     take_node_exit,
     take_rank_end,
@@ -39,6 +40,7 @@ from elastic_launcher.coordinator.decide_notice import take_expired_notice
 from elastic_launcher.coordinator.decide_pause import begin_again, take_pause
 from elastic_launcher.coordinator.decide_pending import check_held, check_pending, take_standing
 from elastic_launcher.coordinator.observations import (
+    AgentKilled,
     BegunAgain,
     GroupHangs,
     Interrupted,
@@ -125,6 +127,7 @@ _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     NodeStands: take_standing,
     NoticeExpires: take_expired_notice,
     RankEnded: take_rank_end,
+    AgentKilled: take_agent_killed,
     NodeExited: take_node_exit,
     SaveAsked: save,
     StopAsked: stop_asked,

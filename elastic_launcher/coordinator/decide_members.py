@@ -53,6 +53,7 @@ from elastic_launcher.coordinator.decide_nodes import dismiss, fail_node, hold_b
 from elastic_launcher.coordinator.decide_pending import take_standing
 from elastic_launcher.coordinator.fallen import Fallen
 from elastic_launcher.coordinator.observations import (
+    AgentKilled,
     MemberJoined,
     MemberReported,
     MemberSilent,
@@ -63,7 +64,7 @@ from elastic_launcher.coordinator.observations import (
     NodeStands,
     RankEnded,
 )
-from elastic_launcher.coordinator.roster import Exit, Member, Phase
+from elastic_launcher.coordinator.roster import Exit, Member, Node, Phase
 from elastic_launcher.coordinator.state import State
 
 
@@ -191,6 +192,14 @@ def take_rank_end(state: State, observation: RankEnded) -> Decision:
     return then(decision, ends, member, observation.now)
 
 
+def take_agent_killed(state: State, observation: AgentKilled) -> Decision:
+    """A signal ended the agent of a node that trains: the others go on without it before its last process is gone."""
+    node = state.nodes.get(observation.node)
+    if node is None or node.phase is not Phase.ADMITTED:
+        return state, ()
+    return _end_ranks(state, node, dict(observation.ranks), Exit(signal=observation.signal), observation.now)
+
+
 def take_node_exit(state: State, observation: NodeExited) -> Decision:
     """A node is gone, with all its processes; one that never began, and may be started anew, waits for that."""
     if observation.taken:
@@ -200,15 +209,12 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
     node = state.nodes[observation.node]
     if observation.again and state.untouched(node) and not observation.ranks:
         return take_standing(state, NodeStands(observation.now, node.number, observation.again, queued=True))
-    known = dict(observation.ranks)
     unknown = _without_a_word(observation.exit_code)
     told = tell_exit(state, observation)
     if observation.taken:  # nobody failed: the next is started as fast as after a first loss, and no step is to blame
         state = replace(state, losses=0, failures=0, broke=0)
     decision: Decision = (state, told)
-    for local_rank in range(len(node.members)):
-        end = RankEnded(observation.now, node.number, local_rank, known.get(local_rank, unknown))
-        decision = then(decision, take_rank_end, end)
+    decision = then(decision, _end_ranks, node, dict(observation.ranks), unknown, observation.now)
     if observation.taken and node.phase in (Phase.STARTING, Phase.WARM):
         decision = then(decision, hold_back, node, observation.now)
     state, actions = decision
@@ -218,6 +224,15 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
             KillNode(node.number),
         )
     return state.with_node(node.number, phase=Phase.GONE, since=observation.now), actions
+
+
+def _end_ranks(state: State, node: Node, known: dict[int, Exit], unknown: Exit, now: float) -> Decision:
+    """Takes the ends of a node's ranks: those that left a record by that, the others as told."""
+    decision: Decision = (state, ())
+    for local_rank in range(len(node.members)):
+        end = RankEnded(now, node.number, local_rank, known.get(local_rank, unknown))
+        decision = then(decision, take_rank_end, end)
+    return decision
 
 
 def _without_a_word(agent: int | None) -> Exit:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from subprocess import Popen
 from typing import Any, TypeVar
 
 from elastic_launcher.coordinator.actions import KillNode, StartNode
-from elastic_launcher.coordinator.observations import NodeExited, NodeNotStarted, Observation
+from elastic_launcher.coordinator.observations import AgentKilled, NodeExited, NodeNotStarted, Observation
 from elastic_launcher.coordinator.roster import Exit
 from elastic_launcher.engines import Engine, EngineAway, NodeExit, NodeSpec
 
@@ -46,6 +48,7 @@ class EngineDriver:
         self._commands: asyncio.Queue[StartNode | KillNode] = asyncio.Queue()
         self._nodes: set[int] = set()
         self._none = asyncio.Event()
+        self._watched: set[int] = set()
         self.respawn = False
 
     def adopt(self, nodes: Iterable[int]) -> None:
@@ -92,6 +95,8 @@ class EngineDriver:
     async def close(self, leave: Callable[[], None] | None = None) -> None:
         """Ends all nodes, or lets go of them by ``leave``, after what the engine does at the moment."""
         await self.call(leave or self._engine.close)
+        for descriptor in [*self._watched]:
+            self._unwatch(descriptor)
         self._thread.shutdown(wait=False)
 
     async def _start(self, command: StartNode) -> None:
@@ -102,6 +107,30 @@ class EngineDriver:
             self._nodes.discard(command.node)
             away = isinstance(error, EngineAway)
             self._observe(NodeNotStarted(self._monotonic(), command.node, str(error), away))
+        else:
+            self._watch(command.node)
+
+    def _watch(self, node: int) -> None:
+        """Has a signal that ends a node's agent told at once: peers notice only when the last of its ranks is gone."""
+        agent = self._engine.agent(node)
+        if agent is None:
+            return
+        try:
+            descriptor = os.pidfd_open(agent.pid)
+        except OSError:  # too many open files: `poll` tells of its end all the same
+            return
+        self._watched.add(descriptor)
+        asyncio.get_running_loop().add_reader(descriptor, self._agent_ended, node, agent, descriptor)
+
+    def _agent_ended(self, node: int, agent: Popen[bytes], descriptor: int) -> None:
+        self._unwatch(descriptor)
+        if (code := agent.wait()) < 0:  # one that ends by itself has told how its ranks ended
+            self._observe(AgentKilled(self._monotonic(), node, -code, self._exits(node)))
+
+    def _unwatch(self, descriptor: int) -> None:
+        asyncio.get_running_loop().remove_reader(descriptor)
+        self._watched.discard(descriptor)
+        os.close(descriptor)
 
     async def call(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
         """Returns what a call returns that has to do with nodes, and is not made while another one is."""

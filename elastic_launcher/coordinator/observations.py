@@ -229,6 +229,21 @@ class NodeExited(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class AgentKilled(Observation):
+    """A signal ended a node's agent, and the node's other processes are ending with it; ``NodeExited`` follows.
+
+    Attributes:
+        node: Its number.
+        signal: The signal's number.
+        ranks: How its members' processes ended, by local rank, where that is known.
+    """
+
+    node: int
+    signal: int
+    ranks: tuple[tuple[int, Exit], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStands(Observation):
     """What a node waits for before its agent can begin; empty from when that has begun.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from subprocess import Popen
 from typing import Protocol
 
 __all__ = ["Engine", "EngineAway", "NodeExit", "NodeSpec"]
@@ -60,6 +61,9 @@ class Engine(Protocol):
             EngineAway: If nothing can be started at the moment.
             OSError: If it can't be started.
         """
+
+    def agent(self, node: int) -> Popen[bytes] | None:
+        """Returns the process of a node's agent where it is a child of this one, so that its end can be watched."""
 
     def notice(self, node: int) -> None:
         """Tells a node that it will go: SIGTERM to its agent."""

@@ -117,6 +117,11 @@ class LocalEngine:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         self._nodes[spec.node] = _Node(agent, slot)
 
+    def agent(self, node: int) -> subprocess.Popen[bytes] | None:
+        """Returns a node's agent; None if there is none, or an earlier launcher has started it."""
+        entry = self._nodes.get(node)
+        return None if entry is None or isinstance(entry.agent, AdoptedAgent) else entry.agent
+
     def notice(self, node: int) -> None:
         """Sends SIGTERM to the node's agent."""
         if node in self._nodes:

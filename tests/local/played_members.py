@@ -120,6 +120,9 @@ class PlayedEngine:
         found = list(codes.values())
         self._gone.append(NodeExit(spec.node, -9 if None in found else max(code or 0 for code in found)))
 
+    def agent(self, node: int) -> None:
+        pass
+
     def notice(self, node: int) -> None:
         with ControlClient(str(self.work_dir / "control.json"), f"n{node}") as client:
             client.post(f"/v1/nodes/{node}/notice", {"source": "signal"})

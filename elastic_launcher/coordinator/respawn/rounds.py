@@ -40,6 +40,7 @@ from elastic_launcher.coordinator.decide_nodes import (
 from elastic_launcher.coordinator.decide_pause import take_pause, wait_for_nodes
 from elastic_launcher.coordinator.fallen import Taken
 from elastic_launcher.coordinator.observations import (
+    AgentKilled,
     BegunAgain,
     GroupHangs,
     Interrupted,
@@ -317,6 +318,7 @@ _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     NodeWaits: _take_waits,
     RankStarted: _take_rank_start,
     RankEnded: take_rank_end,
+    AgentKilled: _nothing,
     NodeExited: take_node_exit,
     MemberStuck: _nothing,
     MembersApart: _nothing,

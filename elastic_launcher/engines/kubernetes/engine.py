@@ -83,6 +83,9 @@ class KubernetesEngine:
         except ConfigError as error:
             raise OSError(str(error)) from error
 
+    def agent(self, node: int) -> None:
+        """Returns None: an agent is a process of another machine."""
+
     def notice(self, node: int) -> None:
         """Has the node's pod deleted, with all its grace."""
         self._call(_answered(lambda: self._fleet.notice(node)))

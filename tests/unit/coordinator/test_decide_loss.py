@@ -7,7 +7,8 @@ import signal
 import pytest
 
 from elastic_launcher.control.messages import Abandon, Active, Done, Ended, Failed, Form, Formed, FormFailed, StepFailed
-from elastic_launcher.coordinator.observations import NodeExited
+from elastic_launcher.coordinator.decide_end import COLLECT_SECONDS
+from elastic_launcher.coordinator.observations import AgentKilled, NodeExited
 from elastic_launcher.coordinator.roster import Exit, Phase
 from tests.unit.coordinator.driver import Job, growing, lose, redo, training
 
@@ -78,6 +79,37 @@ def test_the_loss_of_an_agent_is_that_of_its_ranks(agent: int) -> None:
     assert job.form.members == (1, 2)
     job.tick()
     assert len(job.started) == 3
+
+
+def test_peers_of_a_killed_agents_node_go_on_before_its_last_process_is_gone_and_its_place_is_taken_after() -> None:
+    job = training(2, nproc=2, step=41)
+    job.feed(AgentKilled(job.now, 2, signal.SIGKILL))
+    assert (job.told(Abandon), job.killed) == ([1, 2], [2])
+    job.break_step((1, 2), 1, 41)
+    assert job.form.members == (1, 2)
+    job.tick()
+    assert len(job.started) == 2
+    job.node_exited(2, -signal.SIGKILL)
+    assert len(job.started) == 3
+    lost = job.events("node_lost")
+    assert [one["message"] for one in lost] == ["member 3 (rank 2, node 2) was killed by SIGKILL after step 41"]
+
+
+def test_a_script_that_failed_before_its_agent_was_killed_is_judged_by_its_own_exit() -> None:
+    job = training(2, step=41)
+    job.feed(AgentKilled(job.now, 2, signal.SIGKILL, ((0, Exit(3)),)))
+    job.tick(COLLECT_SECONDS)
+    assert job.finish is not None and job.finish.exit_code == 1
+    assert "exited with code 3 after step 41" in job.finish.message
+
+
+def test_the_end_of_an_agent_whose_node_does_not_train_waits_for_the_whole_nodes() -> None:
+    job = training(1)
+    job.target(2)
+    for node in (2, 99):  # one that comes up, and one of before the job began anew
+        assert job.feed(AgentKilled(job.now, node, signal.SIGKILL)) == ()
+    job.node_exited(2, -signal.SIGKILL)
+    assert len(job.events("node_failed")) == 1
 
 
 def test_what_the_exit_files_say_counts_more_than_the_agent() -> None:
