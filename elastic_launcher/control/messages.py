@@ -55,10 +55,16 @@ class Form(Message):
 
 @dataclass(frozen=True, slots=True)
 class Abandon(Message):
-    """Order: drop the pending group of a formation; if it is the current group already, cut it and go to recovery."""
+    """Order: drop the pending group of a formation; if it is the current group already, cut it and go to recovery.
+
+    Attributes:
+        formation: Its number.
+        left: The members that are left of it after a loss, in rank order, as far as is known; else empty.
+    """
 
     KIND: ClassVar[str] = "abandon"
     formation: int
+    left: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

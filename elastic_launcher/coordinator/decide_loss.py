@@ -166,7 +166,9 @@ def break_off(state: State, reason: str, loss: bool = False, cause: str = "failu
         return state, ()  # who needs the others says so
     state = replace(state, recovery=Recovery(reason, loss, counted=noticed, cause=cause))
     told = tuple(number for number in state.survivors() if state.members[number].exit is None)
-    return state, (Order(told, Abandon(state.group_formation)),) if told and state.group_formation else ()
+    return state, (
+        Order(told, Abandon(state.group_formation, told if loss else ())),
+    ) if told and state.group_formation else ()
 
 
 def _check_holders(state: State, member: Member, message: str, now: float) -> Decision:

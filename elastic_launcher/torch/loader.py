@@ -4,6 +4,7 @@ this rank's share.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence, Sized
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
@@ -92,6 +93,8 @@ class ElasticLoader:
         self._pool = WorkerPool(self._fetcher, num_workers, worker_init_fn=worker_init_fn) if num_workers else None
         self._ahead = num_workers * prefetch_factor
         self._asked: set[Piece] = set()
+        self._taken: Piece | None = None  # by the training thread at the moment
+        self._lock = threading.RLock()
         self._order = lru_cache(maxsize=16)(self._order_of_step)
         if self.steps_per_epoch == 0:
             raise ValueError(
@@ -140,22 +143,32 @@ class ElasticLoader:
         if self._pool is None:
             batch = self._fetcher.fetch(piece[0], self._indices(piece))
         else:
-            self._ask(self._pool, piece)
-            self._asked.discard(piece)
-            batch = self._pool.take(piece, timeout=self._timeout)
+            with self._lock:
+                self._ask(self._pool, piece)
+                self._asked.discard(piece)
+                self._taken = piece
+            try:
+                batch = self._pool.take(piece, timeout=self._timeout)
+            finally:
+                self._taken = None
         if self._pin:
             batch = pin(batch)
         return batch_to_device(batch, self._session.device, non_blocking=self._pin)
 
     def want(self, pieces: Sequence[Piece]) -> None:
-        """Has these micro-batches loaded ahead, in this order, and no others, as far as workers go."""
+        """Has these micro-batches loaded ahead, in this order, and no others, as far as workers go.
+
+        Any thread may call this, also while another one waits for a micro-batch, which stays asked for.
+        """
         if self._pool is None:
             return
-        stale = self._asked.difference(pieces)
-        self._pool.discard(stale)
-        self._asked -= stale
-        for piece in pieces:
-            self._ask(self._pool, piece)
+        with self._lock:
+            stale = self._asked.difference(pieces)
+            self._pool.discard(stale)
+            self._asked -= stale
+            for piece in pieces:
+                if piece != self._taken:
+                    self._ask(self._pool, piece)
 
     def _ask(self, pool: WorkerPool, piece: Piece) -> None:
         if piece not in self._asked:

@@ -15,7 +15,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -109,6 +109,7 @@ class Member:
         self._alone = False
         self._contact = Contact(ANSWER_SECONDS + 2 * RETRY_SECONDS)
         self.before_growing: Callable[[Formation], None] = lambda formation: None
+        self.before_recovering: Callable[[Sequence[int]], None] = lambda left: None
         self.expected_world_size = 1
         self.vitals: Callable[[], Vitals] = Vitals
         self.checkpoint = ""
@@ -352,6 +353,8 @@ class Member:
             self._form(order)
         elif kind == "abandon":
             self._abandon(order["formation"])
+            if left := order.get("left"):
+                self.before_recovering(left)
         elif kind == "save":
             self._save(order)
         elif kind == "go_on":

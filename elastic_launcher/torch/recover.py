@@ -7,7 +7,7 @@ those that are behind take the state of the most advanced; then each goes on wit
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -44,6 +44,8 @@ class Recovery:
         self._resizer = resizer
         self._plan = plan
         self._adopted: Any = None
+        if session.member is not None:
+            session.member.before_recovering = self._expect_left
 
     def recover(self, error: Exception, at: At) -> Way:
         """Waits until this rank has peers again, and the same state as they.
@@ -100,9 +102,14 @@ class Recovery:
 
     def _expect(self, coming: Formation) -> None:
         """Has the workers load what this rank does again, while its group is formed."""
+        if coming.mode in ANEW:
+            self._expect_left(coming.members)
+
+    def _expect_left(self, left: Sequence[int]) -> None:
+        """Has the workers load what this rank does again with those that are left; called by the orders' thread too."""
         member = self._session.member
-        if member is not None and coming.mode in ANEW:
-            self._plan.expect(Division(coming.rank_of(member.number), len(coming.members)))
+        if member is not None and member.number in left:
+            self._plan.expect(Division(left.index(member.number), len(left)))
 
     def sums(
         self,

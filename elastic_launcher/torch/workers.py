@@ -225,7 +225,8 @@ class _Processes:
 
 
 class WorkerPool:
-    """Loads micro-batches in processes of its own. For one thread; best made by the main one.
+    """Loads micro-batches in processes of its own, for any thread, and one at a time that takes them; best made by the
+    main one.
 
     Made by another thread, which may end before the rank does, a worker notices the rank's end only after the batch
     that it loads.
@@ -271,6 +272,7 @@ class WorkerPool:
         self._waiting: collections.deque[_Asked] = collections.deque()
         self._handed: dict[int, _Asked | None] = {}  # by number; None if it was called off since
         self._dead: RuntimeError | None = None
+        self._lock = threading.RLock()
 
     @property
     def pids(self) -> list[int]:
@@ -285,12 +287,13 @@ class WorkerPool:
             epoch: See `Fetcher.fetch`.
             indices: See `Fetcher.fetch`.
         """
-        if ticket not in self._asked:
-            asked = _Asked(self._next_number, (epoch, list(indices)))
-            self._next_number += 1
-            self._asked[ticket] = asked
-            self._waiting.append(asked)
-        self._look()
+        with self._lock:
+            if ticket not in self._asked:
+                asked = _Asked(self._next_number, (epoch, list(indices)))
+                self._next_number += 1
+                self._asked[ticket] = asked
+                self._waiting.append(asked)
+            self._hand_on()
 
     def ready(self, ticket: Hashable) -> bool:
         """Says whether a batch is there."""
@@ -332,36 +335,47 @@ class WorkerPool:
 
     def discard(self, tickets: Iterable[Hashable]) -> None:
         """Calls batches off: those not begun are not loaded, the others are dropped when they come."""
-        for ticket in tickets:
-            asked = self._asked.pop(ticket, None)
-            if asked is None:
-                continue
-            if asked.come is not None:
-                asked.come.drop()
-            elif asked.number in self._handed:
-                self._handed[asked.number] = None
-                self._marks[asked.number % _SLOTS] = 1
-            else:
-                self._waiting.remove(asked)
-        self._look()
+        with self._lock:
+            for ticket in tickets:
+                asked = self._asked.pop(ticket, None)
+                if asked is None:
+                    continue
+                if asked.come is not None:
+                    asked.come.drop()
+                elif asked.number in self._handed:
+                    self._handed[asked.number] = None
+                    self._marks[asked.number % _SLOTS] = 1
+                else:
+                    self._waiting.remove(asked)
+            self._hand_on()
 
     def close(self) -> None:
         """Ends the workers."""
         self._dead = self._dead or RuntimeError("the loader is closed")
-        for asked in self._asked.values():
-            if asked.come is not None:
-                asked.come.drop()
-        self._asked.clear()
-        self._waiting.clear()
+        with self._lock:
+            for asked in self._asked.values():
+                if asked.come is not None:
+                    asked.come.drop()
+            self._asked.clear()
+            self._waiting.clear()
         self._end()
 
     def _look(self) -> None:
-        """Takes what has come, and hands over what waits; never blocks."""
+        """Takes what has come, and hands over what waits; never blocks. Only for the thread that takes batches: another
+        one would take what that one waits for.
+        """
         if self._dead is not None:
             return
-        with contextlib.suppress(BlockingIOError, EOFError, ConnectionError):  # a worker's death shows in `_wait`
-            while self._handed:
-                self._come(parcel.receive(self._processes.results, socket.MSG_DONTWAIT))
+        with self._lock:
+            with contextlib.suppress(BlockingIOError, EOFError, ConnectionError):  # a worker's death shows in `_wait`
+                while self._handed:
+                    self._come(parcel.receive(self._processes.results, socket.MSG_DONTWAIT))
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Hands over what waits; never blocks."""
+        if self._dead is not None:
+            return
         with contextlib.suppress(BlockingIOError, ConnectionError):
             while self._waiting and len(self._handed) < self._most:
                 self._hand_over(self._waiting[0])

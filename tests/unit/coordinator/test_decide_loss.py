@@ -18,7 +18,7 @@ def test_the_survivors_of_any_rank_are_formed_anew_and_it_is_replaced(lost: int)
     job = training(3, step=41)
     lose(job, lost)
     survivors = tuple(number for number in (1, 2, 3) if number != lost)
-    assert job.orders(Abandon) == [Abandon(1)]
+    assert job.orders(Abandon) == [Abandon(1, survivors)], "so that they load at once what they will do again"
     assert job.told(Abandon) == list(survivors), "so that all see it at once"
     assert job.killed == [lost]
     job.break_step(survivors[:1], 1, 41)
@@ -48,7 +48,7 @@ def test_a_loss_says_who_how_and_where() -> None:
 def test_survivors_that_say_it_first_wait_until_it_is_known_who_is_lost() -> None:
     job = training(3)
     job.break_step((1, 3), 1, 10)
-    assert job.told(Abandon) == [1, 2, 3]
+    assert (job.told(Abandon), job.orders(Abandon)) == ([1, 2, 3], [Abandon(1)])
     job.tick(3600)
     assert len(job.orders(Form)) == 1
     lose(job, 2)
