@@ -20,7 +20,7 @@ from elastic_launcher.torch.operations import END, Operation
 from elastic_launcher.torch.pieces import Division, LoadPlan
 from elastic_launcher.torch.place import Formation, Place
 from elastic_launcher.torch.resize import Resizer
-from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.session import Latest, Session
 from elastic_launcher.torch.standing import At, Standing, Todo, Way
 from elastic_launcher.torch.work import GroupError
 
@@ -189,6 +189,8 @@ class Recovery:
         elif way.todo is Todo.ADOPT:
             session.adopted(dict(source.acted), ended=not source.in_body)
             session.loss = source.loss
+        elif way.todo is Todo.AGAIN and way.takes and mine.operations < source.operations:
+            session.latest = Latest(acted=dict(source.acted))  # since a reduction in which this rank took no part
         elif way.todo in (Todo.STOPPED, Todo.LEFT):
             session.reduced(way.todo)
             session.over = session.over or way.todo is Todo.STOPPED

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import math
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from tests.support import Launcher, assert_no_process, launched
 
 EPOCHS = 8
 STEPS = EPOCHS * math.ceil(SAMPLES / BATCH)
+thorough = partial(pytest.param, marks=pytest.mark.thorough)
 
 
 def play(folder: Path, kind: str, faults: str) -> Launcher:
@@ -52,22 +54,16 @@ def assert_same_models(folder: Path, plain: Trained) -> None:
             assert torch.allclose(there, wanted, rtol=1e-9, atol=1e-9), f"model {number}: {name}"
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "faults"),
     [
-        pytest.param("scaler", "reduction@12:1", id="a scaler, in the reduction"),
-        pytest.param(
-            "scaler",
-            "break=reduced@12:2",
-            marks=pytest.mark.thorough,
-            id="a scaler, whose reduction is lost on one rank",
-        ),
-        pytest.param("gan", "step@12:1", id="two optimizers, after the first one's reduction"),
-        pytest.param("gan", "reduction@12:3", id="two optimizers, in the first one's reduction"),
+        thorough("scaler", "reduction@12:1", id="a scaler, in the reduction"),
+        thorough("scaler", "break=reduced@12:2", id="a scaler, whose reduction is lost on one rank"),
+        thorough("gan", "step@12:1", id="two optimizers, after the first one's reduction"),
+        thorough("gan", "reduction@12:3", id="two optimizers, in the first one's reduction"),
         pytest.param("gan", "break=reduced@12:1", id="two optimizers, the first reduction is lost on one rank"),
-        pytest.param("scaled gan", "step@12:1", id="two optimizers and a scaler, after the first one's reduction"),
-        pytest.param("sum", "break=reduced@12:1", id="two backward passes, the first reduction is lost on one rank"),
+        thorough("scaled gan", "step@12:1", id="two optimizers and a scaler, after the first one's reduction"),
+        thorough("sum", "break=reduced@12:1", id="two backward passes, the first reduction is lost on one rank"),
     ],
 )
 def test_any_training_is_the_plain_one_through_a_loss(tmp_path: Path, kind: str, faults: str) -> None:
