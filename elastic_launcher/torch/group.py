@@ -182,7 +182,10 @@ class Group:
             held += [work.let_go() for work in self._works]
         self._gloo = self._fast = None
         # not a daemon: one that wakes up while Python ends would be torn out of C++, which aborts the process
-        threading.Thread(target=held.clear, name="elastic-close-group").start()
+        try:
+            threading.Thread(target=held.clear, name="elastic-close-group").start()
+        except RuntimeError:  # none can be started: there are too many, or Python ends (3.12 and later)
+            held.clear()
         self._works.clear()
 
     def can_be_released(self) -> bool:

@@ -119,10 +119,11 @@ class Saver:
         world_size: int,
         sums: Mapping[str, Any] = {},  # noqa: B006 - only read
     ) -> None:
-        """Copies the state as it is now, and begins to write it.
+        """Copies the state as it is now, and begins to write it; writes it before it returns where no thread can be
+        started.
 
         Raises:
-            RuntimeError: If another one is being written, or no thread can be started.
+            RuntimeError: If another one is being written.
             TypeError: If something in the state can't be carried; the message names its path.
         """
         if self.busy:
@@ -172,8 +173,12 @@ class Saver:
             self._on_saved(Saved(mark.step, path, manifest.size, held, time.monotonic() - began))
 
         writer = threading.Thread(target=run, name="elastic-checkpoint", daemon=True)
-        writer.start()
-        self._writer = writer  # only now: one that could not be started can't be waited for
+        try:
+            writer.start()
+        except RuntimeError:  # none can be started: there are too many, or Python ends (3.12 and later)
+            run()
+        else:
+            self._writer = writer
 
 
 def load(folder: Path, manifest: Manifest, state: TrainingState) -> Position:

@@ -237,20 +237,22 @@ def test_what_goes_wrong_in_any_other_way_is_told_too(tmp_path: Path, monkeypatc
     assert [one.step for one in outcome.saved] == [22]
 
 
-def test_a_writer_that_can_not_be_started_is_waited_for_by_nobody(
+def test_what_no_thread_can_be_started_for_is_written_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Python 3.12 and later start none once the script has ended, where a break may leave a save that is due."""
     state, outcome = training(1), Outcome(tmp_path)
 
     def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+        raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="can't start new thread"):
+    with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
         outcome.save(state)
+        assert [one.step for one in outcome.saved] == [21] and not outcome.saver.busy
     outcome.saver.wait()
     outcome.save(state, step=22)
-    assert [one.step for one in outcome.saved] == [22]
+    assert [one.step for one in outcome.saved] == [21, 22]
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
