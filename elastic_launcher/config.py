@@ -86,7 +86,7 @@ class JobConfig:
         grace_period: Seconds from a node's notice until it may be killed.
         resize: ``in-process``, or ``respawn``: the workers are ended and started at the new size.
         rdzv_backend: ``elastic-launcher``, or ``c10d``: torchrun's own rendezvous, with ``respawn`` only.
-        max_failures: Exceptions of the script within an hour that count as the loss of a node; None for none.
+        max_failures: Failures of the script within an hour that count as the loss of a node; None for none.
         global_batch_size: Samples of one optimizer step; None where the script says it.
         max_batch_per_gpu: Most samples of one micro-batch; None where the script says it.
         checkpoint_every: How often the training is saved, as it was typed; None for the default.

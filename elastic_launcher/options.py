@@ -190,7 +190,7 @@ OPTIONS: tuple[Option, ...] = (
         "whole",
         "N",
         None,
-        "Exceptions on single ranks within an hour that cost their node only; without it the first one ends the job.",
+        "Failures of the script on single ranks within an hour that cost their node only; without it the first ends the job.",
     ),
     Option(
         "global_batch_size",

@@ -20,6 +20,7 @@ from elastic_launcher.coordinator.state import State, Stopping, Verdict, Weight
 Decision = tuple[State, tuple[Action, ...]]
 
 COLLECT_SECONDS = 1.0  # what dies together is seen together: better evidence may be on its way
+EXIT_SECONDS = 5.0  # from a script's end until its process's exit code is known; one that takes longer counts as 0
 UNCAUGHT = 1  # what Python exits with after an exception that nothing caught
 AGENT_SECONDS = 15.0  # that agents take to end after their ranks, at most
 
@@ -245,7 +246,7 @@ def ended_early(state: State, now: float) -> Decision:
         return state, ()
     for number in state.survivors():
         member = state.members[number]
-        if number not in state.members.early:
+        if number not in state.members.early or owes_exit(state, member, now):
             continue
         others = [state.members[other] for other in state.survivors() if other != number]
         broken = any(other.number in state.broken for other in others)
@@ -262,6 +263,21 @@ def ended_early(state: State, now: float) -> Decision:
                 Verdict(ExitCode.SCRIPT_FAILED, message, Weight.DEATH, now + COLLECT_SECONDS, log_of),
             )
     return state, ()
+
+
+def owes_exit(state: State, member: Member, now: float) -> bool:
+    """Returns whether it is yet to be seen if a script that has ended, while others train on, has failed."""
+    return member.ended and member.exit is None and not state.over and now < member.exit_by
+
+
+def check_ended(state: State, now: float) -> Decision:
+    """Takes the end of a script for a normal one where its process does not come to its end."""
+    if state.over or not state.ending:
+        return state, ()
+    ended = [member for number in state.survivors() if (member := state.members[number]).ended]
+    if all(member.exit is not None or owes_exit(state, member, now) for member in ended):
+        return state, ()
+    return then(wind_down(state), ended_early, now)
 
 
 def wind_down(state: State) -> Decision:
@@ -304,8 +320,13 @@ def _finish_when_all_ended(state: State, now: float) -> Decision:
     exits = (state.members[number].exit for number in survivors)
     if not all(one is not None and one.clean for one in exits):
         return state, ()
-    missing = [state.members[number] for number in state.lost() if not state.members[number].ended]
-    if missing:  # and nobody has formed anew since: what its script was to do after the loop is not done
+    lost = [state.members[number] for number in state.lost()]  # and nobody has formed anew since
+    for member in lost:
+        if member.ended and member.exit is not None and member.exit.code:
+            message = f"the script of {state.name(member.number)} {how(member.exit)} {when(state)}"
+            return finish(state, ExitCode.SCRIPT_FAILED, message, (member.node, member.local_rank))
+    missing = [member for member in lost if not member.ended]
+    if missing:  # what its script was to do after the loop is not done
         member = missing[0]
         message = (
             f"{state.name(member.number)} was lost {when(state)}, before its script had ended: what it had to do there "

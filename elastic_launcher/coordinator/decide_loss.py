@@ -23,6 +23,7 @@ from elastic_launcher.coordinator.decide_end import (
     ended_early,
     finish,
     how,
+    owes_exit,
     then,
     when,
 )
@@ -77,7 +78,7 @@ def bear_failure(state: State, member: Member, fact: str, now: float) -> Decisio
     """
     recent = [at for at in state.borne if now - at < FAILURE_WINDOW]
     others = [state.members[number] for number in state.survivors() if state.members[number].node != member.node]
-    able = any(other.failure is None and other.exit is None for other in others)
+    able = any(other.failure is None and other.exit is None and not other.ended for other in others)
     follows = member.failure is None or tells_of_a_peer(member.failure)
     if follows and lost_elsewhere(state, member.node) is not None:
         return None  # that is no failure of the script
@@ -119,7 +120,10 @@ def recover(state: State, now: float) -> Decision:
     gone = len(state.members.departed) + len(state.members.ended)  # at most so many of the group are not expected
     if len(waiting.steps) < len(state.group) - gone:
         return state, ()
-    expected = [number for number in state.survivors() if not state.members[number].ended]
+    survivors = state.survivors()
+    if state.ending and any(owes_exit(state, state.members[number], now) for number in survivors):
+        return state, ()  # whether it is lost, or the end of the training, is known in a moment
+    expected = [number for number in survivors if not state.members[number].ended]
     if not all(number in waiting.steps for number in expected):
         return state, ()
     decision: Decision = (state, ())

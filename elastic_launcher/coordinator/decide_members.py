@@ -30,6 +30,7 @@ from elastic_launcher.control.messages import (
 )
 from elastic_launcher.coordinator.actions import Emit, KillNode, Order
 from elastic_launcher.coordinator.decide_end import (
+    EXIT_SECONDS,
     Decision,
     appoint_saver,
     emit,
@@ -465,18 +466,20 @@ def _ended(state: State, member: Member, report: Ended, now: float) -> Decision:
     leaves = state.may_leave(member.number) and not report.done
     if member.left or leaves or not _trains(state, member):
         return state, ()
-    state = state.with_member(
-        member.number, ended=True, done=member.done or report.done, step=max(member.step, report.step)
-    )
+    done = member.done or report.done
+    step = max(member.step, report.step)
+    state = state.with_member(member.number, ended=True, done=done, step=step, exit_by=now + EXIT_SECONDS)
     if report.samples is not None and report.step >= state.step:
         state = replace(state, samples=report.samples)
     state = replace(state, step=max(state.step, report.step))
-    decision = then(wind_down(state), ended_early, now)
     survivors = state.survivors()
     enough = len(state.members.ended) >= len(survivors) > 0
     if enough and all(state.members[number].ended for number in survivors):
-        decision = then(decision, lambda same: (same, (Order(survivors, End("all scripts have ended")),)))
-    return decision
+        ended = Order(survivors, End("all scripts have ended"))
+        return then(then(wind_down(state), ended_early, now), lambda same: (same, (ended,)))
+    if done or state.over or member.exit is not None:
+        return then(wind_down(state), ended_early, now)
+    return state, ()  # its exit code says whether it has failed
 
 
 def _trains(state: State, member: Member) -> bool:

@@ -88,6 +88,7 @@ class Member:
         lost: Whether its node was lost without notice while it trained.
         done: Whether its training loop is over.
         ended: Whether its script has ended.
+        exit_by: Until when its exit code is waited for after that, which tells a failure from a normal end.
         lingers: Whether it was said that its process does not end after that, and is left alone for its siblings' sake.
         failure: The exception that ended its script.
         exit: How its process ended.
@@ -105,6 +106,7 @@ class Member:
     lost: bool = False
     done: bool = False
     ended: bool = False
+    exit_by: float = -math.inf
     lingers: bool = False
     failure: Failed | None = None
     exit: Exit | None = None

@@ -37,7 +37,7 @@ def options(folder: Path, **more: object) -> str:
         pytest.param("exit", ["rank 1's script", "ended after step 3", "job.stop"], marks=pytest.mark.thorough),
         pytest.param(
             "exit 3",
-            ["rank 1's script (member 2, node 2)", "ended after step 3", "exited with code 3"],
+            ["the script of member 2 (rank 1, node 2) exited with code 3 after step 3"],
             marks=pytest.mark.thorough,
         ),
         pytest.param("differs: batch", ["global_batch_size", "24", "25"], marks=pytest.mark.thorough),

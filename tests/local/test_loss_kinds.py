@@ -155,14 +155,18 @@ def test_a_rank_that_crashes_costs_its_step_alone(tmp_path: Path, fault: str, cr
     assert_same_training(tmp_path, job)
 
 
-def test_an_exception_costs_its_node_where_that_is_wanted(tmp_path: Path) -> None:
-    script = options(tmp_path, fault="exception once", fault_step=20)
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [("exception once", "ValueError: a mistake in the script"), ("exit 3 once", "exited with code 3 after step 20")],
+)
+def test_a_failure_costs_its_node_where_that_is_wanted(tmp_path: Path, fault: str, said: str) -> None:
+    script = options(tmp_path, fault=fault, fault_step=20)
     with launched("--nodes", "3:3", "--max-failures", "1", "--", SCRIPT, script, cwd=tmp_path) as job:
         formed(job, 3, 1)
         (tmp_path / "stop").touch()
         assert job.wait(LONG) == 0, job.stderr
     lost = job.events.of("node_lost")
-    assert [event["node"] for event in lost] == [2] and "ValueError: a mistake in the script" in lost[0]["message"]
+    assert [event["node"] for event in lost] == [2] and said in lost[0]["message"]
     assert_same_training(tmp_path, job)
 
 

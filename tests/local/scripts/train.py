@@ -117,6 +117,9 @@ def fault(job: elastic.Job, loss: torch.Tensor, optimizer: torch.optim.Optimizer
             sys.exit(0)
         case "exit 3":
             sys.exit(3)
+        case "exit 3 once" if not (FOLDER / "exited").exists():
+            (FOLDER / "exited").touch()
+            sys.exit(3)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "segmentation fault once" if not (FOLDER / "crashed").exists():
