@@ -190,7 +190,7 @@ OPTIONS: tuple[Option, ...] = (
         "whole",
         "N",
         None,
-        "Failures of the script on single ranks within an hour that cost their node only; without it the first ends the job.",
+        "Failures of the script on single ranks within an hour that cost their node only; without it, none.",
     ),
     Option(
         "global_batch_size",

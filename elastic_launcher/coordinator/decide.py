@@ -12,7 +12,7 @@ from typing import Any
 
 from elastic_launcher.coordinator.actions import Action
 from elastic_launcher.coordinator.decide_apart import take_apart, take_awaited
-from elastic_launcher.coordinator.decide_end import Decision, check_ended, conclude, interrupt, save, stop_asked, then
+from elastic_launcher.coordinator.decide_end import Decision, conclude, ended_early, interrupt, save, stop_asked, then
 from elastic_launcher.coordinator.decide_formation import check_formation, form_next
 from elastic_launcher.coordinator.decide_loss import recover, take_hang
 from elastic_launcher.coordinator.decide_members import (
@@ -88,7 +88,7 @@ def _settle(state: State, now: float, steps: tuple[Callable[[State, float], Deci
         pause = None if state.pause is None or state.pause.asks else state.pause
         if pause is not None and pause.released:
             return decision
-        ends = state.over or state.ending or state.stopping is not None or pause is not None
+        ends = state.over or state.stopping is not None or pause is not None
         if ends and rule not in _TOWARDS_THE_END:
             continue
         decision = then(decision, rule, now)
@@ -107,14 +107,14 @@ _STEPS: tuple[Callable[[State, float], Decision], ...] = (
     form_next,
 )
 _DEADLINES: tuple[Callable[[State, float], Decision], ...] = (
-    check_ended,
+    ended_early,
     check_nodes,
     check_pending,
     check_held,
     check_formation,
 )
 """Rules that only look whether a time is over; they look through all nodes, so they are asked at each tick alone."""
-_TOWARDS_THE_END = (check_ended, check_formation, recover)  # scripts may still evaluate together, or save
+_TOWARDS_THE_END = (ended_early, check_formation, recover)  # scripts may still evaluate together, or save
 _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     Tick: _nothing,
     TargetChanged: change_target,

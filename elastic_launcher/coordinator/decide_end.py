@@ -20,7 +20,7 @@ from elastic_launcher.coordinator.state import State, Stopping, Verdict, Weight
 Decision = tuple[State, tuple[Action, ...]]
 
 COLLECT_SECONDS = 1.0  # what dies together is seen together: better evidence may be on its way
-EXIT_SECONDS = 5.0  # from a script's end until its process's exit code is known; one that takes longer counts as 0
+EXIT_SECONDS = 5.0  # from a script's end until its process's exit code is known; until then it may have failed
 UNCAUGHT = 1  # what Python exits with after an exception that nothing caught
 AGENT_SECONDS = 15.0  # that agents take to end after their ranks, at most
 
@@ -244,18 +244,18 @@ def ended_early(state: State, now: float) -> Decision:
     """Ends the job if a member's script has ended while others train on."""
     if not state.members.early:
         return state, ()
-    for number in state.survivors():
-        member = state.members[number]
-        if number not in state.members.early or owes_exit(state, member, now):
+    members = [state.members[number] for number in state.survivors()]
+    furthest = max((one.step for one in members), default=0)
+    broken = {one.number for one in members} & state.broken
+    all_ended = all(one.ended for one in members)
+    for member in members:
+        if member.number not in state.members.early or (owes_exit(member, now) and not all_ended):
             continue
-        others = [state.members[other] for other in state.survivors() if other != number]
-        broken = any(other.number in state.broken for other in others)
-        ahead = member.ended and any(other.step > member.step for other in others)
-        if broken or ahead:
+        if broken - {member.number} or (member.ended and member.step < furthest):
             step = member.step if member.ended else state.step
             message = (
-                f"rank {state.group.index(number)}'s script (member {number}, node {member.node}) ended after step "
-                f"{step} while other ranks train on; end all ranks at one step with job.stop()"
+                f"rank {state.group.index(member.number)}'s script (member {member.number}, node {member.node}) ended "
+                f"after step {step} while other ranks train on; end all ranks at one step with job.stop()"
             )
             log_of = (member.node, member.local_rank)
             return condemn(
@@ -265,19 +265,9 @@ def ended_early(state: State, now: float) -> Decision:
     return state, ()
 
 
-def owes_exit(state: State, member: Member, now: float) -> bool:
-    """Returns whether it is yet to be seen if a script that has ended, while others train on, has failed."""
-    return member.ended and member.exit is None and not state.over and now < member.exit_by
-
-
-def check_ended(state: State, now: float) -> Decision:
-    """Takes the end of a script for a normal one where its process does not come to its end."""
-    if state.over or not state.ending:
-        return state, ()
-    ended = [member for number in state.survivors() if (member := state.members[number]).ended]
-    if all(member.exit is not None or owes_exit(state, member, now) for member in ended):
-        return state, ()
-    return then(wind_down(state), ended_early, now)
+def owes_exit(member: Member, now: float) -> bool:
+    """Returns whether a script has ended before its training loop was over, and may yet be seen to have failed."""
+    return member.ended and not member.done and member.exit is None and now < member.exit_by
 
 
 def wind_down(state: State) -> Decision:
@@ -321,11 +311,12 @@ def _finish_when_all_ended(state: State, now: float) -> Decision:
     if not all(one is not None and one.clean for one in exits):
         return state, ()
     lost = [state.members[number] for number in state.lost()]  # and nobody has formed anew since
-    for member in lost:
-        if member.ended and member.exit is not None and member.exit.code:
-            message = f"the script of {state.name(member.number)} {how(member.exit)} {when(state)}"
-            return finish(state, ExitCode.SCRIPT_FAILED, message, (member.node, member.local_rank))
-    missing = [member for member in lost if not member.ended]
+    for one in lost:
+        if one.borne:  # after the loop, as is seen now
+            traceback = one.failure.traceback if one.failure is not None else ""
+            uncaught = one.failure is None and one.exit is not None and one.exit.code == UNCAUGHT
+            return finish(state, ExitCode.SCRIPT_FAILED, one.borne, (one.node, one.local_rank), traceback, uncaught)
+    missing = [one for one in lost if not one.ended]
     if missing:  # what its script was to do after the loop is not done
         member = missing[0]
         message = (

@@ -63,7 +63,7 @@ def lose_node(state: State, member: Member, now: float, fact: str = "") -> Decis
     if formation is not None and set(node.members) & {*formation.members, *formation.leavers}:
         decision = then(decision, fail_formation, message, (), now, True)
     decision = then(decision, break_off, message, True, node.leave if noticed else "failure")
-    decision = then(then(decision, _check_holders, member, message, now), appoint_saver)
+    decision = then(then(decision, check_holders, member, now, message), appoint_saver)
     return then(decision, check_minimum, [node], now) if noticed and state.generation else decision
 
 
@@ -84,7 +84,9 @@ def bear_failure(state: State, member: Member, fact: str, now: float) -> Decisio
         return None  # that is no failure of the script
     if len(recent) >= state.rules.max_failures or not able or state.over or member.number not in state.survivors():
         return None
-    return lose_node(replace(state, borne=(*recent, now)), member, now, fact)
+    said = f"{state.name(member.number)} {fact} {when(state)}"
+    state = replace(state.with_member(member.number, borne=said), borne=(*recent, now))
+    return lose_node(state, state.members[member.number], now, fact)
 
 
 def take_broken_step(state: State, number: int, report: StepFailed, reason: str, now: float) -> Decision:
@@ -121,8 +123,8 @@ def recover(state: State, now: float) -> Decision:
     if len(waiting.steps) < len(state.group) - gone:
         return state, ()
     survivors = state.survivors()
-    if state.ending and any(owes_exit(state, state.members[number], now) for number in survivors):
-        return state, ()  # whether it is lost, or the end of the training, is known in a moment
+    if state.members.early and any(owes_exit(state.members[number], now) for number in survivors):
+        return state, ()  # whether it is lost, or the training over, is known in a moment
     expected = [number for number in survivors if not state.members[number].ended]
     if not all(number in waiting.steps for number in expected):
         return state, ()
@@ -175,10 +177,20 @@ def break_off(state: State, reason: str, loss: bool = False, cause: str = "failu
     ) if told and state.group_formation else ()
 
 
-def _check_holders(state: State, member: Member, message: str, now: float) -> Decision:
-    """Ends the job if nobody is left who holds the state: one who joins may still say that it has it."""
+def check_holders(state: State, member: Member, now: float, message: str = "") -> Decision:
+    """Ends the job if nobody is left who holds the state: one who joins may still say that it has it.
+
+    Args:
+        state: The state before.
+        member: Who is lost, or has left after the others were lost.
+        now: Monotonic seconds.
+        message: How it was lost.
+    """
+    if state.survivors() or not state.group:
+        return state, ()
     recovery = state.recovery or Recovery(message)
-    if state.survivors() or any(state.members[one].exit is None for one in recovery.others):
+    message = message or recovery.reason or f"{state.name(member.number)} has left"
+    if any(state.members[one].exit is None for one in recovery.others):
         return state, ()
     if recovery.explained and recovery.reason != message:
         message = f"{recovery.reason}; {message}"

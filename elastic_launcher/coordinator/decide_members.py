@@ -49,7 +49,13 @@ from elastic_launcher.coordinator.decide_formation import (
     take_active,
     take_formed,
 )
-from elastic_launcher.coordinator.decide_loss import bear_failure, lose_node, take_broken_step, take_unformed
+from elastic_launcher.coordinator.decide_loss import (
+    bear_failure,
+    check_holders,
+    lose_node,
+    take_broken_step,
+    take_unformed,
+)
 from elastic_launcher.coordinator.decide_nodes import dismiss, fail_node, hold_back, tell_exit
 from elastic_launcher.coordinator.decide_pending import take_standing
 from elastic_launcher.coordinator.fallen import Fallen
@@ -185,7 +191,7 @@ def take_rank_end(state: State, observation: RankEnded) -> Decision:
     if node.phase in (Phase.ENDING, Phase.GONE):
         return state, ()
     if state.may_leave(number) and not state.over and observation.exit.clean:
-        return let_go(state, number, observation.now)
+        return then(let_go(state, number, observation.now), check_holders, member, observation.now)
     if member.left:
         return _end_of_leaver(state, member)
     decision = form_if_active(state, observation.now) if state.forming(node) else (state, ())
@@ -257,13 +263,30 @@ def _end_in_group(state: State, member: Member, now: float) -> Decision:
         return lose_node(state, member, now)
     if member.gave_up:
         return lose_node(state, member, now, "left by itself, as its log says,")
-    if not member.exit.clean:
-        borne = bear_failure(state, member, how(member.exit), now) if member.failure is None else None
-        return borne or exited_by_itself(state, member, now)
     decision: Decision = (state, ())
+    if not member.exit.clean:
+        if _ended_alone(state, member):
+            decision = reopen(state, now)
+        return then(decision, _fail_by_exit, member, now)
     if all(one.exit is not None for one in _siblings(state, member)):
         decision = state.with_node(member.node, phase=Phase.LEAVING, since=now), ()
     return then(then(decision, wind_down), ended_early, now)
+
+
+def _fail_by_exit(state: State, member: Member, now: float) -> Decision:
+    assert member.exit is not None
+    borne = bear_failure(state, member, how(member.exit), now) if member.failure is None else None
+    return borne or exited_by_itself(state, member, now)
+
+
+def _ended_alone(state: State, member: Member) -> bool:
+    """Whether the training was taken for over since the scripts of a member's node have ended, and no other one has."""
+    if not state.over or not member.ended or member.done:
+        return False
+    others = (state.members[number] for number in state.survivors())
+    return not any(
+        one.done or one.ended or (one.exit is not None and one.exit.clean) for one in others if one.node != member.node
+    )
 
 
 def _end_before_admission(state: State, member: Member, now: float) -> Decision:
@@ -325,7 +348,8 @@ def _active(state: State, member: Member, report: Active, now: float) -> Decisio
 def _left(state: State, member: Member, report: Left, now: float) -> Decision:
     if not state.may_leave(member.number):
         return state, ()
-    return let_go(state.with_member(member.number, step=max(member.step, report.step)), member.number, now)
+    state = state.with_member(member.number, step=max(member.step, report.step))
+    return then(let_go(state, member.number, now), check_holders, member, now)
 
 
 def _progress(state: State, member: Member, report: Progress, now: float) -> Decision:
@@ -444,18 +468,25 @@ def _again(state: State, member: Member, report: Again, now: float) -> Decision:
     """The script trains again, in another `job.epochs`: who was sent away at the end of the one before is replaced."""
     if not _trains(state, member) or report.phase <= state.phase:
         return state, ()
-    decision: Decision = (state, ())
-    if state.over and state.formation is not None and not state.formation.active:
-        decision = then(decision, fail_formation, "the training was over", (), now, True)
-    for node in state.in_phase(Phase.STARTING, Phase.WARM) if state.over else ():
-        joined = any(state.members[number].pid is not None for number in node.members)
-        if joined and not decision[0].forming(node):
-            decision = then(decision, dismiss, node, "over", now)
-    state, actions = decision
+    state, actions = reopen(state, now)
     for number in (*state.group, *(state.formation.members if state.formation is not None else ())):
         state = state.with_member(number, done=False)
     step = max(state.step, report.step)
-    return replace(state, over=False, reason="", phase=report.phase, epoch=0, sums=report.sums, step=step), actions
+    return replace(state, reason="", phase=report.phase, epoch=0, sums=report.sums, step=step), actions
+
+
+def reopen(state: State, now: float) -> Decision:
+    """The training is not over after all: nodes that were sent away, since it was, are replaced."""
+    if not state.over:
+        return state, ()
+    decision: Decision = (state, ())
+    if state.formation is not None and not state.formation.active:
+        decision = then(decision, fail_formation, "the training was over", (), now, True)
+    for node in state.in_phase(Phase.STARTING, Phase.WARM):
+        joined = any(state.members[number].pid is not None for number in node.members)
+        if joined and not decision[0].forming(node):
+            decision = then(decision, dismiss, node, "over", now)
+    return replace(decision[0], over=False), decision[1]
 
 
 def _summed(state: State, member: Member, report: Summed, now: float) -> Decision:
@@ -466,20 +497,17 @@ def _ended(state: State, member: Member, report: Ended, now: float) -> Decision:
     leaves = state.may_leave(member.number) and not report.done
     if member.left or leaves or not _trains(state, member):
         return state, ()
-    done = member.done or report.done
-    step = max(member.step, report.step)
+    done, step = member.done or report.done, max(member.step, report.step)
     state = state.with_member(member.number, ended=True, done=done, step=step, exit_by=now + EXIT_SECONDS)
     if report.samples is not None and report.step >= state.step:
         state = replace(state, samples=report.samples)
     state = replace(state, step=max(state.step, report.step))
+    decision = then(wind_down(state), ended_early, now)
     survivors = state.survivors()
     enough = len(state.members.ended) >= len(survivors) > 0
     if enough and all(state.members[number].ended for number in survivors):
-        ended = Order(survivors, End("all scripts have ended"))
-        return then(then(wind_down(state), ended_early, now), lambda same: (same, (ended,)))
-    if done or state.over or member.exit is not None:
-        return then(wind_down(state), ended_early, now)
-    return state, ()  # its exit code says whether it has failed
+        decision = then(decision, lambda same: (same, (Order(survivors, End("all scripts have ended")),)))
+    return decision
 
 
 def _trains(state: State, member: Member) -> bool:

@@ -88,9 +88,10 @@ class Member:
         lost: Whether its node was lost without notice while it trained.
         done: Whether its training loop is over.
         ended: Whether its script has ended.
-        exit_by: Until when its exit code is waited for after that, which tells a failure from a normal end.
+        exit_by: Until when its exit code is waited for then: it tells a failure from a normal end.
         lingers: Whether it was said that its process does not end after that, and is left alone for its siblings' sake.
         failure: The exception that ended its script.
+        borne: What its script failed with, where that cost its node only; empty if it has not.
         exit: How its process ended.
         place: Rank and world size that torchrun gave it, where the script does not use our library.
         wait: Which of its waits for admission it told of last.
@@ -109,6 +110,7 @@ class Member:
     exit_by: float = -math.inf
     lingers: bool = False
     failure: Failed | None = None
+    borne: str = ""
     exit: Exit | None = None
     place: tuple[int, int] | None = None
     wait: int = 0

@@ -351,11 +351,6 @@ class State:
         )
 
     @property
-    def ending(self) -> bool:
-        """Whether scripts of the current group have ended."""
-        return any(number in self.group for number in self.members.ended - self.members.departed)
-
-    @property
     def halts(self) -> bool:
         """Whether its training is to stand still, and to be saved there."""
         return self.stopping is not None or (self.pause is not None and not self.pause.released)

@@ -100,7 +100,7 @@ def elastic_train(
         grace_period: Seconds from a node's notice until it may be killed.
         resize: `in-process`, or `respawn`: workers are ended and started anew at the new size (any torchrun script).
         rdzv_backend: `c10d` leaves it to torchrun when to start workers anew; with `resize` `respawn` only.
-        max_failures: Exceptions of the script within an hour that cost the node only; 0 ends the training at the first.
+        max_failures: Failures of the script within an hour that cost the node only; 0 ends the training at the first.
         checkpoint_every: How often the training is saved, as 30s, 5m or 100 steps; without it, as its cost allows.
         keep_checkpoints: How many checkpoints are kept.
         checkpoint_dir: Folder or URL of the checkpoints; without it, a folder in the work directory.

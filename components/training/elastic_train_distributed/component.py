@@ -120,7 +120,7 @@ def elastic_train_distributed(
         progress_timeout: Seconds without progress in a step (or 10 usual steps) after which it counts as lost, too.
         silence_timeout: Time without a sign of life after which any rank counts as lost, as 90s; without it, 60s.
         grace_period: Seconds from a node's notice until it may be killed.
-        max_failures: Exceptions of the script within an hour that cost the node only; 0 ends the training at the first.
+        max_failures: Failures of the script within an hour that cost the node only; 0 ends the training at the first.
         checkpoint_every: How often the training is saved, as 30s, 5m or 100 steps; without it, as its cost allows.
         keep_checkpoints: How many checkpoints are kept.
         checkpoint_dir: Folder or URL of the checkpoints that step and nodes see; without it, a folder in shared_dir.

@@ -6,6 +6,7 @@ import pytest
 
 from elastic_launcher.control.messages import Abandon, Active, Done, End, Ended, Failed, Formed
 from elastic_launcher.coordinator.decide_end import EXIT_SECONDS
+from elastic_launcher.coordinator.observations import NoticeExpires
 from tests.unit.coordinator.driver import Job, lose, redo, training
 
 NEARLY = EXIT_SECONDS - 0.1
@@ -85,12 +86,43 @@ def test_an_exit_code_after_the_loop_fails_the_job(borne: int, first: str, ranks
 
 
 @pytest.mark.parametrize("borne", [0, 9])
-def test_an_exception_after_the_loop_fails_the_job(borne: int) -> None:
-    job = training(2, max_failures=borne)
-    job.report(2, Ended(20, False))
-    job.report(1, Failed("OSError: disk full"))
+@pytest.mark.parametrize("first", ["it", "another"])
+def test_an_exception_after_the_loop_fails_the_job(borne: int, first: str) -> None:
+    job = training(3, max_failures=borne)
+    if first == "another":
+        job.report(2, Ended(20, False))
+    job.report(1, Failed("OSError: disk full", "Traceback"))
+    job.rank_ended(1, 1)
+    if first == "it":
+        job.report(2, Ended(20, False))
+    job.rank_ended(2, 0)
+    ends_with(job, 3, 0)
+    job.tick(20)
     assert "OSError: disk full" in finished(job)[1]
-    assert job.finish is not None and job.finish.exit_code == 1
+    assert job.finish is not None
+    assert (job.finish.exit_code, job.finish.traceback, job.finish.curable) == (1, "Traceback", False)
+
+
+def test_a_sibling_that_is_ended_for_a_crash_after_the_scripts_had_ended_has_not_failed() -> None:
+    job = training(2, nproc=2)
+    job.report_all((1, 2, 3, 4), Ended(20, False))
+    job.rank_ended(1, signal=11)
+    job.rank_ended(2, 75)
+    job.rank_ended(3, 0)
+    job.rank_ended(4, 0)
+    for node in (1, 2):
+        job.node_exited(node)
+    assert finished(job) == (0, "done: 20 steps")
+
+
+@pytest.mark.parametrize("noticed", [2, 3])
+def test_a_notice_while_an_exit_code_is_waited_for_excuses_nobody(noticed: int) -> None:
+    job = training(3)
+    job.report(2, Ended(20, False))
+    job.notice(noticed)
+    job.feed(NoticeExpires(job.now, (noticed,)))
+    job.rank_ended(2, 3)
+    assert finished(job)[0] == 1
 
 
 def test_scripts_that_end_one_after_the_other_without_epochs_are_done() -> None:
@@ -110,19 +142,15 @@ def test_nobody_waits_for_exit_codes_once_all_scripts_have_ended() -> None:
     assert job.state.over and job.told(End) == [1, 2]
 
 
-@pytest.mark.parametrize("peers", ["train on", "wait"])
-def test_a_process_that_does_not_come_to_its_end_is_not_waited_for(peers: str) -> None:
+def test_a_process_that_does_not_come_to_its_end_is_not_waited_for() -> None:
     job = training(3, max_failures=1)
     job.report(2, Ended(20, False))
-    if peers == "wait":
-        job.break_step((1, 3), job.state.group_formation, 20)
+    job.break_step((1, 3), job.state.group_formation, 20)
     job.tick(NEARLY)
-    assert job.state.verdict is None and job.state.formation is None and not job.state.over
+    assert job.state.verdict is None and job.state.formation is None
     job.tick(0.2)
-    assert job.state.over
-    if peers == "wait":
-        code, message = finished(job)
-        assert code == 1 and message.startswith("rank 1's script (member 2, node 2) ended after step 20 while other")
+    code, message = finished(job)
+    assert code == 1 and message.startswith("rank 1's script (member 2, node 2) ended after step 20 while other")
 
 
 def test_nothing_is_changed_while_an_exit_code_is_waited_for() -> None:

@@ -404,3 +404,17 @@ def test_one_whose_script_has_ended_is_not_waited_for() -> None:
     lose(job, 1)
     job.break_step((3,), 1, 400)
     assert job.form.members == (3,)
+
+
+def test_one_that_leaves_when_the_others_are_lost_was_the_last_that_held_the_state() -> None:
+    job = training(2)
+    job.notice(2)
+    lose(job, 1)
+    job.rank_ended(2, 0)
+    job.node_exited(1, -9)
+    job.node_exited(2)
+    job.tick(1.1)
+    assert job.finish is not None
+    assert job.finish.exit_code == 1 and job.finish.curable
+    said = "member 1 (rank 0, node 1) was killed by SIGKILL after step 10; no other node holds the state"
+    assert job.finish.message.startswith(said)
