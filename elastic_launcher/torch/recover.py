@@ -45,7 +45,7 @@ class Recovery:
         self._plan = plan
         self._adopted: Any = None
         if session.member is not None:
-            session.member.before_recovering = self._expect_left
+            session.member.before_recovering = self._expect_early
 
     def recover(self, error: Exception, at: At) -> Way:
         """Waits until this rank has peers again, and the same state as they.
@@ -105,8 +105,14 @@ class Recovery:
         if coming.mode in ANEW:
             self._expect_left(coming.members)
 
+    def _expect_early(self, left: Sequence[int]) -> None:
+        """Does so in the orders' thread, where this rank has all that it needs of the step, and has not reduced it."""
+        micro = self._session.micro
+        if micro is not None and micro.last and not micro.synced:
+            self._expect_left(left)
+
     def _expect_left(self, left: Sequence[int]) -> None:
-        """Has the workers load what this rank does again with those that are left; called by the orders' thread too."""
+        """Has the workers load what this rank does again with those that are left."""
         member = self._session.member
         if member is not None and member.number in left:
             self._plan.expect(Division(left.index(member.number), len(left)))

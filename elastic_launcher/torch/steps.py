@@ -239,6 +239,7 @@ class StepLoop:
                 return
             try:
                 self._resizer.before_step()
+                session.need_place("a step").group.check()  # a step that can't be done has nothing loaded
                 micro = yield from self._attempt(loader)
                 if not micro.dropped:
                     self._complete(loader)
