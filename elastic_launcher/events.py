@@ -28,6 +28,7 @@ KINDS = (
     "node_started",
     "node_placed",
     "node_warm",
+    "node_requeued",
     "node_left",
     "node_failed",
     "node_lost",

@@ -84,7 +84,8 @@ class Agent:
             self._layout.node_file(self._node),
             {"node": self._node, "pid": os.getpid(), "members": self._members, "started": time.time()},
         )
-        outbox = Outbox(ControlClient(self._control, f"n{self._node}"), self._node, os.getpid(), self._cpu_of)
+        client = ControlClient(self._control, f"n{self._node}")
+        outbox = Outbox(client, self._node, os.getpid(), self._members[0], self._cpu_of)
         outbox.start()
         try:
             return self._watch(started, outbox)

@@ -30,6 +30,7 @@ class Outbox:
         client: Signs and sends as this node.
         node: The node's number.
         pid: The agent's process id, told with each heartbeat.
+        first_member: Of the node's ranks, told with all: by it the coordinator knows which of the node's pods it hears.
         cpu: Returns the seconds of CPU that each of these members has used so far.
 
     Attributes:
@@ -41,11 +42,13 @@ class Outbox:
         client: ControlClient,
         node: int,
         pid: int,
+        first_member: int,
         cpu: Callable[[Collection[int]], Mapping[int, float]] = lambda members: {},
     ) -> None:
         self._client = client
         self._node = node
         self._pid = pid
+        self._first_member = first_member
         self._cpu = cpu
         self._asked: list[int] = []
         self._waiting: deque[tuple[float, str, dict[str, Any]]] = deque()
@@ -115,7 +118,9 @@ class Outbox:
     def _deliver(self, what: str, payload: dict[str, Any]) -> bool:
         """Returns whether that message needs no further try."""
         try:
-            answer = self._client.post(f"/v1/nodes/{self._node}/{what}", payload)
+            answer = self._client.post(
+                f"/v1/nodes/{self._node}/{what}", {**payload, "first_member": self._first_member}
+            )
         except ControlUnreachable:
             with self._changed:  # close() ends the pause
                 self._changed.wait(RETRY * random.uniform(0.5, 1.5))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from elastic_launcher.agent.surroundings import unmet
 from elastic_launcher.checkpoint.landmark import Landmark, sample
@@ -37,7 +38,8 @@ def make_own_folder(environment: MutableMapping[str, str]) -> Path:
 
     Args:
         environment: Has the coordinator's URL in ``ELASTIC_CONTROL``, and its key in ``ELASTIC_KEY``, or in the file
-            ``ELASTIC_KEY_FILE``. Both are in the folder's ``control.json`` afterwards.
+            ``ELASTIC_KEY_FILE``. Both are in the folder's ``control.json`` afterwards. ``ELASTIC_FIRST_MEMBER`` is what
+            the coordinator says afterwards: a node's second pod has other members than its first.
 
     Raises:
         OSError: If the coordinator can't be reached, or the folder not be written.
@@ -48,15 +50,17 @@ def make_own_folder(environment: MutableMapping[str, str]) -> Path:
     url, key, node = environment["ELASTIC_CONTROL"], _take_key(environment), environment["ELASTIC_NODE"]
     patience = float(environment.get("ELASTIC_ORPHAN_TIMEOUT", "60"))
     with ControlClient(url, f"n{node}", key) as client:
-        job = _insist(lambda: client.get(f"/v1/nodes/{node}/job"), patience)
-        whose = f"node {node} (pod {environment['ELASTIC_POD']})" if "ELASTIC_POD" in environment else f"node {node}"
+        pod = environment.get("ELASTIC_POD", "")
+        job = _insist(lambda: client.get(f"/v1/nodes/{node}/job?{urlencode({'pod': pod})}"), patience)
+        first = {"first_member": int(job["first_member"])}
+        whose = f"node {node} (pod {pod})" if pod else f"node {node}"
         config = JobConfig.from_dict(job["config"])
         lack = unmet(config, job.get("landmark"), whose)
         if not lack and config.checkpoint_dir and (mark := job.get("landmark")):
             with sample(Path(config.checkpoint_dir), Landmark(mark["name"], mark["value"])) as name:
                 lack = _insist(lambda: client.post(f"/v1/nodes/{node}/sample", {"name": name}), patience)["lack"]
         if lack:
-            _insist(lambda: client.post(f"/v1/nodes/{node}/unfit", {"message": lack}), patience)
+            _insist(lambda: client.post(f"/v1/nodes/{node}/unfit", {"message": lack, **first}), patience)
             raise Unfit(lack)
     layout = Layout(Path(tempfile.mkdtemp(prefix="elastic-")))
     for folder in (layout.nodes, layout.logs):
@@ -70,6 +74,7 @@ def make_own_folder(environment: MutableMapping[str, str]) -> Path:
     environment.setdefault("OMP_NUM_THREADS", str(threads_per_rank(cores(), config.nproc_per_node)))
     environment["ELASTIC_CONTROL"] = str(layout.control)
     environment["ELASTIC_WORK_DIR"] = str(layout.path)
+    environment["ELASTIC_FIRST_MEMBER"] = str(job["first_member"])
     return layout.path
 
 

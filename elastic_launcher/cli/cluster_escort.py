@@ -227,7 +227,7 @@ def _tell(job: Escorted, node: int, standing: Standing) -> None:
             job.observe(lambda now: NodeStands(now, node, ""))
         case Leaving():
             within = math.inf if standing.seconds is None else standing.seconds
-            job.observe(lambda now: NodeNoticed(now, node, standing.why, within, standing.again))
+            job.observe(lambda now: NodeNoticed(now, node, standing.why, within, standing.again, standing.pod))
 
 
 def _stop(job: Escorted, why: str, within: float = math.inf) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elastic_launcher.control.introduction import Introduction
@@ -35,18 +35,26 @@ class Numbers:
         node: Of the next node.
         member: Of its first member.
         generations: How many generations there were.
+        members: Of each node, as far as that is known: those of one that its queue took back do not follow the others'.
+        nodes: The node of each member, as far as that is known.
     """
 
     node: int
     member: int
     generations: int = 0
+    members: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    nodes: Mapping[int, int] = field(default_factory=dict)
 
     def node_of(self, member: int, nproc_per_node: int) -> int:
-        """Returns a member's node: numbers of a run follow each other."""
+        """Returns a member's node: numbers of a run follow each other, but for those that are known."""
+        if member in self.nodes:
+            return self.nodes[member]
         return self.node - 1 - (self.member - 1 - member) // nproc_per_node
 
     def members_of(self, node: int, nproc_per_node: int) -> tuple[int, ...]:
         """Returns a node's members."""
+        if known := self.members.get(node):
+            return known
         first = self.member - (self.node - node) * nproc_per_node
         return tuple(range(first, first + nproc_per_node))
 
@@ -187,7 +195,7 @@ def _bare(first: State, left: Leftovers, settled: Generation | None, under_way: 
     rules = replace(
         rules,
         first_node=lowest,
-        first_member=numbers.members_of(lowest, size)[0],
+        first_member=numbers.member,
         generations_before=numbers.generations if settled is None else 0,
     )
     nodes, members = dict[int, Node](), dict[int, Member]()
@@ -196,7 +204,8 @@ def _bare(first: State, left: Leftovers, settled: Generation | None, under_way: 
         phase = _phase(number, own, set(group), left)
         leave = under_way.cause if under_way is not None and set(own) & set(under_way.leavers) else ""
         by = now + rules.grace_period if leave == "notice" else math.inf  # when it was given, nobody knows any more
-        nodes[number] = Node(number, own, now, "hint", phase, now, leave, by)
+        pod = left.record.pods.get(number, "")
+        nodes[number] = Node(number, own, now, "hint", phase, now, leave, by, pod=pod)
         members |= {member: _member(member, number, place, left) for place, member in enumerate(own)}
     state = replace(
         first,

@@ -153,14 +153,20 @@ class Adoption:
         return earlier_wait(self._run, time.time())
 
     def _leftovers(self, gathering: Gathering) -> Leftovers:
-        numbers = Numbers(self._past.first_node, self._past.first_member, self._past.generations)
+        numbers = self._numbers
         return Leftovers([*self._nodes.living()], dict(gathering.introductions), self._exits(), self.record, numbers)
 
+    @property
+    def _numbers(self) -> Numbers:
+        past = self._past
+        return Numbers(past.first_node, past.first_member, past.generations, self.record.members, self.record.nodes)
+
     def _exits(self) -> dict[tuple[int, int], Exit]:
-        places = [
-            (node, place)
+        numbers, size = self._numbers, self._config.nproc_per_node
+        members = {
+            (node, place): member
             for node in range(self.record.first_node, self._past.first_node)
-            for place in range(self._config.nproc_per_node)
-        ]
-        ended = {place: read_exit(self._layout.exit_file(*place)) for place in places}
+            for place, member in enumerate(numbers.members_of(node, size))
+        }
+        ended = {place: read_exit(self._layout.exit_file(*place), member) for place, member in members.items()}
         return {place: one for place, one in ended.items() if one is not None}

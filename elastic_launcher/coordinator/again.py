@@ -94,6 +94,6 @@ def used_up(state: State, past: Past) -> Past:
     return Past(
         past.term,
         first_node=rules.first_node + len(state.nodes),
-        first_member=rules.first_member + len(state.members),
+        first_member=state.next_member,
         generations=rules.generations_before + state.generation + ordered,
     )

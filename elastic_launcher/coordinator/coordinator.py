@@ -59,6 +59,7 @@ from elastic_launcher.coordinator.respawn.board import Board
 from elastic_launcher.coordinator.respawn.lives import NodeLives
 from elastic_launcher.coordinator.respawn.restart import decide_restarts
 from elastic_launcher.coordinator.respawn.rounds import decide_rounds
+from elastic_launcher.coordinator.roster import Exit
 from elastic_launcher.coordinator.server import ControlServer
 from elastic_launcher.coordinator.state import State, Target
 from elastic_launcher.coordinator.store import Store
@@ -139,7 +140,7 @@ class Coordinator:
         self._quota = Quota(config, hint_source, self._tell_target, self.note, Clocks(monotonic, wall), last_hint)
         self._state = origin.first_state(config, self._store.address)
         self._files = NodeFiles(config, self._layout, self._store.address, home)
-        self._driver = EngineDriver(engine, self._observe, self._files.exits, monotonic)
+        self._driver = EngineDriver(engine, self._observe, self._exits, monotonic)
         self._observations: deque[Observation] = deque()
         self._deciding = False
         self._watch = self._new_watch()
@@ -150,7 +151,7 @@ class Coordinator:
         self._desk = JobDesk(
             config, self._layout, self, self._observe, self._lives, self._store.address, self._term, monotonic
         )
-        self._gathering = Gathering(self._desk.welcome) if adoption is not None else None
+        self._gathering = None if adoption is None else Gathering(self._desk.welcome, adoption.record.superseded)
         refusals = Refusals(self._warn, monotonic)
         self._server = ControlServer(
             self._key, self._gathering or self._desk, self._term, home.where, self._files, refusals.take
@@ -335,6 +336,11 @@ class Coordinator:
             raise
         finally:
             self._deciding = False
+
+    def _exits(self, node: int) -> tuple[tuple[int, Exit], ...]:
+        """Returns how the members of a node have ended, as far as they have; none of one that is not known any more."""
+        found = self._state.nodes.get(node)
+        return () if found is None else self._files.exits(node, found.members)
 
     def _do(self, action: Action) -> None:
         match action:

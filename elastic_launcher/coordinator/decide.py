@@ -32,13 +32,13 @@ from elastic_launcher.coordinator.decide_nodes import (
     check_untrained,
     release_surplus,
     start_missing,
-    take_notice,
     take_unfit,
     take_unstarted,
 )
-from elastic_launcher.coordinator.decide_notice import take_expired_notice
+from elastic_launcher.coordinator.decide_notice import take_expired_notice, take_notice
 from elastic_launcher.coordinator.decide_pause import begin_again, take_pause
 from elastic_launcher.coordinator.decide_pending import check_held, check_pending, take_standing
+from elastic_launcher.coordinator.decide_recall import take_registration
 from elastic_launcher.coordinator.observations import (
     AgentKilled,
     BegunAgain,
@@ -54,6 +54,7 @@ from elastic_launcher.coordinator.observations import (
     NodeExited,
     NodeNoticed,
     NodeNotStarted,
+    NodeRegistered,
     NodeSilent,
     NodeStands,
     NodeUnfit,
@@ -130,6 +131,7 @@ _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     NodeNotStarted: take_unstarted,
     NodeUnfit: take_unfit,
     NodeNoticed: take_notice,
+    NodeRegistered: take_registration,
     NodeStands: take_standing,
     NoticeExpires: take_expired_notice,
     RankEnded: take_rank_end,

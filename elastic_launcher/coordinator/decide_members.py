@@ -57,7 +57,7 @@ from elastic_launcher.coordinator.decide_loss import (
     take_unformed,
 )
 from elastic_launcher.coordinator.decide_nodes import dismiss, fail_node, hold_back, tell_exit
-from elastic_launcher.coordinator.decide_pending import take_standing
+from elastic_launcher.coordinator.decide_recall import take_back
 from elastic_launcher.coordinator.fallen import Fallen
 from elastic_launcher.coordinator.observations import (
     AgentKilled,
@@ -68,7 +68,6 @@ from elastic_launcher.coordinator.observations import (
     MemberStuck,
     NodeExited,
     NodeSilent,
-    NodeStands,
     RankEnded,
 )
 from elastic_launcher.coordinator.roster import Exit, Member, Node, Phase
@@ -81,7 +80,7 @@ def take_join(state: State, observation: MemberJoined) -> Decision:
     if member.pid == observation.pid:
         return state, ()
     state = state.with_member(member.number, pid=observation.pid)
-    if state.over or state.nodes[member.node].phase is Phase.ENDING:
+    if state.over or state.nodes[member.node].phase is Phase.ENDING or state.superseded(member.number):
         return state, (Order((member.number,), End("the training is over" if state.over else "not wanted any more")),)
     if observation.version in ("", __version__):
         return state, ()
@@ -176,7 +175,7 @@ def take_slow(state: State, observation: MemberSlow) -> Decision:
 def take_report(state: State, observation: MemberReported) -> Decision:
     """A member reported."""
     member = state.members[observation.member]
-    if state.nodes[member.node].phase in (Phase.ENDING, Phase.GONE):
+    if state.nodes[member.node].phase in (Phase.ENDING, Phase.GONE) or state.superseded(member.number):
         return state, ()
     return _REPORTS[type(observation.report)](state, member, observation.report, observation.now)
 
@@ -208,14 +207,14 @@ def take_agent_killed(state: State, observation: AgentKilled) -> Decision:
 
 
 def take_node_exit(state: State, observation: NodeExited) -> Decision:
-    """A node is gone, with all its processes; one that never began, and may be started anew, waits for that."""
+    """A node is gone, with all its processes; one that never trained, and may be started anew, waits for that."""
     if observation.taken:
         state = replace(state, fallen=Fallen())  # nor is that the job's fault: it may begin anew as often as it happens
     if observation.node not in state.nodes:
         return state, ()  # one of before the job began anew, which took its time
     node = state.nodes[observation.node]
-    if observation.again and state.untouched(node) and not observation.ranks:
-        return take_standing(state, NodeStands(observation.now, node.number, observation.again, queued=True))
+    if observation.again and state.untrained(node):
+        return take_back(state, node, observation.again, observation.pod, observation.now)
     unknown = _without_a_word(observation.exit_code)
     told = tell_exit(state, observation)
     if observation.taken:  # nobody failed: the next is started as fast as after a first loss, and no step is to blame

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import End
-from elastic_launcher.coordinator.actions import Action, KillNode, NoteNotice, Order, StartNode
+from elastic_launcher.coordinator.actions import Action, KillNode, Order, StartNode
 from elastic_launcher.coordinator.decide_end import Decision, emit, finish, then
 from elastic_launcher.coordinator.decide_pause import check_quota, go_on_waiting, lose_quota
-from elastic_launcher.coordinator.observations import NodeExited, NodeNoticed, NodeNotStarted, NodeUnfit, TargetChanged
+from elastic_launcher.coordinator.observations import NodeExited, NodeNotStarted, NodeUnfit, TargetChanged
 from elastic_launcher.coordinator.roster import Member, Node, Phase
 from elastic_launcher.coordinator.state import State
 from elastic_launcher.coordinator.tables import Members, Nodes
@@ -19,7 +19,6 @@ MOST_FAILURES = 3  # nodes in a row that fail to come up, before no more are sta
 RETRY_SECONDS = 1.0  # until the next node is started after one failed; doubles with each in a row
 LONGEST_RETRY = 60.0  # until a node is started in the place of one that is gone, at most
 AWAY_SECONDS = 5.0  # until a node is started again where none can be started now
-BY_SIGNAL = "signal"  # what an agent says of a notice
 LEAVE_SECONDS = 60.0  # that the processes of a node that left may take to end
 
 
@@ -107,15 +106,15 @@ def start_missing(state: State, now: float) -> Decision:
     rules = state.rules
     actions: list[Action] = []
     nodes, members = dict(state.nodes), dict(state.members)
-    size = rules.nproc_per_node
+    size, first = rules.nproc_per_node, state.next_member
     for place in range(state.target.nodes - there):
         cause = _cause(state, place)
         number = rules.first_node + len(nodes)  # none is ever removed, so no number is used again
-        first = rules.first_member + len(members)
         own = tuple(range(first, first + size))
         nodes[number] = Node(number, own, now, cause, since=now)
         members |= {member: Member(member, number, local_rank) for local_rank, member in enumerate(own)}
         actions += [StartNode(number, first, size), emit(state, "node_started", node=number, members=list(own))]
+        first += size
     started = len(nodes) - len(state.nodes)
     to_replace = max(0, state.to_replace - started)
     to_move = max(0, state.to_move - max(0, started - state.to_replace))
@@ -224,42 +223,6 @@ def take_unfit(state: State, observation: NodeUnfit) -> Decision:
         return state, ()
     failed = emit(state, "node_failed", node=observation.node, message=observation.message)
     return then((state, (failed,)), finish, ExitCode.BAD_USAGE, observation.message)
-
-
-def take_notice(state: State, observation: NodeNoticed) -> Decision:
-    """A node was told to go: it leaves at the next boundary.
-
-    Where it was its machine that is wanted, and not the job's size, another one is started as soon as it is gone.
-    """
-    node = state.nodes[observation.node]
-    if state.untouched(node):
-        if observation.again:  # it was admitted, and waits for that anew
-            return state.with_node(node.number, waits=observation.source, queued=True), ()
-        if observation.source == BY_SIGNAL and state.rules.replaces_noticed:
-            return state, ()  # its engine is about to say whether it goes, or waits in its queue
-    by = min(node.leave_by, observation.now + min(state.rules.grace_period, observation.within))
-    if node.leave not in ("", "hint") or node.phase in (Phase.LEAVING, Phase.ENDING, Phase.GONE):
-        sooner = node.leave == "notice" and node.phase is Phase.ADMITTED  # who says so last may know better
-        return state.with_node(node.number, leave_by=by) if sooner else state, ()
-    noticed: tuple[Action, ...] = (emit(state, "notice", node=node.number, source=observation.source),)
-    if state.over or state.target is None:
-        return state, noticed
-    decision: Decision = (state, noticed)
-    if node.phase is Phase.ADMITTED or state.forming(node):
-        moves = state.rules.replaces_noticed and node.phase is Phase.ADMITTED
-        state = replace(state, to_move=state.to_move + moves)
-        decision = state.with_node(node.number, leave="notice", leave_by=by), noticed
-    else:
-        decision = then(then(decision, dismiss, node, "notice", observation.now), hold_back, node, observation.now)
-    return decision if state.rules.replaces_noticed else then(decision, _lower_target)
-
-
-def _lower_target(state: State) -> Decision:
-    """Has a node that was told to go not replaced before growth is due, but for what the minimum needs."""
-    assert state.target is not None
-    left = max(len(state.staying()), state.rules.min_nodes)
-    state = replace(state, target=replace(state.target, nodes=min(state.target.nodes, left), cause="notice"))
-    return state, (NoteNotice(),)
 
 
 def check_nodes(state: State, now: float) -> Decision:

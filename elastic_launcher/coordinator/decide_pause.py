@@ -162,10 +162,7 @@ def go_on_waiting(state: State, now: float) -> Decision:
 
 def _with_nodes(state: State, before: State, nodes: list[Node]) -> State:
     """Returns a state that keeps nodes of the one before; numbers go on after the highest."""
-    rules, size = state.rules, state.rules.nproc_per_node
-    rules = replace(
-        rules, first_node=rules.first_node - len(nodes), first_member=rules.first_member - len(nodes) * size
-    )
+    rules = replace(state.rules, first_node=state.rules.first_node - len(nodes))
     members = {number: before.members[number] for node in nodes for number in node.members}
     kept = Nodes({node.number: node for node in nodes})
     return replace(state, rules=rules, nodes=kept, members=Members(members))

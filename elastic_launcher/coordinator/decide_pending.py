@@ -43,7 +43,7 @@ def check_pending(state: State, now: float) -> Decision:
     if state.pause is not None:
         return decision  # a job that had trained waits for all of them, as long as it may
     for node in state.in_phase(Phase.STARTING):
-        if node.waits and now - node.started_at > state.rules.pending_timeout:
+        if node.waits and now - max(node.started_at, node.since) > state.rules.pending_timeout:
             decision = then(decision, _give_up, node, now)
     return decision
 

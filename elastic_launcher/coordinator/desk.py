@@ -14,6 +14,7 @@ from elastic_launcher.coordinator.observations import (
     MemberJoined,
     MemberReported,
     NodeNoticed,
+    NodeRegistered,
     NodeUnfit,
     Observation,
     RankEnded,
@@ -126,7 +127,24 @@ class JobDesk:
         """A member lives, and says what it does."""
         if member not in self._job.state.members:
             raise LookupError(f"there is no member {member}")
+        if self._job.state.superseded(member):
+            raise LookupError(f"member {member} is not wanted any more")
         self._job.watch.hear(member, self._monotonic(), vitals)
+
+    def register(self, node: int, pod: str) -> int:
+        """A node's agent begins: returns its first member, which no pod before this one had."""
+        self._check_node(node)
+        if pod:
+            self._observe(NodeRegistered(self._monotonic(), node, pod))
+        found = self._job.state.nodes[node]
+        if pod and found.pod != pod:
+            raise LookupError(f"node {node} has trained in another pod: pod {pod} is not wanted any more")
+        return found.members[0]
+
+    def is_superseded(self, node: int, member: int) -> bool:
+        """Returns whether a member was of a pod of the node that its queue has taken back."""
+        found = self._job.state.nodes.get(node)
+        return found is not None and member not in found.members
 
     def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> bool:
         """A node's agent lives, and may have been told that it will go; returns whether it is to go."""

@@ -82,7 +82,7 @@ class EngineDriver:
 
     def _exited(self, gone: NodeExit) -> NodeExited:
         ranks = self._exits(gone.node)
-        how = gone.exit_code, ranks, gone.why, gone.taken, gone.last_line, gone.again
+        how = gone.exit_code, ranks, gone.why, gone.taken, gone.last_line, gone.again, gone.pod
         return NodeExited(self._monotonic(), gone.node, *how)
 
     async def end_all(self) -> None:

@@ -20,13 +20,15 @@ class Gathering:
 
     Args:
         welcome: Returns what a member needs to go on.
+        superseded: Returns whether a member was of a pod that its node's queue has taken back.
 
     Attributes:
         introductions: Of members.
     """
 
-    def __init__(self, welcome: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, welcome: Callable[[], dict[str, Any]], superseded: Callable[[int], bool]) -> None:
         self._welcome = welcome
+        self._superseded = superseded
         self.introductions: dict[int, Introduction] = {}
         self._held: list[Callable[[Desk], None]] = []
 
@@ -57,6 +59,8 @@ class Gathering:
 
     def introduce(self, member: int, introduction: Introduction) -> dict[str, Any]:
         """Takes where a member stands."""
+        if self._superseded(member):
+            raise LookupError(f"member {member} is not wanted any more")
         self.introductions[member] = introduction
         return self._welcome()
 
@@ -71,6 +75,14 @@ class Gathering:
 
     def hear(self, member: int, vitals: Vitals | None = None) -> None:
         """Nobody is given up yet."""
+
+    def register(self, node: int, pod: str) -> int:
+        """Has a new pod ask again."""
+        raise NotYetError("the coordinator has just come back and learns where the job stands")
+
+    def is_superseded(self, node: int, member: int) -> bool:
+        """Returns whether a member was of a pod of the node that its queue has taken back."""
+        return self._superseded(member)
 
     def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> bool:
         """Keeps that a node was told to go."""

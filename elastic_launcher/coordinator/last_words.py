@@ -18,11 +18,14 @@ _TRACEBACK_LINES = 500  # in which one is looked for
 _MARK = "::elastic "  # begins a line that marks a generation, for programs
 
 
-def read_exit(path: Path) -> Exit | None:
-    """Returns how a rank's process ended, from the file that its parent wrote; None if there is none."""
+def read_exit(path: Path, member: int) -> Exit | None:
+    """Returns how a member's process ended, from the file that its parent or the coordinator wrote; None if there is
+    none, or it is about a member that was there before.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return Exit(content.get("exit_code"), content.get("signal"))
+        own = content.get("member", member) == member
+        return Exit(content.get("exit_code"), content.get("signal")) if own else None
     except (OSError, ValueError, AttributeError):
         return None
 

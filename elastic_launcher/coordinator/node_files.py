@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -113,17 +113,28 @@ class NodeFiles:
     def _folder(self) -> Path:
         return Path(self._config.checkpoint_dir or self._layout.checkpoints)
 
-    def note_exit(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
-        """Writes down how a rank ended, unless its node has done so."""
-        path = self._layout.exit_file(node, self._place(node, local_rank))
-        if not path.exists():
-            with contextlib.suppress(OSError):  # a full disk: who asks is told all the same
-                write_json(path, {"exit_code": exit_code, "signal": signal})
+    def note_exit(
+        self, node: int, local_rank: int, exit_code: int | None, signal: int | None, first_member: int | None = None
+    ) -> None:
+        """Writes down how a rank ended, unless its node has done so.
 
-    def exits(self, node: int) -> tuple[tuple[int, Exit], ...]:
-        """Returns how a node's processes ended, by local rank, as far as they have."""
-        places = range(self._config.nproc_per_node)
-        found = ((place, read_exit(self._layout.exit_file(node, place))) for place in places)
+        Args:
+            node: The node.
+            local_rank: The rank's place there.
+            exit_code: Its own, if it ended by itself.
+            signal: What ended it, if it did not.
+            first_member: The first of the node's members then, if the node says that.
+        """
+        path = self._layout.exit_file(node, self._place(node, local_rank))
+        ended = {"exit_code": exit_code, "signal": signal}
+        member = 0 if first_member is None else first_member + local_rank
+        if read_exit(path, member) is None:
+            with contextlib.suppress(OSError):  # a full disk: who asks is told all the same
+                write_json(path, ended if first_member is None else {**ended, "member": member})
+
+    def exits(self, node: int, members: Sequence[int]) -> tuple[tuple[int, Exit], ...]:
+        """Returns by local rank how a node's members, given in that order, have ended, as far as they have."""
+        found = ((place, read_exit(self._layout.exit_file(node, place), one)) for place, one in enumerate(members))
         return tuple((place, ended) for place, ended in found if ended is not None)
 
     def add_to_log(self, node: int, local_rank: int, offset: int, data: str) -> None:

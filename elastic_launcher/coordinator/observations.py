@@ -170,12 +170,27 @@ class NodeNoticed(Observation):
         source: Who said so.
         within: Seconds after which it may be killed, where that is known; never more than ``--grace-period`` counts.
         again: Whether its queue has taken it back, and may admit it anew.
+        pod: The pod that was told, if that is known.
     """
 
     node: int
     source: str
     within: float = math.inf
     again: bool = False
+    pod: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRegistered(Observation):
+    """A node's agent begins, and asks what it is to run.
+
+    Attributes:
+        node: The node.
+        pod: The pod that it is in.
+    """
+
+    node: int
+    pod: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +232,7 @@ class NodeExited(Observation):
         taken: Whether it was taken from outside: that is nobody's failure.
         last_line: The last of the agent's log, where the engine has kept that for one that failed; else empty.
         again: What it waits for to be started anew, unless it is killed; else empty.
+        pod: Which of its pods is gone then, if that is known.
     """
 
     node: int
@@ -226,6 +242,7 @@ class NodeExited(Observation):
     taken: bool = False
     last_line: str = ""
     again: str = ""
+    pod: str = ""
 
 
 @dataclass(frozen=True, slots=True)

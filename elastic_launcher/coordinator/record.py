@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from elastic_launcher.coordinator.pause import EarlierWait
 from elastic_launcher.events import Event
@@ -11,6 +11,8 @@ from elastic_launcher.workdir import Past
 
 TOLD_ONCE = ("node_warm", "node_left", "node_failed", "node_lost", "notice")
 """Kinds that are said once of a node."""
+GIVES_MEMBERS = ("node_started", "node_requeued")
+"""Kinds that say which members a node has from then on."""
 LACKS_NODES = ("nodes_taken", "nodes_wait")
 """Kinds from which on a job waits for nodes, or is about to."""
 GOES_ON = ("generation_formed", "quota_lost", "quota_wait")
@@ -44,6 +46,9 @@ class Record:
         samples: Samples of them.
         shrunk_at: When a hint took a node last, in seconds since the epoch.
         noticed_at: When a notice did.
+        members: Of each node that was started, by local rank; of one that its queue took back, those that it got then.
+        nodes: The node of each member, of those that it had before too.
+        pods: The pod of each node that has one, in a cluster.
     """
 
     generation: Generation | None = None
@@ -53,6 +58,13 @@ class Record:
     samples: int | None = None
     shrunk_at: float | None = None
     noticed_at: float | None = None
+    members: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    nodes: Mapping[int, int] = field(default_factory=dict)
+    pods: Mapping[int, str] = field(default_factory=dict)
+
+    def superseded(self, member: int) -> bool:
+        """Returns whether a member was of a pod that its node's queue has taken back."""
+        return member in self.nodes and member not in self.members[self.nodes[member]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +108,7 @@ def last_hint(events: Sequence[Event], nproc_per_node: int, resumes: bool) -> La
 
 def past_after(past: Past, events: Sequence[Event]) -> Past:
     """Returns a past after all that events tell of: no number in them is used again."""
-    nodes = [event for event in events if event.kind == "node_started"]
+    nodes = [event for event in events if event.kind in GIVES_MEMBERS]
     return replace(
         past,
         first_node=max([past.first_node, *(event["node"] + 1 for event in nodes)]),
@@ -123,18 +135,45 @@ def read_record(run: Sequence[Event]) -> Record:
     shrunk = [event.time for event in left if event.get("cause") == "hint"]
     noticed = [event.time for event in run if event.kind == "notice"]
     noticed += [event.time for event in left if event.get("cause") == "notice"]
+    gives = [event for event in run if event.kind in GIVES_MEMBERS]
+    given = [(event["node"], tuple(event.get("members") or ())) for event in gives]
     origin = None if start is None else start.get("step" if _begins_again(start) else "resumed_step")
     return Record(
         generation=None
         if last is None
         else Generation(last.generation, last["formation"], tuple(one["member"] for one in last["members"])),
         first_node=min((event["node"] for event in run if event.kind == "node_started"), default=1),
-        told=frozenset((event.kind, event["node"]) for event in run if event.kind in TOLD_ONCE),
+        told=frozenset(_told(run)),
         step=progress[-1]["step"] if progress and last is not None else origin or 0,
         samples=progress[-1].get("samples") if progress else None,
         shrunk_at=max(shrunk, default=None),
         noticed_at=max(noticed, default=None),
+        members=dict(given),
+        nodes={member: node for node, own in given for member in own},
+        pods=_pods(run),
     )
+
+
+def _told(run: Sequence[Event]) -> set[tuple[str, int]]:
+    """Returns what was said of which node; of one that its queue took back, since then."""
+    told: set[tuple[str, int]] = set()
+    for event in run:
+        if event.kind == "node_requeued":
+            told -= {(kind, event["node"]) for kind in TOLD_ONCE}
+        elif event.kind in TOLD_ONCE:
+            told.add((event.kind, event["node"]))
+    return told
+
+
+def _pods(run: Sequence[Event]) -> dict[int, str]:
+    """Returns the pods that nodes have; a node that its queue took back has none at first."""
+    pods: dict[int, str] = {}
+    for event in run:
+        if event.kind == "node_placed":
+            pods[event["node"]] = str(event.get("pod") or "")
+        elif event.kind == "node_requeued":
+            pods.pop(event["node"], None)
+    return pods
 
 
 def earlier_wait(run: Sequence[Event], now: float) -> EarlierWait | None:

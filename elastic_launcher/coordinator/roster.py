@@ -13,7 +13,9 @@ from elastic_launcher.control.messages import Failed
 
 
 class Phase(StrEnum):
-    """Where a node is in its life. It only moves down this list, though it may skip."""
+    """Where a node is in its life. It only moves down this list, though it may skip; until it has trained, it may have
+    to start once more.
+    """
 
     STARTING = "starting"
     """Its processes come up; not all of its members are warm."""
@@ -34,7 +36,7 @@ class Node:
 
     Attributes:
         number: Never used again.
-        members: Its members, by local rank.
+        members: Its members, by local rank; where its queue takes it back before it trained, its next pod has others.
         started_at: When it was asked for (monotonic seconds).
         cause: Why it comes: ``start``, ``hint``, ``failure`` (in the place of one that was lost), ``notice`` (of one
             whose machine is wanted), or ``queue`` where its queue admitted it only a while after it was asked for.
@@ -45,6 +47,7 @@ class Node:
         waits: What it waits for before it can begin; empty where that is nothing.
         queued: Whether it waits for its queue to admit it: it holds no place then.
         began_at: When it was seen to begin, where it had waited.
+        pod: The pod that its members are in, in a cluster; empty until that has begun.
     """
 
     number: int
@@ -58,6 +61,7 @@ class Node:
     waits: str = ""
     queued: bool = False
     began_at: float = -math.inf
+    pod: str = ""
 
 
 @dataclass(frozen=True, slots=True)

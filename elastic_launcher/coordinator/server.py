@@ -28,6 +28,8 @@ from elastic_launcher.coordinator.where import HERE, Where
 
 LONGEST_WAIT = 30.0  # seconds that a request for orders may ask to be kept waiting
 CLOSE_SECONDS = 0.5  # that requests under way get to end when the server closes
+FIRST_MEMBER = "first_member"
+"""By what an agent says which of its node's pods it is in."""
 REMEMBERED_REPORTS = 4096  # a member's numbers of reports, to tell a repeated one from a new one
 
 logger = logging.getLogger(__name__)
@@ -51,6 +53,12 @@ class Desk(Protocol):
 
     def hear(self, member: int, vitals: Vitals | None = None) -> None:
         """Takes it that a member lives, and what it does, if it says so."""
+
+    def register(self, node: int, pod: str) -> int:
+        """Takes it that a node's agent begins, in a pod of that name if it is in one; returns its first member."""
+
+    def is_superseded(self, node: int, member: int) -> bool:
+        """Returns whether a member was of a pod of the node that its queue has taken back."""
 
     def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> bool:
         """Takes it that a node's agent lives, and was told so often that it will go; returns whether it is to go."""
@@ -286,40 +294,43 @@ class ControlServer:
         return web.json_response({})
 
     async def _heartbeat(self, request: web.Request) -> web.Response:
-        content = await _content(request)
-        node = _node(request)
+        content, node = await _content(request), _node(request)
+        if self._is_superseded(node, content):
+            return web.json_response({"leave": True})
         leave = self.desk.node_heartbeat(node, _whole(content, "pid"), int(content.get("notices", 0)))
         cpu = {int(member): float(seconds) for member, seconds in dict(content.get("cpu", {})).items()}
         about = self.desk.ask_about(node, cpu)
         return web.json_response({**({"leave": True} if leave else {}), **({"about": about} if about else {})})
 
     async def _life(self, request: web.Request) -> web.Response:
-        self.desk.node_life(_node(request), await _content(request))
+        self.desk.node_life(_node(request), await self._content_of_node(request))
         return web.json_response({})
 
     async def _notice(self, request: web.Request) -> web.Response:
-        content = await _content(request)
+        content = await self._content_of_node(request)
         self.desk.node_notice(_node(request), str(content.get("source", "signal")))
         return web.json_response({})
 
     async def _rank_ended(self, request: web.Request) -> web.Response:
-        content = await _content(request)
+        content = await self._content_of_node(request)
         code, signal = (
             None if content.get(name) is None else _whole(content, name) for name in ("exit_code", "signal")
         )
         place = _node(request), _whole(content, "local_rank")
         if self._files is not None:
-            self._files.note_exit(*place, code, signal)
+            self._files.note_exit(*place, code, signal, content.get(FIRST_MEMBER))
         self.desk.rank_ended(*place, code, signal)
         return web.json_response({})
 
     async def _job(self, request: web.Request) -> web.Response:
         assert self._files is not None
-        return web.json_response({**self._files.begin(_node(request)), "term": self._term})
+        node = _node(request)
+        first = self.desk.register(node, request.query.get("pod", ""))
+        return web.json_response({**self._files.begin(node), FIRST_MEMBER: first, "term": self._term})
 
     async def _log(self, request: web.Request) -> web.Response:
         assert self._files is not None
-        content = await _content(request)
+        content = await self._content_of_node(request)
         place = _node(request), _whole(content, "local_rank")
         self._files.add_to_log(*place, _whole(content, "offset"), str(content.get("data", "")))
         return web.json_response({})
@@ -330,7 +341,8 @@ class ControlServer:
         return web.json_response({"lack": await asyncio.to_thread(self._files.judge, _node(request), name)})
 
     async def _unfit(self, request: web.Request) -> web.Response:
-        self.desk.node_unfit(_node(request), str((await _content(request)).get("message", "")))
+        content = await self._content_of_node(request)
+        self.desk.node_unfit(_node(request), str(content.get("message", "")))
         return web.json_response({})
 
     async def _save(self, request: web.Request) -> web.Response:
@@ -341,6 +353,16 @@ class ControlServer:
 
     async def _status(self, request: web.Request) -> web.Response:
         return web.json_response(self.desk.status())
+
+    async def _content_of_node(self, request: web.Request) -> dict[str, Any]:
+        """Returns what an agent says; refuses one of a pod that the node's queue has taken back."""
+        content = await _content(request)
+        if self._is_superseded(_node(request), content):
+            raise LookupError(f"this pod of node {_node(request)} is not wanted any more")
+        return content
+
+    def _is_superseded(self, node: int, content: dict[str, Any]) -> bool:
+        return FIRST_MEMBER in content and self.desk.is_superseded(node, _whole(content, FIRST_MEMBER))
 
     def _mailbox(self, member: int) -> _Mailbox:
         return self._mailboxes.setdefault(member, _Mailbox())

@@ -131,4 +131,4 @@ def _lives(state: State, node: int) -> bool:
 
 def _waits(state: State, node: int) -> bool:
     found = state.nodes.get(node)
-    return found is not None and bool(found.waits) and state.untouched(found)
+    return found is not None and bool(found.waits) and state.untrained(found)

@@ -39,7 +39,7 @@ class Rules:
         max_failures: Failures of the script within an hour that cost a node instead of the job.
         grace_period: Seconds from a node's notice until it may be killed.
         first_node: Number of the first node that is started: numbers of an earlier run are not used again.
-        first_member: Number of its first member.
+        first_member: Number of the first member that is added: numbers of an earlier run are not used again.
         generations_before: Generations of earlier runs.
         resumes: What the job goes on from, if it does.
         waits: The wait for nodes in which the launcher before this one was.
@@ -351,6 +351,11 @@ class State:
         )
 
     @property
+    def next_member(self) -> int:
+        """The number of the next member: none had it, nor any above it."""
+        return max(self.rules.first_member, max(self.members, default=0) + 1)
+
+    @property
     def halts(self) -> bool:
         """Whether its training is to stand still, and to be saved there."""
         return self.stopping is not None or (self.pause is not None and not self.pause.released)
@@ -379,11 +384,22 @@ class State:
         """Returns whether a formation under way has members of ``node``."""
         return self.formation is not None and any(member in self.formation.members for member in node.members)
 
-    def untouched(self, node: Node) -> bool:
-        """Returns whether a node has not begun: no process of its members was seen, and their numbers are unused."""
+    def begun(self, node: Node) -> bool:
+        """Returns whether a process of one of the node's members was seen."""
         members = [self.members[number] for number in node.members]
-        begun = any(one.pid is not None or one.exit is not None for one in members)
-        return node.phase is Phase.STARTING and not node.leave and not begun
+        return any(one.pid is not None or one.exit is not None for one in members)
+
+    def untrained(self, node: Node) -> bool:
+        """Returns whether a node has not trained, nor is to leave: nothing is lost if it waits for another pod."""
+        formation, recovery = self.formation, self.recovery
+        taking_part = formation.members if formation is not None and formation.active else ()
+        holders = recovery.others if recovery is not None else ()
+        trains = any(one in self.group or one in taking_part or one in holders for one in node.members)
+        return node.phase in (Phase.STARTING, Phase.WARM) and not node.leave and not trains
+
+    def superseded(self, member: int) -> bool:
+        """Returns whether a member was of a pod that its node's queue has taken back."""
+        return member not in self.nodes[self.members[member].node].members
 
     def exited(self, node: Node) -> bool:
         """Returns whether a process of one of the node's members has ended."""

@@ -37,6 +37,7 @@ class NodeExit:
         taken: Whether it was taken from outside, and did not fail by itself.
         last_line: The last of its agent's log, where the engine has kept that for one that failed; else empty.
         again: What it waits for to be started anew under the same number, unless it is killed; else empty.
+        pod: The pod that is gone, of one that waits so.
     """
 
     node: int
@@ -45,6 +46,7 @@ class NodeExit:
     taken: bool = False
     last_line: str = ""
     again: str = ""
+    pod: str = ""
 
 
 class EngineAway(OSError):  # noqa: N818 - says what is the case

@@ -40,6 +40,8 @@ def describe(event: Event) -> str | None:
             return f"node {get('node')} runs in pod {get('pod')} on machine {get('machine')}"
         case "node_warm":
             return f"node {get('node')} is ready to train"
+        case "node_requeued":
+            return f"node {get('node')} was taken back by its queue before it trained: it waits to be admitted again"
         case "node_left":
             cause = get("cause")
             return f"node {get('node')} has left" + (f" ({cause})" if cause else "")

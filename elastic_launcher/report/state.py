@@ -302,6 +302,7 @@ def _form(state: JobState, event: Event, now: float) -> JobState:
 _PHASES = {
     "node_started": "starting",
     "node_warm": "warm",
+    "node_requeued": "starting",
     "notice": "leaving",
     "node_left": "left",
     "node_failed": "failed",
@@ -315,7 +316,9 @@ def _follow_node(state: JobState, event: Event) -> JobState:
     if event.kind == "node_placed":
         after = replace(known, pod=str(event.get("pod") or ""))
     elif event.kind in _PHASES:
-        after = replace(known, members=tuple(event.get("members") or known.members), phase=_PHASES[event.kind])
+        pod = "" if event.kind == "node_requeued" else known.pod  # its next one is placed later
+        members = tuple(event.get("members") or known.members)
+        after = replace(known, members=members, phase=_PHASES[event.kind], pod=pod)
     else:
         return state
     return replace(state, nodes={**state.nodes, number: after})

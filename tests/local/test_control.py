@@ -35,6 +35,8 @@ from elastic_launcher.coordinator.server import ControlServer
 from tests.support import until
 
 KEY = bytes(range(32))
+SUPERSEDED = 7
+"""The first member of a pod that the node's queue has taken back."""
 
 
 class Desk:
@@ -60,6 +62,12 @@ class Desk:
         if member not in (1, 2):
             raise LookupError(f"there is no member {member}")
         self.heard.append(member)
+
+    def register(self, node: int, pod: str) -> int:
+        return 5 if pod == "second" else 1
+
+    def is_superseded(self, node: int, member: int) -> bool:
+        return member == SUPERSEDED
 
     def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> None:
         self.told.append(("heartbeat", node, pid))
@@ -384,11 +392,14 @@ def test_who_follows_another_coordinator_is_told_which_one_this_is(tmp_path: Pat
 
 def test_a_coordinator_that_has_just_come_back_has_newcomers_ask_again(tmp_path: Path) -> None:
     async def play(desk: Desk) -> None:
-        gathering = Gathering(lambda: {"store": "127.0.0.1:1"})
+        gathering = Gathering(lambda: {"store": "127.0.0.1:1"}, lambda member: member == 9)
         async with serving(tmp_path / "control.json", gathering) as server:
             client = ControlClient(str(tmp_path / "control.json"), "m1")
             with pytest.raises(ControlUnreachable, match="has just come back"):
                 await asyncio.to_thread(client.post, "/v1/members/1/join", {"pid": 7}, 0.5)
+            refused = pytest.raises(ControlRefused, match="member 9 is not wanted any more")
+            with ControlClient(str(tmp_path / "control.json"), "m9") as other, refused:
+                await ask(other, "/v1/members/9/introduce", Introduction(9).to_dict())
             known = Introduction(7, step=40)
             await ask(client, "/v1/members/1/introduce", known.to_dict())
             await ask(client, "/v1/members/1/reports", {"reports": [{"kind": "formed", "formation": 3}], "term": 1})

@@ -25,11 +25,12 @@ from elastic_launcher.checkpoint.landmark import Landmark, landmark_of, put, rem
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.coordinator.node_files import NodeFiles
+from elastic_launcher.coordinator.roster import Exit
 from elastic_launcher.coordinator.server import ControlServer
 from elastic_launcher.coordinator.where import HERE, Home, Where
 from elastic_launcher.engines.local import node_environment
 from elastic_launcher.workdir import Layout, claim, read_job
-from tests.local.test_control import KEY, Desk
+from tests.local.test_control import KEY, SUPERSEDED, Desk
 from tests.support import PATIENCE
 
 NODE = 1
@@ -90,6 +91,55 @@ def test_a_nodes_own_folder_has_the_job_its_code_and_the_way_to_the_coordinator(
             assert Path(environment["ELASTIC_CONTROL"]).stat().st_mode & 0o777 == 0o600
 
     asyncio.run(play())
+
+
+def test_a_nodes_second_pod_is_told_which_members_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    async def play() -> None:
+        async with serving(tmp_path, config_of()) as (url, _):
+            environment = {**variables(url), "ELASTIC_POD": "second"}
+            await asyncio.to_thread(make_own_folder, environment)
+            assert environment["ELASTIC_FIRST_MEMBER"] == "5"
+
+    asyncio.run(play())
+
+
+def test_an_agent_whose_node_was_taken_back_by_its_queue_is_told_to_go_and_not_listened_to(tmp_path: Path) -> None:
+    async def play() -> None:
+        desk = Desk()
+        async with serving(tmp_path, config_of(), desk) as (url, theirs):
+            with ControlClient(url, f"n{NODE}", KEY.hex()) as client:
+
+                async def post(what: str, **payload: Any) -> dict[str, Any]:
+                    payload["first_member"] = SUPERSEDED
+                    return await asyncio.to_thread(client.post, f"/v1/nodes/{NODE}/{what}", payload)
+
+                assert await post("heartbeat", pid=6, notices=1) == {"leave": True}
+                told = {
+                    "notice": {"source": "signal"},
+                    "rank_ended": {"local_rank": 0, "exit_code": 75, "signal": None},
+                    "log": {"local_rank": 0, "offset": 0, "data": ""},
+                    "life": {"n": 1, "waits": True},
+                    "unfit": {"message": "no data"},
+                }
+                for what, payload in told.items():
+                    with pytest.raises(ControlRefused, match="this pod of node 1 is not wanted any more"):
+                        await post(what, **payload)
+            assert not theirs.exit_file(NODE, 0).exists() and not theirs.rank_log(NODE, 0).exists()
+        assert desk.told == []
+
+    asyncio.run(play())
+
+
+def test_how_a_rank_ended_is_kept_once_for_each_member(tmp_path: Path) -> None:
+    with claim(config_of(), tmp_path) as work_dir:
+        files = NodeFiles(config_of(), work_dir.layout, STORE, Home())
+        files.note_exit(NODE, 0, 75, None, first_member=1)
+        files.note_exit(NODE, 0, 1, None, first_member=1)
+        assert (files.exits(NODE, [1]), files.exits(NODE, [2])) == (((0, Exit(75)),), ())
+        files.note_exit(NODE, 0, 0, None, first_member=2)
+        assert files.exits(NODE, [2]) == ((0, Exit(0)),)
 
 
 def test_nothing_is_handed_to_whoever_has_another_key(tmp_path: Path) -> None:

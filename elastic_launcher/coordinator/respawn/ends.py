@@ -86,7 +86,7 @@ def take_silent_node(state: State, observation: NodeSilent) -> Decision:
     node, now = state.nodes[observation.node], observation.now
     if node.phase in (Phase.LEAVING, Phase.ENDING, Phase.GONE) or state.over or state.stopping is not None:
         return state, ()
-    if state.untouched(node) and node.waits:
+    if state.untrained(node) and node.waits:
         return state, ()
     silence = f"for {observation.seconds:.0f} s (--silence-timeout)"
     working = [number for number in node.members if number in living(state)]

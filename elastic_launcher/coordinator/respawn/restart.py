@@ -14,7 +14,7 @@ from elastic_launcher.control.messages import GoOn, Halted, Save, Saved
 from elastic_launcher.coordinator.actions import Action, Finish, Order
 from elastic_launcher.coordinator.decide import decide
 from elastic_launcher.coordinator.decide_end import RESTART, Decision, emit, then
-from elastic_launcher.coordinator.decide_nodes import take_notice
+from elastic_launcher.coordinator.decide_notice import take_notice
 from elastic_launcher.coordinator.grace import time_to_save
 from elastic_launcher.coordinator.observations import MemberReported, NodeNoticed, Observation, TargetChanged, Tick
 from elastic_launcher.coordinator.respawn.anew import fall_back, let_nodes_go, tell_why

@@ -34,9 +34,9 @@ from elastic_launcher.coordinator.decide_nodes import (
     dismiss,
     release_surplus,
     start_missing,
-    take_notice,
     take_unstarted,
 )
+from elastic_launcher.coordinator.decide_notice import take_notice
 from elastic_launcher.coordinator.decide_pause import take_pause, wait_for_nodes
 from elastic_launcher.coordinator.fallen import Taken
 from elastic_launcher.coordinator.observations import (

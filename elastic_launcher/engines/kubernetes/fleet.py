@@ -315,7 +315,7 @@ class Fleet:
                 self._tracks[node] = track.tell_put_back()
                 how, waits = track.put_back, self._tracks[node].standing
                 again = waits.why if isinstance(waits, Waiting) else "its Job has its next pod"
-                self._exits.append(NodeExit(node, how.exit_code, how.why, taken=True, again=again))
+                self._exits.append(NodeExit(node, how.exit_code, how.why, taken=True, again=again, pod=track.former))
             elif track.gone is not None:
                 if track.pod is not None and turned_away(track.pod):
                     self._machines.keep_off(track.pod)

@@ -72,11 +72,13 @@ class Leaving:
         why: By whom, in one line.
         seconds: How long it had from then on; None where that is not said yet.
         again: Whether its Job waits to be admitted anew, and has another pod then.
+        pod: The name of its pod.
     """
 
     why: str
     seconds: int | None
     again: bool = False
+    pod: str = ""
 
 
 @dataclass(frozen=True, slots=True)

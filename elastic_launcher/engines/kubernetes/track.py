@@ -32,6 +32,7 @@ class Track:
         recalled: The uid of the pod during which its Job was suspended.
         past: The uids of pods that its queue has taken back.
         put_back: How the last of these ended, until that is told.
+        former: The name of the last of these.
         admission: Why its queue does not admit it, if that is known.
     """
 
@@ -45,6 +46,7 @@ class Track:
     recalled: str = ""
     past: frozenset[str] = frozenset()
     put_back: Gone | None = None
+    former: str = ""
     admission: str = ""
 
     @property
@@ -56,7 +58,11 @@ class Track:
             return self.held
         if not self.shown and self.pod is None:
             return Waiting(Cause.STARTING, "its Job is being made")
-        return standing(self.job, self.pod, self.events, self.admission)
+        now = standing(self.job, self.pod, self.events, self.admission)
+        if not isinstance(now, Leaving) or self.pod is None:
+            return now
+        again = now.again or (self._recalled and _can_go_on(self.job))  # its Job may have been admitted anew already
+        return replace(now, again=again, pod=_name(self.pod))
 
     def show_job(self, job: Document | None) -> Track:
         """The Job was shown, or, with None, that it is not there any more."""
@@ -109,6 +115,10 @@ class Track:
         """It was told that its queue has taken its pod back."""
         return replace(self, put_back=None)
 
+    @property
+    def _recalled(self) -> bool:
+        return self.pod is not None and self.pod["metadata"]["uid"] == self.recalled
+
     def _latch(self) -> Track:
         now = self.standing
         return self._end(now) if isinstance(now, Gone) and self.pod is not None and self.gone is None else self
@@ -117,9 +127,13 @@ class Track:
         """Its pod is over: with it the node, unless its queue has taken that back and may admit the Job again."""
         assert self.pod is not None
         uid = self.pod["metadata"]["uid"]
-        if uid != self.recalled or not _can_go_on(self.job):
+        if not self._recalled or not _can_go_on(self.job):
             return replace(self, gone=how)
-        return replace(self, pod=None, events=(), past=self.past | {uid}, put_back=how)
+        return replace(self, pod=None, events=(), past=self.past | {uid}, put_back=how, former=_name(self.pod))
+
+
+def _name(pod: Document) -> str:
+    return str(pod["metadata"].get("name") or "")
 
 
 def _can_go_on(job: Document | None) -> bool:

@@ -13,7 +13,7 @@ from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Abandon, Active, Again, Done, Form, Left, Message, Saved, StepFailed, Warm
 from elastic_launcher.coordinator.actions import Action, Emit, KillNode, Order, StartAnew
 from elastic_launcher.coordinator.adopt import Leftovers, Numbers, adopt, expected, runs_on
-from elastic_launcher.coordinator.observations import NodeStands, NodeUnfit
+from elastic_launcher.coordinator.observations import NodeRegistered, NodeStands, NodeUnfit
 from elastic_launcher.coordinator.pause import EarlierWait
 from elastic_launcher.coordinator.record import Generation, Record, read_record
 from elastic_launcher.coordinator.respawn.anew import fall_back, tell_why
@@ -210,6 +210,48 @@ def test_a_node_that_was_being_ended_is_ended() -> None:
     assert job.actions == [KillNode(3)]
 
 
+REQUEUED = {
+    "members": {1: (1,), 2: (2,), 3: (5,), 4: (4,)},
+    "nodes": {1: 1, 2: 2, 3: 3, 4: 4, 5: 3},
+    "pods": {4: "digits-4-a"},
+}
+
+
+def test_a_node_that_its_queue_took_back_has_the_members_that_it_got_then() -> None:
+    record = Record(STANDS, 1, step=38, told=frozenset({("node_warm", 4)}), **REQUEUED)
+    numbers = Numbers(5, 6, 2, record.members, record.nodes)
+    introductions = {1: member(SECOND), 2: member(SECOND), 4: member(None)}
+    left = Leftovers((1, 2, 3, 4), introductions, {}, record, numbers)
+    assert runs_on(left, 1) and expected(left, 1) == set()
+    job = taken(left)
+    nodes = job.state.nodes
+    assert [(one.members, one.phase) for one in nodes.values()] == [
+        ((1,), Phase.ADMITTED),
+        ((2,), Phase.ADMITTED),
+        ((5,), Phase.STARTING),
+        ((4,), Phase.WARM),
+    ]
+    job.target(5)
+    assert [(one.node, one.first_member) for one in job.started] == [(5, 6)]
+    for node, pod in ((3, "digits-3-b"), (4, "digits-4-a")):
+        job.feed(NodeRegistered(job.now, node, pod))
+    assert (job.state.nodes[3].members, job.state.nodes[4].members) == ((5,), (4,))
+    job.feed(NodeRegistered(job.now, 4, "digits-4-b"))
+    assert job.state.nodes[4].members == (7,), "its queue took it back while the launcher was away"
+    job.warm(3, 4, 5)
+    job.tick(5.0)
+    assert job.orders(Form)[-1].members == (1, 2, 5, 6, 7)
+
+
+def test_numbers_that_a_node_got_which_is_gone_are_used() -> None:
+    record = Record(STANDS, 1, members={1: (3,), 2: (1,), 3: (2,)}, nodes={1: 2, 2: 3, 3: 1})
+    numbers = Numbers(4, 4, 2, record.members, record.nodes)
+    left = Leftovers((2, 3), {1: member(SECOND), 2: member(SECOND)}, {}, record, numbers)
+    job = taken(left)
+    job.target(3)
+    assert [(one.node, one.first_member) for one in job.started] == [(4, 4)]
+
+
 def test_where_nobody_has_the_state_there_is_nothing_to_go_on_with() -> None:
     assert not runs_on(leftovers({3: member(None)}), 1)
     assert not runs_on(leftovers({1: member(SECOND)}, nodes=(3,)), 1)
@@ -262,17 +304,19 @@ class Returning(Walk):
         state, job = self.job.state, self.job
         emitted = [action for action in job.actions if isinstance(action, Emit)]
         run = [Event("job_started", 0.0, 0), *(Event(one.kind, 0.0, one.generation, one.fields) for one in emitted)]
-        ended = {number for number, one in state.members.items() if one.exit is not None}
+        record = read_record(run)
+        present = {number: one for number, one in state.members.items() if not record.superseded(number)}
+        ended = {number for number, one in present.items() if one.exit is not None}
         left = Leftovers(
             [node.number for node in state.nodes.values() if node.phase is not Phase.GONE],
             {
                 number: self.accounts.setdefault(number, Account()).introduction(halting=False)
-                for number, one in state.members.items()
+                for number, one in present.items()
                 if one.pid is not None and number not in ended and state.nodes[one.node].phase is not Phase.GONE
             },
-            {(one.node, one.local_rank): one.exit for one in state.members.values() if one.exit is not None},
-            read_record(run),
-            Numbers(self.node + 1, self.member + 1, self.generation),
+            {(one.node, one.local_rank): one.exit for one in present.values() if one.exit is not None},
+            record,
+            Numbers(self.node + 1, self.member + 1, self.generation, record.members, record.nodes),
         )
         if not left.nodes or not runs_on(left, state.rules.nproc_per_node):
             return False
@@ -283,7 +327,8 @@ class Returning(Walk):
         return True
 
 
-BEHAVING = ["tick", "complete", "gone", "target", "broken", "killed", "notice", "stands"] + ["warm", "lost"] * 3
+BEHAVING = ["tick", "complete", "gone", "target", "broken", "killed", "notice", "stands", "taken back"]
+BEHAVING += ["warm", "lost"] * 3
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])

@@ -15,13 +15,19 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.adopt import Leftovers, Numbers
 from elastic_launcher.coordinator.adoption import Adoption
 from elastic_launcher.coordinator.gather import Gathering
+from elastic_launcher.coordinator.node_files import NodeFiles
 from elastic_launcher.coordinator.origin import Origin, find_origin
+from elastic_launcher.coordinator.roster import Exit
+from elastic_launcher.coordinator.where import Home
 from elastic_launcher.events import Event
 from elastic_launcher.workdir import Layout, Past
 from tests.unit.checkpoint.checkpoints import publish_on, save
 
 CONFIG = JobConfig(script="jobs/train.py", arguments=("--lr", "0.1"), orphan_timeout=0.1)
 RUN = [Event("job_started", 100.0, 0, {"resumed_step": 10}), Event("node_started", 101.0, 0, {"node": 1})]
+
+
+NUMBERS = [("node_started", 1), ("node_requeued", 2)]
 
 
 class OneNode:
@@ -43,7 +49,7 @@ def quiet(line: str) -> None:
 
 
 def gathered(folder: Path) -> Leftovers | None:
-    return asyncio.run(adoption(CONFIG, folder).gather(Gathering(dict)))
+    return asyncio.run(adoption(CONFIG, folder).gather(Gathering(dict, lambda member: False)))
 
 
 @pytest.mark.parametrize("place", [None, "{}/elsewhere", "file://{}/store"])
@@ -65,6 +71,20 @@ def test_what_was_saved_last_is_known_from_the_events_where_the_pointer_can_not_
     left = Leftovers([1], {}, {}, mine.record, Numbers(2, 2, 0))
     saved = mine.take_over(left, Origin().first_state(CONFIG, "host:1"), 0.0).state.saved
     assert saved is not None and (saved.step, saved.path) == (10, path)
+
+
+@pytest.mark.parametrize(("ended", "known"), [(1, False), (2, True)])
+def test_how_a_rank_ended_whose_pod_was_taken_back_is_not_how_the_next_one_did(
+    tmp_path: Path, ended: int, known: bool
+) -> None:
+    layout = Layout(tmp_path)
+    layout.nodes.mkdir()
+    find_origin(CONFIG, layout, Past(), quiet)
+    NodeFiles(CONFIG, layout, "host:1", Home()).note_exit(1, 0, 75, None, first_member=ended)
+    given = [Event(kind, 101.0, 0, {"node": 1, "members": [one]}) for kind, one in NUMBERS]
+    mine = Adoption(CONFIG, layout, Past(3, 2, 3), [RUN[0], *given], OneNode(), Origin)
+    left = asyncio.run(mine.gather(Gathering(dict, mine.record.superseded)))
+    assert left is not None and left.exits == ({(1, 0): Exit(75)} if known else {})
 
 
 def test_members_begin_where_the_checkpoint_is(tmp_path: Path) -> None:

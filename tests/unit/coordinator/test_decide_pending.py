@@ -13,7 +13,7 @@ from elastic_launcher.coordinator.decide_nodes import AWAY_SECONDS
 from elastic_launcher.coordinator.decide_pending import QUEUE_SECONDS
 from elastic_launcher.coordinator.observations import NodeExited, NodeNoticed, NodeNotStarted, NodeStands
 from elastic_launcher.coordinator.respawn.anew import state_after
-from elastic_launcher.coordinator.roster import Exit, Phase
+from elastic_launcher.coordinator.roster import Phase
 from elastic_launcher.coordinator.state import Restart, State
 from tests.unit.coordinator.driver import Job, lose, redo, training
 
@@ -76,16 +76,9 @@ def test_a_generation_that_a_queue_made_possible_is_no_hints_doing(seconds: floa
     assert job.form.cause == cause
 
 
-@pytest.mark.parametrize("stage", ["joined", "ended", "trains"])
-def test_a_node_of_which_something_ran_is_another_one_after_its_queue_took_it_back(stage: str) -> None:
-    """Numbers of members are never used again."""
-    job = training(2 if stage == "trains" else 1, replaces_noticed=True)
-    if stage != "trains":
-        job.target(2)
-    if stage == "joined":
-        job.join(2)
-    ranks = ((0, Exit(143)),) if stage == "ended" else ()
-    job.feed(NodeExited(job.now, 2, 143, ranks, taken=True, again=QUEUED))
+def test_a_node_that_trained_is_another_one_after_its_queue_took_it_back() -> None:
+    job = training(2, replaces_noticed=True)
+    job.feed(NodeExited(job.now, 2, 143, taken=True, again=QUEUED))
     assert KillNode(2) in job.look(), "its Job goes, so that no pod of it comes"
     assert job.state.nodes[2].phase is Phase.ENDING
     job.feed(NodeExited(job.now, 2, None, why="its Job was deleted", taken=True))

@@ -22,7 +22,14 @@ from elastic_launcher.control.messages import (
 )
 from elastic_launcher.coordinator.actions import Action, Emit, Finish, Order, StartNode
 from elastic_launcher.coordinator.again import used_up
-from elastic_launcher.coordinator.observations import BegunAgain, MemberStuck, NoticeExpires
+from elastic_launcher.coordinator.observations import (
+    BegunAgain,
+    MemberStuck,
+    NodeExited,
+    NodeNoticed,
+    NodeRegistered,
+    NoticeExpires,
+)
 from elastic_launcher.coordinator.pause import Stage
 from elastic_launcher.coordinator.roster import Phase
 from elastic_launcher.coordinator.state import Formation, State
@@ -32,7 +39,7 @@ from tests.unit.coordinator.driver import Job
 CODES = {0, 1, 75, 76, 130}
 LIKELY = ["tick", "formed", "active", "active", "target", "gone", "left"] * 4 + ["warm", "complete"] * 12
 FAILING = ["lost quota", "halted", "gone", "begun again", "notice", "expires", "stuck"]
-FAILING += ["form_failed", "step_failed", "broken"]
+FAILING += ["form_failed", "step_failed", "broken", "taken back", "taken back", "registered"]
 FATAL = ["killed", "agent", "exit", "failed", "done", "ended"]
 
 
@@ -68,6 +75,10 @@ class Walk:
             self.begin_again()
         elif what == "notice" and node:
             job.notice(node)
+        elif what == "taken back" and node and state.nodes[node].phase is not Phase.GONE:
+            self.take_back(node, ["told", "gone", "both"][amount % 3])
+        elif what == "registered" and node:
+            job.feed(NodeRegistered(job.now, node, f"pod-{amount % 2}"))
         elif what == "expires":
             noticed = [one.number for one in state.nodes.values() if one.leave == "notice"]
             job.feed(NoticeExpires(job.now, tuple(noticed)))
@@ -103,6 +114,14 @@ class Walk:
             if what in reports:
                 job.report(member, reports[what])
 
+    def take_back(self, node: int, heard: str) -> None:
+        """Has a node's queue take it back."""
+        job, pod = self.job, self.job.state.nodes[node].pod
+        if heard != "gone":
+            job.feed(NodeNoticed(job.now, node, "its Job is suspended", 30.0, again=True, pod=pod))
+        if heard != "told":
+            job.feed(NodeExited(job.now, node, None, taken=True, again="its Job is suspended", pod=pod))
+
     def begin_again(self) -> None:
         state = self.job.state
         past = used_up(state, Past())
@@ -119,6 +138,10 @@ class Walk:
                 assert action.node == self.node + 1
                 assert action.first_member == self.member + 1
                 self.node, self.member = action.node, self.member + action.nproc_per_node
+            elif isinstance(action, Emit) and action.kind == "node_requeued":
+                own = action.fields["members"]
+                assert own == list(range(self.member + 1, self.member + 1 + state.rules.nproc_per_node))
+                self.member += state.rules.nproc_per_node
             elif isinstance(action, Order) and isinstance(action.order, Form):
                 assert set(action.members) == {*action.order.members, *action.order.leavers}
                 self.check_form(state, action.order)
@@ -150,6 +173,7 @@ class Walk:
         assert whole - done <= {*form.members} <= whole
         for member in form.members:
             assert not state.members[member].left
+            assert not state.superseded(member)
             assert state.nodes[state.members[member].node].phase in (Phase.WARM, Phase.ADMITTED)
             if member in form.joiners or form.mode == "start":
                 assert state.members[member].exit is None, "a dead member is formed with"
@@ -175,7 +199,7 @@ class Walk:
         assert len(starting) <= self.maximum
 
     def has_lost(self, state: State) -> bool:
-        return state.losses > 0
+        return any(member.lost for member in state.members.values())  # after its notice, too
 
     def let_it_end(self) -> None:
         """From here on all behave: then the job ends."""

@@ -21,7 +21,7 @@ from elastic_launcher.coordinator.roster import Exit
 def test_how_a_rank_ended_is_read_from_its_file(tmp_path: Path, text: str | None, expected: Exit | None) -> None:
     if text is not None:
         (tmp_path / "1-0.exit").write_text(text)
-    assert read_exit(tmp_path / "1-0.exit") == expected
+    assert read_exit(tmp_path / "1-0.exit", 4) == expected
 
 
 def test_the_last_lines_are_few_and_without_marks(tmp_path: Path) -> None:

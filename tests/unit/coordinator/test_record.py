@@ -13,10 +13,12 @@ from elastic_launcher.coordinator.record import (
     Record,
     earlier_wait,
     last_hint,
+    past_after,
     read_record,
     run_of,
 )
 from elastic_launcher.events import Event
+from elastic_launcher.workdir import Past
 
 
 def event(kind: str, time: float = 0.0, generation: int = 0, **fields: Any) -> Event:
@@ -56,8 +58,26 @@ def test_a_run_is_what_came_after_the_last_start() -> None:
 
 def test_its_record() -> None:
     assert read_record(RUN) == Record(
-        Generation(2, 3, (5, 6)), 4, frozenset({("notice", 5), ("node_left", 5)}), 7, 168, noticed_at=131.0
+        Generation(2, 3, (5, 6)),
+        4,
+        frozenset({("notice", 5), ("node_left", 5)}),
+        7,
+        168,
+        noticed_at=131.0,
+        members={4: (5,), 5: (6,)},
+        nodes={5: 4, 6: 5},
     )
+
+
+def test_what_was_said_of_a_node_before_its_queue_took_it_back_counts_no_more() -> None:
+    placed = [event("node_placed", node=node, pod=f"digits-{node}-a") for node in (4, 5)]
+    run = [*RUN[:3], *placed, event("node_warm", node=4), event("node_warm", node=5)]
+    run.append(event("node_requeued", node=5, members=[7]))
+    record = read_record(run)
+    assert (record.members, record.nodes) == ({4: (5,), 5: (7,)}, {5: 4, 6: 5, 7: 5})
+    assert (record.told, record.pods) == ({("node_warm", 4)}, {4: "digits-4-a"})
+    assert [number for number in (5, 6, 7, 8) if record.superseded(number)] == [6]
+    assert past_after(Past(), run) == Past(first_node=6, first_member=8)
 
 
 @pytest.mark.parametrize(("start", "step"), [({}, 0), ({"resumed_step": 40}, 40)])

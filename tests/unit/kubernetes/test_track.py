@@ -108,15 +108,19 @@ def test_a_node_that_its_queue_takes_back_waits_for_its_next_pod(
     """Also where it is admitted anew before its pod has gone."""
     track = Track(SPEC).show_job(JOB).show_pod(first).show_job(SUSPENDED)
     waits = Waiting(Cause.ADMISSION, "its Job is suspended: it waits for quota admission")
-    leaves = Leaving("taken back: its Job is suspended", None, again=True)
+    leaves = Leaving("taken back: its Job is suspended", None, again=True, pod="x-3-p1")
     assert track.standing == (leaves if first is RUNNING else waits)
     if admitted == "before":
         track = track.show_job(JOB)
+        deleting = {**first, "metadata": {**first["metadata"], "deletionTimestamp": "2026-11-25T12:00:00Z"}}
+        told = track.show_pod(deleting).standing
+        assert isinstance(told, Leaving) and (told.again, told.pod) == (True, "x-3-p1")
     if ended:
         track = track.show_pod(ENDED)
     track = track.show_pod(ENDED if ended else first, deleted=True)
     assert (track.gone, track.pod) == (None, None)
     assert track.put_back is not None and track.put_back.exit_code == (75 if ended else None)
+    assert track.former == "x-3-p1"
     track = track.tell_put_back()
     if admitted == "after":
         assert track.standing == waits
