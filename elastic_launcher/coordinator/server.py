@@ -303,7 +303,8 @@ class ControlServer:
         return web.json_response({**({"leave": True} if leave else {}), **({"about": about} if about else {})})
 
     async def _life(self, request: web.Request) -> web.Response:
-        self.desk.node_life(_node(request), await self._content_of_node(request))
+        content = await self._content_of_node(request)
+        self.desk.node_life(_node(request), content)
         return web.json_response({})
 
     async def _notice(self, request: web.Request) -> web.Response:

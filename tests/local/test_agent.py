@@ -53,8 +53,10 @@ class Node:
     ended: list[dict[str, Any]] = field(default_factory=list)
 
     def posts(self, what: str) -> list[dict[str, Any]]:
-        """Returns what came to one of the node's endpoints."""
-        return self.stub.to(f"/v1/nodes/{NODE}/{what}")
+        """Returns what came to one of the node's endpoints; all of it says whose ranks the agent has."""
+        told = self.stub.to(f"/v1/nodes/{NODE}/{what}")
+        assert all(one["first_member"] == FIRST_MEMBER for one in told)
+        return [{name: value for name, value in one.items() if name != "first_member"} for one in told]
 
     def log(self, local_rank: int = 0) -> str:
         """Returns what a rank wrote."""
