@@ -207,6 +207,9 @@ def _bare(first: State, left: Leftovers, settled: Generation | None, under_way: 
         pod = left.record.pods.get(number, "")
         nodes[number] = Node(number, own, now, "hint", phase, now, leave, by, pod=pod)
         members |= {member: _member(member, number, place, left) for place, member in enumerate(own)}
+    for member, number in numbers.nodes.items():  # of pods that queues took back: an order may still name one
+        if number in nodes and member not in members:
+            members[member] = Member(member, number, 0, exit=Exit())
     state = replace(
         first,
         rules=rules,

@@ -57,7 +57,7 @@ from elastic_launcher.coordinator.decide_loss import (
     take_unformed,
 )
 from elastic_launcher.coordinator.decide_nodes import dismiss, fail_node, hold_back, tell_exit
-from elastic_launcher.coordinator.decide_recall import take_back
+from elastic_launcher.coordinator.decide_recall import is_earlier_pod, take_back
 from elastic_launcher.coordinator.fallen import Fallen
 from elastic_launcher.coordinator.observations import (
     AgentKilled,
@@ -213,8 +213,10 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
     if observation.node not in state.nodes:
         return state, ()  # one of before the job began anew, which took its time
     node = state.nodes[observation.node]
+    if is_earlier_pod(node, observation.pod):
+        return state, ()
     if observation.again and state.untrained(node):
-        return take_back(state, node, observation.again, observation.pod, observation.now)
+        return take_back(state, node, observation.again, observation.now)
     unknown = _without_a_word(observation.exit_code)
     told = tell_exit(state, observation)
     if observation.taken:  # nobody failed: the next is started as fast as after a first loss, and no step is to blame
@@ -264,9 +266,7 @@ def _end_in_group(state: State, member: Member, now: float) -> Decision:
         return lose_node(state, member, now, "left by itself, as its log says,")
     decision: Decision = (state, ())
     if not member.exit.clean:
-        if _ended_alone(state, member):
-            decision = reopen(state, now)
-        return then(decision, _fail_by_exit, member, now)
+        return _fail_by_exit(state, member, now)
     if all(one.exit is not None for one in _siblings(state, member)):
         decision = state.with_node(member.node, phase=Phase.LEAVING, since=now), ()
     return then(then(decision, wind_down), ended_early, now)
@@ -274,8 +274,12 @@ def _end_in_group(state: State, member: Member, now: float) -> Decision:
 
 def _fail_by_exit(state: State, member: Member, now: float) -> Decision:
     assert member.exit is not None
-    borne = bear_failure(state, member, how(member.exit), now) if member.failure is None else None
-    return borne or exited_by_itself(state, member, now)
+    alone = _ended_alone(state, member)
+    if member.failure is None:
+        opened, actions = reopen(state, now) if alone else (state, ())
+        if borne := bear_failure(opened, member, how(member.exit), now):
+            return borne[0], actions + borne[1]
+    return exited_by_itself(replace(state, over=state.over and not alone), member, now)
 
 
 def _ended_alone(state: State, member: Member) -> bool:

@@ -17,7 +17,7 @@ from elastic_launcher.coordinator.decide_end import Decision, emit, then
 from elastic_launcher.coordinator.decide_formation import check_minimum, fail_formation, form_if_active, let_go
 from elastic_launcher.coordinator.decide_loss import break_off
 from elastic_launcher.coordinator.decide_nodes import dismiss, hold_back
-from elastic_launcher.coordinator.decide_recall import take_back
+from elastic_launcher.coordinator.decide_recall import is_earlier_pod, take_back
 from elastic_launcher.coordinator.observations import NodeNoticed, NoticeExpires
 from elastic_launcher.coordinator.roster import Phase
 from elastic_launcher.coordinator.state import State
@@ -31,9 +31,11 @@ def take_notice(state: State, observation: NodeNoticed) -> Decision:
     Where it was its machine that is wanted, and not the job's size, another one is started as soon as it is gone.
     """
     node = state.nodes[observation.node]
+    if is_earlier_pod(node, observation.pod):
+        return state, ()
     if state.untrained(node):
         if observation.again:
-            return take_back(state, node, observation.source, observation.pod, observation.now)
+            return take_back(state, node, observation.source, observation.now)
         if observation.source == BY_SIGNAL and state.rules.replaces_noticed:
             return state, ()  # its engine is about to say whether it goes, or waits in its queue
     by = min(node.leave_by, observation.now + min(state.rules.grace_period, observation.within))

@@ -43,7 +43,7 @@ def check_pending(state: State, now: float) -> Decision:
     if state.pause is not None:
         return decision  # a job that had trained waits for all of them, as long as it may
     for node in state.in_phase(Phase.STARTING):
-        if node.waits and now - max(node.started_at, node.since) > state.rules.pending_timeout:
+        if node.waits and now - _asked_at(node) > state.rules.pending_timeout:
             decision = then(decision, _give_up, node, now)
     return decision
 
@@ -59,7 +59,7 @@ def check_held(state: State, now: float) -> Decision:
     held = [node for node in there if not node.waits and not node.leave]
     if state.generation or state.formation is not None or not waiting or not held:
         return state, ()
-    if len(held) >= state.rules.min_nodes or now - max(node.started_at for node in there) <= state.rules.min_wait:
+    if len(held) >= state.rules.min_nodes or now - max(map(_asked_at, there)) <= state.rules.min_wait:
         return state, ()
     draw = random.Random(f"{state.rules.store}/{len(state.nodes)}").uniform(0.5, 1.5)
     pause = min(LONGEST_PAUSE, state.rules.min_wait * draw)
@@ -73,6 +73,11 @@ def check_held(state: State, now: float) -> Decision:
         if not node.queued:
             decision = then(decision, dismiss, node, "pending", now)
     return decision
+
+
+def _asked_at(node: Node) -> float:
+    """Returns when a node began to look for its place: it may have been taken back from one that it had."""
+    return max(node.started_at, node.since) if node.phase is Phase.STARTING else node.started_at
 
 
 def _give_up(state: State, node: Node, now: float) -> Decision:

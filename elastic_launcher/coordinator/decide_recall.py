@@ -1,7 +1,7 @@
 """Nodes that their queue takes back before they have trained: the same Job waits for its next admission.
 
-The law: what ran in one pod of a node counts for no other. Each pod has members of its own, with numbers that none had
-before, and whatever is heard of an earlier pod's changes nothing.
+Invariant: each pod of a node has members of its own, with numbers that none had before, and what is heard of an earlier
+pod is ignored.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from elastic_launcher.coordinator.state import State
 from elastic_launcher.coordinator.tables import Members
 
 
-def take_back(state: State, node: Node, waits: str, pod: str, now: float) -> Decision:
+def is_earlier_pod(node: Node, pod: str) -> bool:
+    """Returns whether what is heard of a pod (empty where nobody can know) is not about the node's present one."""
+    return bool(pod) and node.pod not in ("", pod)
+
+
+def take_back(state: State, node: Node, waits: str, now: float) -> Decision:
     """A queue takes a node's pod back, or has done so: the node waits to be admitted again.
 
     Args:
         state: The state before.
         node: The node; see `State.untrained`.
         waits: What it waits for.
-        pod: The pod that is meant; empty where nobody can know.
         now: Monotonic seconds.
     """
-    if pod and node.pod not in ("", pod):
-        return state, ()  # an earlier one
     state, actions = _renew(state, node, now) if _is_used(state, node) else (state, ())
-    return state.with_node(node.number, waits=waits, queued=True), actions
+    return state.with_node(node.number, waits=waits, queued=True, since=now), actions
 
 
 def take_registration(state: State, observation: NodeRegistered) -> Decision:

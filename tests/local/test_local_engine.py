@@ -76,7 +76,7 @@ def test_a_notice_to_a_node_that_has_just_been_started_is_not_lost(work_dir: Wor
     engine.start(NodeSpec(1, 1, 1))
     engine.notice(1)
     assert until(engine.poll, "node 1 is gone") == [NodeExit(1, 0)]
-    assert stub.to("/v1/nodes/1/notice") == [{"source": "signal"}]
+    assert stub.to("/v1/nodes/1/notice") == [{"source": "signal", "first_member": 1}]
     engine.close()
 
 

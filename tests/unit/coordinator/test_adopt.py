@@ -243,6 +243,16 @@ def test_a_node_that_its_queue_took_back_has_the_members_that_it_got_then() -> N
     assert job.orders(Form)[-1].members == (1, 2, 5, 6, 7)
 
 
+def test_an_order_that_names_a_member_whose_pod_was_taken_back_is_given_up() -> None:
+    record = Record(STANDS, 1, step=38, told=frozenset({("node_warm", 4)}), **REQUEUED)
+    numbers = Numbers(5, 6, 2, record.members, record.nodes)
+    told = {number: member(SECOND, pending=(THIRD,)) for number in (1, 2)}
+    job = taken(Leftovers((1, 2, 3, 4), told, {}, record, numbers))
+    assert job.state.formation is None and job.state.nodes[3].members == (5,)
+    assert Abandon(THIRD.formation) in job.orders(Abandon) and 3 not in job.told(Abandon)
+    assert job.state.superseded(3)
+
+
 def test_numbers_that_a_node_got_which_is_gone_are_used() -> None:
     record = Record(STANDS, 1, members={1: (3,), 2: (1,), 3: (2,)}, nodes={1: 2, 2: 3, 3: 1})
     numbers = Numbers(4, 4, 2, record.members, record.nodes)

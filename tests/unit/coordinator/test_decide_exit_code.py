@@ -199,3 +199,13 @@ def test_the_end_of_the_epochs_waits_for_nothing() -> None:
     job.report(1, Done(400))
     job.report(1, Ended(400, True))
     assert job.state.over
+
+
+@pytest.mark.parametrize("borne", [0, 1])
+def test_who_waits_to_join_is_sent_away_at_the_end_alone(borne: int) -> None:
+    job = training(1, max_failures=borne)
+    job.target(2)
+    job.join(2)
+    ends_with(job, 1, 3)
+    assert job.killed == [] and not job.events("node_left")
+    assert finished(job)[0] == 1

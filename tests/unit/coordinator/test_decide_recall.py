@@ -130,8 +130,23 @@ def test_what_is_heard_of_an_earlier_pod_changes_nothing() -> None:
     job.feed(NodeNoticed(job.now, 2, "its pod is being deleted", again=True, pod="a"))
     assert (formation, job.state.nodes[2].phase, job.killed) == ((1, 3), Phase.WARM, [])
     job.complete(20)
+    state = job.state
     go(job, 2, "a")
-    assert job.state.group == (1, 3)
+    job.feed(NodeNoticed(job.now, 2, TAKEN_BACK, 30.0, again=True, pod="a"))
+    job.feed(NodeNoticed(job.now, 2, "its pod is being deleted", pod="a"))
+    assert (job.state, job.killed) == (state, [])
+    assert (state.group, state.nodes[2].phase) == ((1, 3), Phase.ADMITTED)
+
+
+def test_a_node_that_was_taken_back_has_all_its_time_to_find_a_place_before_the_others_are_given_back() -> None:
+    job = Job(minimum=2, target=2, replaces_noticed=True, min_wait=300.0)
+    job.warm(1)
+    job.join(2)
+    job.tick(310)
+    tell(job, 2, "")
+    assert job.tick(299) == () and job.killed == []
+    job.tick(2)
+    assert job.killed == [1], "the one that holds a place"
 
 
 def test_how_ranks_of_a_pod_ended_that_was_taken_back_is_not_held_against_the_node() -> None:
