@@ -49,7 +49,7 @@ def lose_node(state: State, member: Member, now: float, fact: str = "") -> Decis
     """
     node = state.nodes[member.node]
     end = member.exit or Exit()
-    message = f"{state.name(member.number)} {fact or how(end)} {when(state)}"
+    message = _account(state, member, fact or how(end))
     fields: dict[str, Any] = {"member": member.number, "signal": end.signal, "exit_code": end.code, "step": state.step}
     lost = emit(state, "node_lost", node=node.number, **fields, message=message)
     left_over = tuple(number for number in node.members if state.members[number].exit is None)
@@ -84,9 +84,12 @@ def bear_failure(state: State, member: Member, fact: str, now: float) -> Decisio
         return None  # that is no failure of the script
     if len(recent) >= state.rules.max_failures or not able or state.over or member.number not in state.survivors():
         return None
-    said = f"{state.name(member.number)} {fact} {when(state)}"
-    state = replace(state.with_member(member.number, borne=said), borne=(*recent, now))
-    return lose_node(state, state.members[member.number], now, fact)
+    state = state.with_member(member.number, borne=_account(state, member, fact))
+    return lose_node(replace(state, borne=(*recent, now)), state.members[member.number], now, fact)
+
+
+def _account(state: State, member: Member, fact: str) -> str:
+    return f"{state.name(member.number)} {fact} {when(state)}"
 
 
 def take_broken_step(state: State, number: int, report: StepFailed, reason: str, now: float) -> Decision:
@@ -172,9 +175,9 @@ def break_off(state: State, reason: str, loss: bool = False, cause: str = "failu
         return state, ()  # who needs the others says so
     state = replace(state, recovery=Recovery(reason, loss, counted=noticed, cause=cause))
     told = tuple(number for number in state.survivors() if state.members[number].exit is None)
-    return state, (
-        Order(told, Abandon(state.group_formation, told if loss else ())),
-    ) if told and state.group_formation else ()
+    if not told or not state.group_formation:
+        return state, ()
+    return state, (Order(told, Abandon(state.group_formation, told if loss else ())),)
 
 
 def check_holders(state: State, member: Member, now: float, message: str = "") -> Decision:

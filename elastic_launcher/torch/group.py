@@ -32,6 +32,7 @@ from elastic_launcher.torch.sockets import (
     shut_connections,
 )
 from elastic_launcher.torch.store_clients import leased_store
+from elastic_launcher.torch.threads import start_or_run
 from elastic_launcher.torch.work import Collective, GroupError, Message, Work
 
 LONG_TIMEOUT = 1800.0
@@ -182,10 +183,7 @@ class Group:
             held += [work.let_go() for work in self._works]
         self._gloo = self._fast = None
         # not a daemon: one that wakes up while Python ends would be torn out of C++, which aborts the process
-        try:
-            threading.Thread(target=held.clear, name="elastic-close-group").start()
-        except RuntimeError:  # none can be started: there are too many, or Python ends (3.12 and later)
-            held.clear()
+        start_or_run(threading.Thread(target=held.clear, name="elastic-close-group"))
         self._works.clear()
 
     def can_be_released(self) -> bool:

@@ -23,6 +23,7 @@ from elastic_launcher.torch.codec import DICT_TAGS
 from elastic_launcher.torch.faults import point
 from elastic_launcher.torch.position import Position
 from elastic_launcher.torch.state import Captured, TrainingState, write_values
+from elastic_launcher.torch.threads import start_or_run
 
 CHECKPOINT = "the checkpoint"
 LAST_SECONDS = 60.0
@@ -173,11 +174,7 @@ class Saver:
             self._on_saved(Saved(mark.step, path, manifest.size, held, time.monotonic() - began))
 
         writer = threading.Thread(target=run, name="elastic-checkpoint", daemon=True)
-        try:
-            writer.start()
-        except RuntimeError:  # none can be started: there are too many, or Python ends (3.12 and later)
-            run()
-        else:
+        if start_or_run(writer):
             self._writer = writer
 
 

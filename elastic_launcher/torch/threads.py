@@ -45,6 +45,19 @@ def start_thread(name: str, target: Callable[..., object], *args: Any) -> Awaite
     return thread
 
 
+def start_or_run(thread: threading.Thread) -> bool:
+    """Starts a thread, or does its work before this returns where none can be started.
+
+    There may be too many threads, or Python ends (3.12 and later). Returns whether it was started.
+    """
+    try:
+        thread.start()
+    except RuntimeError:
+        thread.run()
+        return False
+    return True
+
+
 def have_ended(name: str, seconds: float) -> bool:
     """Waits for the threads whose names begin so, at most so long; returns whether all have ended."""
     until = time.monotonic() + seconds
