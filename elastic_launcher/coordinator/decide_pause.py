@@ -162,7 +162,8 @@ def go_on_waiting(state: State, now: float) -> Decision:
 
 def _with_nodes(state: State, before: State, nodes: list[Node]) -> State:
     """Returns a state that keeps nodes of the one before; numbers go on after the highest."""
-    rules = replace(state.rules, first_node=state.rules.first_node - len(nodes))
+    first = max(state.rules.first_member, before.next_member)  # some may have been given since these were looked up
+    rules = replace(state.rules, first_node=state.rules.first_node - len(nodes), first_member=first)
     members = {number: before.members[number] for node in nodes for number in node.members}
     kept = Nodes({node.number: node for node in nodes})
     return replace(state, rules=rules, nodes=kept, members=Members(members))

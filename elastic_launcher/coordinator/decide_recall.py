@@ -73,4 +73,5 @@ def _renew(state: State, node: Node, now: float) -> Decision:
     state = replace(state, members=Members({**state.members, **added}))
     state = state.with_node(node.number, members=own, phase=Phase.STARTING, since=now, began_at=now, pod="")
     orders: tuple[Action, ...] = (Order(joined, End("not wanted any more")),) if joined else ()
-    return state, (*actions, *orders, emit(state, "node_requeued", node=node.number, members=list(own)))
+    requeued = emit(state, "node_requeued", node=node.number, members=list(own), pod=node.pod)
+    return state, (*actions, *orders, requeued)

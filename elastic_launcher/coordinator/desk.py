@@ -138,7 +138,8 @@ class JobDesk:
             self._observe(NodeRegistered(self._monotonic(), node, pod))
         found = self._job.state.nodes[node]
         if pod and found.pod != pod:
-            raise LookupError(f"node {node} has trained in another pod: pod {pod} is not wanted any more")
+            raise LookupError(f"node {node} trains in another pod: pod {pod} is not wanted any more")
+        self._job.watch.hear_node(self._job.state, node, self._monotonic(), {})
         return found.members[0]
 
     def is_superseded(self, node: int, member: int) -> bool:

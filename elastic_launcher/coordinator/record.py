@@ -166,12 +166,12 @@ def _told(run: Sequence[Event]) -> set[tuple[str, int]]:
 
 
 def _pods(run: Sequence[Event]) -> dict[int, str]:
-    """Returns the pods that nodes have; a node that its queue took back has none at first."""
+    """Returns the pods that nodes have; one that its queue took back has none, unless its next one was told before."""
     pods: dict[int, str] = {}
     for event in run:
         if event.kind == "node_placed":
             pods[event["node"]] = str(event.get("pod") or "")
-        elif event.kind == "node_requeued":
+        elif event.kind == "node_requeued" and event.get("pod") in (None, "", pods.get(event["node"])):
             pods.pop(event["node"], None)
     return pods
 

@@ -316,7 +316,8 @@ def _follow_node(state: JobState, event: Event) -> JobState:
     if event.kind == "node_placed":
         after = replace(known, pod=str(event.get("pod") or ""))
     elif event.kind in _PHASES:
-        pod = "" if event.kind == "node_requeued" else known.pod  # its next one is placed later
+        went = event.kind == "node_requeued" and event.get("pod") in (None, "", known.pod)
+        pod = "" if went else known.pod  # its next one may have been told before
         members = tuple(event.get("members") or known.members)
         after = replace(known, members=members, phase=_PHASES[event.kind], pod=pod)
     else:

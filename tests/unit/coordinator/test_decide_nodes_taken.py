@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from elastic_launcher.coordinator.observations import (
     Interrupted,
     NodeExited,
     NodeNoticed,
+    NodeRegistered,
     NodeStands,
     NoticeExpires,
 )
@@ -57,8 +59,8 @@ def end_nodes(job: Job) -> None:
             job.node_exited(node.number, -9)
 
 
-def begin_again(job: Job, step: int = 11) -> None:
-    """Has what is saved found, as the coordinator does."""
+def begin_again(job: Job, step: int = 11, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Has what is saved found, as the coordinator does; something may happen while it looks for that."""
     assert any(isinstance(action, BeginAgain) for action in job.look())
     rules = job.state.rules
     origin = Origin(used_up(job.state, Past()), Path(f"job/checkpoints/step-{step:08}"), manifest(step))
@@ -69,6 +71,7 @@ def begin_again(job: Job, step: int = 11) -> None:
         node_timeout=rules.node_timeout,
         wait_for_quota=rules.wait_for_quota,
     )
+    meanwhile()
     job.feed(BegunAgain(job.now, origin.first_state(config, rules.store)))
 
 
@@ -113,6 +116,24 @@ def test_no_room_for_a_while_ends_nothing() -> None:
     job.feed(NodeStands(job.now, 2, "0/2 nodes are available: 2 Insufficient nvidia.com/gpu"))
     job.tick(WAIT - 1)
     assert job.finish is None and len(job.started) == 2, "--pending-timeout is not what counts here"
+
+
+def test_numbers_that_a_node_got_while_what_is_saved_was_looked_for_are_not_given_again() -> None:
+    job = training(1, 1, node_timeout=WAIT, replaces_noticed=True)
+    job.target(2)
+    job.feed(NodeRegistered(job.now, 2, "a"))
+    job.feed(NodeNoticed(job.now, 1, "spot"))
+    job.tick(0.3)
+    save(job)
+    end_nodes(job)
+
+    def requeue() -> None:
+        job.feed(NodeExited(job.now, 2, None, (), why="its pod was deleted", taken=True, again="queued", pod="a"))
+        assert job.state.nodes[2].members == (3,)
+        job.feed(NodeExited(job.now, 2, None, (), why="its Job was deleted", taken=True))
+
+    begin_again(job, meanwhile=requeue)
+    assert [(one.node, one.first_member) for one in job.started[2:]] == [(3, 4), (4, 5)]
 
 
 @pytest.mark.parametrize("how", ["waits", "began anew", "resumes"])

@@ -78,7 +78,7 @@ def test_a_node_that_never_trained_stays_the_same_job_and_its_next_pod_is_of_new
     assert (node.phase, node.members, node.queued, bool(node.waits)) == (Phase.STARTING, (5, 6), True, True)
     assert [job.state.members[number].local_rank for number in node.members] == [0, 1]
     assert (job.killed, len(job.started)) == ([], 2)
-    assert job.events("node_requeued") == [{"node": 2, "members": [5, 6]}]
+    assert job.events("node_requeued") == [{"node": 2, "members": [5, 6], "pod": "a"}]
     assert not job.events("notice") and not job.events("node_left") and not job.events("node_failed")
     assert {3, 4} & {*job.told(End)} == ({3} if "half" in stage else {3, 4})
     job.tick(100_000)

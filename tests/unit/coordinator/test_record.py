@@ -72,12 +72,18 @@ def test_its_record() -> None:
 def test_what_was_said_of_a_node_before_its_queue_took_it_back_counts_no_more() -> None:
     placed = [event("node_placed", node=node, pod=f"digits-{node}-a") for node in (4, 5)]
     run = [*RUN[:3], *placed, event("node_warm", node=4), event("node_warm", node=5)]
-    run.append(event("node_requeued", node=5, members=[7]))
+    run.append(event("node_requeued", node=5, members=[7], pod="digits-5-a"))
     record = read_record(run)
     assert (record.members, record.nodes) == ({4: (5,), 5: (7,)}, {5: 4, 6: 5, 7: 5})
     assert (record.told, record.pods) == ({("node_warm", 4)}, {4: "digits-4-a"})
     assert [number for number in (5, 6, 7, 8) if record.superseded(number)] == [6]
     assert past_after(Past(), run) == Past(first_node=6, first_member=8)
+
+
+def test_a_next_pod_that_was_told_before_its_queue_took_the_last_one_back_stays() -> None:
+    run = [*RUN[:3], *(event("node_placed", node=5, pod=pod) for pod in ("digits-5-a", "digits-5-b"))]
+    run.append(event("node_requeued", node=5, members=[7], pod="digits-5-a"))
+    assert read_record(run).pods == {5: "digits-5-b"}
 
 
 @pytest.mark.parametrize(("start", "step"), [({}, 0), ({"resumed_step": 40}, 40)])

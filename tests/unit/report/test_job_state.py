@@ -211,6 +211,15 @@ def test_a_warning_about_nodes_that_wait_lasts_as_long_as_they_do() -> None:
     assert (fold(story.events).message, fold(story.events).pending) == ("", set())
 
 
+@pytest.mark.parametrize(("taken", "shown"), [("x-2-a", "x-2-b"), ("x-2-b", "")])
+def test_a_node_has_the_pod_that_was_placed_last_unless_its_queue_took_that_one(taken: str, shown: str) -> None:
+    story = jobs.Story().start_nodes(1, 2)
+    for pod in ("x-2-a", "x-2-b"):
+        story.add("node_placed", node=2, pod=pod, machine="m")
+    story.add("node_requeued", node=2, members=[3], pod=taken)
+    assert fold(story.events).nodes[2].pod == shown
+
+
 def test_another_warning_outlasts_the_wait() -> None:
     story = jobs.Story().start_nodes(1, 2).add("warning", message=PENDING, pending=[2]).add("warning", message="other")
     state = fold(story.add("node_placed", node=2, pod="x-2", machine="m").events)
