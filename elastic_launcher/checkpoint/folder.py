@@ -31,6 +31,7 @@ LOCK_SECONDS = 10.0  # what is done under it takes milliseconds
 LOCK_POLL_SECONDS = 0.02
 DRAFT = ".tmp-"
 REPLACED = "-old"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 WRITER = re.compile(r"\d+-t(\d+)-g(\d+)-s(\d+)-")
 NAME = re.compile(r"step-\d{8,}")
 KEEP = 2
@@ -253,10 +254,34 @@ def _check_owner(folder: Path, last: Pointer, term: int, job: str) -> None:
 def _point(folder: Path, pointer: Pointer) -> None:
     draft = folder / f".{POINTER}"
     draft.unlink(missing_ok=True)  # another user's, who did not live to rename it
-    said = {"v": 1, "job": pointer.job, "checkpoint": pointer.checkpoint, **asdict(pointer.mark)}
-    write_text(draft, json.dumps(said) + "\n")
-    draft.replace(folder / POINTER)
+    text = json.dumps({"v": 1, "job": pointer.job, "checkpoint": pointer.checkpoint, **asdict(pointer.mark)}) + "\n"
+    try:
+        write_text(draft, text)
+        draft.replace(folder / POINTER)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        if error.errno not in NO_ROOM or not _overwrite(folder / POINTER, text):
+            raise
     sync_folder(folder)
+
+
+def _overwrite(path: Path, text: str) -> bool:
+    """Writes the pointer where it stands, on a full disk; returns whether that could be done.
+
+    It is shorter than a sector, which a disk writes as a whole, and everybody who judges by it holds the lock.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    with open(descriptor, "wb", buffering=0) as file:
+        content = (
+            text.rstrip().ljust(os.fstat(descriptor).st_size - 1).encode() + b"\n"
+        )  # no byte of the last one stays
+        written = file.write(content)
+        os.fsync(descriptor)
+    return written == len(content)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
@@ -74,7 +75,17 @@ class Job:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process is rank 0; another one may become it."""
+        """Whether this process is rank 0; another one may become it, and before the first batch none is (a warning)."""
+        return self._is_main(3)
+
+    def _is_main(self, level: int) -> bool:
+        """Returns whether this process is rank 0; warns, so many frames above, where no process is yet."""
+        if self._session.place is None and self._session.micro is None:
+            warnings.warn(
+                "no process is rank 0 before the first batch, and later another one may become it: job.is_main is "
+                "False on all of them here. Ask it inside or after the training loop; for a writer, use job.on_main",
+                stacklevel=level,
+            )
         return self.rank == 0
 
     @property
@@ -305,7 +316,7 @@ class Job:
         Args:
             make: Makes the object.
         """
-        return OnMain(lambda: self.is_main, make)
+        return OnMain(lambda: self._is_main(4), make)
 
     @contextlib.contextmanager
     def first_on_node(self) -> Iterator[None]:

@@ -85,7 +85,7 @@ def test_trials_of_a_search_share_the_quota_and_go_on_where_they_were(tmp_path: 
 
 
 def test_a_step_is_as_large_as_was_planned(tmp_path: Path, hints: str) -> None:
-    done = plan_train_evaluate(hints=hints, epochs="3", max_nodes=2, report_uri=str(tmp_path / "report"))
+    done = plan_train_evaluate(hints=hints, epochs="60", max_nodes=2, report_uri=str(tmp_path / "report"))
     assert done.output > 0.8
     (report,) = (tmp_path / "report").iterdir()  # of its job
     assert json.loads((report / "metrics.json").read_text())["world_size_final"] == 2

@@ -26,7 +26,8 @@ from elastic_launcher.checkpoint import (
     set_aside,
 )
 from elastic_launcher.checkpoint.files import MANIFEST, STATE, seal
-from elastic_launcher.checkpoint.folder import LOCK, POINTER, name_of, read_pointer
+from elastic_launcher.checkpoint.folder import LOCK, POINTER, Pointer, name_of, read_pointer
+from elastic_launcher.checkpoint.manifest import Mark
 from tests.unit.checkpoint.checkpoints import JOB, manifest, names, save
 
 
@@ -258,6 +259,30 @@ def test_of_two_jobs_that_begin_at_once_in_one_folder_the_second_is_told(tmp_pat
         raise_fence(tmp_path, term=1, job="digits-y")
     raise_fence(tmp_path, term=1, job="digits-x")  # the same one, which begins again
     save(tmp_path, 20, job_id="digits-x")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_on_a_full_disk_the_fence_is_raised_where_the_pointer_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    path, longer = save(tmp_path, 10, generation=100, job_id="digits-x"), "a job of a longer id"
+
+    def fail(draft: Path, text: str) -> None:
+        draft.touch()
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as full:
+        full.setattr("elastic_launcher.checkpoint.folder.write_text", fail)
+        raise_fence(tmp_path, term=2, job="digits-x")
+        assert read_pointer(tmp_path) == Pointer(path.name, Mark(2, 1, -1), "digits-x")
+        assert names(tmp_path) == [POINTER, path.name]
+        raise_fence(tmp_path, term=3, job=longer)
+        assert read_pointer(tmp_path) == Pointer(path.name, Mark(3, 1, -1), longer)
+        (tmp_path / POINTER).unlink()
+        with pytest.raises(OSError, match=os.strerror(code)):
+            raise_fence(tmp_path, term=4, job="digits-x")
+    raise_fence(tmp_path, term=4, job="digits-x")
+    assert read_pointer(tmp_path).mark == Mark(4, 1, -1)
 
 
 def test_a_job_that_is_gone_on_with_elsewhere_is_told(tmp_path: Path) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
+import pytest
+
 from elastic_launcher.torch.on_main import OnMain
+from elastic_launcher.torch.session import MicroBatch
 from tests.unit.torch.thread_group import ThreadGroup, run_ranks, thread_job
 
 
@@ -57,6 +62,20 @@ def test_before_admission_nobody_is_rank_0() -> None:
     def body(group: ThreadGroup) -> None:
         job = thread_job(group, 4, 4)
         job._session.place = None
-        assert job.on_main(lambda: 1 / 0).write("a line") is None
+        with pytest.warns(UserWarning, match="no process is rank 0 before the first batch") as told:
+            assert job.on_main(lambda: 1 / 0).write("a line") is None
+            assert not job.is_main
+        assert {one.filename for one in told} == {__file__} and len(told) == 2
+
+    run_ranks(1, body)
+
+
+def test_in_its_rehearsal_a_script_may_ask_whether_it_is_rank_0() -> None:
+    def body(group: ThreadGroup) -> None:
+        job = thread_job(group, 4, 4)
+        job._session.place, job._session.micro = None, MicroBatch(0, 4, True, rehearsal=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert not job.is_main
 
     run_ranks(1, body)
