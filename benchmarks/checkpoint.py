@@ -24,9 +24,9 @@ from benchmarks.common import finish, row
 from elastic_launcher.checkpoint import JobIdentity, Mark, find_newest
 from elastic_launcher.checkpoint.shelf import LocalShelf
 from elastic_launcher.period import COSTS, LEAST_SECONDS
-from elastic_launcher.torch.position import Position
-from elastic_launcher.torch.saving import Saver, load
-from elastic_launcher.torch.state import TrainingState
+from elastic_launcher.torch.state.checkpoint_writer import Saver, load
+from elastic_launcher.torch.state.position import Position
+from elastic_launcher.torch.state.training_state import TrainingState
 
 MEGABYTES, LAYERS, BATCH = 300, 8, 16
 WIDTH = int((MEGABYTES * 2**20 / 12 / LAYERS) ** 0.5)  # parameters and Adam's two moments, float32

@@ -142,7 +142,7 @@ def peer(case: Case) -> tuple[float, float]:
 
 
 def _exchange(rank: int, port: int, results: Any) -> None:
-    from elastic_launcher.torch.group import build_group
+    from elastic_launcher.torch.collectives.group import build_group
 
     with socket.create_server(("127.0.0.1", port)) if rank == 0 else contextlib.nullcontext() as listener:
         own = listener is not None

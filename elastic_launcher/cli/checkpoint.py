@@ -59,7 +59,7 @@ def _export(layout: Layout, to: Path, form: str) -> None:
         typer.echo(f"elastic-launcher: {reason}", err=True)
     if found.folder is None or found.manifest is None:
         refuse(f"{layout.path} has no checkpoint that can be used")
-    from elastic_launcher.torch.export import export, export_dcp
+    from elastic_launcher.torch.state.export import export, export_dcp
 
     try:
         (export if form == TORCH else export_dcp)(found.folder, found.manifest, to)

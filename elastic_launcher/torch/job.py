@@ -21,18 +21,18 @@ from torch.utils.data import Dataset
 
 from elastic_launcher.batch import StepPlan, plan_step
 from elastic_launcher.output import give_up_unflushable
-from elastic_launcher.torch.backward import Backward
-from elastic_launcher.torch.evaluate import Number, evaluate, reduce_values
-from elastic_launcher.torch.loader import OPTIONS, REFUSED, REFUSED_VALUES, ElasticLoader
-from elastic_launcher.torch.member import leave
+from elastic_launcher.torch.data.loader import OPTIONS, REFUSED, REFUSED_VALUES, ElasticLoader
+from elastic_launcher.torch.data.workers import WorkerKilled
+from elastic_launcher.torch.membership.member import leave
 from elastic_launcher.torch.on_main import OnMain
-from elastic_launcher.torch.pieces import LoadPlan
-from elastic_launcher.torch.prepare import prepare
-from elastic_launcher.torch.recover import Recovery
-from elastic_launcher.torch.resize import Resizer
+from elastic_launcher.torch.reconfigure.recovery import Recovery
+from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.session import LEAVE_OUT, Session
-from elastic_launcher.torch.steps import StepLoop
-from elastic_launcher.torch.workers import WorkerKilled
+from elastic_launcher.torch.step.backward import Backward
+from elastic_launcher.torch.step.loop import StepLoop
+from elastic_launcher.torch.step.micro_batches import LoadPlan
+from elastic_launcher.torch.step.prepare import prepare
+from elastic_launcher.torch.step.reductions import Number, evaluate, reduce_values
 
 
 class Job:

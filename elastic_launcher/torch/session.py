@@ -12,27 +12,27 @@ from torch import nn
 from torch.optim import Optimizer
 
 from elastic_launcher.batch import Share, share
-from elastic_launcher.torch.buffers import ModelBuffers
-from elastic_launcher.torch.course import Course, Sums
-from elastic_launcher.torch.member import leave
-from elastic_launcher.torch.operations import Operation, Wire
-from elastic_launcher.torch.pace import Pace
-from elastic_launcher.torch.place import Place
-from elastic_launcher.torch.position import Position
-from elastic_launcher.torch.reducer import Reducer
-from elastic_launcher.torch.registrations import registrations
-from elastic_launcher.torch.scaler_marks import forget_unscaled
-from elastic_launcher.torch.signals import Agreement, Signals
-from elastic_launcher.torch.standing import Todo
-from elastic_launcher.torch.state import TrainingState
-from elastic_launcher.torch.tensors import same_objects
-from elastic_launcher.torch.together import Together, abstain
+from elastic_launcher.torch.collectives.agreement import Together, abstain
+from elastic_launcher.torch.collectives.operations import Operation, Wire
+from elastic_launcher.torch.grad_scaler import forget_unscaled
+from elastic_launcher.torch.gradients.buffers import ModelBuffers
+from elastic_launcher.torch.gradients.consensus import Agreement, Signals
+from elastic_launcher.torch.gradients.reducer import Reducer
+from elastic_launcher.torch.membership.member import leave
+from elastic_launcher.torch.membership.place import Place
+from elastic_launcher.torch.membership.step_timer import Pace
+from elastic_launcher.torch.reconfigure.reconcile import Todo
+from elastic_launcher.torch.state.position import Position
+from elastic_launcher.torch.state.registrations import registrations
+from elastic_launcher.torch.state.tensors import same_objects
+from elastic_launcher.torch.state.training_state import TrainingState
+from elastic_launcher.torch.step.course import Course, Sums
 
 if TYPE_CHECKING:
-    from elastic_launcher.torch.checkpoints import Checkpoints
-    from elastic_launcher.torch.launch import Launch
-    from elastic_launcher.torch.loader import ElasticLoader
-    from elastic_launcher.torch.member import Member
+    from elastic_launcher.torch.data.loader import ElasticLoader
+    from elastic_launcher.torch.membership.environment import Launch
+    from elastic_launcher.torch.membership.member import Member
+    from elastic_launcher.torch.step.checkpointing import Checkpoints
 
 
 LEAVE_OUT = (

@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 import elastic_launcher.torch as elastic
-from elastic_launcher.torch import faults
+from elastic_launcher.torch import fault_injection
 
 SAMPLES, BATCH, MICRO = 97, 24, 5
 EVALUATE = 4  # steps between evaluations
@@ -98,7 +98,7 @@ class Control:
         document = json.loads(self._path.read_text())
         if document["id"] != self._document["id"]:
             self._base = step
-            faults.arm(document["faults"])
+            fault_injection.arm(document["faults"])
         self._document = document
         return document
 
@@ -161,7 +161,7 @@ def main() -> None:
             note(folder, "ledger", epoch, row | {"sync": job.sync_gradients})
             if job.sync_gradients and job.step % EVALUATE == 0:
                 evaluate("loop")
-    faults.point("after", job.step)
+    fault_injection.point("after", job.step)
     evaluate("end")
     if job.is_main:
         torch.save({"model": model.state_dict(), "step": job.step}, folder / "model.pt")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from elastic_launcher.torch.group import Group, build_group
-from elastic_launcher.torch.state import TrainingState
-from elastic_launcher.torch.transfer import receive_state, send_state
-from elastic_launcher.torch.work import GroupError
+from elastic_launcher.torch.collectives.group import Group, build_group
+from elastic_launcher.torch.collectives.work import GroupError
+from elastic_launcher.torch.state.training_state import TrainingState
+from elastic_launcher.torch.state.transfer import receive_state, send_state
 from tests.local.ranks import Rank, ranks, run_ranks
 
 GPU = torch.device("cuda", 0)

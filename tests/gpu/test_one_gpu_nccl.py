@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore
 
-from elastic_launcher.torch import nccl
+from elastic_launcher.torch.collectives import nccl
 
 SECONDS = 60.0
 

@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 from torch.utils.data import Dataset
 
-from elastic_launcher.torch.fetch import Fetcher
-from elastic_launcher.torch.workers import WorkerPool
+from elastic_launcher.torch.data.fetch import Fetcher
+from elastic_launcher.torch.data.workers import WorkerPool
 from tests.support import PATIENCE
 
 FORK = multiprocessing.get_context("fork")

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from elastic_launcher.coordinator.store import serve_on
-from elastic_launcher.torch.group import Group, build_group
+from elastic_launcher.torch.collectives.group import Group, build_group
 
 PATIENCE = 60.0
 """Seconds that a test waits for something that ought to come within a few, on a machine that does other things too."""

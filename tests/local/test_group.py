@@ -15,11 +15,11 @@ import pytest
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-import elastic_launcher.torch.group as group_module
+import elastic_launcher.torch.collectives.group as group_module
 from elastic_launcher.coordinator.store import serve_on
-from elastic_launcher.torch.group import Group, build_group, group_from_store, release_cut
-from elastic_launcher.torch.store_clients import connect_store, leased_store
-from elastic_launcher.torch.work import GroupError
+from elastic_launcher.torch.collectives.c10d_clients import connect_store, leased_store
+from elastic_launcher.torch.collectives.group import Group, build_group, group_from_store, release_cut
+from elastic_launcher.torch.collectives.work import GroupError
 from tests.local.ranks import PATIENCE, Rank, ranks, run_ranks
 
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from elastic_launcher.coordinator.store import Store
 
 def test_what_groups_leave_there_goes_when_a_later_one_is_formed() -> None:
     torch = pytest.importorskip("torch")
-    from elastic_launcher.torch.group import Group, build_group
+    from elastic_launcher.torch.collectives.group import Group, build_group
 
     store = Store()
     asyncio.run(store.serve())

@@ -32,7 +32,7 @@ def play(
 
     Args:
         folder: For all that is written.
-        faults: What happens (see `elastic_launcher.torch.faults`).
+        faults: What happens (see `elastic_launcher.torch.fault_injection`).
         nodes: How many there are.
         nproc: Ranks on each.
         lost: The nodes that are lost.

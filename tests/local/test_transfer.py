@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from elastic_launcher.torch.group import Group
-from elastic_launcher.torch.state import StateMismatch, TrainingState
-from elastic_launcher.torch.transfer import receive_state, send_state
-from elastic_launcher.torch.work import GroupError
+from elastic_launcher.torch.collectives.group import Group
+from elastic_launcher.torch.collectives.work import GroupError
+from elastic_launcher.torch.state.training_state import StateMismatch, TrainingState
+from elastic_launcher.torch.state.transfer import receive_state, send_state
 from tests.local.ranks import Rank, ranks, run_ranks
 from tests.unit.torch.trainings import KINDS, STEPS_AFTER, STEPS_BEFORE, picture, trained
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.torch.fetch import Fetcher
-from elastic_launcher.torch.workers import END_SECONDS, WorkerKilled, WorkerPool
+from elastic_launcher.torch.data.fetch import Fetcher
+from elastic_launcher.torch.data.workers import END_SECONDS, WorkerKilled, WorkerPool
 from tests.local.pools import FORK, Gate, Items, lives, loaded, pool_of
 from tests.support import PATIENCE, until
 
@@ -188,8 +188,8 @@ def test_a_forgotten_pool_ends_its_workers() -> None:
 SCRIPT = """
 import os, signal, sys, threading
 import torch
-from elastic_launcher.torch.fetch import Fetcher
-from elastic_launcher.torch.workers import WorkerPool
+from elastic_launcher.torch.data.fetch import Fetcher
+from elastic_launcher.torch.data.workers import WorkerPool
 
 threading.Thread(target=signal.sigwait, args=[{signal.SIGUSR1}], daemon=True).start()  # as a rank's heartbeat
 

@@ -18,12 +18,12 @@ from elastic_launcher.workdir import claim
 
 MARK = """
 from typing import Any
-from elastic_launcher.torch.place import Formation, Place, mark_log
+from elastic_launcher.torch.membership.place import Formation, Place, mark_log
 group: Any = type("Group", (), {"rank": 0, "world_size": 2})
 mark_log(Place(1, Formation(1, 1, "start", (1, 2)), group, 2))
 """
 LEAVE = """
-from elastic_launcher.torch.member import leave
+from elastic_launcher.torch.membership.member import leave
 leave("the coordinator has given it up", 7)
 """
 PRINT = """

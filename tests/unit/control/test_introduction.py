@@ -9,7 +9,7 @@ import pytest
 
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Active, Form, Warm
-from elastic_launcher.torch.account import Account
+from elastic_launcher.torch.membership.rejoin_state import Account
 
 FORM = Form(3, 2, "grow", (1, 2, 4), (4,), (), {4: 1}, "127.0.0.1:29500", 10.0, "hint")
 FULL = Introduction(

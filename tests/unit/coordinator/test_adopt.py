@@ -21,7 +21,7 @@ from elastic_launcher.coordinator.roster import Exit, Phase
 from elastic_launcher.coordinator.state import State
 from elastic_launcher.coordinator.status import phase
 from elastic_launcher.events import Event
-from elastic_launcher.torch.account import Account
+from elastic_launcher.torch.membership.rejoin_state import Account
 from tests.unit.coordinator.driver import Job
 from tests.unit.coordinator.test_decide_walk import Walk, histories
 

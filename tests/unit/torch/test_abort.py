@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_launcher.torch.nccl import abort
+from elastic_launcher.torch.collectives.nccl import abort
 
 
 class Recent:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from elastic_launcher.torch.job import Job
-from elastic_launcher.torch.state import StateMismatch, TrainingState
+from elastic_launcher.torch.state.training_state import StateMismatch, TrainingState
 from tests.unit.torch.thread_group import ThreadGroup, run_ranks, thread_job
 from tests.unit.torch.trainings import FEATURES, SAMPLES, X, Y
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_launcher.torch.codec import decode, encode, match
+from elastic_launcher.torch.state.codec import decode, encode, match
 
 
 def _through(value: Any) -> Any:

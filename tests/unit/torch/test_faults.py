@@ -15,9 +15,8 @@ from tests.support import until
 
 def reach(moments: str, faults: str) -> subprocess.CompletedProcess[str]:
     """Lets member 2 come to some moments."""
-    code = (
-        f"from elastic_launcher.torch.faults import point\nfor name, step in {moments}: point(name, step)\nprint('on')"
-    )
+    begin = "from elastic_launcher.torch.fault_injection import point"
+    code = f"{begin}\nfor name, step in {moments}: point(name, step)\nprint('on')"
     environment = os.environ | {"ELASTIC_FAULT": faults, "ELASTIC_MEMBER": "2"}
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
 
@@ -29,7 +28,7 @@ def test_a_member_ends_at_its_moment_and_no_other(faults: str, ends: bool) -> No
 
 
 def test_a_member_stands_still_until_it_may_go_on() -> None:
-    code = "from elastic_launcher.torch.faults import point; point('a', 5); print('on')"
+    code = "from elastic_launcher.torch.fault_injection import point; point('a', 5); print('on')"
     environment = os.environ | {"ELASTIC_FAULT": "freeze=a@5:2", "ELASTIC_MEMBER": "2"}
     rank = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
     assert os.WIFSTOPPED(os.waitpid(rank.pid, os.WUNTRACED)[1])
@@ -43,7 +42,8 @@ def test_a_group_breaks_once() -> None:
 
 
 def test_a_frozen_member_goes_on_when_it_is_thawed() -> None:
-    code = "from elastic_launcher.torch.faults import arm, point\narm('freeze=a@5:2'); point('a', 5); point('a', 6)"
+    begin = "from elastic_launcher.torch.fault_injection import arm, point"
+    code = f"{begin}\narm('freeze=a@5:2'); point('a', 5); point('a', 6)"
     environment = os.environ | {"ELASTIC_MEMBER": "2"}
     with subprocess.Popen([sys.executable, "-c", code], env=environment) as process:
         until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, "it is frozen")

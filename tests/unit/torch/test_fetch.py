@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
 from elastic_launcher.torch import rng
-from elastic_launcher.torch.fetch import Fetcher, batch_to_device, check_dataset, pin
+from elastic_launcher.torch.data.fetch import Fetcher, batch_to_device, check_dataset, pin
 
 META = torch.device("meta")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from elastic_launcher.torch.foresight import MOST_KNOWN, STRETCHES, Foresight
+from elastic_launcher.torch.collectives.prediction import MOST_KNOWN, STRETCHES, Foresight
 
 
 def missed(operations: list[str]) -> list[int]:

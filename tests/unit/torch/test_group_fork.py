@@ -9,7 +9,7 @@ SCRIPT = """
 import os, sys, threading
 import torch
 from torch.distributed import HashStore
-from elastic_launcher.torch.group import group_from_store
+from elastic_launcher.torch.collectives.group import group_from_store
 
 store, groups = HashStore(), {}
 

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from elastic_launcher.torch.group import Group
-from elastic_launcher.torch.handover import Receiver
-from elastic_launcher.torch.state import TrainingState
+from elastic_launcher.torch.collectives.group import Group
+from elastic_launcher.torch.reconfigure.state_sync import Receiver
+from elastic_launcher.torch.state.training_state import TrainingState
 
 
 class Full:

@@ -177,7 +177,9 @@ CASES: dict[str, Callable[[], Case]] = {
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 @pytest.mark.parametrize("name", CASES)
 def test_trains_like_one_process(name: str, world_size: int, max_batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_launcher.torch.layout.BUCKET_BYTES", 256)  # several buckets, as large models have
+    monkeypatch.setattr(
+        "elastic_launcher.torch.gradients.buckets.BUCKET_BYTES", 256
+    )  # several buckets, as large models have
     wanted = train_plain(CASES[name]())
     start = CASES[name]().build()
     models = run_ranks(

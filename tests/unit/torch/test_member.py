@@ -82,8 +82,8 @@ def play(folder: Path, control: str, orphan_timeout: float, then: str = "") -> s
     """Has a member join."""
     script = f"""
 import torch
-from elastic_launcher.torch.launch import Launch
-from elastic_launcher.torch.member import Member
+from elastic_launcher.torch.membership.environment import Launch
+from elastic_launcher.torch.membership.member import Member
 member = Member(Launch({control!r}, 1, 1, torchrun=False, local_rank=0), torch.device("cpu"), {orphan_timeout})
 member.join()
 {then}
@@ -118,7 +118,7 @@ def test_who_waits_for_a_group_learns_who_will_be_in_it_while_it_is_formed(tmp_p
     form = Form(7, 2, "recover", (5, 1), (), (), {}, "127.0.0.1:9", 60.0, "failure")
     then = f"""
 from unittest import mock
-import elastic_launcher.torch.member as module
+import elastic_launcher.torch.membership.member as module
 with mock.patch.object(module, "start_thread"):  # its group never stands
     member._obey({form.to_dict()!r})
 def prepare(coming):

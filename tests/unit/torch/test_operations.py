@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_launcher.torch.operations import (
+from elastic_launcher.torch.collectives.operations import (
     BACKWARD,
     BREAK,
     END,

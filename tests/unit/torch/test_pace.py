@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from elastic_launcher.torch import pace as pace_module
-from elastic_launcher.torch.pace import LONG_WORK, Pace, compiles, own_collective
+from elastic_launcher.torch.membership import step_timer as pace_module
+from elastic_launcher.torch.membership.step_timer import LONG_WORK, Pace, compiles, own_collective
 
 
 class Clock:

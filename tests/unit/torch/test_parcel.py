@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 import torch
 
-from elastic_launcher.torch import parcel
+from elastic_launcher.torch.data import shm_message
 
-LARGE = parcel.LARGE_BYTES  # elements of at least a byte each
+LARGE = shm_message.LARGE_BYTES  # elements of at least a byte each
 
 
 @pytest.fixture
 def line() -> Iterator[tuple[socket.socket, socket.socket]]:
-    here, there = parcel.open_line()
+    here, there = shm_message.open_line()
     with here, there:
         yield here, there
 
 
 def sent(line: tuple[socket.socket, socket.socket], thing: Any) -> Any:
-    parcel.send(line[0], 5, thing)
-    return parcel.receive(line[1]).open()
+    shm_message.send(line[0], 5, thing)
+    return shm_message.receive(line[1]).open()
 
 
 def mappings() -> int:
@@ -90,8 +90,8 @@ def test_anything_picklable_arrives(line: tuple[socket.socket, socket.socket]) -
 
 def test_parcels_keep_their_numbers_and_order(line: tuple[socket.socket, socket.socket]) -> None:
     for number in (3, 2**64 - 1, 0):
-        parcel.send(line[0], number, torch.full((LARGE,), number % 7))
-    came = [parcel.receive(line[1]) for _ in range(3)]
+        shm_message.send(line[0], number, torch.full((LARGE,), number % 7))
+    came = [shm_message.receive(line[1]) for _ in range(3)]
     assert [(p.number, int(p.open()[0])) for p in came] == [(n, n % 7) for n in (3, 2**64 - 1, 0)]
 
 
@@ -110,23 +110,23 @@ def test_memory_goes_with_the_tensor_that_uses_it(line: tuple[socket.socket, soc
 def test_a_parcel_that_nobody_opens_holds_nothing(line: tuple[socket.socket, socket.socket]) -> None:
     before = mappings(), descriptors()
     for _ in range(2):
-        parcel.send(line[0], 1, torch.ones(LARGE))
-    parcel.receive(line[1]).drop()
-    parcel.receive(line[1])
+        shm_message.send(line[0], 1, torch.ones(LARGE))
+    shm_message.receive(line[1]).drop()
+    shm_message.receive(line[1])
     assert (mappings(), descriptors()) == before
 
 
 def test_what_cant_be_pickled_leaves_the_line_usable(line: tuple[socket.socket, socket.socket]) -> None:
     before = descriptors()
     with pytest.raises((AttributeError, TypeError)):
-        parcel.send(line[0], 1, [torch.ones(LARGE), lambda: None])
+        shm_message.send(line[0], 1, [torch.ones(LARGE), lambda: None])
     assert descriptors() == before
     assert sent(line, "next") == "next"
 
 
 def test_an_empty_line_blocks_nobody_who_does_not_want_to_wait(line: tuple[socket.socket, socket.socket]) -> None:
     with pytest.raises(BlockingIOError):
-        parcel.receive(line[1], socket.MSG_DONTWAIT)
+        shm_message.receive(line[1], socket.MSG_DONTWAIT)
 
 
 @pytest.mark.parametrize("elements", [1, LARGE])
@@ -136,24 +136,24 @@ def test_a_full_line_takes_a_parcel_whole_or_not_at_all(
     before, count = descriptors(), 0
     with pytest.raises(BlockingIOError):
         while True:
-            parcel.send(line[0], count, torch.full((elements,), count), socket.MSG_DONTWAIT)
+            shm_message.send(line[0], count, torch.full((elements,), count), socket.MSG_DONTWAIT)
             count += 1
     assert descriptors() == before and count > 100
-    assert [int(parcel.receive(line[1]).open()[0]) for _ in range(count)] == list(range(count))
+    assert [int(shm_message.receive(line[1]).open()[0]) for _ in range(count)] == list(range(count))
 
 
 def test_the_end_of_the_other_side_shows(line: tuple[socket.socket, socket.socket]) -> None:
     line[1].close()
     with pytest.raises(ConnectionError):
-        parcel.send(line[0], 1, "x")
+        shm_message.send(line[0], 1, "x")
     with pytest.raises(EOFError):
-        parcel.receive(line[0])
+        shm_message.receive(line[0])
 
 
 def test_too_many_open_files_are_named(
     line: tuple[socket.socket, socket.socket],
 ) -> None:
-    parcel.send(line[0], 1, torch.ones(LARGE))
+    shm_message.send(line[0], 1, torch.ones(LARGE))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = []
     try:
@@ -162,7 +162,7 @@ def test_too_many_open_files_are_named(
             while True:
                 held.append(os.dup(0))
         with pytest.raises(OSError, match="too many open files"):
-            parcel.receive(line[1])
+            shm_message.receive(line[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for descriptor in held:

@@ -11,9 +11,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from elastic_launcher.batch import share
-from elastic_launcher.torch.buffers import ModelBuffers
-from elastic_launcher.torch.reducer import Reducer
-from elastic_launcher.torch.signals import Agreement, Signals
+from elastic_launcher.torch.gradients.buffers import ModelBuffers
+from elastic_launcher.torch.gradients.consensus import Agreement, Signals
+from elastic_launcher.torch.gradients.reducer import Reducer
 from tests.unit.torch.thread_group import ThreadGroup, run_ranks
 
 FEATURES = 6
@@ -202,7 +202,7 @@ class Shared(nn.Module):
 def test_shared_layers_under_checkpointing_keep_all_their_gradient(
     reentrant: bool, max_batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elastic_launcher.torch.layout.BUCKET_BYTES", 4096)
+    monkeypatch.setattr("elastic_launcher.torch.gradients.buckets.BUCKET_BYTES", 4096)
     torch.manual_seed(3)
     model = Shared(reentrant).double()
     x, y = data(8)
@@ -223,7 +223,7 @@ def test_shared_layers_under_checkpointing_keep_all_their_gradient(
 
 
 def test_a_changing_graph_costs_a_second_round_and_no_exactness(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_launcher.torch.layout.BUCKET_BYTES", 64)
+    monkeypatch.setattr("elastic_launcher.torch.gradients.buckets.BUCKET_BYTES", 64)
     torch.manual_seed(4)
     model = Model().double()
     x, y = data(8)

@@ -17,9 +17,9 @@ from torch import nn
 
 from elastic_launcher.checkpoint import CheckpointDamaged, Manifest, Mark, check, find_newest, raise_fence
 from elastic_launcher.checkpoint.shelf import LocalShelf
-from elastic_launcher.torch.position import Position
-from elastic_launcher.torch.saving import Saved, Saver, load
-from elastic_launcher.torch.state import StateMismatch, TrainingState
+from elastic_launcher.torch.state.checkpoint_writer import Saved, Saver, load
+from elastic_launcher.torch.state.position import Position
+from elastic_launcher.torch.state.training_state import StateMismatch, TrainingState
 from tests.unit.checkpoint.checkpoints import JOB
 
 POSITION = Position(epoch=2, step_in_epoch=5, step=21, samples=640)
@@ -229,7 +229,7 @@ def test_what_goes_wrong_in_any_other_way_is_told_too(tmp_path: Path, monkeypatc
         raise TypeError("no storage to write")
 
     with monkeypatch.context() as patch:
-        patch.setattr("elastic_launcher.torch.saving.write_shards", write_shards)
+        patch.setattr("elastic_launcher.torch.state.checkpoint_writer.write_shards", write_shards)
         outcome.save(state)
     assert outcome.failed == [(21, "TypeError: no storage to write")]
     assert list(tmp_path.glob(".tmp*")) == []

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from elastic_launcher.torch.state import StateMismatch, TrainingState, forms
-from elastic_launcher.torch.transfer import incoming, outgoing
+from elastic_launcher.torch.state.training_state import StateMismatch, TrainingState, forms
+from elastic_launcher.torch.state.transfer import incoming, outgoing
 from tests.unit.torch.trainings import KINDS, STEPS_AFTER, STEPS_BEFORE, picture, trained
 
 

@@ -8,7 +8,7 @@ import sys
 SCRIPT = """
 import atexit, threading, time
 from torch.distributed import TCPStore
-from elastic_launcher.torch import threads
+from elastic_launcher.torch.collectives import threads
 
 store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
 ending = threading.Event()

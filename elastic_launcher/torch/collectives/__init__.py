@@ -1,0 +1,1 @@
+"""Process groups that can be cut, the operations in them, and their connections."""

@@ -1,0 +1,156 @@
+"""Sees to it that all ranks of a group do the same operation, before anything of different sizes can meet.
+
+Ranks that have done the same operations expect the same next one (`foresight`). Who comes to the reduction that is
+expected reduces at once, with nothing exchanged beforehand. Who comes to another operation takes part in the expected
+reduction without anything to add, and says so in it; then, as wherever no reduction is expected, all ranks compare what
+they are about to do. So whatever ranks mix up, each of them learns where all others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from elastic_launcher.torch.collectives.operations import (
+    Operation,
+    Wire,
+    find_common,
+    name_acts,
+    name_operations,
+    read_operation,
+)
+from elastic_launcher.torch.collectives.prediction import Foresight
+from elastic_launcher.torch.gradients.consensus import HEAD, Agreement, Signals, read, spell
+from elastic_launcher.torch.gradients.reducer import ReduceGroup
+
+FAREWELL = Wire(((HEAD, "float32", "cpu"),))
+"""What ranks reduce that have all left."""
+
+
+class AnyGroup(ReduceGroup, Protocol):
+    """What is needed of a process group here (see `group.Group`)."""
+
+    def all_gather_bytes(self, data: bytes) -> list[bytes]:
+        """Gives every rank what each of them brought, in rank order."""
+
+
+class Together:
+    """What this rank does together with the others of its group."""
+
+    def __init__(self) -> None:
+        self._foresight = Foresight()
+
+    def renew(self) -> None:
+        """Begins anew in another group, of which some ranks know nothing of what was before."""
+        self._foresight = Foresight()
+
+    def expects(self, operation: Operation) -> bool:
+        """Whether all ranks expect this reduction: it can begin with nothing exchanged beforehand."""
+        return operation.wire is not None and self._foresight.next() == operation
+
+    def begin(
+        self, group: AnyGroup, operation: Operation, step: int, acted: str, abstain: Callable[[Wire], Agreement]
+    ) -> None:
+        """Returns when all ranks are known to do this operation, or expected to (see `confirm`).
+
+        Args:
+            group: Theirs.
+            operation: What this rank is about to do.
+            step: Where it stands, for messages.
+            acted: What acted on it since the last reduction; "" where that is not known.
+            abstain: Takes part in a reduction without anything to add, and says so.
+
+        Raises:
+            RuntimeError: If they do different ones, or something else acted on them.
+            GroupError: If a peer was lost.
+        """
+        if group.world_size == 1:
+            return
+        if not self.expects(operation):
+            expected = self._expected_wire()
+            if expected is not None:
+                abstain(expected)
+            _compare(group, operation, step, acted)
+        self._foresight.note(operation.kind)
+
+    def confirm(self, group: AnyGroup, agreement: Agreement, operation: Operation, step: int) -> None:
+        """Raises if others took part in this rank's reduction without being in it.
+
+        Raises:
+            RuntimeError: That says where each rank is.
+        """
+        if agreement.elsewhere:
+            _compare(group, operation, step)
+
+    def leave(
+        self, group: AnyGroup, operation: Operation, step: int, abstain: Callable[[Wire], Agreement]
+    ) -> Agreement:
+        """Takes part in what the other ranks reduce, to tell them that this one has nothing to reduce any more.
+
+        Args:
+            group: Theirs.
+            operation: Why.
+            step: Where it stands, for messages.
+            abstain: Takes part in a reduction without anything to add, and tells them so.
+
+        Raises:
+            RuntimeError: If the others reduce nothing.
+            GroupError: If a peer was lost.
+        """
+        expected = self._expected_wire()
+        if expected is not None:
+            agreement = abstain(expected)
+            if not agreement.elsewhere:
+                self._foresight.note(self._foresight.next())
+                return agreement
+        common = _compare(group, operation, step)
+        self._foresight.note(common.kind)
+        return abstain(common.wire or FAREWELL)
+
+    def _expected_wire(self) -> Wire | None:
+        expected = self._foresight.next()
+        return expected.wire if isinstance(expected, Operation) else None
+
+
+def _compare(group: AnyGroup, operation: Operation, step: int, acted: str = "") -> Operation:
+    """Returns the operation that all ranks are in."""
+    rows = [read_operation(data) for data in group.all_gather_bytes(operation.to_json(step, acted))]
+    common = find_common([found for found, _, _ in rows])
+    if common is None:
+        raise RuntimeError(name_operations([(found, at) for found, at, _ in rows]))
+    acts = [one for _, _, one in rows]
+    if len({one for one in acts if one}) > 1:
+        raise RuntimeError(name_acts(acts, step))
+    return common
+
+
+def abstain(wire: Wire, group: ReduceGroup, signals: Signals, device: torch.device) -> Agreement:
+    """Takes part in a reduction of the others without anything to add but signals.
+
+    Args:
+        wire: What they exchange.
+        group: All ranks of it.
+        signals: What this rank says.
+        device: This rank's.
+
+    Raises:
+        GroupError: If a peer was lost.
+    """
+    *before, carrier = wire.buckets
+    for bucket in before:  # one at a time: there may be no room for all of them
+        group.all_reduce(_zeros(bucket, device)).wait()
+    tail = _zeros(carrier, device)
+    head = tail[wire.head : wire.head + HEAD]
+    head.copy_(torch.tensor(spell(signals, late=False, weight=0.0, loss=0.0), dtype=head.dtype))
+    group.all_reduce(tail).wait()
+    if wire.whole:
+        group.all_reduce(torch.zeros(wire.whole, dtype=torch.int64, device=device), op="max").wait()
+    return read(head.tolist(), signals, group.world_size)
+
+
+def _zeros(bucket: tuple[int, str, str], device: torch.device) -> torch.Tensor:
+    numel, kind, where = bucket
+    place = device if where == device.type else torch.device(where)
+    return torch.zeros(numel, dtype=getattr(torch, kind), device=place)

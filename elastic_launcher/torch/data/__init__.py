@@ -1,0 +1,1 @@
+"""The training script's data loader, and the worker processes that load ahead for it."""

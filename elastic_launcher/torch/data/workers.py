@@ -1,0 +1,417 @@
+"""Processes that load micro-batches ahead: forked once when the loader is made, alive across epochs, steps and resizes.
+
+They hold none of their rank's sockets (a peer must notice at once when the rank dies) and die with it. The rank has no
+thread for them: it looks for what has come whenever it asks for something.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import mmap
+import os
+import pickle
+import select
+import signal
+import socket
+import stat
+import threading
+import time
+import traceback
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import util
+from typing import Any
+
+import torch
+import torch.multiprocessing
+from torch.utils.data._utils import worker as torch_worker
+
+from elastic_launcher.torch import rng
+from elastic_launcher.torch.data import shm_message
+from elastic_launcher.torch.data.fetch import Fetcher
+
+AHEAD = 8  # tasks for each worker that are handed over; far fewer than a line holds, more than anyone loads ahead
+END_SECONDS = 2.0  # for workers that are deep in foreign code to notice that the loader closes
+_NUDGE_SECONDS = 0.05
+CHECK_SECONDS = 5.0  # between looks at workers whose end nothing may tell: their own children hold what would
+_SLOTS = 1 << 16  # for marks on tasks that are called off; many times what can be handed over at once
+_CLOSING = _SLOTS  # behind them: the mark that the loader closes
+_PR_SET_PDEATHSIG = 1
+_prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up here, not in a process that was just forked
+
+
+class WorkerKilled(RuntimeError):  # noqa: N818 - says what is the case
+    """A signal ended a worker; the message names both. Raised in the rank, and no failure of its script."""
+
+
+# -- in the worker
+
+
+class _Failure:
+    """An exception of a worker, on its way to the rank."""
+
+    def __init__(self, error: Exception, number: int) -> None:
+        self._trace = "".join(traceback.format_exception(error)).rstrip()
+        self._text = f"in loader worker {number} (pid {os.getpid()}):\n{self._trace}"
+        self._error = self._travelling(error)
+
+    def _travelling(self, error: Exception) -> Exception:
+        """Returns the exception, or the nearest thing to it that can be sent."""
+        for candidate in (error, RuntimeError(f"{type(error).__name__}: {error}")):
+            try:
+                if type(pickle.loads(pickle.dumps(candidate))) is type(candidate):
+                    return candidate
+            except Exception:  # noqa: BLE001 - an exception's own pickling may raise anything
+                continue
+        return RuntimeError(type(error).__name__)
+
+    def to_raise(self) -> Exception:
+        """Returns the exception, which tells where it was raised."""
+        self._error.add_note(self._text)
+        return self._error
+
+
+def _close_sockets(keep: set[int]) -> None:
+    """Lets go of every inherited socket but those; its number stays taken, since Python objects still hold it."""
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for name in os.listdir("/proc/self/fd"):
+        number = int(name)
+        with contextlib.suppress(OSError):  # the listing's own is gone
+            if number not in keep and stat.S_ISSOCK(os.fstat(number).st_mode):
+                os.dup2(nothing, number, inheritable=False)
+    os.close(nothing)
+
+
+@dataclass(frozen=True)
+class _Post:
+    """What a worker is given when it is forked.
+
+    Attributes:
+        fetcher: Loads a batch.
+        workers: How many there are.
+        tasks: Where tasks come from, one to whichever worker is free.
+        results: Where batches go.
+        marks: Memory that all share: a byte for each task, 1 if nobody wants it any more, and `_CLOSING`.
+        parent: The rank's process id.
+        thread_lives_on: Whether the thread that forks lives as long as the rank.
+        worker_init_fn: Called with the worker's number before anything is loaded.
+    """
+
+    fetcher: Fetcher
+    workers: int
+    tasks: socket.socket
+    results: socket.socket
+    marks: mmap.mmap
+    parent: int
+    thread_lives_on: bool
+    worker_init_fn: Callable[[int], None] | None
+
+
+def _serve(post: _Post, number: int) -> None:
+    """Runs one worker until its rank is gone or closes the line."""
+    if post.thread_lives_on:  # the kernel counts the thread that forked as the parent
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != post.parent:
+        return
+
+    loading = False
+
+    def heard(*_: object) -> None:
+        nonlocal loading
+        if loading and post.marks[_CLOSING]:  # a worker that loads nothing sees the end of its line
+            loading = False  # not once more, while the data set cleans up
+            raise SystemExit(0)
+
+    # not merely ignored: programs that a data set starts would be deaf too
+    signal.signal(signal.SIGINT, heard)
+    signal.signal(signal.SIGTERM, heard)
+    _close_sockets({post.tasks.fileno(), post.results.fileno()})
+    failure = _prepare(post, number)
+
+    def wanted() -> bool:
+        return not post.marks[task.number % _SLOTS]
+
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            task = shm_message.receive(post.tasks)
+            outcome: Any = None
+            if wanted():
+                epoch, indices = task.open()
+                loading = True
+                if post.marks[_CLOSING]:  # it may have been heard just before
+                    loading = False
+                    return
+                outcome = failure or _load(post.fetcher, number, epoch, indices, wanted)
+                loading = False
+            try:
+                shm_message.send(post.results, task.number, outcome)
+            except ConnectionError:
+                raise
+            except Exception as error:  # noqa: BLE001 - a batch that can't be sent, for whatever reason
+                shm_message.send(post.results, task.number, _Failure(error, number))
+            del task, outcome
+
+
+def _prepare(post: _Post, number: int) -> _Failure | None:
+    """Sets the worker up as torch's own are; returns what went wrong in the user's part of that."""
+    torch.set_num_threads(1)  # threads of a forked process's pool would hang
+    # torch's default collating asks for storages in /dev/shm when it runs in a worker; a parcel needs none
+    torch.UntypedStorage._new_shared = classmethod(  # type: ignore[assignment,method-assign]
+        lambda cls, size, *, device="cpu": cls(size, device=device)
+    )
+    seed = rng.derive(post.fetcher.seed, number)
+    torch_worker._worker_info = torch_worker.WorkerInfo(
+        id=number, num_workers=post.workers, seed=seed, dataset=post.fetcher.dataset
+    )
+    rng.seed_all(seed)
+    try:
+        if post.worker_init_fn is not None:
+            post.worker_init_fn(number)
+    except Exception as error:  # noqa: BLE001 - whatever it is goes to the rank
+        return _Failure(error, number)
+    return None
+
+
+def _load(fetcher: Fetcher, number: int, epoch: int, indices: Sequence[int], wanted: Callable[[], bool]) -> Any:
+    try:
+        return fetcher.load(epoch, indices, wanted)
+    except Exception as error:  # noqa: BLE001 - whatever it is goes to the rank
+        return _Failure(error, number)
+
+
+# -- in the rank
+
+
+@dataclass
+class _Asked:
+    """A batch that was asked for.
+
+    Attributes:
+        number: Of its task; a ticket that is asked for again after it was called off has another.
+        task: Epoch and indices, until it is handed over.
+        come: The batch, when it has come.
+    """
+
+    number: int
+    task: tuple[int, list[int]] | None
+    come: shm_message.Parcel | None = None
+
+
+@dataclass
+class _Processes:
+    """The workers and the rank's ends of their lines, which outlive the pool until they are ended."""
+
+    tasks: socket.socket
+    results: socket.socket
+    marks: mmap.mmap
+    workers: list[Any] = field(default_factory=list)
+
+    def end(self) -> None:
+        """Ends the workers: in the midst of what they load if they can within `END_SECONDS`, else by force."""
+        self.marks[_CLOSING] = 1
+        for line in (self.tasks, self.results):
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)  # whoever else may have inherited it
+            line.close()
+        deadline = time.monotonic() + END_SECONDS
+        while (left := [worker for worker in self.workers if worker.is_alive()]) and time.monotonic() < deadline:
+            for worker in left:
+                worker.terminate()  # again and again: one may come just before it begins to wait
+            left[0].join(_NUDGE_SECONDS)
+        for worker in left:
+            worker.kill()
+            worker.join()
+
+
+class WorkerPool:
+    """Loads micro-batches in processes of its own, for any thread, and one at a time that takes them; best made by the
+    main one.
+
+    Made by another thread, which may end before the rank does, a worker notices the rank's end only after the batch
+    that it loads.
+
+    Args:
+        fetcher: Loads a batch.
+        num_workers: How many processes.
+        worker_init_fn: Called with its number in each of them.
+    """
+
+    def __init__(
+        self, fetcher: Fetcher, num_workers: int, *, worker_init_fn: Callable[[int], None] | None = None
+    ) -> None:
+        tasks, their_tasks = shm_message.open_line()
+        results, their_results = shm_message.open_line()
+        self._marks = mmap.mmap(-1, _SLOTS + 1)
+        self._processes = _Processes(tasks, results, self._marks)
+        post = _Post(
+            fetcher,
+            num_workers,
+            their_tasks,
+            their_results,
+            self._marks,
+            os.getpid(),
+            threading.current_thread() is threading.main_thread(),
+            worker_init_fn,
+        )
+        # before multiprocessing ends its children at exit, which asks them by a signal that ours don't hear
+        self._end = util.Finalize(self, self._processes.end, exitpriority=100)
+        context = torch.multiprocessing.get_context("fork")
+        with their_tasks, their_results:
+            for number in range(num_workers):
+                process = context.Process(target=_serve, args=(post, number), daemon=True)
+                process.start()
+                self._processes.workers.append(process)
+        self._poll = select.poll()
+        self._poll.register(results, select.POLLIN)
+        for process in self._processes.workers:
+            self._poll.register(process.sentinel, select.POLLIN)
+        self._most = num_workers * AHEAD
+        self._next_number = 0
+        self._asked: dict[Hashable, _Asked] = {}
+        self._waiting: collections.deque[_Asked] = collections.deque()
+        self._handed: dict[int, _Asked | None] = {}  # by number; None if it was called off since
+        self._dead: RuntimeError | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def pids(self) -> list[int]:
+        """The workers' process ids, by their numbers."""
+        return [worker.pid for worker in self._processes.workers]
+
+    def request(self, ticket: Hashable, epoch: int, indices: Sequence[int]) -> None:
+        """Has a batch loaded; does not wait. Does nothing if it is under way already.
+
+        Args:
+            ticket: Names the batch.
+            epoch: See `Fetcher.fetch`.
+            indices: See `Fetcher.fetch`.
+        """
+        with self._lock:
+            if ticket not in self._asked:
+                asked = _Asked(self._next_number, (epoch, list(indices)))
+                self._next_number += 1
+                self._asked[ticket] = asked
+                self._waiting.append(asked)
+            self._hand_on()
+
+    def ready(self, ticket: Hashable) -> bool:
+        """Says whether a batch is there."""
+        self._look()
+        asked = self._asked.get(ticket)
+        return asked is not None and asked.come is not None
+
+    def take(self, ticket: Hashable, timeout: float | None = None) -> Any:
+        """Waits for a batch and returns it.
+
+        Args:
+            ticket: As in `request`.
+            timeout: Seconds to wait at most.
+
+        Raises:
+            KeyError: If it was not requested, was taken already, or was discarded.
+            WorkerKilled: If a signal ended a worker.
+            RuntimeError: If a worker ended by itself, the batch did not come in time, or the pool is closed.
+            Exception: Whatever the data set raised, with a note that has the worker's traceback.
+        """
+        asked = self._asked[ticket]
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._look()
+        while asked.come is None:
+            if self._dead is not None:
+                raise self._dead
+            rest = None if deadline is None else deadline - time.monotonic()
+            if rest is not None and rest <= 0:
+                raise RuntimeError(
+                    f"the loader's workers made no batch within {timeout:g} s; raise timeout= or look at what the "
+                    "data set waits for"
+                )
+            self._wait(rest)
+        del self._asked[ticket]
+        outcome = asked.come.open()
+        if isinstance(outcome, _Failure):
+            raise outcome.to_raise()
+        return outcome
+
+    def discard(self, tickets: Iterable[Hashable]) -> None:
+        """Calls batches off: those not begun are not loaded, the others are dropped when they come."""
+        with self._lock:
+            for ticket in tickets:
+                asked = self._asked.pop(ticket, None)
+                if asked is None:
+                    continue
+                if asked.come is not None:
+                    asked.come.drop()
+                elif asked.number in self._handed:
+                    self._handed[asked.number] = None
+                    self._marks[asked.number % _SLOTS] = 1
+                else:
+                    self._waiting.remove(asked)
+            self._hand_on()
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._dead = self._dead or RuntimeError("the loader is closed")
+        with self._lock:
+            for asked in self._asked.values():
+                if asked.come is not None:
+                    asked.come.drop()
+            self._asked.clear()
+            self._waiting.clear()
+        self._end()
+
+    def _look(self) -> None:
+        """Takes what has come, and hands over what waits; never blocks. Only for the thread that takes batches: another
+        one would take what that one waits for.
+        """
+        if self._dead is not None:
+            return
+        with self._lock:
+            with contextlib.suppress(BlockingIOError, EOFError, ConnectionError):  # a worker's death shows in `_wait`
+                while self._handed:
+                    self._come(shm_message.receive(self._processes.results, socket.MSG_DONTWAIT))
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Hands over what waits; never blocks."""
+        if self._dead is not None:
+            return
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            while self._waiting and len(self._handed) < self._most:
+                self._hand_over(self._waiting[0])
+
+    def _hand_over(self, asked: _Asked) -> None:
+        self._marks[asked.number % _SLOTS] = 0
+        shm_message.send(self._processes.tasks, asked.number, asked.task, socket.MSG_DONTWAIT)
+        asked.task = None
+        self._handed[asked.number] = asked
+        self._waiting.popleft()
+
+    def _come(self, found: shm_message.Parcel) -> None:
+        asked = self._handed.pop(found.number)
+        if asked is None:
+            found.drop()
+        else:
+            asked.come = found
+
+    def _wait(self, seconds: float | None) -> None:
+        """Waits for a batch or a worker's end."""
+        longest = CHECK_SECONDS if seconds is None else min(seconds, CHECK_SECONDS)
+        ready = {descriptor for descriptor, _ in self._poll.poll(longest * 1000)}
+        self._look()  # also what a worker sent before it ended
+        for number, worker in enumerate(self._processes.workers):
+            if worker.sentinel in ready or (not ready and not worker.is_alive()):
+                self._dead = self._say_ended(number)
+                return
+
+    def _say_ended(self, number: int) -> RuntimeError:
+        worker = self._processes.workers[number]
+        worker.join(END_SECONDS)
+        code = worker.exitcode
+        how = "ended"
+        if code is not None:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        advice = "; out of memory? fewer num_workers need less" if code == -signal.SIGKILL else ""
+        kind = WorkerKilled if code is not None and code < 0 else RuntimeError
+        return kind(f"loader worker {number} (pid {worker.pid}) {how}{advice}")

@@ -1,0 +1,192 @@
+"""Where each gradient lies in flat memory, and where the few extra numbers that ride along with it lie.
+
+Gradients are reduced in buckets of one data type, in an order that is the same on every rank. The last bucket ends
+with the *tail*: the agreement of the ranks (`signals`), which parameters were used, and the floating buffers, so that
+none of them costs a collective of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from elastic_launcher.torch.collectives.operations import Wire
+from elastic_launcher.torch.gradients.consensus import HEAD
+
+BUCKET_BYTES = 8 * 2**20  # large enough to fill a link, small enough to overlap with the backward pass
+TAIL_TYPES = (torch.float32, torch.float64)  # carry whole numbers below 2**24 exactly
+
+
+@dataclass(eq=False)
+class Bucket:
+    """Parameters whose gradients are reduced together.
+
+    Attributes:
+        flat: The memory that is reduced: gradients, then (in some buckets) buffers, then (in the last one) the tail.
+        parameters: The parameters, in the order of their place in ``flat``.
+        indices: Their numbers within the layout.
+        views: Their gradients' places, shaped like the parameters.
+        gradient_numel: How many elements of ``flat`` are gradients.
+        complete: Whether its last gradient has come, in the backward pass that runs.
+        launched: Whether its reduction was started before the backward pass ended.
+    """
+
+    flat: torch.Tensor
+    parameters: list[torch.Tensor]
+    indices: list[int]
+    views: list[torch.Tensor]
+    gradient_numel: int
+    complete: bool = False
+    launched: bool = False
+
+
+@dataclass(eq=False)
+class Layout:
+    """The flat memory of one `backward` call's gradients.
+
+    Attributes:
+        buckets: In the order in which every rank reduces them; the last one holds the tail.
+        parameters: All parameters, in model order.
+        head: The part of the tail that carries the ranks' signals.
+        used: One element a parameter: how many ranks have a gradient for it.
+        buffers: The places of the floating buffers: flat memory, and the numbers of those that lie in it in turn.
+    """
+
+    buckets: list[Bucket]
+    parameters: list[torch.Tensor]
+    head: torch.Tensor
+    used: torch.Tensor
+    buffers: list[tuple[torch.Tensor, list[int]]]
+    handles: list[torch.utils.hooks.RemovableHandle] = field(default_factory=list)
+    _wire: Wire | None = None
+
+    def wire(self, whole: int) -> Wire:
+        """Returns what a reduction of this memory exchanges.
+
+        Args:
+            whole: Elements of the buffers of whole numbers, which are exchanged too.
+        """
+        if self._wire is None or self._wire.whole != whole:
+            flats = [bucket.flat for bucket in self.buckets]
+            sizes = tuple((len(one), str(one.dtype).removeprefix("torch."), one.device.type) for one in flats)
+            self._wire = Wire(sizes, self.buckets[-1].gradient_numel, whole)
+        return self._wire
+
+    def remove_hooks(self) -> None:
+        """Takes the hooks of this layout off its parameters."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
+
+
+def _place(flat: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
+    """Returns the part of ``flat`` that is shaped (and, where it is dense, laid out in memory) like a tensor."""
+    part = flat[offset : offset + like.numel()]
+    dense = like.is_contiguous() or (like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last))
+    return part.as_strided(like.size(), like.stride(), part.storage_offset()) if dense else part.view(like.shape)
+
+
+def _groups(parameters: Sequence[torch.Tensor]) -> list[list[int]]:
+    """Divides the parameters, last one first as the backward pass reaches them, into buckets of one type and device."""
+    open_groups: dict[tuple[torch.dtype, torch.device], tuple[list[int], int]] = {}
+    groups: list[list[int]] = []
+    for index in reversed(range(len(parameters))):
+        parameter = parameters[index]
+        key = (parameter.dtype, parameter.device)
+        members, size = open_groups.get(key, ([], 0))
+        if not members:
+            groups.append(members)
+        members.append(index)
+        size += parameter.numel() * parameter.element_size()
+        open_groups[key] = ([], 0) if size >= BUCKET_BYTES else (members, size)
+    return groups
+
+
+@dataclass(eq=False)
+class Slot:
+    """The gradients of the k-th `backward` call of a step's micro-batches.
+
+    Attributes:
+        layout: Its memory.
+        used: Which parameters have a gradient in it.
+        weight: What its micro-batches count so far.
+        loss: Their weighted sum of losses.
+        overlap: Whether buckets are reduced while the backward pass runs.
+        recording: Whether the order in which gradients come has still to be learned.
+        call: Which call, from 0.
+        only: The parameters that the call was for; None for all.
+        versions: Of the parameters when the step's first micro-batch was added, in a call after the first one.
+        fired: The parameters in the order in which their gradients came.
+    """
+
+    layout: Layout
+    used: list[bool]
+    weight: float = 0.0
+    loss: torch.Tensor | None = None
+    overlap: bool = True
+    recording: bool = True
+    call: int = 0
+    only: Sequence[torch.Tensor] | None = None
+    versions: list[int] | None = None
+    fired: list[torch.Tensor] = field(default_factory=list)
+
+
+def make_layout(
+    parameters: Sequence[torch.Tensor], float_buffers: Sequence[torch.Tensor], device: torch.device
+) -> Layout:
+    """Lays the gradients, the tail and the buffers out in flat memory.
+
+    Args:
+        parameters: What is reduced, in an order that is the same on every rank.
+        float_buffers: Floating buffers of the models, likewise.
+        device: Where the tail goes when there is no parameter that could carry it.
+    """
+    groups = _groups(parameters)
+    carriers = [group for group in groups if parameters[group[0]].dtype in TAIL_TYPES]
+    if carriers:  # the tail is known last, so its bucket goes last
+        groups.remove(carriers[-1])
+        groups.append(carriers[-1])
+    else:
+        groups.append([])
+    tail_type = parameters[groups[-1][0]].dtype if groups[-1] else torch.float32
+    tail_device = parameters[groups[-1][0]].device if groups[-1] else device
+
+    strangers: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    riders: list[int] = []
+    for number, buffer in enumerate(float_buffers):
+        if buffer.dtype == tail_type and buffer.device == tail_device:
+            riders.append(number)
+        else:
+            strangers.setdefault((buffer.dtype, buffer.device), []).append(number)
+
+    places: list[tuple[torch.Tensor, list[int]]] = []
+    buckets: list[Bucket] = []
+    for (kind, where), numbers in strangers.items():
+        flat = torch.zeros(sum(float_buffers[n].numel() for n in numbers), dtype=kind, device=where)
+        places.append((flat, numbers))
+        buckets.append(Bucket(flat, [], [], [], 0))
+    head = used = torch.empty(0)
+    rider_numel = sum(float_buffers[n].numel() for n in riders)
+    for group in groups:
+        members = [parameters[i] for i in group]
+        numel = sum(p.numel() for p in members)
+        is_tail = group is groups[-1]
+        extra = HEAD + len(parameters) + rider_numel if is_tail else 0
+        flat = torch.zeros(
+            numel + extra,
+            dtype=members[0].dtype if members else tail_type,
+            device=members[0].device if members else tail_device,
+        )
+        views, offset = [], 0
+        for member in members:
+            views.append(_place(flat, offset, member))
+            offset += member.numel()
+        if is_tail:
+            head, offset = flat[offset : offset + HEAD], offset + HEAD
+            used, offset = flat[offset : offset + len(parameters)], offset + len(parameters)
+            if riders:
+                places.append((flat[offset : offset + rider_numel], riders))
+        buckets.append(Bucket(flat, members, group, views, numel))
+    return Layout(buckets, list(parameters), head, used, places)

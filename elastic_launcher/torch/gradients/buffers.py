@@ -1,0 +1,224 @@
+"""The buffers of the prepared models: kept equal on all ranks, and put back when a forward pass is not to count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from elastic_launcher.torch.state.registrations import registrations
+from elastic_launcher.torch.state.tensors import bit_sum, is_plain
+
+_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a model keeps a buffer that belongs to its state.
+
+    Attributes:
+        name: What messages call it.
+        owner: The module's buffers.
+        key: Its name among them.
+    """
+
+    name: str
+    owner: dict[str, torch.Tensor | None]
+    key: str
+
+
+def is_averaged(buffer: torch.Tensor) -> bool:
+    """Whether ranks average a buffer: real and complex numbers of 16 bits and more."""
+    return is_plain(buffer) and (buffer.is_floating_point() or buffer.is_complex()) and buffer.itemsize > 1
+
+
+def is_whole(buffer: torch.Tensor) -> bool:
+    """Whether ranks take the largest value of a buffer: whole numbers."""
+    return is_plain(buffer) and buffer.dtype in _WHOLE
+
+
+def places(models: Sequence[nn.Module]) -> Iterator[tuple[Place, torch.Tensor]]:
+    """Yields each persistent buffer of some models once, and where it is kept."""
+    seen: set[int] = set()
+    for number, model in enumerate(models):
+        for path, module in model.named_modules(prefix=f"model{number}" if len(models) > 1 else ""):
+            for name, buffer in list(module._buffers.items()):
+                if buffer is not None and id(buffer) not in seen and name not in module._non_persistent_buffers_set:
+                    seen.add(id(buffer))
+                    yield Place(f"{path}.{name}" if path else name, module._buffers, name), buffer
+
+
+class Snapshot:
+    """A copy of some tensors, made and put back in place."""
+
+    def __init__(self) -> None:
+        self.copies: list[torch.Tensor] = []
+
+    def take(self, tensors: list[torch.Tensor]) -> None:
+        """Copies the tensors' values, into the memory of the last time where it fits."""
+        if not tensors:
+            self.copies = []
+            return
+        if _forms(self.copies) != _forms(tensors):
+            self.copies = [torch.empty_like(t) for t in tensors]
+        with torch.no_grad():
+            torch._foreach_copy_(self.copies, tensors)
+
+    def put_back(self, tensors: list[torch.Tensor]) -> None:
+        """Gives the tensors the values that were taken."""
+        if tensors and self.copies:
+            with torch.no_grad():
+                torch._foreach_copy_(tensors, self.copies)
+
+
+class ModelBuffers:
+    """All buffers of all models: real and complex ones (batch-norm statistics) are averaged by samples, whole ones take
+    the largest.
+
+    Buffers that are not persistent (masks, tables) are no state and are left alone. So are persistent ones of other
+    kinds (booleans, sparse and quantized tensors, float8), which no forward pass may change but for the booleans.
+    """
+
+    def __init__(self) -> None:
+        self._models: list[nn.Module] = []
+        self._looked = -1
+        self._averaged: list[Place] = []
+        self._whole: list[Place] = []
+        self._still: list[Place] = []
+        self._step = Snapshot()
+        self._micro_batch = Snapshot()
+        self._fresh: set[int] = set()  # numbers of the averaged ones that have come within the step
+
+    def add(self, models: Iterable[nn.Module]) -> None:
+        """Adds the buffers of models, those that two models share once."""
+        self._models.extend(models)
+        self._look()
+
+    def _look(self) -> None:
+        """Looks through the models."""
+        self._looked = registrations()
+        self._averaged, self._whole, self._still = [], [], []
+        for place, buffer in places(self._models):
+            if buffer.is_conj() or buffer.is_neg():  # written to as pairs of real numbers
+                place.owner[place.key] = buffer.resolve_conj().resolve_neg()
+            kind = self._averaged if is_averaged(buffer) else self._whole if is_whole(buffer) else self._still
+            kind.append(place)
+
+    @staticmethod
+    def _resolve(places: list[Place]) -> list[torch.Tensor]:
+        return [buffer for place in places if (buffer := place.owner[place.key]) is not None]
+
+    def floating(self) -> list[torch.Tensor]:
+        """Returns the averaged buffers as they are now, complex ones as pairs of real numbers."""
+        return [torch.view_as_real(b) if b.is_complex() else b for b in self._resolve(self._averaged)]
+
+    def whole(self) -> list[torch.Tensor]:
+        """Returns the integer buffers as they are now."""
+        return self._resolve(self._whole)
+
+    def all(self) -> list[torch.Tensor]:
+        """Returns every buffer that is kept."""
+        return self.floating() + self.whole()
+
+    def begin_step(self) -> None:
+        """Remembers the values before a step, to which a step that is redone goes back."""
+        if self._looked != registrations() or len(self.all()) != len(self._averaged) + len(self._whole):
+            self._look()
+        self._fresh = set()
+        self._step.take(self.all())
+
+    def undo_step(self) -> None:
+        """Puts the values before the step back."""
+        self._put_back(self._step)
+
+    def begin_micro_batch(self) -> None:
+        """Remembers the values before a micro-batch, to which one without weight goes back."""
+        self._micro_batch.take(self.all())
+
+    def undo_micro_batch(self) -> None:
+        """Puts the values before the micro-batch back."""
+        self._put_back(self._micro_batch)
+
+    def _put_back(self, snapshot: Snapshot) -> None:
+        now = self.all()
+        if _forms(now) != _forms(snapshot.copies):
+            for place, mine, copy in zip(self._averaged + self._whole, now, snapshot.copies, strict=False):
+                if mine.shape != copy.shape or mine.dtype != copy.dtype:
+                    old = place.owner[place.key]
+                    complex_one = old is not None and old.is_complex()
+                    place.owner[place.key] = torch.view_as_complex(copy.clone()) if complex_one else copy.clone()
+            now = self.all()
+        snapshot.put_back(now)
+
+    def at_step_begin(self) -> list[torch.Tensor]:
+        """Returns the values that the averaged buffers had when the step began; 0 for those that have come since."""
+        copies = self._step.copies[: len(self._averaged)]
+        return [torch.zeros_like(c) if n in self._fresh else c for n, c in enumerate(copies)] if self._fresh else copies
+
+    def follow(self) -> None:
+        """Looks for buffers of modules that the script has replaced or added since the step began."""
+        if self._looked == registrations():
+            return
+        was = [(id(place.owner), place.key) for place in self._averaged + self._whole]
+        self._look()
+        now = [(id(place.owner), place.key) for place in self._averaged + self._whole]
+        for snapshot in (self._step, self._micro_batch):
+            copies = dict(zip(was, snapshot.copies, strict=False))
+            snapshot.copies = [
+                copies[key] if key in copies else tensor.clone() for key, tensor in zip(now, self.all(), strict=True)
+            ]
+        self._fresh = {number for number, key in enumerate(now[: len(self._averaged)]) if key not in set(was)}
+
+    def check(self) -> None:
+        """Compares the buffers that are kept with what they were when the step began.
+
+        Raises:
+            RuntimeError: If one has another shape or type.
+        """
+        now, then = self.all(), self._step.copies
+        if _forms(now) != _forms(then):
+            for place, mine, before in zip(self._averaged + self._whole, now, then, strict=False):
+                if (mine.shape, mine.dtype) != (before.shape, before.dtype):
+                    raise RuntimeError(
+                        f"the buffer {place.name} was {_form(before)} when the step began and is {_form(mine)} after a "
+                        "forward pass: one whose shape follows the batch can't be averaged over ranks. Register it "
+                        "with persistent=False if it is no state of the model, or give it one shape"
+                    )
+
+    def still(self) -> dict[str, int]:
+        """Returns a checksum of each persistent buffer that is left alone, by name."""
+        return {place.name: bit_sum(buffer) for place in self._still if (buffer := place.owner[place.key]) is not None}
+
+    def refuse_changed(self, before: dict[str, int]) -> None:
+        """Refuses what no rank can average, where a forward pass has changed it.
+
+        Args:
+            before: What `still` returned before it.
+
+        Raises:
+            RuntimeError: If one has changed.
+        """
+        kinds = {place.name: place.owner[place.key] for place in self._still}
+        for name, value in self.still().items():
+            kind = kinds[name]
+            if before.get(name, value) != value and kind is not None and kind.dtype != torch.bool:
+                raise RuntimeError(
+                    f"a forward pass changes the buffer {name}, and ranks can't average it ({_kind(kind)}). Keep "
+                    "it as a dense tensor of float16 or wider, or register it with persistent=False if it is no state "
+                    "of the model"
+                )
+
+
+def _forms(tensors: list[torch.Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
+    return [(tensor.shape, tensor.dtype) for tensor in tensors]
+
+
+def _form(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    what = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+    return f"{what} {str(tensor.dtype).removeprefix('torch.')}"

@@ -1,0 +1,490 @@
+"""The gradient of one optimizer step: Σ weight·gradient ÷ Σ weight over all micro-batches of all ranks, in flat memory.
+
+The first micro-batch's gradients are copied into flat memory, later ones are added there by autograd itself; while the
+last one's backward pass runs, buckets that are complete are reduced. Whatever comes after its bucket has gone (a layer
+that is used twice under reentrant checkpointing) is noticed, agreed on in the tail and added in a second round, so
+that the overlap can cost time but never exactness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from elastic_launcher.torch.collectives.operations import Wire
+from elastic_launcher.torch.gradients import consensus as wire
+from elastic_launcher.torch.gradients import hooks
+from elastic_launcher.torch.gradients.buckets import Bucket, Layout, Slot, make_layout
+from elastic_launcher.torch.gradients.buffers import ModelBuffers
+from elastic_launcher.torch.gradients.consensus import Agreement, Signals
+from elastic_launcher.torch.state.tensors import describe, same_objects
+from elastic_launcher.torch.step.passes import Passes
+
+OTHER_PARAMETERS = (
+    "the parameters are not those with which this step began: between two of its micro-batches a part of a model was "
+    "replaced, or an optimizer was given other parameters. Do that where a step is complete: under `if "
+    "job.sync_gradients:`, after optimizer.step(), or between two loops"
+)
+LOOK_STEPS = 16  # after which it is looked again whether parameters have hooks
+
+
+class ReduceGroup(Protocol):
+    """What the reducer needs of a process group (see `group.Group`)."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in the group."""
+
+    def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> Any:
+        """Starts an all-reduce in place; the result has ``wait()``."""
+
+
+class Reducer:
+    """Runs backward passes and reduces their gradients.
+
+    Args:
+        parameters: Returns the parameters that may have gradients, in an order that is the same on every rank.
+        buffers: The models' buffers.
+        device: Where the tail lies when there is no parameter to carry it.
+        name: Returns what messages call a parameter.
+
+    Attributes:
+        in_backward: Whether a backward pass runs.
+        retain_graph: Whether another backward pass may follow through the graph of the next one.
+        passes: Sees to it that all of a step is made with the same weights.
+    """
+
+    def __init__(
+        self,
+        parameters: Callable[[], list[torch.Tensor]],
+        buffers: ModelBuffers,
+        device: torch.device,
+        name: Callable[[torch.Tensor], str] = describe,
+    ) -> None:
+        self.in_backward = False
+        self.retain_graph = False
+        self._name = name
+        self.passes = Passes(name)
+        self._handed_over = False
+        self._parameters = parameters
+        self._buffers = buffers
+        self._device = device
+        self._all: list[torch.Tensor] = []
+        self._slots: dict[tuple[int, int], Slot] = {}
+        self._trained: list[bool] = []
+        self._averaged: list[Any] = []
+        self._begun = False
+        self._steps = 0  # since the parameters changed
+        self._hooked: set[int] = set()  # which were warned of
+        self._seeds: dict[tuple[torch.dtype, torch.device, float], torch.Tensor] = {}
+        self._launching: Callable[[Bucket], None] | None = None
+        self._late: list[torch.Tensor | None] | None = None
+        self._works: list[Any] = []
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part of the present step's gradient is being reduced already."""
+        return bool(self._works)
+
+    def begin_step(self) -> None:
+        """Forgets the last step's sums and gradients."""
+        for parameter in self._all:
+            parameter.grad = None
+        self._begun = self._handed_over = False
+        self.passes.begin_step()
+
+    def _lay_out(self) -> None:
+        """Makes the flat memory of a step ready: anew if parameters were added, frozen or thawed since the last one."""
+        if self._begun:
+            return
+        self._begun = True
+        self._buffers.follow()
+        parameters = self._parameters()
+        if not same_objects(parameters, self._all):
+            self._drop_slots()
+            self._steps = 0
+        if self._steps % LOOK_STEPS == 0:
+            self._look_for_hooks(parameters)
+        self._steps += 1
+        self._all = parameters
+        trained = [p.requires_grad for p in self._all]
+        averaged = [(b.shape, b.dtype) for b in self._buffers.floating()]
+        if trained != self._trained or averaged != self._averaged:
+            self._drop_slots()
+            self._trained, self._averaged = trained, averaged
+        for slot in self._slots.values():
+            slot.weight, slot.loss, slot.versions = 0.0, None, None
+            slot.used = [False] * len(slot.layout.parameters)
+
+    def _look_for_hooks(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Warns of hooks on parameters, once of each."""
+        own = {handle.id for slot in self._slots.values() for handle in slot.layout.handles}
+        hooked = [p for p in hooks.find(parameters, own) if id(p) not in self._hooked]
+        hooks.warn(hooked, self._name)
+        self._hooked |= {id(p) for p in hooked}
+
+    def renew(self) -> None:
+        """Lays memory out anew after a failure: a peer that lives on could still write into the old one.
+
+        The group that was cut keeps that for so long.
+        """
+        self._works = []
+        self._late = None
+        self._drop_slots()
+
+    def _drop_slots(self) -> None:
+        for slot in self._slots.values():
+            slot.layout.remove_hooks()
+        self._slots.clear()
+
+    def slot(self, call: int, only: Sequence[torch.Tensor] | None, owner: int) -> Slot:
+        """Returns the flat memory of the ``call``-th `backward` of a micro-batch.
+
+        Args:
+            call: Counted from 0.
+            only: The parameters whose gradients count; None for all.
+            owner: What ``only`` stands for (the optimizer's number, -1 for all).
+        """
+        self._lay_out()
+        key = (call, owner)
+        slot = self._slots.get(key)
+        if slot is not None and only is not None and not same_objects(only, slot.only or ()):
+            if slot.weight:
+                raise RuntimeError(OTHER_PARAMETERS)
+            self._slots.pop(key).layout.remove_hooks()
+        if key not in self._slots:
+            chosen = self._all if only is None else [p for p in self._all if any(p is q for q in only)]
+            chosen = [p for p in chosen if p.requires_grad]
+            layout = make_layout(chosen, self._buffers.floating(), self._device)
+            self._slots[key] = Slot(layout, [False] * len(chosen), call=call, only=only)
+        return self._slots[key]
+
+    def wire(self, slot: Slot) -> Wire:
+        """Returns what a reduction of a slot exchanges."""
+        return slot.layout.wire(sum(buffer.numel() for buffer in self._buffers.whole()))
+
+    def rehearse(self, loss: torch.Tensor, call: int, only: Sequence[torch.Tensor] | None, owner: int) -> None:
+        """Runs a backward pass of which nothing is kept but the order in which gradients come; lays memory out."""
+        self.refuse_stray(self._parameters())
+        self.begin_step()
+        slot = self.slot(call, only, owner)
+        if slot.recording:
+            self._record_order(slot)
+        self._run(loss, None)
+        if slot.recording:
+            self._learn_order(slot)
+        for parameter in self._all:
+            parameter.grad = None
+
+    def accumulate(
+        self,
+        slot: Slot,
+        loss: torch.Tensor,
+        *,
+        scale: float,
+        weight: float,
+        logged: torch.Tensor,
+        group: ReduceGroup | None,
+    ) -> None:
+        """Adds one micro-batch's gradient to a slot.
+
+        Args:
+            slot: Where to.
+            loss: A scalar, the mean over the micro-batch's samples.
+            scale: What the gradient is multiplied by (its share of the step).
+            weight: What ``logged`` counts; 0 leaves no trace.
+            logged: The loss as the user knows it (before any loss scaling).
+            group: The group, when this micro-batch completes the step and complete buckets may be reduced at once;
+                else None.
+        """
+        if weight == 0:
+            return
+        first = slot.weight == 0
+        self.check_clear()
+        if slot.call:
+            self.passes.refuse(slot, first)
+        slot.weight += weight
+        value = logged.detach().reshape(())
+        value = (value if value.dtype == torch.float64 else value.float()) * weight
+        slot.loss = value if slot.loss is None else slot.loss + value
+
+        outer = [p.grad for p in self._all]
+        exact = loss.dtype in (torch.float32, torch.float64)  # a scale in half precision would not be exact
+        layout = slot.layout
+        for parameter in self._all:
+            parameter.grad = None
+        if not first and exact:
+            for bucket in layout.buckets:
+                for index, parameter, view in zip(bucket.indices, bucket.parameters, bucket.views, strict=True):
+                    if slot.used[index]:
+                        parameter.grad = view
+        factor = 1.0 if exact else scale
+        for bucket in layout.buckets:
+            bucket.launched = bucket.complete = False
+        if group is not None and group.world_size > 1:
+            self._arm(slot, group, factor, first)
+        try:
+            self._run(loss, self._seed(loss, scale) if exact else None)
+        finally:
+            self._launching = None
+            for bucket in layout.buckets:
+                if not bucket.launched:
+                    self._gather(slot, bucket, factor, first)
+            late = [p.grad for p in layout.parameters]
+            for parameter, grad in zip(self._all, outer, strict=True):
+                parameter.grad = grad
+            self._late = late if any(g is not None for g in late) else None
+
+    def _run(self, loss: torch.Tensor, seed: torch.Tensor | None) -> None:
+        self.in_backward = True
+        try:
+            torch.autograd.backward(loss, seed, retain_graph=self.retain_graph)
+        finally:
+            self.in_backward = False
+
+    def check_clear(self) -> None:
+        """Refuses gradients that are on parameters before the first reduction of a step (see `refuse_stray`), and other
+        parameters than the step's first micro-batch had.
+        """
+        if not self._handed_over:
+            parameters = self._parameters()
+            if self._begun and not same_objects(parameters, self._all):
+                raise RuntimeError(OTHER_PARAMETERS)
+            self.refuse_stray(parameters)
+
+    def refuse_stray(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Refuses gradients on parameters where nothing has been reduced yet in this step: they are not ours.
+
+        Raises:
+            RuntimeError: If there is one that is not zero.
+        """
+        for parameter in parameters:
+            if parameter.grad is not None and bool(parameter.grad.any()):
+                raise RuntimeError(
+                    f"{self._name(parameter)} has a gradient that does not come from job.backward: of a plain "
+                    "loss.backward() in the loop, or from before it. It would count on this rank alone. Give that loss "
+                    "to job.backward too (added to the other one), or clear such gradients (zero_grad) before "
+                    "job.backward"
+                )
+
+    def stepped(self) -> None:
+        """Notes that a prepared optimizer has changed parameters."""
+        self.passes.stepped()
+        for slot in self._slots.values():
+            slot.versions = None
+
+    def _seed(self, loss: torch.Tensor, scale: float) -> torch.Tensor:
+        """Returns the gradient of the loss itself: a constant, kept from step to step."""
+        key = (loss.dtype, loss.device, scale)
+        if key not in self._seeds:
+            if len(self._seeds) > 64:
+                self._seeds.clear()
+            self._seeds[key] = torch.full(loss.shape, scale, dtype=loss.dtype, device=loss.device)
+        return self._seeds[key].view(loss.shape)
+
+    def _gather(self, slot: Slot, bucket: Bucket, factor: float, first: bool) -> None:
+        """Moves the gradients of a bucket's parameters into its flat memory and takes them off the parameters."""
+        new, places, more, sums = [], [], [], []
+        for index, parameter, view in zip(bucket.indices, bucket.parameters, bucket.views, strict=True):
+            grad = parameter.grad
+            if grad is None:
+                if first:
+                    view.zero_()
+                continue
+            parameter.grad = None
+            if grad is view:
+                continue
+            if grad.layout != torch.strided:
+                raise TypeError(
+                    f"{self._name(parameter)}, shaped {tuple(parameter.shape)}, has a sparse gradient; use "
+                    "sparse=False there"
+                )
+            if slot.used[index]:
+                more.append(grad)
+                sums.append(view)
+            else:
+                slot.used[index] = True
+                new.append(grad)
+                places.append(view)
+        with torch.no_grad():
+            if factor != 1.0:
+                torch._foreach_mul_(new + more, factor)
+            if new:
+                torch._foreach_copy_(places, new)
+            if more:
+                torch._foreach_add_(sums, more)
+
+    def _arm(self, slot: Slot, group: ReduceGroup, factor: float, first: bool) -> None:
+        """Makes buckets go as soon as the gradient that is expected last has come."""
+        layout = slot.layout
+        if not slot.overlap or len(layout.buckets) < 2:
+            return
+        if slot.recording:
+            self._record_order(slot)
+            return
+
+        def launch(done: Bucket) -> None:
+            done.complete = True
+            for bucket in layout.buckets[:-1]:
+                if not bucket.complete:
+                    return  # every rank reduces in the same order
+                if not bucket.launched:
+                    self._gather(slot, bucket, factor, first)
+                    bucket.launched = True
+                    self._works.append(group.all_reduce(bucket.flat))
+
+        self._launching = launch
+
+    def _record_order(self, slot: Slot) -> None:
+        """Has the next backward pass note the order in which gradients come."""
+        slot.fired.clear()
+        if not slot.layout.handles:
+            for parameter in slot.layout.parameters:
+                slot.layout.handles.append(parameter.register_post_accumulate_grad_hook(slot.fired.append))
+
+    def _learn_order(self, slot: Slot) -> None:
+        """Puts the hooks where the last backward pass showed that a bucket is complete."""
+        layout = slot.layout
+        order = {id(p): n for n, p in enumerate(slot.fired)}
+        twice = len(order) != len(slot.fired)
+        layout.remove_hooks()
+        slot.recording = False
+        slot.overlap = not twice and bool(order)
+        slot.fired.clear()
+        if not slot.overlap:
+            return
+        for bucket in layout.buckets[:-1]:
+            seen = [p for p in bucket.parameters if id(p) in order]
+            if not seen:
+                continue
+            last = max(seen, key=lambda p: order[id(p)])
+
+            def hook(_: torch.Tensor, bucket: Bucket = bucket) -> None:
+                if self._launching is not None:
+                    self._launching(bucket)
+
+            layout.handles.append(last.register_post_accumulate_grad_hook(hook))
+
+    def reduce(self, slot: Slot, group: ReduceGroup, signals: Signals, *, samples: int, count: int) -> Agreement:
+        """Reduces a slot whose micro-batches are all in, and puts the result into ``p.grad``.
+
+        Args:
+            slot: What to reduce.
+            group: All ranks of it call this for the same step.
+            signals: What this rank says.
+            samples: This rank's samples in the step.
+            count: The step's samples over all ranks.
+
+        Raises:
+            GroupError: If a peer was lost. Nothing was put into ``p.grad`` then.
+        """
+        layout = slot.layout
+        alone = group.world_size == 1
+        if slot.weight == 0:
+            for bucket in layout.buckets:
+                bucket.flat[: bucket.gradient_numel].zero_()
+                bucket.launched = False
+        works, self._works = self._works, []
+        self._buffers.check()
+        floating = self._buffers.floating()
+        self._write_tail(slot, signals, samples / count, floating)
+        whole = self._buffers.whole()
+        largest = torch.cat([b.reshape(-1).to(torch.int64) for b in whole]) if whole and not alone else None
+        if not alone:
+            for bucket in layout.buckets:
+                if not bucket.launched:
+                    works.append(group.all_reduce(bucket.flat))
+            if largest is not None:
+                works.append(group.all_reduce(largest, op="max"))
+            for work in works:
+                work.wait()
+        agreement = wire.read(layout.head.tolist(), signals, group.world_size)
+        if agreement.late and not agreement.is_void:
+            self._second_round(slot, group)
+        elif slot.recording and slot.layout.handles and not alone:
+            self._learn_order(slot)
+        self._late = None
+        for bucket in layout.buckets:
+            bucket.launched = False
+        if agreement.weight and agreement.weight != count:
+            for bucket in layout.buckets:
+                bucket.flat[: bucket.gradient_numel].mul_(count / agreement.weight)
+        if not alone:
+            self._read_buffers(layout, floating, whole, largest)
+        self._hand_over(slot, agreement.weight != 0)
+        return agreement
+
+    def _write_tail(self, slot: Slot, signals: Signals, share: float, floating: list[torch.Tensor]) -> None:
+        """Writes what this rank adds to the tail."""
+        layout = slot.layout
+        numbers = wire.spell(signals, late=self._late is not None, weight=slot.weight, loss=0.0)
+        with torch.no_grad():
+            numbers.extend(map(float, slot.used))
+            tail = layout.buckets[-1].flat[layout.buckets[-1].gradient_numel :]
+            tail[: len(numbers)].copy_(torch.tensor(numbers, dtype=tail.dtype))
+            if slot.loss is not None:
+                layout.head[wire.LOSS_INDEX].copy_(slot.loss)
+            for place, chosen in layout.buffers:
+                if share > 0:
+                    now, before = _flatten(floating, chosen), _flatten(self._buffers.at_step_begin(), chosen)
+                    torch.sub(now, before, out=place).mul_(share).masked_fill_(now == before, 0.0)
+                else:
+                    place.zero_()  # not times zero: a NaN there would spread
+
+    def _read_buffers(
+        self, layout: Layout, floating: list[torch.Tensor], whole: list[torch.Tensor], largest: torch.Tensor | None
+    ) -> None:
+        """Gives the buffers their value before the step plus the mean change, so that constants stay as they are."""
+        with torch.no_grad():
+            for place, chosen in layout.buffers:
+                values = _flatten(self._buffers.at_step_begin(), chosen).add_(place)
+                parts = values.split([floating[n].numel() for n in chosen])
+                for number, part in zip(chosen, parts, strict=True):
+                    floating[number].copy_(part.view(floating[number].shape))
+            if largest is not None:
+                for buffer, part in zip(whole, largest.split([b.numel() for b in whole]), strict=True):
+                    buffer.copy_(part.view(buffer.shape))
+
+    def _second_round(self, slot: Slot, group: ReduceGroup) -> None:
+        """Adds the gradients that came after their bucket had gone, and looks at the order anew."""
+        late = dict(zip(map(id, slot.layout.parameters), self._late or [], strict=False))
+        for bucket in slot.layout.buckets:
+            if not bucket.parameters:
+                continue
+            rest = torch.zeros(bucket.gradient_numel, dtype=bucket.flat.dtype, device=bucket.flat.device)
+            offset = 0
+            for parameter in bucket.parameters:
+                grad = late.get(id(parameter))
+                if grad is not None:
+                    rest[offset : offset + parameter.numel()].view(parameter.shape).copy_(grad)
+                offset += parameter.numel()
+            group.all_reduce(rest).wait()
+            offset = 0
+            for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+                view.add_(rest[offset : offset + parameter.numel()].view(parameter.shape))
+                offset += parameter.numel()
+        slot.layout.remove_hooks()
+        slot.recording = True
+
+    def _hand_over(self, slot: Slot, weighed: bool) -> None:
+        """Lets ``p.grad`` be the reduced gradient; None where no rank has one."""
+        self._handed_over = True
+        if len(self._slots) > 1:
+            self.passes.reduced(slot)
+        used = slot.layout.used
+        everywhere = weighed and (not used.numel() or bool(used.min() > 0))
+        ranks = None if everywhere else used.tolist()
+        for bucket in slot.layout.buckets:
+            for index, parameter, view in zip(bucket.indices, bucket.parameters, bucket.views, strict=True):
+                if ranks is None or (weighed and ranks[index]):
+                    if parameter.grad is None:
+                        parameter.grad = view
+                    else:
+                        parameter.grad.add_(view)
+
+
+def _flatten(tensors: list[torch.Tensor], chosen: list[int]) -> torch.Tensor:
+    """Returns the chosen tensors' elements one after the other, in memory of their own."""
+    return torch.cat([tensors[n].reshape(-1) for n in chosen])

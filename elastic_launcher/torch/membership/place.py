@@ -1,0 +1,94 @@
+"""Where this process stands among its peers: its generation, its rank, and the group in which they reduce."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from elastic_launcher.output import say
+from elastic_launcher.torch.collectives.group import Group
+
+
+@dataclass(frozen=True)
+class Formation:
+    """One attempt to form a generation, as the coordinator ordered it.
+
+    Attributes:
+        number: Names the attempt; never used again.
+        generation: The generation that it makes when it succeeds.
+        mode: ``start``, ``grow``, ``shrink`` or ``recover``.
+        members: The members in rank order.
+        joiners: Those of them that are new.
+        leavers: Members of the generation before that are not in it.
+        sources: Who takes its state from whom: receiver to sender.
+        group: The process group, or None for one that leaves.
+    """
+
+    number: int
+    generation: int
+    mode: str
+    members: tuple[int, ...]
+    joiners: tuple[int, ...] = ()
+    leavers: tuple[int, ...] = ()
+    sources: dict[int, int] = field(default_factory=dict)
+    group: Group | None = None
+
+    @staticmethod
+    def from_order(order: dict[str, Any], group: Group | None) -> Formation:
+        """Makes a formation of a coordinator's ``form`` order."""
+        return Formation(
+            number=order["formation"],
+            generation=order["generation"],
+            mode=order["mode"],
+            members=tuple(order["members"]),
+            joiners=tuple(order["joiners"]),
+            leavers=tuple(order["leavers"]),
+            sources={int(receiver): source for receiver, source in order["sources"].items()},
+            group=group,
+        )
+
+    def rank_of(self, member: int) -> int:
+        """Returns a member's rank."""
+        return self.members.index(member)
+
+
+@dataclass
+class Place:
+    """This process's place in the generation that trains now.
+
+    Attributes:
+        member: Its own number.
+        formation: What made the generation.
+        group: The group; its own memory and sockets are the formation's.
+        dividing: Ranks among which a step's samples are divided: fewer than the world size in the step in which
+            joiners take part without any.
+    """
+
+    member: int
+    formation: Formation
+    group: Group
+    dividing: int
+
+    @property
+    def rank(self) -> int:
+        """Rank of this process."""
+        return self.group.rank
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in the generation."""
+        return self.group.world_size
+
+    def publish(self, local_rank: int) -> None:
+        """Sets the variables by which other libraries know their rank, and marks the log for the launcher."""
+        os.environ.update(
+            RANK=str(self.rank), WORLD_SIZE=str(self.world_size), LOCAL_RANK=str(local_rank), ROLE_RANK=str(self.rank)
+        )
+        os.environ["ROLE_WORLD_SIZE"] = str(self.world_size)
+
+
+def mark_log(place: Place) -> None:
+    """Writes the line by which the launcher knows whose lines follow in this process's log, if there is room for it."""
+    generation = place.formation.generation
+    say(f"::elastic generation={generation} rank={place.rank} world_size={place.world_size}::", descriptor=1)

@@ -1,0 +1,219 @@
+"""How this rank finds back to its peers when an operation that all ranks do together breaks off.
+
+Whatever the operation is, the ranks that are left form a group anew, tell each other where they stand (`standing`), and
+those that are behind take the state of the most advanced; then each goes on with its own script.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from elastic_launcher.torch.collectives.group import Group
+from elastic_launcher.torch.collectives.operations import END, Operation
+from elastic_launcher.torch.collectives.work import GroupError
+from elastic_launcher.torch.fault_injection import point
+from elastic_launcher.torch.membership.member import JobOver, leave
+from elastic_launcher.torch.membership.place import Formation, Place
+from elastic_launcher.torch.reconfigure.reconcile import At, Standing, Todo, Way
+from elastic_launcher.torch.reconfigure.resize import Resizer
+from elastic_launcher.torch.reconfigure.state_sync import meet
+from elastic_launcher.torch.session import Latest, Session
+from elastic_launcher.torch.step.micro_batches import Division, LoadPlan
+
+Sums = dict[str, torch.Tensor]
+FORM_ANEW = "in the forming of another generation"
+ANEW = ("recover", "start")
+"""Modes of formations after a failure."""
+
+
+class Recovery:
+    """Finds a rank its place after a failure.
+
+    Args:
+        session: The job.
+        resizer: Changes its place otherwise.
+        plan: Has the workers load ahead.
+    """
+
+    def __init__(self, session: Session, resizer: Resizer, plan: LoadPlan) -> None:
+        self._session = session
+        self._resizer = resizer
+        self._plan = plan
+        self._adopted: Any = None
+        if session.member is not None:
+            session.member.before_recovering = self._expect_early
+
+    def recover(self, error: Exception, at: At) -> Way:
+        """Waits until this rank has peers again, and the same state as they.
+
+        Args:
+            error: What failed.
+            at: In which operation.
+
+        Returns:
+            How it goes on.
+
+        Raises:
+            GroupError: If there is nobody who could form another generation.
+            SystemExit: With 0, if the job ends without needing this rank, or stops here.
+        """
+        session, began = self._session, time.monotonic()
+        place = session.need_place("a step")
+        place.group.cut()
+        joiner = self._resizer.drop()
+        member = session.member
+        if member is None:
+            raise error
+        if joiner:
+            session.place = None
+            member.give_up(place.formation, error)
+            self._resizer.admit({})
+            return Way(Todo.AGAIN, 0, takes=True)
+        if member.drops_step and session.checkpoints is not None:
+            session.checkpoints.halt(whole=not (session.torn or session.position.calls or self._in_body(at)))
+        while True:
+            formation = session.need_place("a step").formation.number
+            member.report("step_failed", formation=formation, step=session.position.step, error=str(error))
+            try:
+                with session.waiting(FORM_ANEW, meets=None):  # for peers, which may be frozen or stuck
+                    found = member.wait_for(lambda f: f.mode in ANEW and f.group is not None, self._expect)
+            except JobOver as over:
+                session.over = True
+                raise SystemExit(0) from over
+            self._resizer.close_old()
+            assert found.group is not None
+            self._resizer.take_place(Place(member.number, found, found.group, found.group.world_size))
+            try:
+                with session.waiting(FORM_ANEW, meets=None):
+                    way = self._meet(found.group, at)
+            except GroupError as broken:
+                found.group.cut()
+                error = broken
+                continue
+            except LookupError as nobody:
+                leave(str(nobody))
+            first_step = session.position.step + (way.todo is Todo.ADOPT or self._in_body(at))
+            self._resizer.activate(found, first_step, first_step + 1, time.monotonic() - began)
+            return way
+
+    def _expect(self, coming: Formation) -> None:
+        """Has the workers load what this rank does again, while its group is formed."""
+        if coming.mode in ANEW:
+            self._expect_left(coming.members)
+
+    def _expect_early(self, left: Sequence[int]) -> None:
+        """Does so in the orders' thread, where this rank has all that it needs of the step, and has not reduced it."""
+        micro = self._session.micro
+        if micro is not None and micro.last and not micro.synced:
+            self._expect_left(left)
+
+    def _expect_left(self, left: Sequence[int]) -> None:
+        """Has the workers load what this rank does again with those that are left."""
+        member = self._session.member
+        if member is not None and member.number in left:
+            self._plan.expect(Division(left.index(member.number), len(left)))
+
+    def sums(
+        self,
+        what: str,
+        compute: Callable[[Place], Sums],
+        describe: Callable[[Sums], str],
+        reduce: Callable[[Group, Sums], Sums],
+    ) -> Sums:
+        """Sums over all ranks, once more with those that are left when one is lost.
+
+        Args:
+            what: The script called.
+            compute: Returns this rank's own part.
+            describe: Says what it sums, the same on all ranks.
+            reduce: Reduces it over a group.
+        """
+        session = self._session
+        session.check_unlocked(what)
+        while True:
+            place, own = session.need_place(what), dict[str, torch.Tensor]()
+            where = Operation(what).words(session.step)
+            try:
+                with session.pace.aside(where):
+                    own = compute(place)
+                if session.micro is not None and session.micro.dropped and session.micro.error is None:
+                    return own  # no peer comes: the step is done again, or the training ends
+                point("sums", session.position.step)
+                operation = Operation(what, content=describe(own))
+                with session.waiting(where):
+                    session.begin(operation)
+                    totals = reduce(place.group, own)
+                point("summed", session.position.step)
+            except GroupError as error:
+                todo = self.recover(error, At.SUMS).todo
+                if todo is Todo.DROP:
+                    return own  # the step is done again, and with it the script's own statements
+                if todo is not Todo.RESULT:
+                    continue
+                totals = self._adopted
+            else:
+                self._resizer.tell_recovered()
+            session.summed(_to_json(totals))
+            return dict(totals)
+
+    def confirm_end(self) -> None:
+        """Waits until all ranks have completed the last step: after that none of them needs another one's state."""
+        session = self._session
+        while session.place is not None and session.place.world_size > 1:
+            try:
+                point("end", session.position.step)
+                operation = Operation(END)
+                with session.waiting(operation.words(session.position.step)):
+                    session.begin(operation)
+            except GroupError as error:
+                self.recover(error, At.END)
+                continue
+            return
+
+    def _meet(self, group: Group, at: At) -> Way:
+        session = self._session
+        latest = session.latest
+        mine = Standing(
+            at=at,
+            operations=session.position.operations,
+            step=session.position.step,
+            torn=session.torn,
+            in_body=self._in_body(at),
+            acted=latest.acted,
+            outcome=latest.outcome,
+            loss=session.loss,
+            result=latest.result,
+            lost=sorted(session.lost),
+        )
+        way, source = meet(session, group, mine)
+        if way.todo is Todo.RESULT:
+            self._adopted = _from_json(source.result)
+        elif way.todo is Todo.ADOPT:
+            session.adopted(dict(source.acted), ended=not source.in_body)
+            session.loss = source.loss
+        elif way.todo is Todo.AGAIN and way.takes and mine.operations < source.operations:
+            session.latest = Latest(acted=dict(source.acted))  # since a reduction in which this rank took no part
+        elif way.todo in (Todo.STOPPED, Todo.LEFT):
+            session.reduced(way.todo)
+            session.over = session.over or way.todo is Todo.STOPPED
+        elif way.todo is Todo.DROP:
+            session.drop_step()
+        elif at is At.STEP and group.rank == 0:
+            session.report("step_redone", step=session.position.step)
+        return way
+
+    def _in_body(self, at: At) -> bool:
+        micro = self._session.micro
+        return at is At.SUMS and micro is not None and micro.synced
+
+
+def _to_json(sums: Sums) -> dict[str, Any]:
+    return {name: [list(value.shape), value.reshape(-1).tolist()] for name, value in sums.items()}
+
+
+def _from_json(found: dict[str, Any]) -> Sums:
+    return {name: torch.tensor(values, dtype=torch.float64).view(shape) for name, (shape, values) in found.items()}

@@ -1,0 +1,420 @@
+"""How this rank comes into a generation, and changes to the next one between two steps.
+
+A new group is built beside the training (`member`). Once all ranks have said, inside one gradient reduction, that
+theirs stands, they change to it at the same boundary. Those that leave go at once. Joiners get their state during the
+next step, out of the live memory of a peer, take part in that step's reduction without samples, and then apply the
+same optimizer step as all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from elastic_launcher.control.introduction import Introduction
+from elastic_launcher.torch.collectives.group import Group, release_cut
+from elastic_launcher.torch.collectives.work import GroupError
+from elastic_launcher.torch.data.loader import ElasticLoader
+from elastic_launcher.torch.fault_injection import point
+from elastic_launcher.torch.membership.member import JobOver, Member, MovedOn
+from elastic_launcher.torch.membership.place import Formation, Place, mark_log
+from elastic_launcher.torch.reconfigure.reconcile import Standing
+from elastic_launcher.torch.reconfigure.state_sync import Receiver, Sender, meet, receive_position
+from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.state.position import Position
+from elastic_launcher.torch.step.fingerprint import data_of, difference, fingerprint
+
+LOAD_SECONDS = 2.0  # how long a change waits for loader workers
+
+
+@dataclass(frozen=True)
+class Activation:
+    """What is still to be told of a generation: that its first step is done.
+
+    Attributes:
+        formation: What made it.
+        first_step: The first step whose samples are divided among all its members.
+        done_at: Steps that have to be done first.
+        survivor: Whether this rank was there before.
+        stood: Seconds that it stood still at least.
+    """
+
+    formation: Formation
+    first_step: int
+    done_at: int
+    survivor: bool
+    stood: float = 0.0
+
+
+class Resizer:
+    """Changes this rank's place.
+
+    Args:
+        session: The job.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._next: Formation | None = None
+        self._activation: Activation | None = None
+        self._senders: list[Sender] = []
+        self._receiver: Receiver | None = None
+        self._old_group: Group | None = None
+        self._fingerprint: dict[str, Any] = {}
+        self._first_loader: ElasticLoader | None = None  # of this epoch: joiners come into its first loop
+        self._meets: dict[int, tuple[ElasticLoader | None, int, int]] = {}  # by formation, where its joiners come in
+        self._waits = 0  # for admission, in one loop of the script after the other
+        self._elsewhere = Position()  # where the job has gone on to while this rank waited for admission
+        self.check_due = False
+        self.transition: Formation | None = None
+        if session.member is not None:
+            session.member.before_growing = self._reserve
+            session.member.account.where = self._where
+
+    @property
+    def joining(self) -> bool:
+        """Whether this rank is in the step during which it gets its state."""
+        return self._receiver is not None
+
+    def standing(self) -> Formation | None:
+        """Returns the formation whose group stands and to which this rank could change between two steps, if any."""
+        member = self._session.member
+        formation = member.ready() if member is not None and self.transition is None else None
+        return formation if formation is not None and formation.mode in ("grow", "shrink") else None
+
+    def ready(self, is_loaded: Callable[[], bool]) -> Formation | None:
+        """Returns the formation to which this rank could change after the step that runs now.
+
+        Args:
+            is_loaded: Says whether workers have loaded what this rank would need first.
+        """
+        formation = self.standing()
+        if formation is not None and formation.mode == "grow" and not self._can_grow_next(formation):
+            return None
+        if formation is None or formation.group is None or is_loaded():
+            return formation
+        return formation if time.monotonic() - self._member().ready_since() > LOAD_SECONDS else None
+
+    def begin_loop(self, loader: ElasticLoader) -> None:
+        """Notes that the script begins a training loop, and gives up a growth whose joiners wait in another one that
+        does not come again.
+        """
+        if self._session.course.loop == 0:
+            self._first_loader = loader
+            if self._session.checkpoints is not None:
+                self._session.checkpoints.note_data(data_of(loader))
+        formation = self.standing()
+        if formation is None or formation.mode != "grow" or self._session.course.loop:
+            return
+        if self._meets.get(formation.number) != self._meeting(loader):
+            self._member().decline(formation, MovedOn("the training has gone on to another loop"))
+
+    def _meeting(self, loader: ElasticLoader | None) -> tuple[ElasticLoader | None, int, int]:
+        """Returns what is the same in all loops in which a joiner that waits in one of them can come in: it can begin
+        with a later epoch of its `job.epochs`, but not with a later one of the script's own loops.
+        """
+        course = self._session.course
+        return loader, course.phase, 0 if course.counted else course.epoch
+
+    def _can_grow_next(self, formation: Formation) -> bool:
+        """Whether the step after the one that runs is in the loop in which joiners wait, as far as that is known."""
+        session, course, loader = self._session, self._session.course, self._session.loader
+        if loader is None or course.loop or self._meets.get(formation.number) != self._meeting(loader):
+            return False
+        if session.position.step_in_epoch + 1 < loader.steps_per_epoch:
+            return True
+        last = session.epochs is not None and session.position.epoch + 1 >= session.epochs
+        return course.counted and course.repeats() and loader.epoch is None and not last
+
+    def agree(self, number: int) -> None:
+        """Notes that all ranks are ready for a formation: the change comes at the next boundary.
+
+        Raises:
+            GroupError: If the coordinator has given it up in the meantime.
+        """
+        member = self._session.member
+        assert member is not None
+        self._next = member.take(number)
+        if self._next is None:
+            raise GroupError(f"formation {number} was given up after the ranks had agreed on it")
+
+    def admit(self, fingerprint: dict[str, Any]) -> bool:
+        """Waits until this rank is in a generation.
+
+        Args:
+            fingerprint: What must be the same on all ranks.
+
+        Returns:
+            Whether it is; not where the job has gone on to another loop in the meantime, to which the script has to go.
+
+        Raises:
+            RuntimeError: If the job trains something else.
+            SystemExit: With 0, if the job ends without needing it.
+        """
+        member = self._member()
+        if fingerprint:
+            self._fingerprint = fingerprint
+        self._waits += bool(fingerprint)
+        member.report("warm", fingerprint=fingerprint, wait=self._waits)
+        while True:
+            try:
+                formation = member.wait_for(lambda f: member.number in f.members and f.group is not None)
+                try:
+                    self._enter(formation)
+                    return True
+                except GroupError as error:
+                    member.check_over()
+                    member.give_up(formation, error)
+            except MovedOn:
+                self._session.position = self._elsewhere
+                return False
+            except JobOver as over:
+                self._session.over = True
+                raise SystemExit(0) from over
+
+    def start(self, formation: Formation, number: int) -> None:
+        """Takes the place of rank ``number`` in a group that never changes (plain torchrun)."""
+        self._enter(formation, number)
+
+    def _enter(self, formation: Formation, number: int | None = None) -> None:
+        """Takes this rank's place in its first generation, and the state that goes with it."""
+        session = self._session
+        me = self._member().number if number is None else number
+        group = formation.group
+        assert group is not None
+        growing = formation.mode == "grow"
+        if growing:
+            source = formation.rank_of(formation.sources[me])
+            session.position = receive_position(group, source)
+            self._receiver = Receiver(group, source, session.state)
+        else:
+            if session.checkpoints is not None and group.rank == 0:
+                session.checkpoints.resume(self._fingerprint)
+            meet(session, group, Standing())
+        dividing = group.world_size - (len(formation.joiners) if growing else 0)
+        self.take_place(Place(me, formation, group, dividing))
+        if session.checkpoints is not None:
+            session.checkpoints.note_training(self._fingerprint)
+        self.transition = formation if growing else None
+        if session.course.counted and growing:
+            session.course.epoch = session.position.epoch  # it may have come a few epochs later than it looked for
+        first_step = session.position.step + growing
+        self._activation = Activation(formation, first_step, session.position.step + 1, survivor=False)
+
+    def take_place(self, place: Place) -> None:
+        """Makes a place this rank's own."""
+        self._session.place = place
+        self._session.pace.renew()
+        self._session.together.renew()
+        place.publish(self._session.launch.local_rank)
+        if self._session.member is not None:
+            mark_log(place)
+
+    def _send(self, formation: Formation, me: int) -> None:
+        """Starts to send this rank's state to those that get it from here."""
+        assert formation.group is not None
+        receivers = [receiver for receiver, source in formation.sources.items() if source == me]
+        if receivers:
+            captured = self._session.state.capture()
+            for receiver in receivers:
+                rank = formation.rank_of(receiver)
+                self._senders.append(Sender(formation.group, rank, captured, self._session.position))
+            point("give", self._session.position.step)
+
+    def _finish_sending(self) -> None:
+        senders, self._senders = self._senders, []
+        for sender in senders:
+            sender.wait()
+
+    def _reserve(self, formation: Formation) -> None:
+        """Has joiners see whether they wait in the right loop, and make the memory ready for what they will get, beside
+        the training: new memory is slow at first.
+
+        Raises:
+            GroupError: If a peer was lost, or the formation was given up.
+            MovedOn: If the job has gone on to another loop.
+        """
+        group, state = formation.group, self._session.state
+        assert group is not None
+        joins, loader = self._member().number in formation.joiners, self._first_loader
+        outline = b""
+        if not joins and loader is not None:
+            self._meets[formation.number] = self._meeting(loader)
+            if group.rank == 0:
+                outline = json.dumps(self._outline(loader)).encode()
+        told = json.loads(group.all_gather_bytes(outline)[0] or "null")
+        if told is None:
+            raise MovedOn("the training is between two loops")
+        if joins:
+            self._compare(told)
+            state.reserve(told["state"])
+        group.all_gather_bytes(b"")  # all joiners have it
+
+    def _outline(self, loader: ElasticLoader) -> dict[str, Any]:
+        session = self._session
+        return {
+            "position": session.position.numbers(),
+            "epochs": session.epochs,
+            "of_epoch": loader.epoch is not None,
+            "fingerprint": fingerprint(session, loader),
+            "sums": session.sums.known,
+            "state": session.state.outline(),
+        }
+
+    def _compare(self, told: dict[str, Any]) -> None:
+        """Sees whether this rank, which waits for admission, waits where the job can take it in.
+
+        Raises:
+            MovedOn: If it has to go on to a later epoch first.
+            GroupError: If what it trains differs.
+        """
+        session, member, wait = self._session, self._member(), self._waits
+        there, here, loader = Position.from_numbers(told["position"]), session.course, session.loader
+        if loader is None:
+            raise MovedOn("this rank is on its way to another epoch", wait)
+        epoch = there.epoch + (there.loop > 0)  # the first one whose first loop is not over
+        different = difference(told["fingerprint"], fingerprint(session, loader))
+        at_once = (there.phase, there.epoch) == (here.phase, here.epoch)
+        later = here.counted and there.phase == here.phase and not (told["of_epoch"] or loader.epoch is not None)
+        if not different and (at_once or later):
+            return
+        if at_once:
+            member.interrupt(RuntimeError(different))
+            raise GroupError(different)
+        session.sums.known = {**told["sums"], **session.sums.known}
+        if told["epochs"] is None or epoch < told["epochs"]:  # else there is none left
+            self._elsewhere = there.at(there.phase, epoch)
+            member.interrupt(MovedOn("", wait))
+        raise MovedOn("the training has gone on to another epoch", wait)
+
+    def before_step(self, *, ends: bool = False) -> None:
+        """Changes to a larger generation, if the ranks have agreed on one: the next step is the joiners' first.
+
+        Args:
+            ends: Whether this rank's script ends the training instead, which it tells in the group of all.
+        """
+        if self._next is None or self._next.mode != "grow":
+            return
+        formation, self._next = self._next, None
+        meets = self._meets.pop(formation.number, None)
+        if not ends and (meets != self._meeting(self._session.loader) or self._session.course.loop):
+            raise GroupError("ranks that join wait in another training loop than the one that has come")
+        place = self._session.need_place("a resize")
+        assert formation.group is not None
+        self._old_group = place.group
+        self.take_place(Place(place.member, formation, formation.group, place.world_size))
+        self.transition = formation
+        first_step = self._session.position.step + 1
+        self._activation = Activation(formation, first_step, first_step, survivor=True)
+        self._send(formation, place.member)
+
+    def take_state(self) -> bool:
+        """Waits until a joiner's state is complete and puts it in place; returns whether this call did so.
+
+        Raises:
+            GroupError: If the peer that sends it was lost.
+        """
+        if self._receiver is None:
+            return False
+        point("receive", self._session.position.step)
+        return self._receiver.finish()
+
+    def complete_reduction(self) -> None:
+        """Waits until nobody reads this rank's state any more: the optimizer may step."""
+        self._finish_sending()
+
+    def after_step(self) -> None:
+        """Ends a joiner's first step, tells about a new generation, and leaves or changes to a smaller one if the
+        ranks agreed on it.
+
+        Raises:
+            SystemExit: With 0, on a rank that leaves.
+        """
+        session = self._session
+        if self.transition is not None:
+            self.transition, self._receiver = None, None
+            place = session.need_place("a resize")
+            place.dividing = place.world_size
+            session.pace.renew()
+        self.close_old()
+        if self._activation is not None and session.position.step >= self._activation.done_at:
+            self.tell_active(session.pace.late())
+        if self._next is not None and self._next.mode == "shrink":
+            formation, self._next = self._next, None
+            self._shrink(formation)
+
+    def _shrink(self, formation: Formation) -> None:
+        session = self._session
+        member = self._member()
+        if member.number in formation.leavers:
+            member.report("left", step=session.position.step)
+            session.over = True
+            raise SystemExit(0)
+        place = session.need_place("a resize")
+        assert formation.group is not None
+        place.group.close()
+        self.take_place(Place(place.member, formation, formation.group, formation.group.world_size))
+        step = session.position.step
+        self._activation = Activation(formation, step, step + 1, survivor=True)
+
+    def tell_active(self, late: float = 0.0) -> None:
+        """Tells that a new generation works, if that is still to be told.
+
+        Args:
+            late: By how many seconds its first step took longer than usual (see `Pace.late`).
+        """
+        if self._activation is None:
+            return
+        told, self._activation = self._activation, None
+        session = self._session
+        pause = max(told.stood, late) if told.survivor else 0.0
+        session.report(
+            "active",
+            formation=told.formation.number,
+            first_step=told.first_step,
+            step=session.position.step,
+            epoch=session.position.epoch,
+            phase=session.position.phase,
+            pause_seconds=round(pause, 4),
+        )
+        self.check_due = session.place is not None and session.place.world_size > 1
+
+    def tell_recovered(self) -> None:
+        """Tells that a generation works that a failure made, where that is known without a step."""
+        if self._activation is not None and self._activation.stood:
+            self.tell_active()
+
+    def activate(self, formation: Formation, first_step: int, done_at: int, stood: float) -> None:
+        """Notes what is to be told of a generation that a failure made (see `Activation`)."""
+        self._activation = Activation(formation, first_step, done_at, survivor=True, stood=stood)
+
+    def drop(self) -> bool:
+        """Drops all that was under way after a failure; returns whether this rank was in the step in which it joins."""
+        self._drop_handovers()
+        joiner, self._receiver, self.transition = self._receiver is not None, None, None
+        self._next = self._activation = None
+        return joiner
+
+    def close_old(self) -> None:
+        """Closes the group before the one that trains now, and gives up those that were cut."""
+        release_cut()
+        if self._old_group is not None:
+            self._old_group.close()
+            self._old_group = None
+
+    def _drop_handovers(self) -> None:
+        for sender in self._senders:
+            sender.abandon()
+        self._senders = []
+
+    def _where(self) -> Introduction:
+        at, sums = self._session.position, self._session.sums.lasting()
+        return Introduction(os.getpid(), at.step, at.epoch, at.samples, phase=at.phase, sums=sums)
+
+    def _member(self) -> Member:
+        assert self._session.member is not None
+        return self._session.member

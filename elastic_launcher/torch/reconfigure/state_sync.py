@@ -1,0 +1,149 @@
+"""Gives a rank the state of a peer: a joiner in the background, while both go on with the step; and all that need it,
+when a generation is formed anew.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import torch
+
+from elastic_launcher.torch.collectives.group import Group
+from elastic_launcher.torch.collectives.threads import start_thread
+from elastic_launcher.torch.fault_injection import point
+from elastic_launcher.torch.reconfigure.reconcile import Standing, Todo, Way, find_way
+from elastic_launcher.torch.state.position import Position
+from elastic_launcher.torch.state.training_state import Captured, TrainingState
+from elastic_launcher.torch.state.transfer import receive_state, send_state
+
+if TYPE_CHECKING:
+    from elastic_launcher.torch.session import Session
+
+POSITION_TAG = 7001  # apart from the tags of the state itself
+
+
+def receive_position(group: Group, rank: int) -> Position:
+    """Waits until a peer tells which step is next: with this, a joiner is admitted.
+
+    Raises:
+        GroupError: If the group was cut meanwhile.
+    """
+    numbers = torch.zeros(len(Position().numbers()), dtype=torch.int64)
+    group.recv(numbers, rank, POSITION_TAG)
+    return Position.from_numbers(numbers.tolist())
+
+
+class _Background:
+    """Runs something beside the training thread, and hands its error over when waited for."""
+
+    def __init__(self, name: str) -> None:
+        self._error: Exception | None = None
+        self._thread = start_thread(name, self._guard)
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+    def _guard(self) -> None:
+        try:
+            self._run()
+        except Exception as error:  # noqa: BLE001 - who waits is to know that it did not happen
+            self._error = error
+
+    def abandon(self) -> None:
+        """Waits for the end, whatever it is; the group has been cut, so it comes within tenths of a second."""
+        self._thread.join()
+
+    def wait(self) -> None:
+        """Waits for the end.
+
+        Raises:
+            GroupError: If the peer or the group was lost.
+        """
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+
+class Sender(_Background):
+    """Sends captured state to a peer out of live memory; nothing of it may change until `wait` has returned."""
+
+    def __init__(self, group: Group, rank: int, captured: Captured, position: Position) -> None:
+        self._group, self._rank, self._captured = group, rank, captured
+        self._position = torch.tensor(position.numbers(), dtype=torch.int64)
+        super().__init__("elastic-send-state")
+
+    def _run(self) -> None:
+        self._group.send(self._position, self._rank, POSITION_TAG)
+        send_state(self._group, self._rank, self._captured)
+
+
+class Receiver(_Background):
+    """Receives a peer's state into this process's own memory.
+
+    Args:
+        group: Both ranks' group.
+        rank: The peer's.
+        state: What takes it.
+        keep_own: Whether registered objects and the script's own values stay as they are: the script goes on with them.
+    """
+
+    def __init__(self, group: Group, rank: int, state: TrainingState, keep_own: bool = False) -> None:
+        self._group, self._rank, self._state, self._keep_own = group, rank, state, keep_own
+        self._received: Captured | None = None
+        super().__init__("elastic-receive-state")
+
+    def _run(self) -> None:
+        self._received = receive_state(self._group, self._rank, self._state, keep_own=self._keep_own)
+
+    def finish(self) -> bool:
+        """Waits for the state and puts it in place; returns whether this call did so.
+
+        Raises:
+            GroupError: If the peer or the group was lost.
+            StateMismatch: If this rank has built something else.
+        """
+        self.wait()
+        received, self._received = self._received, None
+        if received is None:
+            return False
+        self._state.finish(received.header, received.tensors, self._keep_own)
+        return True
+
+
+def meet(session: Session, group: Group, mine: Standing) -> tuple[Way, Standing]:
+    """Lets all ranks of a new group have the same state.
+
+    Args:
+        session: The job.
+        group: All its ranks call this.
+        mine: Where this rank stands.
+
+    Returns:
+        How it goes on, and where the rank stands that gave its state.
+
+    Raises:
+        GroupError: If another one was lost; this rank's state may be torn then.
+        LookupError: If no rank that is left has the state.
+    """
+    point("meet", session.position.step)
+    standings = [Standing(**json.loads(text)) for text in group.all_gather_bytes(json.dumps(asdict(mine)).encode())]
+    ways = [find_way(standings, rank) for rank in range(group.world_size)]
+    way = ways[group.rank]
+    if way.takes:
+        session.torn = mine.operations >= 0
+        position = receive_position(group, way.source)
+        Receiver(group, way.source, session.state, keep_own=session.torn).finish()
+        if mine.operations < 0:
+            session.position = position
+        elif way.todo is Todo.AGAIN:
+            session.position.calls, session.position.operations = position.calls, position.operations
+        session.torn, session.lost = False, set(standings[way.source].lost)
+    elif group.rank == way.source and any(one.takes for one in ways):
+        captured = session.state.capture()
+        senders = [Sender(group, rank, captured, session.position) for rank, one in enumerate(ways) if one.takes]
+        point("give", session.position.step)
+        for sender in senders:
+            sender.wait()
+    return way, standings[way.source]

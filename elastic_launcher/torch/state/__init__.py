@@ -1,0 +1,1 @@
+"""Everything that travels: to joiners, to peers that recover, and into checkpoints."""

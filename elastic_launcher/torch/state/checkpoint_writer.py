@@ -1,0 +1,253 @@
+"""Writes a training's state to disk beside the training, which waits only for a copy into this process's memory."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from elastic_launcher import __version__
+from elastic_launcher.checkpoint import CheckpointDamaged, Fenced, JobIdentity, Manifest, Mark, TakenOver
+from elastic_launcher.checkpoint.files import MANIFEST, MISSING, STATE, seal, write_text
+from elastic_launcher.checkpoint.manifest import CheckpointError
+from elastic_launcher.checkpoint.shards import read_shards, write_shards
+from elastic_launcher.checkpoint.shelf import Shelf
+from elastic_launcher.torch.collectives.threads import start_or_run
+from elastic_launcher.torch.fault_injection import point
+from elastic_launcher.torch.state.codec import DICT_TAGS
+from elastic_launcher.torch.state.position import Position
+from elastic_launcher.torch.state.training_state import Captured, TrainingState, write_values
+
+CHECKPOINT = "the checkpoint"
+LAST_SECONDS = 60.0
+"""That a rank which leaves waits for what it writes, at most: a store that does not answer keeps no process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint that was written.
+
+    Attributes:
+        step: Optimizer steps that it holds.
+        path: Where it is.
+        size: In bytes.
+        held_seconds: How long the training waited.
+        seconds: From its beginning to the end of the writing.
+    """
+
+    step: int
+    path: str
+    size: int
+    held_seconds: float
+    seconds: float
+
+
+class HostMemory:
+    """Copies of a training's tensors in this process's memory, each memory once, reused from save to save."""
+
+    def __init__(self) -> None:
+        self._copies: list[torch.Tensor] = []
+
+    def take(self, captured: Captured) -> tuple[list[torch.Tensor], list[int]]:
+        """Copies all tensors.
+
+        Returns:
+            The copies, and for each captured tensor the number of its copy.
+        """
+        numbers: dict[Any, int] = {}
+        order: list[int] = []
+        wanted: list[torch.Tensor] = []
+        for tensor in captured.tensors:
+            place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+            key: Any = place if tensor.numel() else len(wanted)  # empty ones have no memory to share
+            if key not in numbers:
+                numbers[key] = len(wanted)
+                wanted.append(tensor)
+            order.append(numbers[key])
+        if [(t.dtype, t.shape) for t in self._copies] != [(t.dtype, t.shape) for t in wanted]:
+            self._copies = [torch.empty(t.shape, dtype=t.dtype, pin_memory=t.device.type == "cuda") for t in wanted]
+        for copy, tensor in zip(self._copies, wanted, strict=True):
+            copy.copy_(tensor, non_blocking=True)
+        for device in {t.device for t in wanted if t.device.type == "cuda"}:
+            torch.cuda.synchronize(device)
+        return self._copies, order
+
+
+class Saver:
+    """Saves checkpoints, one at a time.
+
+    Args:
+        shelf: The job's checkpoints.
+        keep: How many are kept.
+        on_saved: Is told what was written, in the writer's thread.
+        on_failed: Is told the step and why it could not be saved, in the writer's thread.
+    """
+
+    def __init__(
+        self, shelf: Shelf, keep: int, on_saved: Callable[[Saved], None], on_failed: Callable[[int, str], None]
+    ) -> None:
+        self._shelf = shelf
+        self._keep = keep
+        self._on_saved = on_saved
+        self._on_failed = on_failed
+        self._memory = HostMemory()
+        self._writer: threading.Thread | None = None
+        atexit.register(self.wait, LAST_SECONDS)
+
+    @property
+    def busy(self) -> bool:
+        """Whether one is being written; its memory is in use then."""
+        return self._writer is not None and self._writer.is_alive()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until nothing is being written, or for so many seconds."""
+        if self._writer is not None:
+            self._writer.join(timeout)
+
+    def save(
+        self,
+        state: TrainingState,
+        position: Position,
+        job: JobIdentity,
+        mark: Mark,
+        world_size: int,
+        sums: Mapping[str, Any] = {},  # noqa: B006 - only read
+    ) -> None:
+        """Copies the state as it is now, and begins to write it; writes it before it returns where no thread can be
+        started.
+
+        Raises:
+            RuntimeError: If another one is being written.
+            TypeError: If something in the state can't be carried; the message names its path.
+        """
+        if self.busy:
+            raise RuntimeError("a checkpoint is still being written")
+        began = time.monotonic()
+        captured = state.capture()
+        copies, order = self._memory.take(captured)
+        names = list(_names(captured.header, copies, order))
+        aliases = state.aliases()
+        position, sums = replace(position), dict(sums)
+        held = time.monotonic() - began
+
+        def write(draft: Path) -> Manifest:
+            entries, files = write_shards(draft, dict(zip(names, copies, strict=True)))
+            point("saving", mark.step)
+            write_text(draft / STATE, json.dumps(captured.header, allow_nan=False))
+            files.append(seal(draft / STATE))
+            return Manifest(
+                job=job,
+                mark=mark,
+                phase=position.phase,
+                epoch=position.epoch,
+                loop=position.loop,
+                step_in_epoch=position.step_in_epoch,
+                samples=position.samples,
+                sums=sums,
+                world_size=world_size,
+                saved=time.time(),
+                writer=__version__,
+                tensors=tuple(entries),
+                order=tuple(order),
+                aliases=aliases,
+                files=tuple(files),
+            )
+
+        def run() -> None:
+            try:
+                path, manifest = self._shelf.publish(write, mark, self._keep)
+            except (OSError, CheckpointError) as error:
+                # Where others of this job go on without this process, they have said so.
+                if not isinstance(error, Fenced) or isinstance(error, TakenOver):
+                    self._on_failed(mark.step, str(error))
+                return
+            except Exception as error:  # noqa: BLE001 - who counts on the checkpoint is to know
+                self._on_failed(mark.step, f"{type(error).__name__}: {error}")
+                return
+            self._on_saved(Saved(mark.step, path, manifest.size, held, time.monotonic() - began))
+
+        writer = threading.Thread(target=run, name="elastic-checkpoint", daemon=True)
+        if start_or_run(writer):
+            self._writer = writer
+
+
+def load(folder: Path, manifest: Manifest, state: TrainingState) -> Position:
+    """Puts the state of a checkpoint in place; returns where it stands.
+
+    Raises:
+        CheckpointError: If a file of it is missing or damaged, or does not fit the others.
+        OSError: If the disk does not give it: it may be as good as ever.
+        StateMismatch: If this script has built something else; the state is a mixture then.
+    """
+    try:
+        header: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    except (*MISSING, ValueError) as error:
+        raise CheckpointError(f"{folder / STATE} can't be read: {error}") from error
+    _move(header, state)
+    targets = state.targets(header, sender=CHECKPOINT)
+    if len(targets) != len(manifest.order):
+        placed = f"{folder / MANIFEST} places {len(manifest.order)} tensors"
+        raise CheckpointDamaged(f"{placed}, and {folder / STATE} has {len(targets)}")
+    takers: dict[int, list[torch.Tensor]] = {}
+    for target, number in zip(targets, manifest.order, strict=True):
+        takers.setdefault(number, []).append(target)
+    with torch.no_grad():
+        for number, tensor in read_shards(folder, manifest):
+            for target in takers.get(number, ()):
+                write_values(target, tensor)
+    state.finish(header, targets)
+    place = {"phase": manifest.phase, "loop": manifest.loop}
+    return Position(manifest.epoch, manifest.step_in_epoch, manifest.step, manifest.samples, **place)
+
+
+def _move(header: dict[str, Any], state: TrainingState) -> None:
+    """Has a state that was saved on another kind of device lie where this rank's parameters do.
+
+    Single numbers stay: optimizers keep their counts on the CPU.
+    """
+    here = next((p.device.type for model in state.models for p in model.parameters()), "cpu")
+    there = header["tensors"][0][2] if header["parameters"] else here
+    for form in header["tensors"]:
+        if form[2] == there and form[1]:
+            form[2] = here
+
+
+def _names(header: dict[str, Any], copies: list[torch.Tensor], order: list[int]) -> Iterator[str]:
+    """Yields a name for each copy: a parameter's own, and that of its place for what belongs to something else."""
+    model = [*(name for name, _ in header["parameters"]), *header["buffers"]]
+    named = {number: f"model.{name}" for number, name in enumerate(model)}
+    for kind in ("optimizers", "schedulers", "scalers", "registered", "user"):
+        named.update(_places(header[kind], kind))
+    first: dict[int, int] = {}
+    for number, copy in enumerate(order):
+        first.setdefault(copy, number)
+    given: set[str] = set()
+    for copy in range(len(copies)):
+        name = named.get(first[copy], "tensor")
+        name = name if name not in given else f"{name}.{copy}"
+        given.add(name)
+        yield name
+
+
+def _places(skeleton: Any, path: str) -> Iterator[tuple[int, str]]:
+    """Yields the number of each tensor in an encoded value, with where it stands."""
+    if isinstance(skeleton, dict):
+        for key, item in skeleton.items():
+            yield from _places(item, f"{path}.{key}")
+    if not isinstance(skeleton, list):
+        return
+    if len(skeleton) > 1 and skeleton[0] in ("tensor", "array", "scalar", "bytes") and isinstance(skeleton[1], int):
+        yield skeleton[1], path
+        return
+    if len(skeleton) > 1 and skeleton[0] in DICT_TAGS:
+        skeleton = skeleton[1]
+    for number, item in enumerate(skeleton):
+        pair = isinstance(item, list) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], list)
+        yield from _places(item[1], f"{path}.{item[0]}") if pair else _places(item, f"{path}.{number}")

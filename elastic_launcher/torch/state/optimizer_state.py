@@ -1,0 +1,130 @@
+"""An optimizer's state by parameter name, taken out and put in without `Optimizer.load_state_dict`.
+
+That one casts the state to the parameter's type, copies all of it, and refuses groups that were added meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from elastic_launcher.torch.state.codec import decode, encode, match
+
+
+def capture_optimizer(
+    optimizer: Optimizer, path: str, names: Mapping[int, str], tensors: list[torch.Tensor]
+) -> dict[str, Any]:
+    """Describes an optimizer.
+
+    Args:
+        optimizer: The optimizer.
+        path: What to call it in an error.
+        names: Of all parameters, by identity.
+        tensors: Where its live tensors are appended.
+
+    Raises:
+        TypeError: If something can't be carried; the message names its path.
+    """
+    groups = []
+    for number, group in enumerate(optimizer.param_groups):
+        options = {key: value for key, value in group.items() if key != "params"}
+        encoded, _ = encode(options, f"{path}.param_groups[{number}]", tensors)
+        groups.append([[names[id(p)] for p in group["params"]], encoded])
+    state: list[list[Any]] = []
+    shared: dict[Any, Any] = {}
+    for key, values in optimizer.state.items():
+        if not isinstance(key, torch.Tensor):
+            shared[key] = values
+        elif id(key) in names:
+            encoded, _ = encode(values, f"{path}.state[{names[id(key)]!r}]", tensors)
+            state.append([names[id(key)], encoded])
+    return {"groups": groups, "state": state, "shared": encode(shared, f"{path}.state", tensors)[0]}
+
+
+def outline(optimizer: Optimizer, names: Mapping[int, str]) -> list[list[Any]]:
+    """Returns what of an optimizer's state needs memory; may be called while another thread trains.
+
+    Args:
+        optimizer: The optimizer.
+        names: Of all parameters, by identity.
+
+    Returns:
+        Of each tensor the parameter's name, its own name, its type and its shape. Single numbers, and tensors that do
+        not stand directly in a parameter's state, are left out.
+    """
+    return [
+        [names[id(key)], name, str(value.dtype).removeprefix("torch."), list(value.shape)]
+        for key, values in list(optimizer.state.items())
+        if isinstance(values, dict) and id(key) in names
+        for name, value in list(values.items())
+        if isinstance(name, str) and isinstance(value, torch.Tensor) and value.dim()
+    ]
+
+
+def reserve(optimizer: Optimizer, wanted: list[list[Any]], parameters: Mapping[str, torch.Tensor]) -> None:
+    """Gives an optimizer that has not stepped yet the memory of a described one's state, touched already.
+
+    Args:
+        optimizer: The optimizer.
+        wanted: What `outline` returned on another rank.
+        parameters: This rank's, by name; state of others is left out.
+    """
+    for parameter_name, name, dtype, shape in wanted:
+        parameter = parameters.get(parameter_name)
+        if parameter is None or name in optimizer.state[parameter]:
+            continue
+        kind = getattr(torch, dtype)
+        alike = list(parameter.shape) == shape  # optimizers make such state with the parameter's strides
+        memory = (
+            torch.empty_like(parameter, dtype=kind)
+            if alike
+            else torch.empty(shape, dtype=kind, device=parameter.device)
+        )
+        optimizer.state[parameter][name] = memory.detach().fill_(0)  # zeros() would not touch it yet
+
+
+def own_tensors(
+    optimizer: Optimizer, theirs: dict[str, Any], parameters: Mapping[str, torch.Tensor]
+) -> dict[int, torch.Tensor]:
+    """Finds this optimizer's tensors that stand where a described one has tensors, by their numbers there.
+
+    Args:
+        optimizer: The optimizer.
+        theirs: What `capture_optimizer` returned on another rank.
+        parameters: This rank's, by name.
+    """
+    found: dict[int, torch.Tensor] = {}
+    for name, encoded in theirs["state"]:
+        values = optimizer.state.get(parameters[name])
+        if values:
+            found.update(match(encoded, values))
+    for group, (_, encoded) in zip(optimizer.param_groups, theirs["groups"], strict=False):
+        found.update(match(encoded, group))
+    return found
+
+
+def restore_optimizer(
+    optimizer: Optimizer, theirs: dict[str, Any], parameters: Mapping[str, torch.Tensor], tensors: list[torch.Tensor]
+) -> None:
+    """Gives an optimizer the groups and the state of a described one.
+
+    Args:
+        optimizer: The optimizer; its group dicts stay the same objects, since schedulers may hold on to them.
+        theirs: What `capture_optimizer` returned on another rank.
+        parameters: This rank's, by name.
+        tensors: What takes the place of the other rank's tensors.
+    """
+    groups = optimizer.param_groups
+    del groups[len(theirs["groups"]) :]
+    while len(groups) < len(theirs["groups"]):
+        groups.append({})
+    for group, (names, encoded) in zip(groups, theirs["groups"], strict=True):
+        group.clear()
+        group.update(params=[parameters[name] for name in names], **decode(encoded, tensors))
+    optimizer.state.clear()
+    for name, encoded in theirs["state"]:
+        optimizer.state[parameters[name]] = decode(encoded, tensors)
+    optimizer.state.update(decode(theirs["shared"], tensors))

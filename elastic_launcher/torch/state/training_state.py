@@ -1,0 +1,363 @@
+"""All of a training that a joiner takes over: as live tensors of the sender, and as the receiver's own memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from elastic_launcher.torch.gradients.buffers import places
+from elastic_launcher.torch.state.codec import decode, encode, match
+from elastic_launcher.torch.state.optimizer_state import (
+    capture_optimizer,
+    outline,
+    own_tensors,
+    reserve,
+    restore_optimizer,
+)
+from elastic_launcher.torch.state.tensors import bit_sum, describe, is_plain, sum_of_bits
+
+SENDER = "the rank that sends its state"
+COPY_BYTES = 64 * 1024  # registered tensors up to here are copied when captured: a script may change them at any time
+
+
+class StateMismatch(RuntimeError):  # noqa: N818 - what it says, not that it failed
+    """Two ranks built different models, optimizers or registered objects; the message names what differs."""
+
+
+@dataclass(frozen=True)
+class TensorForm:
+    """What a tensor needs of the memory that takes it.
+
+    Attributes:
+        dtype: Its type, as ``float32``.
+        shape: Its shape.
+        device: ``cpu`` or ``cuda``.
+        order: Its dimensions from the outermost to the innermost in memory; None if that is their own order.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    device: str
+    order: tuple[int, ...] | None
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> TensorForm:
+        """Describes a tensor."""
+        order = None
+        if not tensor.is_contiguous():
+            by_stride = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+            order = tuple(by_stride) if tensor.permute(by_stride).is_contiguous() else None
+        return TensorForm(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.device.type, order)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        size: int = getattr(torch, self.dtype).itemsize
+        return size
+
+    @property
+    def size(self) -> int:
+        """Bytes of all elements."""
+        return math.prod(self.shape) * self.itemsize
+
+    def arranged(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor of this shape with its dimensions as they follow in memory."""
+        return tensor if self.order is None else tensor.permute(self.order)
+
+    def empty(self, gpu: torch.device) -> torch.Tensor:
+        """Makes memory for such a tensor, on ``gpu`` if it lies on a GPU."""
+        device = torch.device("cpu") if self.device == "cpu" else gpu
+        dtype = getattr(torch, self.dtype)
+        if self.order is None:
+            return torch.empty(self.shape, dtype=dtype, device=device)
+        memory = torch.empty([self.shape[i] for i in self.order], dtype=dtype, device=device)
+        return memory.permute([self.order.index(i) for i in range(len(self.order))])
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class Captured:
+    """State at one moment.
+
+    Attributes:
+        header: JSON: what there is, and all that is no tensor.
+        tensors: The tensors, in the header's order. Parameters and optimizer state are the live ones.
+    """
+
+    header: dict[str, Any]
+    tensors: list[torch.Tensor]
+
+
+def forms(header: dict[str, Any]) -> list[TensorForm]:
+    """Returns what the tensors of a header look like."""
+    return [
+        TensorForm(dtype, tuple(shape), device, None if order is None else tuple(order))
+        for dtype, shape, device, order in header["tensors"]
+    ]
+
+
+@dataclass
+class TrainingState:
+    """What a job knows of the training.
+
+    Attributes:
+        models: Prepared models.
+        optimizers: Prepared optimizers.
+        schedulers: Prepared schedulers.
+        scalers: Prepared gradient scalers.
+        registered: Other objects with ``state_dict``, by name.
+        user: The script's own JSON values.
+    """
+
+    models: list[nn.Module] = field(default_factory=list)
+    optimizers: list[Optimizer] = field(default_factory=list)
+    schedulers: list[Any] = field(default_factory=list)
+    scalers: list[Any] = field(default_factory=list)
+    registered: dict[str, Any] = field(default_factory=dict)
+    user: dict[str, Any] = field(default_factory=dict)
+
+    def register(self, name: str, obj: Any) -> None:
+        """Adds an object whose state travels.
+
+        Raises:
+            TypeError: If it has no ``state_dict`` and ``load_state_dict``, or holds what can't be carried.
+            ValueError: If the name is taken.
+        """
+        missing = [method for method in ("state_dict", "load_state_dict") if not callable(getattr(obj, method, None))]
+        if missing:
+            raise TypeError(f"{name!r} ({type(obj).__name__}) has no {' and no '.join(missing)}")
+        if name in self.registered:
+            raise ValueError(f"{name!r} is registered already")
+        encode(obj.state_dict(), name)
+        self.registered[name] = obj
+
+    def capture(self) -> Captured:
+        """Returns the state as it is now.
+
+        Parameters, optimizer state and large registered tensors are not copied: they must not change while they are
+        read. Buffers and small registered tensors are copied, since a forward pass or the script may change them.
+
+        Raises:
+            TypeError: If something can't be carried; the message names its path.
+        """
+        parameters, buffers = self._parameters(), self._buffers()
+        names = {id(parameter): name for name, parameter in parameters.items()}
+        tensors = [_plain(p) for p in parameters.values()] + [_plain(b).clone() for b in buffers.values()]
+        header: dict[str, Any] = {
+            "parameters": [[name, parameter.requires_grad] for name, parameter in parameters.items()],
+            "buffers": list(buffers),
+            "compared": self._compared(),
+            "optimizers": [
+                capture_optimizer(o, f"optimizer[{n}]", names, tensors) for n, o in enumerate(self.optimizers)
+            ],
+            "schedulers": [
+                encode(_without_functions(s.state_dict()), f"scheduler[{n}]", tensors)[0]
+                for n, s in enumerate(self.schedulers)
+            ],
+            "scalers": [encode(s.state_dict(), f"scaler[{n}]", tensors)[0] for n, s in enumerate(self.scalers)],
+        }
+        first = len(tensors)
+        header["registered"] = [[name, encode(o.state_dict(), name, tensors)[0]] for name, o in self.registered.items()]
+        header["user"] = encode(self.user, "job.state", tensors)[0]
+        tensors[first:] = [t.clone() if t.nbytes <= COPY_BYTES else t for t in tensors[first:]]
+        header["tensors"] = [[f.dtype, f.shape, f.device, f.order] for f in map(TensorForm.of, tensors)]
+        return Captured(header, tensors)
+
+    def outline(self) -> list[Any]:
+        """Returns what memory the optimizers' state needs (JSON); may be called while another thread trains."""
+        names = {id(parameter): name for name, parameter in self._parameters().items()}
+        return [outline(optimizer, names) for optimizer in self.optimizers]
+
+    def reserve(self, wanted: list[Any]) -> None:
+        """Makes the memory ready that another rank's `outline` asks for; `finish` later drops what is too much."""
+        parameters = self._parameters()
+        for optimizer, theirs in zip(self.optimizers, wanted, strict=False):
+            reserve(optimizer, theirs, parameters)
+
+    def aliases(self) -> dict[str, str]:
+        """Returns the other names of parameters that a model holds more than once (tied weights), with their first."""
+        first: dict[int, str] = {}
+        named = [
+            (name, parameter)
+            for number, model in enumerate(self.models)
+            for name, parameter in model.named_parameters(prefix=self._prefix(number), remove_duplicate=False)
+        ]
+        return {name: first[id(p)] for name, p in named if first.setdefault(id(p), name) != name}
+
+    def targets(self, header: dict[str, Any], keep_own: bool = False, sender: str = SENDER) -> list[torch.Tensor]:
+        """Returns the memory into which another rank's tensors go: this rank's own where it has some.
+
+        Writing there is not noticed by a forward and backward pass under way, which does not count.
+
+        Args:
+            header: Of the other rank's `capture`.
+            keep_own: Whether registered objects stay as they are.
+            sender: What to call it in an error.
+
+        Raises:
+            StateMismatch: If the two ranks did not build the same.
+        """
+        self._compare(header, sender)
+        parameters, buffers = self._parameters(), self._buffers()
+        model = [*parameters.values(), *buffers.values()]
+        own = dict(enumerate(model))
+        for optimizer, theirs in zip(self.optimizers, header["optimizers"], strict=True):
+            own.update(own_tensors(optimizer, theirs, parameters))
+        for name, encoded in () if keep_own else header["registered"]:
+            if isinstance(self.registered[name], nn.Module):  # its state_dict is its own memory
+                own.update(match(encoded, self.registered[name].state_dict()))
+        gpu = next((tensor.device for tensor in model if tensor.device.type != "cpu"), torch.device("cpu"))
+        wanted = forms(header)
+        found = []
+        for number, form in enumerate(wanted):
+            mine = own.get(number)
+            fits = mine is not None and (mine.dtype, mine.shape) == (getattr(torch, form.dtype), form.shape)
+            if number >= len(model) and mine is not None and mine.device.type != form.device:
+                fits = False
+            if len(parameters) <= number < len(model):
+                fits = False  # a forward pass under way writes into buffers: they are put in place by `finish`
+            found.append(mine.data if mine is not None and fits else form.empty(gpu))
+        return found
+
+    def finish(self, header: dict[str, Any], tensors: list[torch.Tensor], keep_own: bool = False) -> None:
+        """Puts received state in place; parameters and optimizer state are there already.
+
+        Args:
+            header: Of the sender's `capture`.
+            tensors: What `targets` returned, filled.
+            keep_own: Whether registered objects and the script's own values stay as they are.
+
+        Raises:
+            StateMismatch: If an object does not take the state of its like on another rank.
+        """
+        parameters = self._parameters()
+        for buffer, received in zip(self._buffers().values(), tensors[len(parameters) :], strict=False):
+            write_values(buffer.data, received)
+        for name, requires_grad in header["parameters"]:
+            if parameters[name].requires_grad != requires_grad:
+                parameters[name].requires_grad_(requires_grad)
+        for optimizer, theirs in zip(self.optimizers, header["optimizers"], strict=True):
+            restore_optimizer(optimizer, theirs, parameters, tensors)
+        for number, (scheduler, encoded) in enumerate(zip(self.schedulers, header["schedulers"], strict=True)):
+            _load(f"scheduler[{number}]", scheduler.load_state_dict, decode(encoded, tensors))
+        for number, (scaler, encoded) in enumerate(zip(self.scalers, header["scalers"], strict=True)):
+            _load(f"scaler[{number}]", scaler.load_state_dict, decode(encoded, tensors))
+        if keep_own:
+            return
+        for name, encoded in header["registered"]:
+            _load(name, self.registered[name].load_state_dict, decode(encoded, tensors))
+        self.user.clear()
+        self.user.update(decode(header["user"], tensors))
+
+    def checksums(self) -> tuple[list[str], torch.Tensor]:
+        """Returns the names of all parameters and an int64 sum over each one's bit patterns."""
+        parameters = self._parameters()
+        sums = [sum_of_bits(parameter) for parameter in parameters.values()]
+        return list(parameters), torch.stack(sums).cpu() if sums else torch.zeros(0, dtype=torch.int64)
+
+    def name_of(self, parameter: torch.Tensor) -> str:
+        """Returns what messages call a parameter."""
+        found = (name for name, one in self._all_parameters() if one is parameter)
+        return next(found, describe(parameter))
+
+    def _parameters(self) -> dict[str, torch.Tensor]:
+        """Returns every parameter once: by its name in a model, or else by its place in an optimizer."""
+        found: dict[str, torch.Tensor] = {}
+        seen: set[int] = set()
+        for name, parameter in self._all_parameters():
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                found[name] = parameter
+        return found
+
+    def _all_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for number, model in enumerate(self.models):
+            yield from model.named_parameters(self._prefix(number))
+        for number, optimizer in enumerate(self.optimizers):
+            for group_number, group in enumerate(optimizer.param_groups):
+                for place, parameter in enumerate(group["params"]):
+                    yield f"optimizer{number}.group{group_number}.param{place}", parameter
+
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        """Returns every buffer once that belongs to a model's ``state_dict`` and travels."""
+        return {place.name: buffer for place, buffer in places(self.models) if is_plain(buffer)}
+
+    def _compared(self) -> dict[str, int]:
+        """Returns a checksum of each sparse, quantized or nested buffer, which does not travel."""
+        return {place.name: bit_sum(buffer) for place, buffer in places(self.models) if not is_plain(buffer)}
+
+    def _prefix(self, number: int) -> str:
+        return f"model{number}" if len(self.models) > 1 else ""
+
+    def _compare(self, header: dict[str, Any], sender: str) -> None:
+        """Refuses a header of other models, optimizers, schedulers, scalers or registered objects."""
+        for kind in ("optimizers", "schedulers", "scalers"):
+            mine, theirs = len(getattr(self, kind)), len(header[kind])
+            if mine != theirs:
+                raise StateMismatch(f"this rank prepared {mine} {kind}, {sender} {theirs}")
+        _compare_names("registered object", list(self.registered), [name for name, _ in header["registered"]], sender)
+        parameters, buffers = self._parameters(), self._buffers()
+        _compare_names("parameter", list(parameters), [name for name, _ in header["parameters"]], sender)
+        _compare_names("buffer", list(buffers), header["buffers"], sender)
+        theirs_by_name = header.get("compared", {})
+        for name, value in self._compared().items():
+            if theirs_by_name.get(name, value) != value:
+                raise StateMismatch(
+                    f"the buffer {name}, sparse, quantized or nested, is another one on {sender}; it does not travel: "
+                    "make the same one on every rank"
+                )
+        known = dict(
+            zip([*(name for name, _ in header["parameters"]), *header["buffers"]], forms(header), strict=False)
+        )
+        for name, tensor in (*parameters.items(), *buffers.items()):
+            form = TensorForm.of(tensor)
+            if str(form) != str(known[name]):
+                raise StateMismatch(
+                    f"{name} is {form} on this rank and {known[name]} on {sender}; all ranks must build the same model"
+                )
+
+
+def _compare_names(what: str, mine: list[str], theirs: list[str], sender: str) -> None:
+    if mine == theirs:
+        return
+    here, there = [n for n in mine if n not in set(theirs)], [n for n in theirs if n not in set(mine)]
+    if here or there:
+        where = "on this rank" if here else f"on {sender}"
+        raise StateMismatch(f"{what} {(here or there)[0]} is only {where}; all ranks must build the same")
+    odd = next(name for name, other in zip(mine, theirs, strict=True) if name != other)
+    raise StateMismatch(f"{what} {odd} has another place on {sender}; build them in one order")
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor's values, apart from autograd."""
+    return tensor.data.resolve_conj().resolve_neg()
+
+
+def _without_functions(state: Any) -> Any:
+    """Leaves out a scheduler's functions, which the receiver's own script made too."""
+    if isinstance(state, dict):
+        return {key: _without_functions(value) for key, value in state.items() if not callable(value)}
+    return [_without_functions(value) for value in state] if type(state) is list else state
+
+
+def _load(name: str, load: Callable[[Any], Any], state: Any) -> None:
+    try:
+        load(state)
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+        raise StateMismatch(f"{name} does not take the state of its like on another rank: {error}") from error
+
+
+def write_values(target: torch.Tensor, values: torch.Tensor) -> None:
+    """Copies values into a tensor of any layout, also one whose elements share memory (an expanded one)."""
+    for dimension, stride in enumerate(target.stride()):
+        if stride == 0 and target.shape[dimension] > 1:
+            target, values = target.narrow(dimension, 0, 1), values.narrow(dimension, 0, 1)
+    target.copy_(values)

@@ -1,0 +1,291 @@
+"""What `job.backward` does: adds a micro-batch's gradient to the step's and, when that is complete, reduces it over all
+ranks and acts on what they agreed on in the same reduction.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import torch
+
+from elastic_launcher.torch.collectives.agreement import abstain
+from elastic_launcher.torch.collectives.operations import BACKWARD, BREAK, STOP, Operation
+from elastic_launcher.torch.collectives.work import GroupError
+from elastic_launcher.torch.fault_injection import point
+from elastic_launcher.torch.gradients.buckets import Slot
+from elastic_launcher.torch.gradients.consensus import Agreement, Signals
+from elastic_launcher.torch.reconfigure.divergence import (
+    ChecksumTask,
+    name_differences,
+    name_different_acts,
+    name_positions,
+)
+from elastic_launcher.torch.reconfigure.reconcile import At, Todo
+from elastic_launcher.torch.reconfigure.recovery import Recovery
+from elastic_launcher.torch.reconfigure.resize import Resizer
+from elastic_launcher.torch.session import LEAVE_OUT, MicroBatch, Session
+from elastic_launcher.torch.state.tensors import same_objects
+from elastic_launcher.torch.step.micro_batches import LoadPlan, share_of_step
+from elastic_launcher.torch.step.prepare import check_replaced
+
+
+class Backward:
+    """Ends the steps of one job in one process.
+
+    Args:
+        session: The job.
+        resizer: Changes this rank's place between steps.
+        recovery: Finds it a place after a failure.
+        plan: Knows what is loaded.
+    """
+
+    def __init__(self, session: Session, resizer: Resizer, recovery: Recovery, plan: LoadPlan) -> None:
+        self._session = session
+        self._resizer = resizer
+        self._recovery = recovery
+        self._plan = plan
+        self._check: ChecksumTask | None = None
+        self._still: dict[str, int] | None = None  # before this process's first step
+        self._parameters: list[torch.Tensor] = []  # when the last step began
+
+    def begin_step(self) -> None:
+        """Starts a step anew, without any gradient."""
+        check_replaced(self._session)
+        self._session.buffers.begin_step()
+        self._session.reducer.begin_step()
+        self._session.held = set()
+        if self._still is None:
+            self._still = self._session.buffers.still()
+        self._compare_new_parts()
+        left_open = self._check is not None  # in a step that broke off: what it was made of may have changed since
+        if self._resizer.check_due or left_open:
+            self._check, self._resizer.check_due = ChecksumTask(self._session.state, self._session.buffers), False
+
+    def _compare_new_parts(self) -> None:
+        """Has the ranks compare their parameters where the script has made some of them anew since the last step."""
+        parameters, before = self._session.parameters(), self._parameters
+        self._parameters = parameters
+        if before and not self._resizer.joining and not same_objects(parameters, before):
+            self._resizer.check_due |= self._session.need_place("a step").world_size > 1
+
+    def add(
+        self,
+        loss: torch.Tensor | None,
+        weight: float | None,
+        only: list[torch.Tensor] | None,
+        owner: int,
+        retain_graph: bool = False,
+    ) -> None:
+        """Adds a micro-batch's gradient, or none, and, when it completes the step, reduces (see `Job.backward`)."""
+        session = self._session
+        micro = session.micro
+        if micro is None:
+            raise RuntimeError("job.backward() was called outside the training loop (for batch in loader: ...)")
+        if micro.dropped:
+            return
+        if micro.broke:
+            self._leave_out(loss, only, micro)
+            return
+        call, micro.calls = micro.calls, micro.calls + 1
+        session.sync_gradients = False
+        session.reducer.retain_graph = retain_graph
+        if micro.rehearsal:
+            micro.owners.append(owner)
+            if loss is not None and loss.requires_grad:
+                session.reducer.rehearse(loss, call, only, owner)
+            return
+        if call and micro.last and call == session.position.calls:
+            session.hold()
+        try:
+            self._accumulate(loss, weight, call, only, owner, micro)
+            if micro.last:
+                self._reduce(call, only, owner, micro)
+        except GroupError as error:
+            micro.dropped, micro.error = True, error
+            session.sync_gradients = False
+            session.lose_gradients()
+            if micro.last and session.member is not None and not self._resizer.joining:
+                # here, since what follows in the script may sum over ranks too
+                self._find_back(error, call, only, micro)
+
+    def _leave_out(self, loss: torch.Tensor | None, only: list[torch.Tensor] | None, micro: MicroBatch) -> None:
+        """Leaves a micro-batch out whose backward pass broke off: what that had added can't be taken back, so this
+        rank does its part of the step again, without it.
+
+        Raises:
+            RuntimeError: If the script wants something else, or earlier calls of it are reduced and not applied.
+        """
+        session, call = self._session, micro.calls - 1
+        if loss is not None:
+            raise RuntimeError(f"{micro.broke}; {LEAVE_OUT}")
+        if micro.last and call != session.position.calls:
+            raise RuntimeError(f"{micro.broke}, after another one of its micro-batch was reduced: it can't be left out")
+        session.left_out.add(micro.piece)
+        session.lose_gradients()
+        micro.dropped = micro.recovered = True
+        if not session.reducer.has_begun:
+            session.buffers.undo_step()
+            return
+        error = GroupError(f"{micro.broke}, while its gradient was being reduced")
+        micro.error, micro.recovered = error, False
+        if session.member is not None:
+            self._find_back(error, call, only, micro)
+
+    def _find_back(self, error: GroupError, call: int, only: list[torch.Tensor] | None, micro: MicroBatch) -> None:
+        """Finds the peers again after a reduction that broke off: they may have completed it."""
+        session = self._session
+        session.buffers.undo_step()
+        session.reducer.renew()
+        way = self._recovery.recover(error, At.STEP)
+        micro.error = None
+        if way.todo is Todo.ADOPT:
+            session.position.calls = call + 1
+            micro.dropped, micro.synced, session.sync_gradients = False, True, True
+            for parameter in session.parameters() if only is None else only:
+                if parameter.requires_grad:  # what a script reads is there, and an optimizer that acted does nothing
+                    parameter.grad = torch.zeros_like(parameter)
+        micro.recovered = way.todo is Todo.AGAIN
+
+    def exchange(self, *, stop: bool = False, left_loop: bool = False) -> None:
+        """Takes part in the reduction of the next step without working on it, to tell the peers that there is none."""
+        session = self._session
+        group, step = session.need_place("the end of the training").group, session.position.step
+        session.reducer.begin_step()
+        self._check = None
+        signals = self._signals(stop=stop, left_loop=left_loop)
+        operation = Operation(STOP if stop else BREAK)
+        with session.waiting(operation.words(step), meets=BACKWARD):
+            agreement = session.together.leave(
+                group, operation, step, lambda wire: abstain(wire, group, signals, session.device)
+            )
+            self._resizer.complete_reduction()
+        self._accept(agreement, signals)
+
+    def _accumulate(
+        self,
+        loss: torch.Tensor | None,
+        weight: float | None,
+        call: int,
+        only: list[torch.Tensor] | None,
+        owner: int,
+        micro: MicroBatch,
+    ) -> None:
+        session = self._session
+        place = session.need_place("job.backward")
+        point("micro-batch", session.position.step)
+        place.group.check()
+        counted = 0.0 if micro.samples == 0 else float(micro.samples if weight is None else weight)
+        if counted == 0 or loss is None or micro.piece in session.left_out:
+            session.reducer.check_clear()  # what is reduced is added to what there is
+            if micro.samples:
+                session.buffers.undo_micro_batch()
+            elif not self._resizer.joining:  # a joiner's are being replaced by its peer's
+                session.buffers.undo_step()
+            return
+        slot = session.reducer.slot(call, only, owner)
+        completes = micro.last and call >= session.position.calls
+        expected = completes and session.together.expects(self._operation(call, owner, slot))
+        try:
+            session.reducer.accumulate(
+                slot,
+                loss,
+                scale=counted / micro.count,
+                weight=counted,
+                logged=getattr(loss, "elastic_unscaled", loss),
+                group=place.group if expected else None,
+            )
+        except GroupError:
+            raise
+        except Exception as error:
+            micro.broke = f"job.backward broke off ({type(error).__name__})"
+            raise
+
+    def _reduce(self, call: int, only: list[torch.Tensor] | None, owner: int, micro: MicroBatch) -> None:
+        session = self._session
+        place = session.need_place("job.backward")
+        if call < session.position.calls:
+            return  # this rank's optimizer took this part of the step before the step had to be done again
+        if self._resizer.take_state():
+            session.buffers.begin_step()  # the step's beginning is what the peer sent, not what was here before
+            session.reducer.begin_step()  # parameters may have been added or frozen before this rank came
+            self._still = {}  # what the peer sent is no forward pass's doing
+        if self._still:
+            session.buffers.refuse_changed(self._still)
+            self._still = {}
+        slot = session.reducer.slot(call, only, owner)
+        share_samples = share_of_step(session, place, micro.count).samples
+        signals = self._signals(first=call == 0)
+        operation, step = self._operation(call, owner, slot), session.position.step
+        point("reduction", step)
+        with session.waiting(operation.words(step), meets=BACKWARD):
+            session.begin(operation)
+            agreement = session.reducer.reduce(slot, place.group, signals, samples=share_samples, count=micro.count)
+            session.together.confirm(place.group, agreement, operation, step)
+            self._resizer.complete_reduction()
+        point("reduced", session.position.step)
+        if session.device.type == "cuda":
+            torch.cuda.synchronize(session.device)  # an aborted NCCL reduction shows only when its end is seen here
+        if not self._accept(agreement, signals):
+            micro.dropped = True
+            return
+        session.reduced()
+        session.loss = agreement.loss if call == 0 else session.loss + agreement.loss
+        micro.synced = True
+        session.sync_gradients = True
+        point("step", session.position.step)
+
+    def _operation(self, call: int, owner: int, slot: Slot) -> Operation:
+        return Operation(BACKWARD, call, owner, self._session.reducer.wire(slot))
+
+    def _signals(self, *, first: bool = True, stop: bool = False, left_loop: bool = False) -> Signals:
+        session = self._session
+        ready = None
+        if first and not stop and not left_loop:
+            ready = self._ready()
+        check = 0
+        if self._check is not None:
+            check = self._check.combined()
+        save = halt = False
+        if session.checkpoints is not None:
+            save, halt = session.checkpoints.wishes()
+        acted = session.acted()
+        acts = (zlib.crc32(acted.encode()) & 0xFFFF or 1) if acted else 0
+        return Signals(session.position.mark(), ready, stop, left_loop, save, halt, check, acts=acts)
+
+    def _ready(self) -> int | None:
+        loader = self._session.loader
+        formation = self._resizer.ready(lambda: loader is None or self._plan.is_loaded(loader))
+        return formation.number if formation is not None else None
+
+    def _accept(self, agreement: Agreement, signals: Signals) -> bool:
+        """Acts on what the ranks agreed on; returns whether the step counts.
+
+        Raises:
+            RuntimeError: If ranks stand at different steps, have stepped different optimizers, differ in their
+                parameters, or one has left the loop alone.
+        """
+        session = self._session
+        group = session.need_place("a step").group
+        if not agreement.same_position:
+            raise RuntimeError(name_positions(group, session.position))
+        doubt = session.checkpoints.doubt if session.checkpoints is not None else str
+        if not agreement.same_acts:
+            raise RuntimeError(name_different_acts(group, session.acted(), session.position.step) + doubt())
+        check, self._check = self._check, None
+        if check is not None and not agreement.same_check:
+            raise RuntimeError(name_differences(group, check) + doubt())
+        if agreement.stop:
+            session.over = True
+        elif agreement.left_loop:
+            if agreement.left_loop != group.world_size:
+                raise RuntimeError(name_positions(group, session.position, left_loop=signals.left_loop))
+        elif session.checkpoints is not None and session.checkpoints.agree(agreement):
+            pass  # the job stops after this step: no other generation begins
+        elif agreement.formation is not None:
+            self._resizer.agree(agreement.formation)
+        dropped = bool(agreement.stop or agreement.left_loop)
+        if dropped:
+            session.reduced(Todo.STOPPED if agreement.stop else Todo.LEFT)
+            for parameter in session.parameters():
+                parameter.grad = None
+        return not dropped

@@ -1,0 +1,250 @@
+"""When this job is saved, by which of its ranks, and what a job that was interrupted goes on from.
+
+All ranks learn in one gradient reduction that one of them wants a checkpoint; after that step they hold the same state,
+and rank 0 saves it. A job that is to stop trains no further then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elastic_launcher.away import may_pass, pauses
+from elastic_launcher.checkpoint import CheckpointError, JobIdentity, Mark
+from elastic_launcher.checkpoint.changes import OF_SCRIPT, Resumed, step_in_epoch
+from elastic_launcher.checkpoint.files import read_manifest
+from elastic_launcher.checkpoint.shelf import open_shelf
+from elastic_launcher.config import JobConfig
+from elastic_launcher.content import Content
+from elastic_launcher.output import say
+from elastic_launcher.period import Period, read_period
+from elastic_launcher.torch.fault_injection import point
+from elastic_launcher.torch.gradients.consensus import Agreement
+from elastic_launcher.torch.membership.member import JobOver, leave
+from elastic_launcher.torch.state.checkpoint_writer import Saved, Saver, load
+from elastic_launcher.torch.state.training_state import StateMismatch
+from elastic_launcher.workdir import Layout, WorkDirError, read_content, read_job
+
+if TYPE_CHECKING:
+    from elastic_launcher.torch.membership.member import Member
+    from elastic_launcher.torch.session import Session
+
+PLACE = "ELASTIC_CHECKPOINT_DIR"
+EVERY = "ELASTIC_CHECKPOINT_EVERY"
+KEEP = "ELASTIC_KEEP_CHECKPOINTS"
+JOB = "TORCHELASTIC_RUN_ID"  # torchrun's name for it
+
+
+class Checkpoints:
+    """Saves one job and resumes it, in one process.
+
+    Args:
+        session: The job.
+        member: The connection to its coordinator.
+        work_dir: The job's folder.
+    """
+
+    def __init__(self, session: Session, member: Member, work_dir: Path) -> None:
+        every = os.environ.get(EVERY)
+        self._session = session
+        self._member = member
+        self._work_dir = work_dir
+        self._period = read_period(every) if every else Period()
+        self._shelf = open_shelf(os.environ.get(PLACE), Layout(work_dir).checkpoints, os.environ[JOB])
+        self._saver = Saver(self._shelf, int(os.environ.get(KEEP, "2")), self._tell_saved, self._tell_failed)
+        self._fingerprint: dict[str, Any] = {}
+        self._asked = False
+        self._due = False
+        self._compare = False
+        self._halting = False
+        self._begun_at = time.monotonic()
+        self._begun_step = 0
+        self._saves = True  # False on who may come to be rank 0 later: it can't tell whether the last one was written
+        self._cost = 0.0
+        self._failed = False  # the last save
+
+    # -- going on from one
+
+    def resume(self, fingerprint: dict[str, Any]) -> None:
+        """Takes the state of the checkpoint that the job goes on from, if there is one.
+
+        What the disk or the store does not give for a moment is tried again until the orphan time-out is over; then
+        this process leaves.
+
+        Args:
+            fingerprint: What this rank trains, as the coordinator is told.
+
+        Raises:
+            RuntimeError: If it is of another training, or can't be read; the message says what is wrong.
+        """
+        self._fingerprint = fingerprint
+        if not self._member.checkpoint:
+            return
+        until = time.monotonic() + self._member.orphan_timeout
+        for pause in pauses():
+            try:
+                return self._resume_from(Path(self._member.checkpoint))
+            except (OSError, WorkDirError) as error:
+                why = f"this job can't go on from {self._member.checkpoint}: {error}"
+                if isinstance(error, OSError) and not may_pass(error):
+                    raise RuntimeError(why) from error
+                left = until - time.monotonic()
+                if left <= 0:
+                    leave(f"{why}; that was tried for {self._member.orphan_timeout:g} s")
+                say(f"elastic-launcher: {why}; that is tried again for {left:.0f} s")
+                time.sleep(min(pause, left))
+
+    def _resume_from(self, folder: Path) -> None:
+        try:
+            folder = self._shelf.bring(folder)
+            manifest = read_manifest(folder)
+            if different := Resumed(manifest.job, self._config.accepted, str(folder)).refuse(self._fingerprint):
+                raise RuntimeError(different)
+            position = load(folder, manifest, self._session.state)
+            position.step_in_epoch = step_in_epoch(manifest, self._identity())
+            self._session.position = position
+        except (CheckpointError, StateMismatch) as error:
+            raise RuntimeError(f"this job can't go on from {folder}: {error}") from error
+
+    def note_training(self, fingerprint: dict[str, Any]) -> None:
+        """Takes it that this rank trains from now on, and what: the first checkpoint is due a period later."""
+        self._fingerprint = fingerprint
+        self._saves = self._session.need_place("a checkpoint").rank == 0
+        self._begun_at, self._begun_step = time.monotonic(), self._session.position.step
+        with contextlib.suppress(WorkDirError):  # each save tries again
+            _ = self._config, self._content
+
+    def note_data(self, data: dict[str, Any]) -> None:
+        """Takes it that the epochs that are to come begin with this data set."""
+        self._fingerprint |= data
+
+    @cached_property
+    def _config(self) -> JobConfig:
+        """The job's, read once: a folder that is away for a moment, or for good, costs no later save."""
+        return read_job(self._work_dir)[1]
+
+    @cached_property
+    def _content(self) -> Content:
+        """What the job runs and reads, read once as well."""
+        return read_content(self._work_dir)
+
+    def _identity(self) -> JobIdentity:
+        script = self._config.module or os.path.basename(str(self._config.script))
+        known = {name: self._fingerprint[name] for name in OF_SCRIPT}
+        return JobIdentity(script, self._config.arguments, **known, **asdict(self._content))
+
+    # -- saving
+
+    def ask(self) -> None:
+        """Has the next boundary save."""
+        self._asked = True
+
+    def wishes(self) -> tuple[bool, bool]:
+        """Returns whether this rank wants a checkpoint after the step that runs now, and whether the job is to stop."""
+        place = self._session.place
+        due = place is not None and place.rank == 0 and not self._saver.busy and (not self._saves or self._is_due())
+        return due or self._asked or self._member.save_wanted, self._member.halt_wanted
+
+    def _is_due(self) -> bool:
+        steps = self._session.position.step + 1 - self._begun_step
+        return self._period.is_due(steps, time.monotonic() - self._begun_at, self._cost)
+
+    def agree(self, agreement: Agreement) -> bool:
+        """Takes what all ranks said together; returns whether the job stops after this step."""
+        if agreement.save or agreement.halt:
+            self._due = self._compare = True
+            self._asked = self._member.save_wanted = False
+        self._halting = bool(agreement.halt)
+        return self._halting
+
+    def after_step(self) -> bool:
+        """Saves if that was agreed on and nothing is being written; returns whether all ranks compare their parameters.
+
+        Raises:
+            SystemExit: With 0, where the job stops.
+        """
+        if self._halting:
+            self.halt()
+        if self._due and not self._saver.busy:
+            self._due = False
+            self._begin()
+        compare, self._compare = self._compare, False
+        return compare
+
+    def _begin(self) -> None:
+        session = self._session
+        self._begun_at, self._begun_step = time.monotonic(), session.position.step
+        if session.need_place("a checkpoint").rank == 0:
+            self._save()
+
+    def _save(self) -> None:
+        session = self._session
+        place = session.need_place("a checkpoint")
+        self._saves = True
+        mark = Mark(self._member.term, place.formation.generation, session.position.step)
+        try:
+            sums = session.sums.lasting()
+            self._saver.save(session.state, session.position, self._identity(), mark, place.world_size, sums)
+        except (RuntimeError, MemoryError, WorkDirError) as error:  # the first two for lack of memory for the copy
+            self._tell_failed(mark.step, str(error))
+
+    def doubt(self) -> str:
+        """Says which checkpoint holds parameters that differ between ranks, where one was begun after this step."""
+        step = self._session.position.step
+        if step != self._begun_step:
+            return ""
+        return (
+            f" A checkpoint of step {step} in {self._shelf.place} holds those of rank 0: if there is one, remove it to "
+            "go on from the one before."
+        )
+
+    def halt(self, *, whole: bool = True) -> None:
+        """Saves, and waits for the end of the job; saves also where the rank that was to do so is gone.
+
+        What can't be saved is tried again. Returns where the job trains on.
+
+        Args:
+            whole: Whether the state is that between two steps.
+
+        Raises:
+            SystemExit: With 0, when the job ends.
+        """
+        point("halt", self._session.position.step)
+        self._saver.wait()
+        saves = self._session.need_place("the end").rank == 0
+        for pause in pauses():
+            self._failed = False
+            if saves and whole:
+                self._save()
+                self._saver.wait()
+            again = saves and self._failed
+            self._member.report("halted", step=self._session.position.step, saved=saves and not again)
+            try:
+                if self._member.stand_still(pause if again else math.inf):
+                    self._halting = False
+                    return
+            except JobOver as over:
+                self._session.over = True
+                raise SystemExit(0) from over
+            saves = True
+
+    def _tell_saved(self, saved: Saved) -> None:
+        self._cost = saved.seconds
+        self._member.report(
+            "saved",
+            step=saved.step,
+            path=saved.path,
+            bytes=saved.size,
+            held_seconds=round(saved.held_seconds, 4),
+            seconds=round(saved.seconds, 4),
+        )
+
+    def _tell_failed(self, step: int, why: str) -> None:
+        self._failed = True
+        self._member.report("save_failed", step=step, message=why)

@@ -1,0 +1,50 @@
+"""What must be the same on all ranks of a job, as flat names and values that the coordinator compares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from elastic_launcher.torch.data.loader import ElasticLoader
+    from elastic_launcher.torch.session import Session
+
+
+def data_of(loader: ElasticLoader) -> dict[str, str | int | bool]:
+    """Returns the data set of a loader, and how it is gone through."""
+    return {
+        "dataset": f"{type(loader.dataset).__name__} of {loader.size} samples",
+        "shuffle": loader.shuffle,
+        "loader_seed": loader.seed,
+        "drop_last": loader.drop_last,
+    }
+
+
+def fingerprint(session: Session, loader: ElasticLoader) -> dict[str, str | int | bool]:
+    """Returns batch settings, data set, models and optimizers of this rank."""
+    found: dict[str, str | int | bool] = {
+        "global_batch_size": session.global_batch_size,
+        "max_batch_per_gpu": session.max_batch_per_gpu,
+        "seed": session.seed,
+        "epochs": session.epochs or 0,
+        **data_of(loader),
+    }
+    for number, model in enumerate(session.models):
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            found[f"model {number}: {name}"] = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    for number, optimizer in enumerate(session.state.optimizers):
+        found[f"optimizer {number}"] = type(optimizer).__name__
+    return found
+
+
+def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Returns what this rank trains otherwise than the job that it wants to join; "" where that is nothing."""
+    absent = "(absent)"
+    for name in (*there, *(name for name in here if name not in there)):
+        one, other = there.get(name, absent), here.get(name, absent)
+        if one != other:
+            return (
+                f"this rank can't join, since it does not train the same: {name} is {one!r} in the job and {other!r} "
+                "here. All ranks must have the same data set, models and batch settings at the same place in the script"
+            )
+    return ""

@@ -1,0 +1,276 @@
+"""Lets optimizers, schedulers and gradient scalers act once per global batch, and refuses what can't be kept exact.
+
+Objects stay what they are (the same instance of the same class): only their acting methods are wrapped.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+import weakref
+from collections.abc import Callable
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from elastic_launcher.torch.grad_scaler import forget_all, has_work
+from elastic_launcher.torch.session import LEAVE_OUT
+from elastic_launcher.torch.state.registrations import registrations
+
+if TYPE_CHECKING:
+    from elastic_launcher.torch.session import Session
+
+WRAPPERS = {
+    "DistributedDataParallel": "job.prepare does what DDP does; pass the bare module",
+    "FullyShardedDataParallel": "sharded models are not resized in process; pass the bare module",
+    "DataParallel": "job.prepare uses one GPU per rank; pass the bare module",
+}
+
+SHARPNESS_AWARE = ("first_step", "second_step")  # what sharpness-aware optimizers call their two halves
+_sessions: list[weakref.ref[Session]] = []
+
+
+def prepare(session: Session, things: tuple[Any, ...]) -> Any:
+    """Prepares models, optimizers, schedulers and scalers; see `Job.prepare`."""
+    for thing in things:
+        if isinstance(thing, nn.Module):
+            _prepare_model(session, thing)
+        elif isinstance(thing, Optimizer):
+            _prepare_optimizer(session, thing)
+        elif isinstance(thing, (LRScheduler, ReduceLROnPlateau)):
+            _prepare_scheduler(session, thing)
+        elif isinstance(thing, torch.amp.GradScaler):
+            _prepare_scaler(session, thing)
+        else:
+            raise TypeError(
+                f"job.prepare takes models, optimizers, schedulers and GradScaler, not {type(thing).__name__}; data "
+                "loaders come from job.dataloader"
+            )
+    return things[0] if len(things) == 1 else things
+
+
+def _prepare_model(session: Session, model: nn.Module) -> None:
+    name = type(model).__name__
+    if name in WRAPPERS or name.startswith("FSDP"):
+        raise TypeError(f"the model is wrapped in {name}: {WRAPPERS.get(name, WRAPPERS['FullyShardedDataParallel'])}")
+    _check_parts(session, model)
+    model.to(session.device)
+    session.state.models.append(model)
+    session.buffers.add([model])
+
+
+def check_replaced(session: Session) -> None:
+    """Looks at parts of the prepared models that the script has replaced or added since the last time.
+
+    Raises:
+        TypeError: For what `Job.prepare` refuses too.
+    """
+    if session.looked_at != registrations():
+        session.looked_at = registrations()
+        for model in session.models:
+            _check_parts(session, model)
+
+
+def _check_parts(session: Session, model: nn.Module) -> None:
+    for path, module in model.named_modules():
+        if getattr(module, "sparse", False) is True and isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            raise TypeError(
+                f"{path or 'the model'} makes sparse gradients; use {type(module).__name__}(..., sparse=False)"
+            )
+        takes = module.training or not model.training  # frozen ones take no statistics
+        if isinstance(module, _BatchNorm) and takes and module not in session.norms:
+            session.normalizes = session.normalizes or path or type(model).__name__
+        session.norms.add(module)  # one that is frozen or thawed later counts as it did, on all ranks
+        if isinstance(module, nn.SyncBatchNorm):
+            raise TypeError(
+                f"{path or 'the model'} is a SyncBatchNorm, which waits for all ranks in each forward pass: ranks have "
+                "different numbers of those, and come and go; use BatchNorm1d, BatchNorm2d or BatchNorm3d, whose "
+                "running statistics are averaged over the ranks after each step"
+            )
+    for path, parameter in model.named_parameters():
+        if type(parameter.data).__name__ == "DTensor" or type(parameter).__name__ == "DTensor":
+            raise TypeError(
+                f"{path} is a DTensor; sharded models are not resized in process: pass the model before it is sharded"
+            )
+    for path, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise TypeError(
+                f"{path} is not initialised yet (a lazy module): run one forward pass through the model before "
+                "job.prepare, and before the optimizer is made"
+            )
+
+
+def _prepare_optimizer(session: Session, optimizer: Optimizer) -> None:
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise TypeError(
+            "LBFGS evaluates the loss several times in one step, which micro-batches can't be replayed for; use "
+            "a first-order optimizer"
+        )
+    for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+        if is_lazy(parameter):
+            raise TypeError(
+                f"parameter {number} of {type(optimizer).__name__} is not initialised yet (a lazy module): run one "
+                "forward pass through the model before the optimizer is made"
+            )
+    name = f"optimizer {_add_optimizer(session, optimizer)}"
+    act = optimizer.step
+
+    @functools.wraps(act)
+    def step(_: Optimizer, closure: Callable[[], Any] | None = None, **arguments: Any) -> Any:
+        micro = session.micro
+        session.asked = True
+        if session.reducer.in_backward:
+            raise RuntimeError(
+                f"{name} ({type(optimizer).__name__}) was stepped inside job.backward, by a hook: the gradient of the "
+                "global batch is not there yet. Take the hook away and call optimizer.step() after job.backward(loss)"
+            )
+        if closure is not None:
+            raise ValueError(
+                "optimizer.step(closure) would evaluate the loss again; call job.backward(loss) and then "
+                "optimizer.step()"
+            )
+        if micro is not None and micro.calls == 0:
+            early = "optimizer.step() was called before job.backward(loss) in this micro-batch"
+            raise RuntimeError(f"{early}; {LEAVE_OUT}")
+        if session.acts(name, optimizer):
+            result = _act(session, act, **arguments)
+            session.reducer.stepped()
+            return result
+        if micro is not None and not session.sync_gradients:
+            session.reducer.refuse_stray([p for group in optimizer.param_groups for p in group["params"]])
+        return None
+
+    optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
+    for method in SHARPNESS_AWARE:
+        if callable(getattr(optimizer, method, None)):
+            _gate_pass(session, optimizer, method, f"{name}.{method}")
+    _sessions[:] = [one for one in _sessions if one() is not None and one() is not session] + [weakref.ref(session)]
+
+
+def _add_optimizer(session: Session, optimizer: Optimizer) -> int:
+    """Lets an optimizer's state travel, and that of those that it steps itself; returns its number."""
+    known = session.state.optimizers
+    if not any(optimizer is one for one in known):
+        known.append(optimizer)
+        for inner in vars(optimizer).values():
+            if isinstance(inner, Optimizer):
+                _add_optimizer(session, inner)
+    return next(number for number, one in enumerate(known) if one is optimizer)
+
+
+def _act(session: Session, act: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    outer, session.stepping = session.stepping, True
+    try:
+        return act(*arguments, **named)
+    finally:
+        session.stepping = outer
+
+
+def _gate_pass(session: Session, optimizer: Optimizer, method: str, name: str) -> None:
+    """Makes one half of a sharpness-aware optimizer's step do nothing until the global batch is complete."""
+    act = getattr(optimizer, method)
+
+    @functools.wraps(act)
+    def gated(*arguments: Any, **named: Any) -> Any:
+        session.asked = True
+        rehearses = session.micro is not None and session.micro.rehearsal
+        if rehearses and (said := session.too_few_for_two_passes()):
+            raise RuntimeError(f"{name} ({type(optimizer).__name__}) is half of a step: {said}")
+        return _act(session, act, *arguments, **named) if session.acts(name, optimizer) else None
+
+    setattr(optimizer, method, gated)
+
+
+def _refuse_unprepared(optimizer: Optimizer, _: Any, __: Any) -> None:
+    """Refuses the step of an optimizer that was not prepared, on parameters of a job, in its training loop."""
+    for session in filter(None, (one() for one in _sessions)):
+        if session.micro is None or session.stepping or any(optimizer is one for one in session.state.optimizers):
+            continue
+        known = {id(parameter) for parameter in session.parameters()}
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            if id(parameter) in known:
+                raise RuntimeError(
+                    f"{type(optimizer).__name__} steps {session.name_of(parameter)}, and was not given to job.prepare: "
+                    "it would act in each micro-batch, on what this rank has of the gradient. Call "
+                    "job.prepare(optimizer) before the training loop"
+                )
+
+
+register_optimizer_step_pre_hook(_refuse_unprepared)
+
+
+def _gate(session: Session, owner: Any, method: str, name: str) -> None:
+    """Makes a method do nothing until the global batch is complete."""
+    act = getattr(owner, method)
+
+    @functools.wraps(act)
+    def gated(*arguments: Any, **named: Any) -> Any:
+        session.asked |= method == "step"
+        optimizer = next((one for one in (*arguments, *named.values()) if isinstance(one, Optimizer)), None)
+        if not session.acts(name, optimizer):
+            return None
+        if session.micro is not None and isinstance(owner, torch.amp.GradScaler) and not has_work(owner, optimizer):
+            return None
+        return act(*arguments, **named)
+
+    setattr(owner, method, gated)
+
+
+def _prepare_scheduler(session: Session, scheduler: LRScheduler | ReduceLROnPlateau) -> None:
+    name = f"scheduler {len(session.state.schedulers)}"
+    session.state.schedulers.append(scheduler)
+    kind = type(scheduler)
+
+    class Gated(kind):  # type: ignore[misc, valid-type]
+        """The same scheduler; a wrapped method of the instance would end up in its ``state_dict``."""
+
+        def step(self, *arguments: Any, **named: Any) -> None:
+            if session.acts(name):
+                kind.step(self, *arguments, **named)
+
+    Gated.__name__, Gated.__qualname__, Gated.__module__ = kind.__name__, kind.__qualname__, kind.__module__
+    scheduler.__class__ = Gated
+
+
+def warn_of_unprepared_schedulers(session: Session) -> None:
+    """Warns of prepared optimizers that have a scheduler of which the job knows nothing."""
+    known = [*session.state.schedulers, *session.state.registered.values()]
+    for number, optimizer in enumerate(session.state.optimizers):
+        scheduled = any(getattr(scheduler, "optimizer", None) is optimizer for scheduler in known)
+        if getattr(optimizer.step, "_wrapped_by_lr_sched", False) and not scheduled:
+            warnings.warn(
+                f"optimizer {number} ({type(optimizer).__name__}) has a scheduler that was not given to job.prepare: "
+                "it acts in each micro-batch, and where it stands does not travel to joiners. Call "
+                "job.prepare(scheduler) before the training loop",
+                stacklevel=2,
+            )
+
+
+def _prepare_scaler(session: Session, scaler: torch.amp.GradScaler) -> None:
+    name = f"scaler {len(session.state.scalers)}"
+    session.state.scalers.append(scaler)
+    for method in ("unscale_", "step", "update"):
+        _gate(session, scaler, method, f"{name}.{method}")
+    scale, update = scaler.scale, scaler.update
+
+    @functools.wraps(update)
+    def end_step(*arguments: Any, **named: Any) -> None:
+        update(*arguments, **named)
+        if session.sync_gradients:  # where a peer's update was taken over, it has done nothing here
+            forget_all(scaler)
+
+    @functools.wraps(scale)
+    def remember(outputs: Any) -> Any:
+        scaled = scale(outputs)
+        if isinstance(scaled, torch.Tensor):
+            scaled.elastic_unscaled = outputs  # type: ignore[attr-defined]
+        return scaled
+
+    scaler.scale, scaler.update = remember, end_step  # type: ignore[method-assign, assignment]

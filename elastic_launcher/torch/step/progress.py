@@ -1,0 +1,97 @@
+"""Tells the coordinator how far the training is: rank 0 does, seldom enough that a long job's events stay small."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from elastic_launcher.torch.membership.member import FLUSH_SECONDS
+
+if TYPE_CHECKING:
+    from elastic_launcher.torch.data.loader import ElasticLoader
+    from elastic_launcher.torch.session import Session
+
+FIRST_INTERVAL = 1.0  # seconds between two reports
+REPORTS_PER_DOUBLING = 10_000  # the interval grows with the job's age, so that its events stay below 50 MB
+
+
+class Progress:
+    """Reports steps, loss and speed.
+
+    Args:
+        session: The job.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._began = time.monotonic()
+        self._told = self._began
+        self._told_samples = 0
+        self._told_step = -1
+        self._epoch_began = 0  # at which step
+        self._epoch_steps = 0  # of the last whole epoch
+
+    def begin_epoch(self) -> None:
+        """Notes that an epoch begins."""
+        self._epoch_began = self._session.position.step
+
+    def end_epoch(self) -> None:
+        """Notes that an epoch is over."""
+        self._epoch_steps = self._session.position.step - self._epoch_began
+
+    def _total(self, loader: ElasticLoader) -> int | None:
+        """Returns the steps up to the end of this phase, if all its epochs are as long as the last one."""
+        position, epochs = self._session.position, self._session.epochs
+        if epochs is None:
+            return None
+        loop_began = position.step - position.step_in_epoch
+        began = self._epoch_began if position.loop else loop_began
+        this_epoch = max(self._epoch_steps, loop_began - began + loader.steps_per_epoch)
+        return began + this_epoch * (epochs - position.epoch)
+
+    def tell(self, loader: ElasticLoader, *, at_epoch_end: bool = False) -> None:
+        """Reports, if it is this rank's turn and it is time."""
+        session = self._session
+        position = session.position
+        if (
+            session.member is None
+            or session.place is None
+            or session.place.rank != 0
+            or position.step == self._told_step
+        ):
+            return
+        now = time.monotonic()
+        interval = max(FIRST_INTERVAL, (now - self._began) / REPORTS_PER_DOUBLING)
+        if not at_epoch_end and now - self._told < interval:
+            return
+        elapsed = max(now - self._told, 1e-9)
+        rate = (position.samples - self._told_samples) / elapsed if self._told_step >= 0 else None
+        session.report(
+            "progress",
+            step=position.step,
+            epoch=position.epoch,
+            loss=session.loss
+            if session.loss == session.loss and abs(session.loss) != float("inf")
+            else str(session.loss),
+            samples_per_second=round(rate, 2) if rate is not None else None,
+            steps_per_epoch=loader.steps_per_epoch,
+            epochs=session.epochs,
+            total_steps=self._total(loader),
+            samples=position.samples,
+            phase=position.phase,
+        )
+        self._told, self._told_samples, self._told_step = now, position.samples, position.step
+
+    def finish(self) -> None:
+        """Reports that the training loop is over on this rank."""
+        position = self._session.position
+        reason = self._session.stop_reason
+        self._session.report(
+            "done",
+            step=position.step,
+            samples=position.samples,
+            phase=position.phase,
+            **({"reason": reason} if reason else {}),
+        )
+        if self._session.member is not None:
+            self._session.member.flush(FLUSH_SECONDS)  # whatever ends the process from here on (os._exit, say)

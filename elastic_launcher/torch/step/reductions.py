@@ -1,0 +1,148 @@
+"""Sums over data and over ranks: the evaluation of a data set, and single values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from elastic_launcher.batch import share
+from elastic_launcher.torch import rng
+from elastic_launcher.torch.collectives.group import Group
+from elastic_launcher.torch.collectives.operations import EVALUATE, REDUCE
+
+if TYPE_CHECKING:
+    from elastic_launcher.torch.data.loader import ElasticLoader
+    from elastic_launcher.torch.membership.place import Place
+    from elastic_launcher.torch.reconfigure.recovery import Recovery
+    from elastic_launcher.torch.session import Session
+
+Number = int | float | torch.Tensor
+COUNT = "count"
+WEIGHT = "\0weight"
+
+
+def evaluate(
+    session: Session, recovery: Recovery, fn: Callable[..., Mapping[str, Number]], loader: ElasticLoader
+) -> dict[str, Any]:
+    """Runs ``fn`` over a data set, each sample once; see `Job.evaluate`."""
+    session.need_place("job.evaluate")
+    totals = recovery.sums(
+        EVALUATE,
+        lambda place: _evaluate_share(session, place, fn, loader),
+        lambda own: f"of {_shapes(own)} over {loader.size} samples",
+        lambda group, own: _reduce(group, own, "sum"),
+    )
+    return {name: int(value) if name == COUNT else _plain(value) for name, value in totals.items()}
+
+
+def _evaluate_share(
+    session: Session, place: Place, fn: Callable[..., Mapping[str, Number]], loader: ElasticLoader
+) -> dict[str, torch.Tensor]:
+    """Returns the sums over this rank's share of a data set.
+
+    Raises:
+        GroupError: If a peer was lost meanwhile.
+    """
+    mine = share(loader.size, session.max_batch_per_gpu, place.world_size, place.rank)
+    sums: dict[str, torch.Tensor] = {}
+    with rng.preserve(), torch.no_grad():
+        if not mine.micro_batches:  # learns the names and shapes of the sums; adds nothing
+            for name, value in _call(fn, loader.take((0, 0, min(2, loader.size)))).items():
+                sums[name] = torch.zeros_like(_number(name, value))
+        start = mine.start
+        pieces = []
+        for size in mine.micro_batches:
+            pieces.append((0, start, size))
+            start += size
+        for number, piece in enumerate(pieces):
+            place.group.check()
+            loader.want(pieces[number : number + loader.ahead + 1])
+            for name, value in _call(fn, loader.take(piece)).items():
+                number_value = _number(name, value)
+                sums[name] = sums[name] + number_value if name in sums else number_value
+    sums[COUNT] = torch.tensor(float(mine.samples), dtype=torch.float64)
+    return sums
+
+
+def _call(fn: Callable[..., Mapping[str, Number]], batch: Any) -> Mapping[str, Number]:
+    result = fn(*batch) if isinstance(batch, (tuple, list)) else fn(batch)
+    if not isinstance(result, Mapping):
+        raise TypeError(
+            f"the function given to job.evaluate returned {type(result).__name__}; it must return a dict of sums "
+            "over the batch"
+        )
+    if COUNT in result:
+        raise ValueError(
+            f"the function given to job.evaluate must not return {COUNT!r}: that is the number of samples, which "
+            "is added"
+        )
+    return result
+
+
+def _number(name: str, value: Number) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", torch.float64)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
+        return torch.from_numpy(value.astype(np.float64))
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name!r} is {type(value).__name__}; it must be a number or a tensor")
+    return torch.tensor(float(value), dtype=torch.float64)
+
+
+def _plain(value: torch.Tensor) -> float | torch.Tensor:
+    return value.item() if value.numel() == 1 else value
+
+
+def reduce_values(session: Session, recovery: Recovery, values: Any, op: str, weight: float) -> Any:
+    """Reduces a number, a tensor or a dict of them over all ranks; see `Job.reduce`."""
+    if op not in ("sum", "mean", "max", "min"):
+        raise ValueError(f"op is {op!r}; it must be sum, mean, max or min")
+    if not 0 <= weight < float("inf"):
+        raise ValueError(f"weight is {weight}; it must be 0 or more and finite")
+    session.need_place("job.reduce")
+    named = dict(values) if isinstance(values, Mapping) else {"value": values}
+    own = {name: _number(name, value) for name, value in named.items()}
+    if op == "mean":
+        own = {name: value * weight if weight else torch.zeros_like(value) for name, value in own.items()}
+        own[WEIGHT] = torch.tensor(float(weight), dtype=torch.float64)
+    totals = recovery.sums(
+        REDUCE,
+        lambda place: own,
+        lambda mine: f"of the {op} of {_shapes(mine)}",
+        lambda group, mine: _reduce(group, mine, "sum" if op == "mean" else op),
+    )
+    if op == "mean":
+        total_weight = totals.pop(WEIGHT)
+        totals = {name: value / total_weight for name, value in totals.items()}
+    results = {name: _plain(value) for name, value in totals.items()}
+    return results if isinstance(values, Mapping) else results["value"]
+
+
+def _shapes(values: Mapping[str, torch.Tensor]) -> str:
+    """Returns names and shapes of values, as a message names them."""
+    named = sorted((name, list(value.shape)) for name, value in values.items() if name not in (COUNT, WEIGHT))
+    return ", ".join(f"{name} {shape}" if shape else name for name, shape in named) or "nothing"
+
+
+def _reduce(group: Group, values: dict[str, torch.Tensor], op: str) -> dict[str, torch.Tensor]:
+    """Reduces named float64 tensors, the same ones on all ranks, in one collective."""
+    if group.world_size == 1:
+        return values
+    names = sorted(values)
+    flat = torch.cat([values[name].reshape(-1) for name in names])
+    if op == "min":
+        flat = -flat
+    group.all_reduce(flat, op="sum" if op == "sum" else "max").wait()
+    if op == "min":
+        flat = -flat
+    results, offset = {}, 0
+    for name in names:
+        numel = values[name].numel()
+        results[name] = flat[offset : offset + numel].view(values[name].shape)
+        offset += numel
+    return results

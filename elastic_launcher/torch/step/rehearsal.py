@@ -1,0 +1,96 @@
+"""The rehearsal: runs the script's loop body before this process is admitted, and keeps nothing of it.
+
+All that is slow the first time, and the first time at another size, is then done before peers wait. A body that decides
+by a counter of its own is refused here, because `job.step` is the same in each try.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+import types
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+from elastic_launcher.torch import rng
+from elastic_launcher.torch.data.loader import ElasticLoader, Piece
+from elastic_launcher.torch.session import MicroBatch, Session
+from elastic_launcher.torch.step.micro_batches import SPARE_SAMPLES
+
+Issue = Callable[[ElasticLoader, Piece, MicroBatch], Iterator[Any]]
+
+
+def rehearse(session: Session, loader: ElasticLoader, issue: Issue, ranks: int) -> Iterator[Any]:
+    """Yields the largest and the smallest micro-batch of the next step, and twice more the largest where the script's
+    calls differ.
+
+    Args:
+        session: The job.
+        loader: What the script loops over.
+        issue: Yields a micro-batch to the script.
+        ranks: Among how many a step will be divided, as far as is known.
+
+    Raises:
+        RuntimeError: If the script calls `job.backward` for other optimizers from one try to the next, or has buffers
+            that can't be averaged.
+    """
+    position = session.position
+    count = loader.step_size(position.step_in_epoch)
+    largest = max(session.share(count, ranks, 0).micro_batches)
+    seed = rng.step_seed(session.seed, position.step, 0)
+    _warn_of_enumerate()
+
+    def try_body(size: int) -> Generator[Any, None, list[int]]:
+        rng.seed_all(seed, session.device)
+        start = position.step_in_epoch * session.global_batch_size
+        micro = MicroBatch(samples=0, count=count, last=True, rehearsal=True)
+        yield from issue(loader, (position.order(), start, size), micro)
+        session.buffers.check()
+        session.buffers.refuse_changed(still)
+        return micro.owners
+
+    session.buffers.begin_step()
+    still = session.buffers.still()
+    first = yield from try_body(largest)
+    second = yield from try_body(min(count, SPARE_SAMPLES))
+    if first != second:  # because of the samples, or of something that changes from try to try
+        for _ in range(2):
+            again = yield from try_body(largest)
+            if again != first:
+                raise RuntimeError(_name_counter(first, again))
+    session.buffers.undo_step()
+
+
+def _name_counter(first: list[int], again: list[int]) -> str:
+    def calls(owners: list[int]) -> str:
+        named = [f"for optimizer {owner}" if owner >= 0 else "without optimizer=" for owner in owners]
+        return f"job.backward {' and '.join(named)}" if named else "no job.backward"
+
+    return (
+        f"the loop body calls {calls(first)} in one try of its rehearsal, and {calls(again)} in another one with the "
+        "same samples at the same job.step. So it decides by something that changes with each micro-batch: the number "
+        "that enumerate() gives, a counter or a random generator of its own, or what it keeps from one micro-batch to "
+        "the next. A process that joins has other values of these, and they follow micro-batches, not steps. Decide by "
+        "job.step, read at the top of the loop body (`turn = job.step % 3 == 0`)"
+    )
+
+
+def _warn_of_enumerate() -> None:
+    """Warns where the script numbers its micro-batches by ``enumerate``."""
+    frames: list[types.FrameType] = []
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_flags & inspect.CO_GENERATOR:
+        frames.append(frame)  # ours, and those of a progress bar around the loader, say
+        frame = frame.f_back
+    for numbered in (one for one in gc.get_objects() if type(one) is enumerate):
+        within = gc.get_referents(numbered)
+        if any(isinstance(one, types.GeneratorType) and one.gi_frame in frames for one in within):
+            warnings.warn(
+                "enumerate() around a training loader numbers the micro-batches of this process: those of the "
+                "rehearsal and of a step that is done again too, and from 0 in a process that joins. For what is to "
+                "happen every so many steps, use job.step under `if job.sync_gradients:`",
+                stacklevel=len(frames) + 2,
+            )
+            return
