@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Mapping
 
 from elastic_launcher.cli.cluster_status import ToldStatus
-from elastic_launcher.coordinator.escort import Escorted
-from elastic_launcher.coordinator.observations import NodeNoticed, NodeStands, StopAsked
+from elastic_launcher.coordinator.runtime.platform import Escorted
+from elastic_launcher.coordinator.model.observations import NodeNoticed, NodeStands, StopAsked
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
 from elastic_launcher.engines.kubernetes.owner import Order, Verdict
 from elastic_launcher.engines.kubernetes.pending import pending_line

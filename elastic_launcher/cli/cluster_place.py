@@ -14,9 +14,9 @@ from elastic_launcher.checkpoint.storage import is_url
 from elastic_launcher.cli.cluster_escort import ClusterEscort
 from elastic_launcher.cli.code import code_of
 from elastic_launcher.config import JobConfig
-from elastic_launcher.coordinator.escort import Escort
-from elastic_launcher.coordinator.record import past_after
-from elastic_launcher.coordinator.where import Home, Where
+from elastic_launcher.coordinator.runtime.platform import Escort
+from elastic_launcher.coordinator.model.event_replay import past_after
+from elastic_launcher.coordinator.runtime.endpoints import Home, Where
 from elastic_launcher.engines import Engine, EngineAway, NodeSpec
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
 from elastic_launcher.engines.kubernetes.plan import given_template, make_plan, template_source

@@ -22,17 +22,17 @@ from elastic_launcher.cli.places import LocalPlace, Place, fit_gpus
 from elastic_launcher.cli.screen import drain
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.content import Content
-from elastic_launcher.coordinator.actions import Finish
-from elastic_launcher.coordinator.adoption import Adoption
-from elastic_launcher.coordinator.again import CannotBeginAgain
+from elastic_launcher.coordinator.model.actions import Finish
+from elastic_launcher.coordinator.resume.orphans import Adoption
+from elastic_launcher.coordinator.resume.resume_search import CannotBeginAgain
 from elastic_launcher.coordinator.coordinator import Coordinator
-from elastic_launcher.coordinator.decide_end import kept, when
-from elastic_launcher.coordinator.logs import LOOKS, LogFollower
-from elastic_launcher.coordinator.origin import Origin, find_origin, own_term
-from elastic_launcher.coordinator.patience import given_up
-from elastic_launcher.coordinator.record import earlier_wait, last_hint, past_after, run_of
-from elastic_launcher.coordinator.remote_events import copied_events, recall_events
-from elastic_launcher.coordinator.shown import Shown
+from elastic_launcher.coordinator.rules.ending import kept, when
+from elastic_launcher.launcher.log_follower import LOOKS, LogFollower
+from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin, own_term
+from elastic_launcher.host.retry import given_up
+from elastic_launcher.coordinator.model.event_replay import earlier_wait, last_hint, past_after, run_of
+from elastic_launcher.launcher.remote_events import copied_events, recall_events
+from elastic_launcher.launcher.log_cursor import Shown
 from elastic_launcher.engines.machine import gpus
 from elastic_launcher.events import Event, EventError, EventLog, read_events
 from elastic_launcher.hints import FileSource, HintSource

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastic_launcher.control.messages import FAREWELLS, MARKER
-from elastic_launcher.coordinator.logs import NAME
+from elastic_launcher.launcher.log_follower import NAME
 
 UNADMITTED = 1 << 62
 """Stands for the generation of what never trained: told after all others."""

@@ -15,8 +15,8 @@ from typing import Any
 
 from elastic_launcher.away import StoreAway
 from elastic_launcher.config import ExitCode, JobConfig
-from elastic_launcher.coordinator.account import account_of_adoption, account_of_job
-from elastic_launcher.coordinator.actions import (
+from elastic_launcher.coordinator.resume.event_fields import account_of_adoption, account_of_job
+from elastic_launcher.coordinator.model.actions import (
     Action,
     BeginAgain,
     CloseRound,
@@ -30,19 +30,19 @@ from elastic_launcher.coordinator.actions import (
     StartAnew,
     StartNode,
 )
-from elastic_launcher.coordinator.adoption import Adoption
-from elastic_launcher.coordinator.again import Again, CannotBeginAgain
-from elastic_launcher.coordinator.background import Background
-from elastic_launcher.coordinator.decide_end import kept
-from elastic_launcher.coordinator.desk import JobDesk
-from elastic_launcher.coordinator.driver import EngineDriver
-from elastic_launcher.coordinator.escort import Escort
-from elastic_launcher.coordinator.gather import Gathering
-from elastic_launcher.coordinator.interrupts import taken
-from elastic_launcher.coordinator.last_words import last_message
-from elastic_launcher.coordinator.new_start import NewStart
-from elastic_launcher.coordinator.node_files import NodeFiles
-from elastic_launcher.coordinator.observations import (
+from elastic_launcher.coordinator.resume.orphans import Adoption
+from elastic_launcher.coordinator.resume.resume_search import Again, CannotBeginAgain
+from elastic_launcher.coordinator.runtime.tasks import Background
+from elastic_launcher.coordinator.rules.ending import kept
+from elastic_launcher.coordinator.api.handlers import JobDesk
+from elastic_launcher.coordinator.runtime.engine_driver import EngineDriver
+from elastic_launcher.coordinator.runtime.platform import Escort
+from elastic_launcher.coordinator.api.rejoin import Gathering
+from elastic_launcher.coordinator.runtime.os_signals import taken
+from elastic_launcher.coordinator.runtime.failure_excerpt import last_message
+from elastic_launcher.coordinator.resume.full_restart import NewStart
+from elastic_launcher.coordinator.runtime.node_files import NodeFiles
+from elastic_launcher.coordinator.model.observations import (
     BegunAgain,
     Interrupted,
     Observation,
@@ -50,21 +50,21 @@ from elastic_launcher.coordinator.observations import (
     TargetChanged,
     Tick,
 )
-from elastic_launcher.coordinator.origin import Origin, last_saved
-from elastic_launcher.coordinator.quota import Clocks, Quota
-from elastic_launcher.coordinator.record import LastHint
-from elastic_launcher.coordinator.refusals import Refusals
-from elastic_launcher.coordinator.respawn.anew import await_nodes, decide_in_process
-from elastic_launcher.coordinator.respawn.board import Board
-from elastic_launcher.coordinator.respawn.lives import NodeLives
-from elastic_launcher.coordinator.respawn.restart import decide_restarts
-from elastic_launcher.coordinator.respawn.rounds import decide_rounds
-from elastic_launcher.coordinator.roster import Exit
-from elastic_launcher.coordinator.server import ControlServer
-from elastic_launcher.coordinator.state import State, Target
-from elastic_launcher.coordinator.store import Store
-from elastic_launcher.coordinator.watch import Watch, between_looks
-from elastic_launcher.coordinator.where import Home
+from elastic_launcher.coordinator.resume.resume_point import Origin, last_saved
+from elastic_launcher.coordinator.runtime.target import Clocks, Quota
+from elastic_launcher.coordinator.model.event_replay import LastHint
+from elastic_launcher.coordinator.api.rejections import Refusals
+from elastic_launcher.coordinator.rules.respawn.full_restart import await_nodes, decide_in_process
+from elastic_launcher.coordinator.api.round_board import Board
+from elastic_launcher.coordinator.api.worker_events import NodeLives
+from elastic_launcher.coordinator.rules.respawn.resize_by_restart import decide_restarts
+from elastic_launcher.coordinator.rules.respawn.rounds import decide_rounds
+from elastic_launcher.coordinator.model.roster import Exit
+from elastic_launcher.coordinator.api.server import ControlServer
+from elastic_launcher.coordinator.model.state import State, Target
+from elastic_launcher.coordinator.runtime.store import Store
+from elastic_launcher.coordinator.health.monitor import Watch, between_looks
+from elastic_launcher.coordinator.runtime.endpoints import Home
 from elastic_launcher.engines import Engine
 from elastic_launcher.events import Events
 from elastic_launcher.hints import HintError, HintSource

@@ -20,7 +20,7 @@ import psutil
 from torch.distributed import TCPStore
 
 from elastic_launcher.agent import processes
-from elastic_launcher.coordinator.logs import NAME
+from elastic_launcher.launcher.log_follower import NAME
 from tests.chaos.conduct import Conductor
 from tests.chaos.lead import LONG
 from tests.chaos.schedule import Act, Seat

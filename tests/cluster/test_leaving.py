@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.coordinator.decide_loss import LONGEST_RETRY
+from elastic_launcher.coordinator.rules.loss import LONGEST_RETRY
 from tests.cluster import pods
 from tests.cluster.crowd import fill, idle_pod
 from tests.cluster.ends import finish

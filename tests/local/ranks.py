@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from elastic_launcher.coordinator.store import serve_on
+from elastic_launcher.coordinator.runtime.store import serve_on
 from elastic_launcher.torch.collectives.group import Group, build_group
 
 PATIENCE = 60.0

@@ -30,8 +30,8 @@ from elastic_launcher.control.auth import (
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import End, Formed, Message
 from elastic_launcher.control.vitals import Vitals
-from elastic_launcher.coordinator.gather import Gathering
-from elastic_launcher.coordinator.server import ControlServer
+from elastic_launcher.coordinator.api.rejoin import Gathering
+from elastic_launcher.coordinator.api.server import ControlServer
 from tests.support import until
 
 KEY = bytes(range(32))

@@ -10,7 +10,7 @@ import pytest
 from elastic_launcher.checkpoint.landmark import landmark_of, missed
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control import ControlClient
-from elastic_launcher.coordinator.where import Home
+from elastic_launcher.coordinator.runtime.endpoints import Home
 from elastic_launcher.engines import NodeSpec
 from tests.local.played_members import Play, PlayedEngine
 from tests.local.test_coordinator import Job

@@ -16,7 +16,7 @@ import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 import elastic_launcher.torch.collectives.group as group_module
-from elastic_launcher.coordinator.store import serve_on
+from elastic_launcher.coordinator.runtime.store import serve_on
 from elastic_launcher.torch.collectives.c10d_clients import connect_store, leased_store
 from elastic_launcher.torch.collectives.group import Group, build_group, group_from_store, release_cut
 from elastic_launcher.torch.collectives.work import GroupError

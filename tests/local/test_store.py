@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.coordinator.store import Store
+from elastic_launcher.coordinator.runtime.store import Store
 
 
 def test_what_groups_leave_there_goes_when_a_later_one_is_formed() -> None:

@@ -11,7 +11,7 @@ import os
 
 from elastic_launcher.cli.main import main
 from elastic_launcher.control.messages import Message
-from elastic_launcher.coordinator.desk import JobDesk
+from elastic_launcher.coordinator.api.handlers import JobDesk
 from elastic_launcher.engines.local import LocalEngine
 
 take, kill = JobDesk.report, LocalEngine.kill

@@ -17,10 +17,10 @@ from elastic_launcher.control.messages import (
     StepFailed,
     Warm,
 )
-from elastic_launcher.coordinator.actions import Action, Emit, Finish, KillNode, Order, StartNode
-from elastic_launcher.coordinator.decide import decide
-from elastic_launcher.coordinator.grace import NOTICE_GATHER_SECONDS
-from elastic_launcher.coordinator.observations import (
+from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, KillNode, Order, StartNode
+from elastic_launcher.coordinator.rules.decide import decide
+from elastic_launcher.coordinator.model.deadlines import NOTICE_GATHER_SECONDS
+from elastic_launcher.coordinator.model.observations import (
     MemberJoined,
     MemberReported,
     NodeExited,
@@ -30,8 +30,8 @@ from elastic_launcher.coordinator.observations import (
     TargetChanged,
     Tick,
 )
-from elastic_launcher.coordinator.roster import Exit
-from elastic_launcher.coordinator.state import Rules, State, Target
+from elastic_launcher.coordinator.model.roster import Exit
+from elastic_launcher.coordinator.model.state import Rules, State, Target
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 

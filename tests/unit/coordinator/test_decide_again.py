@@ -15,7 +15,7 @@ from elastic_launcher.control.messages import (
     Summed,
     Warm,
 )
-from elastic_launcher.coordinator.observations import SaveAsked
+from elastic_launcher.coordinator.model.observations import SaveAsked
 from tests.unit.coordinator.driver import Job, lose, training
 
 SUMS = {"0.end.1": {"named": {"loss": 0.5}}}

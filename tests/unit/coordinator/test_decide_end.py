@@ -17,7 +17,7 @@ from elastic_launcher.control.messages import (
     Progress,
     StepFailed,
 )
-from elastic_launcher.coordinator.actions import Emit
+from elastic_launcher.coordinator.model.actions import Emit
 from tests.unit.coordinator.driver import Job, training
 
 

@@ -17,7 +17,7 @@ from elastic_launcher.control.messages import (
     StepRedone,
     Warm,
 )
-from elastic_launcher.coordinator.roster import Phase
+from elastic_launcher.coordinator.model.roster import Phase
 from tests.unit.coordinator.driver import growing, training
 
 

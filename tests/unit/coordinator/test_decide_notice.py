@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic_launcher.control.messages import Abandon, End, Ended, Form, Halted, Save, StepFailed
-from elastic_launcher.coordinator.observations import Interrupted, NodeNoticed, NoticeExpires
+from elastic_launcher.coordinator.model.observations import Interrupted, NodeNoticed, NoticeExpires
 from tests.unit.coordinator.driver import Job, growing, lose, training
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from elastic_launcher.control.messages import Abandon, Active, End, Failed, Form, Formed, StepFailed, Warm
-from elastic_launcher.coordinator.observations import (
+from elastic_launcher.coordinator.model.observations import (
     MemberJoined,
     MemberSilent,
     NodeExited,
@@ -18,7 +18,7 @@ from elastic_launcher.coordinator.observations import (
     NodeRegistered,
     NodeStands,
 )
-from elastic_launcher.coordinator.roster import Exit, Phase
+from elastic_launcher.coordinator.model.roster import Exit, Phase
 from tests.unit.coordinator.driver import Job, growing, training
 
 QUEUED = "its Job is suspended by queue gpus: it waits for quota admission"

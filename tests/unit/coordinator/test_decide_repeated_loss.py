@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic_launcher.control.messages import Failed
-from elastic_launcher.coordinator.observations import NodeExited
+from elastic_launcher.coordinator.model.observations import NodeExited
 from tests.unit.coordinator.driver import lose, redo, training
 
 

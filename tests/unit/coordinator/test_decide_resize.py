@@ -10,7 +10,7 @@ from elastic_launcher.control.messages import (
     Halted,
     Left,
 )
-from elastic_launcher.coordinator.actions import NoteNotice
+from elastic_launcher.coordinator.model.actions import NoteNotice
 from tests.unit.coordinator.driver import growing, training
 
 

@@ -9,15 +9,15 @@ import pytest
 from elastic_launcher.checkpoint.changes import Resumed
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Abandon, End, Failed, Form, Formed, FormFailed
-from elastic_launcher.coordinator.actions import Emit, Finish, StartNode
-from elastic_launcher.coordinator.observations import (
+from elastic_launcher.coordinator.model.actions import Emit, Finish, StartNode
+from elastic_launcher.coordinator.model.observations import (
     Interrupted,
     MemberJoined,
     MemberSilent,
     NodeExited,
     NodeNotStarted,
 )
-from elastic_launcher.coordinator.roster import Exit, Phase
+from elastic_launcher.coordinator.model.roster import Exit, Phase
 from tests.unit.checkpoint.checkpoints import JOB as IDENTITY
 from tests.unit.coordinator.driver import Job
 

@@ -20,9 +20,9 @@ from elastic_launcher.control.messages import (
     Left,
     StepFailed,
 )
-from elastic_launcher.coordinator.actions import Action, Emit, Finish, Order, StartNode
-from elastic_launcher.coordinator.again import used_up
-from elastic_launcher.coordinator.observations import (
+from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, Order, StartNode
+from elastic_launcher.coordinator.resume.resume_search import used_up
+from elastic_launcher.coordinator.model.observations import (
     BegunAgain,
     MemberStuck,
     NodeExited,
@@ -30,9 +30,9 @@ from elastic_launcher.coordinator.observations import (
     NodeRegistered,
     NoticeExpires,
 )
-from elastic_launcher.coordinator.pause import Stage
-from elastic_launcher.coordinator.roster import Phase
-from elastic_launcher.coordinator.state import Formation, State
+from elastic_launcher.coordinator.model.pause import Stage
+from elastic_launcher.coordinator.model.roster import Phase
+from elastic_launcher.coordinator.model.state import Formation, State
 from elastic_launcher.workdir import Past
 from tests.unit.coordinator.driver import Job
 

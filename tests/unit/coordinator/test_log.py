@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from elastic_launcher.control.messages import Log
-from elastic_launcher.coordinator.status import status
+from elastic_launcher.coordinator.api.status import status
 from elastic_launcher.events import Event
 from elastic_launcher.report.state import fold
 from tests.unit.coordinator.driver import training

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.coordinator.pause import EarlierWait
-from elastic_launcher.coordinator.record import (
+from elastic_launcher.coordinator.model.pause import EarlierWait
+from elastic_launcher.coordinator.model.event_replay import (
     Generation,
     LastHint,
     Record,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from elastic_launcher.coordinator.refusals import LONGEST, MOST, PERIOD_SECONDS, Refusals
+from elastic_launcher.coordinator.api.rejections import LONGEST, MOST, PERIOD_SECONDS, Refusals
 
 
 class Told:

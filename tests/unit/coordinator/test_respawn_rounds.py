@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from elastic_launcher.config import JobConfig
-from elastic_launcher.coordinator.actions import (
+from elastic_launcher.coordinator.model.actions import (
     CloseRound,
     Emit,
     Finish,
@@ -17,7 +17,7 @@ from elastic_launcher.coordinator.actions import (
     StartAnew,
     StartNode,
 )
-from elastic_launcher.coordinator.observations import (
+from elastic_launcher.coordinator.model.observations import (
     Interrupted,
     MemberJoined,
     NodeExited,
@@ -28,14 +28,14 @@ from elastic_launcher.coordinator.observations import (
     TargetChanged,
     Tick,
 )
-from elastic_launcher.coordinator.origin import Origin
-from elastic_launcher.coordinator.pause import EarlierWait
-from elastic_launcher.coordinator.respawn.anew import state_after
-from elastic_launcher.coordinator.respawn.ends import MOST_SHORT_ROUNDS, STOP_SECONDS
-from elastic_launcher.coordinator.respawn.rounds import OWN_SAVES, decide_rounds
-from elastic_launcher.coordinator.respawn.work import GATHER_SECONDS
-from elastic_launcher.coordinator.roster import Exit
-from elastic_launcher.coordinator.state import Rules, State, Target
+from elastic_launcher.coordinator.resume.resume_point import Origin
+from elastic_launcher.coordinator.model.pause import EarlierWait
+from elastic_launcher.coordinator.rules.respawn.full_restart import state_after
+from elastic_launcher.coordinator.rules.respawn.ends import MOST_SHORT_ROUNDS, STOP_SECONDS
+from elastic_launcher.coordinator.rules.respawn.rounds import OWN_SAVES, decide_rounds
+from elastic_launcher.coordinator.rules.respawn.round_state import GATHER_SECONDS
+from elastic_launcher.coordinator.model.roster import Exit
+from elastic_launcher.coordinator.model.state import Rules, State, Target
 from elastic_launcher.workdir import Past
 from tests.unit.checkpoint.checkpoints import manifest
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from elastic_launcher.control.messages import Done, Log, Progress
-from elastic_launcher.coordinator.status import status
+from elastic_launcher.coordinator.api.status import status
 from tests.unit.coordinator.driver import Job, training
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from elastic_launcher.cli import cluster_escort
 from elastic_launcher.cli.cluster_escort import PENDING_SECONDS, ClusterEscort, PendingLine
-from elastic_launcher.coordinator.observations import StopAsked
+from elastic_launcher.coordinator.model.observations import StopAsked
 from elastic_launcher.engines.kubernetes.owner import Order, Verdict
 from elastic_launcher.engines.kubernetes.pods import Cause, Leaving, Running, Standing, Waiting
 from elastic_launcher.engines.kubernetes.seat import Abolished, Deposed

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.coordinator.grace import EXIT_SECONDS
+from elastic_launcher.coordinator.model.deadlines import EXIT_SECONDS
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.engine import CLOSE_SECONDS
 from elastic_launcher.engines.kubernetes.job import node_job

@@ -1,0 +1,216 @@
+"""What the control API's server asks of a job: it is told where the job stands, and what it hears is observed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from elastic_launcher.config import JobConfig
+from elastic_launcher.control.introduction import Introduction
+from elastic_launcher.control.messages import Message
+from elastic_launcher.control.vitals import Vitals
+from elastic_launcher.coordinator.model.observations import (
+    MemberJoined,
+    MemberReported,
+    NodeNoticed,
+    NodeRegistered,
+    NodeUnfit,
+    Observation,
+    RankEnded,
+    SaveAsked,
+    StopAsked,
+)
+from elastic_launcher.coordinator.api.worker_events import NodeLives
+from elastic_launcher.coordinator.model.roster import Exit, Phase
+from elastic_launcher.coordinator.model.state import State
+from elastic_launcher.coordinator.api.status import phase, status
+from elastic_launcher.coordinator.health.monitor import Watch
+from elastic_launcher.workdir import Layout, job_id
+
+HEARTBEAT_SECONDS = 2.0  # what members are told to ask for orders at least this often
+STOPPED_BY_COMMAND = "stopped by `elastic-launcher stop`"
+
+
+class Job(Protocol):
+    """What a desk must know of its job, as it is now."""
+
+    @property
+    def state(self) -> State:
+        """What is known of the job."""
+
+    @property
+    def watch(self) -> Watch:
+        """Who looks after its members."""
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """What its members begin with; None for a training from the beginning."""
+
+
+class JobDesk:
+    """Answers members, agents and the command line (see `Desk`).
+
+    Args:
+        config: The job.
+        layout: Its work directory.
+        job: What is known of it.
+        observe: Takes what happened.
+        lives: Takes what happens to workers that are started again and again.
+        store: ``host:port`` of the store in which groups meet.
+        term: The coordinator's.
+        monotonic: The clock of observations.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        layout: Layout,
+        job: Job,
+        observe: Callable[[Observation], None],
+        lives: NodeLives,
+        store: str,
+        term: int,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._layout = layout
+        self._job = job
+        self._observe = observe
+        self._lives = lives
+        self._store = store
+        self._term = term
+        self._monotonic = monotonic
+
+    def join(self, member: int, pid: int, version: str) -> dict[str, Any]:
+        """A member's process called ``init``: returns where the job stands."""
+        self.hear(member)
+        self._observe(MemberJoined(self._monotonic(), member, pid, version))
+        return {
+            "phase": self._job.state.phase,
+            "epoch": self._job.state.epoch,
+            "sums": dict(self._job.state.sums),
+            "step": self._job.state.step,
+            "begun": self._job.state.generation > 0,
+            "store": self._store,
+            "term": self._term,
+            "checkpoint": str(self._job.checkpoint or ""),
+            "expected_world_size": self._expected_world_size(),
+            "least_world_size": self._config.min_nodes * self._config.nproc_per_node,
+            "heartbeat_interval": HEARTBEAT_SECONDS,
+        }
+
+    def welcome(self) -> dict[str, Any]:
+        """Returns what a member needs to go on with this coordinator."""
+        return {"store": self._store}
+
+    def introduce(self, member: int, introduction: Introduction) -> dict[str, Any]:
+        """A member comes late that the coordinator before this one knew."""
+        self.hear(member)
+        if self._job.state.nodes[self._job.state.members[member].node].phase in (Phase.ENDING, Phase.GONE):
+            raise LookupError(f"member {member} was given up")
+        self._observe(MemberJoined(self._monotonic(), member, introduction.pid))
+        for report in introduction.reports:
+            self.report(member, report)
+        return self.welcome()
+
+    def _expected_world_size(self) -> int:
+        """Returns how many ranks there will be when all wanted nodes have come: joiners rehearse that share."""
+        nodes = self._job.state.target.nodes if self._job.state.target is not None else self._config.min_nodes
+        return max(1, nodes) * self._config.nproc_per_node
+
+    def report(self, member: int, report: Message) -> None:
+        """A member reported."""
+        self._observe(MemberReported(self._monotonic(), member, report))
+
+    def hear(self, member: int, vitals: Vitals | None = None) -> None:
+        """A member lives, and says what it does."""
+        if member not in self._job.state.members:
+            raise LookupError(f"there is no member {member}")
+        if self._job.state.superseded(member):
+            raise LookupError(f"member {member} is not wanted any more")
+        self._job.watch.hear(member, self._monotonic(), vitals)
+
+    def register(self, node: int, pod: str) -> int:
+        """A node's agent begins: returns its first member, which no pod before this one had."""
+        self._check_node(node)
+        if pod:
+            self._observe(NodeRegistered(self._monotonic(), node, pod))
+        found = self._job.state.nodes[node]
+        if pod and found.pod != pod:
+            raise LookupError(f"node {node} trains in another pod: pod {pod} is not wanted any more")
+        self._job.watch.hear_node(self._job.state, node, self._monotonic(), {})
+        return found.members[0]
+
+    def is_superseded(self, node: int, member: int) -> bool:
+        """Returns whether a member was of a pod of the node that its queue has taken back."""
+        found = self._job.state.nodes.get(node)
+        return found is not None and member not in found.members
+
+    def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> bool:
+        """A node's agent lives, and may have been told that it will go; returns whether it is to go."""
+        self._check_node(node)
+        if notices:
+            self._observe(NodeNoticed(self._monotonic(), node, "signal"))
+        return self._lives.is_let_go(node)
+
+    def ask_about(self, node: int, cpu: Mapping[int, float]) -> list[int]:
+        """A node's agent speaks for its members: returns those of which nothing else is heard."""
+        return self._job.watch.hear_node(self._job.state, node, self._monotonic(), cpu)
+
+    def node_life(self, node: int, life: dict[str, Any]) -> None:
+        """Something happened to a node's workers, where they are started again and again."""
+        self._check_node(node)
+        self._check_place(node, life.get("started", life.get("ended", 0)))
+        self._lives.take(node, life)
+
+    def node_notice(self, node: int, source: str) -> None:
+        """A node was told that it will go."""
+        self._check_node(node)
+        self._observe(NodeNoticed(self._monotonic(), node, source))
+
+    def node_unfit(self, node: int, message: str) -> None:
+        """A node's machine lacks what the job needs."""
+        self._check_node(node)
+        self._observe(NodeUnfit(self._monotonic(), node, message))
+
+    def rank_ended(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
+        """A member's process ended."""
+        self._check_node(node)
+        self._check_place(node, local_rank)
+        self._observe(RankEnded(self._monotonic(), node, local_rank, Exit(exit_code, signal)))
+
+    def save(self) -> dict[str, Any]:
+        """Has the job saved after its next step; returns the step at which it stands.
+
+        Raises:
+            ValueError: If there is no training under way.
+        """
+        now = phase(self._job.state)
+        if now != "training":
+            raise ValueError(f"the job is {now}: there is no step after which it could be saved")
+        self._observe(SaveAsked(self._monotonic()))
+        return {"step": self._job.state.step}
+
+    def stop(self) -> dict[str, Any]:
+        """Has the job saved and ended; returns where it stands, and whether it was stopping before."""
+        found = {"step": self._job.state.step, "stopping": self._job.state.stopping is not None}
+        self._observe(StopAsked(self._monotonic(), STOPPED_BY_COMMAND))
+        return found
+
+    def status(self) -> dict[str, Any]:
+        """Returns the status document."""
+        return {
+            "job_id": job_id(self._layout),
+            "name": self._config.name,
+            "term": self._term,
+            **status(self._job.state),
+        }
+
+    def _check_node(self, node: int) -> None:
+        if node not in self._job.state.nodes:
+            raise LookupError(f"there is no node {node}")
+
+    def _check_place(self, node: int, local_rank: int) -> None:
+        if local_rank not in range(self._config.nproc_per_node):
+            raise LookupError(f"node {node} has no local rank {local_rank}")

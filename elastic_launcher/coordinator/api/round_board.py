@@ -1,0 +1,56 @@
+"""Where the rounds of the respawn tier are announced: one object in the job's store, and a store for each round.
+
+Each round's workers find each other in a store that is the coordinator's and new: no worker's end takes it away, and no
+key of an earlier round is in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from elastic_launcher.coordinator.runtime.store import Store
+
+ANNOUNCED = "elastic-launcher/round"
+"""The object's key; `agent.rounds` says what is in it."""
+
+
+class Board:
+    """Announces rounds, one after the other.
+
+    Args:
+        store: The job's.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._meeting: Store | None = None
+        self._now: dict[str, Any] = {"round": 0, "nodes": [], "store": "", "over": 0}
+        self._changes: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    def open(self, number: int, nodes: tuple[int, ...]) -> None:
+        """Has a round announced."""
+        self._changes.put_nowait({"round": number, "nodes": list(nodes)})
+
+    def close(self, number: int) -> None:
+        """Has it announced that a round is over."""
+        self._changes.put_nowait({"over": number})
+
+    async def run(self) -> None:
+        """Announces what changes, for ever; the job's store must answer."""
+        while True:
+            await self._store.set(ANNOUNCED, json.dumps(self._now))
+            change = await self._changes.get()
+            if "round" in change:
+                before, self._meeting = self._meeting, Store()
+                await self._meeting.serve()
+                change["store"] = self._meeting.address
+                if before is not None:
+                    before.close()
+            self._now |= change
+
+    def shut(self) -> None:
+        """Stops to listen."""
+        if self._meeting is not None:
+            self._meeting.close()

@@ -1,0 +1,1 @@
+"""What the coordinator knows, what it observes, and what it does: plain values."""

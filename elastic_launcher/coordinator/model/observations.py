@@ -1,0 +1,313 @@
+"""What the coordinator is told. Each observation carries the monotonic time at which it was made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from elastic_launcher.control.messages import Message
+from elastic_launcher.coordinator.model.roster import Exit
+from elastic_launcher.coordinator.model.state import State, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What all observations share."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tick(Observation):
+    """Time went on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetChanged(Observation):
+    """Hints, or the start, ask for another number of nodes; ``message`` says why it is below the minimum."""
+
+    target: Target
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberJoined(Observation):
+    """A member's process called ``init``."""
+
+    member: int
+    pid: int
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberReported(Observation):
+    """A member reported."""
+
+    member: int
+    report: Message
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSilent(Observation):
+    """Nothing was heard from a member for so many seconds, although its process lives.
+
+    Attributes:
+        member: The member.
+        seconds: How long.
+        given_up: Whether that is too long.
+        waited_for: Whether it is too long since others wait for it.
+        over: Whether it is heard of again.
+    """
+
+    member: int
+    seconds: float
+    given_up: bool = False
+    waited_for: bool = True
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSilent(Observation):
+    """Nothing was heard from a node's agent for so many seconds, which is too long."""
+
+    node: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStuck(Observation):
+    """A member lives, and has got no further inside a step for so many seconds while others wait for it."""
+
+    member: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHangs(Observation):
+    """A member has been in a collective operation of the script's own for so many seconds while the others wait."""
+
+    member: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MembersApart(Observation):
+    """All members that live wait for each other, and not in the same operation: each with where it is."""
+
+    waits: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAwaited(Observation):
+    """A member has kept another one waiting for long.
+
+    Attributes:
+        member: The member.
+        doing: Where it is.
+        busy: For how many seconds.
+        waiter: The one that waits.
+        waits_in: Where that is.
+        waits: For how many seconds.
+        longest: Seconds after which the member is given up; infinite if it is not.
+    """
+
+    member: int
+    doing: str
+    busy: float
+    waiter: int
+    waits_in: str
+    waits: float
+    longest: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSlow(Observation):
+    """A member has become a straggler, or is none any more.
+
+    Attributes:
+        member: The member.
+        factor: How many times the median its own time of a step is.
+        over: Whether it is none any more.
+        seconds: Its own time of a step.
+    """
+
+    member: int
+    factor: float
+    over: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeExpires(Observation):
+    """Nodes that were told to go can't wait for the next boundary."""
+
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNotStarted(Observation):
+    """The engine could not start a node; ``away``: nor any other at the moment."""
+
+    node: int
+    message: str
+    away: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUnfit(Observation):
+    """A node's machine lacks what the job needs, and the node has started nothing; ``message`` says what to mend."""
+
+    node: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNoticed(Observation):
+    """A node was told that it will go.
+
+    Attributes:
+        node: Its number.
+        source: Who said so.
+        within: Seconds after which it may be killed, where that is known; never more than ``--grace-period`` counts.
+        again: Whether its queue has taken it back, and may admit it anew.
+        pod: The pod that was told, if that is known.
+    """
+
+    node: int
+    source: str
+    within: float = math.inf
+    again: bool = False
+    pod: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRegistered(Observation):
+    """A node's agent begins, and asks what it is to run.
+
+    Attributes:
+        node: The node.
+        pod: The pod that it is in.
+    """
+
+    node: int
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWaits(Observation):
+    """A node's torchrun waits for a round to start its workers in (respawn tier)."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankStarted(Observation):
+    """torchrun started a worker (respawn tier)."""
+
+    node: int
+    local_rank: int
+    pid: int
+    rank: int
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnded(Observation):
+    """A member's process ended."""
+
+    node: int
+    local_rank: int
+    exit: Exit
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExited(Observation):
+    """A node's agent ended.
+
+    Attributes:
+        node: Its number.
+        exit_code: The agent's, negative for a signal; None if nobody can know.
+        ranks: How its members' processes ended, by local rank, where that is known.
+        why: How it ended, where the engine knows more; else empty.
+        taken: Whether it was taken from outside: that is nobody's failure.
+        last_line: The last of the agent's log, where the engine has kept that for one that failed; else empty.
+        again: What it waits for to be started anew, unless it is killed; else empty.
+        pod: Which of its pods is gone then, if that is known.
+    """
+
+    node: int
+    exit_code: int | None
+    ranks: tuple[tuple[int, Exit], ...] = ()
+    why: str = ""
+    taken: bool = False
+    last_line: str = ""
+    again: str = ""
+    pod: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentKilled(Observation):
+    """A signal ended a node's agent, and the node's other processes are ending with it; ``NodeExited`` follows.
+
+    Attributes:
+        node: Its number.
+        signal: The signal's number.
+        ranks: How its members' processes ended, by local rank, where that is known.
+    """
+
+    node: int
+    signal: int
+    ranks: tuple[tuple[int, Exit], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStands(Observation):
+    """What a node waits for before its agent can begin; empty from when that has begun.
+
+    Attributes:
+        node: Its number.
+        waits: What it waits for.
+        queued: Whether that is its queue, and it holds no place.
+    """
+
+    node: int
+    waits: str
+    queued: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SaveAsked(Observation):
+    """Somebody asks for a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked(Observation):
+    """The job is to be saved and to end.
+
+    Attributes:
+        why: Who wants that.
+        within: Seconds after which the launcher is killed; infinite if it is not.
+    """
+
+    why: str
+    within: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class BegunAgain(Observation):
+    """It is known what a job without nodes goes on from.
+
+    Attributes:
+        first: What is known then, as of a job that begins.
+        refused: What is wrong with checkpoints that can't be used.
+    """
+
+    first: State
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted(Observation):
+    """The launcher got SIGINT or SIGTERM."""
+
+    signal: int

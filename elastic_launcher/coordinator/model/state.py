@@ -1,0 +1,450 @@
+"""What the coordinator knows about its job: frozen, without a clock, changed only by ``decide``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any
+
+from elastic_launcher.checkpoint.changes import Resumed
+from elastic_launcher.control.messages import Active, Progress, Saved
+from elastic_launcher.coordinator.model.restart_budget import Fallen, Taken
+from elastic_launcher.coordinator.model.deadlines import NOTICE_SECONDS
+from elastic_launcher.coordinator.model.pause import EarlierWait, Pause
+from elastic_launcher.coordinator.model.roster import Node, Phase
+from elastic_launcher.coordinator.model.tables import THERE, Members, Nodes, Ranks
+from elastic_launcher.goes_on import GOES_ON
+from elastic_launcher.logged import Logged
+
+
+def _nothing() -> Mapping[Any, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What stays the same over the whole job.
+
+    Attributes:
+        min_nodes: Fewest nodes that the job trains with.
+        nproc_per_node: Members on each node.
+        store: ``host:port`` of the TCPStore in which groups meet.
+        start_timeout: Seconds within which a node must be warm.
+        form_timeout: Seconds within which a group must stand.
+        wait_for_quota: Seconds that a job which loses its quota waits for it; 0 ends it.
+        node_timeout: Seconds that a job which loses its nodes waits for others; 0 ends it.
+        max_failures: Failures of the script within an hour that cost a node instead of the job.
+        grace_period: Seconds from a node's notice until it may be killed.
+        first_node: Number of the first node that is started: numbers of an earlier run are not used again.
+        first_member: Number of the first member that is added: numbers of an earlier run are not used again.
+        generations_before: Generations of earlier runs.
+        resumes: What the job goes on from, if it does.
+        waits: The wait for nodes in which the launcher before this one was.
+        own_saves: Whether the script saves by itself, as far as is known: nobody knows the step that it goes on from.
+        c10d: Whether torchrun alone decides when its workers start anew.
+        pending_timeout: Seconds that a node may wait for a place to run.
+        replaces_noticed: Whether a node that is told to go is replaced at once: it is its machine, or its place there,
+            that is wanted, and the job's size is as it was.
+        goes_on: What follows where it is told what of the job is saved: how it goes on from there.
+        min_wait: Seconds that fewer nodes than the minimum may hold their places while others wait.
+    """
+
+    min_nodes: int
+    nproc_per_node: int
+    store: str
+    start_timeout: float = 600.0
+    form_timeout: float = 10.0
+    wait_for_quota: float = 0.0
+    node_timeout: float = 0.0
+    max_failures: int = 0
+    grace_period: float = NOTICE_SECONDS
+    first_node: int = 1
+    first_member: int = 1
+    generations_before: int = 0
+    resumes: Resumed | None = None
+    waits: EarlierWait | None = None
+    own_saves: bool = False
+    c10d: bool = False
+    pending_timeout: float = math.inf
+    min_wait: float = math.inf
+    replaces_noticed: bool = False
+    goes_on: str = GOES_ON
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How many nodes the job should have, and the numbers of GPUs that this comes from.
+
+    Attributes:
+        nodes: The number; 0 where the job may not even have its minimum.
+        cause: What changed it: ``start`` or ``hint``.
+        guaranteed: GPUs that are the job's own, if known.
+        allowed: GPUs that the job may hold now, if known.
+        limit: GPUs that it may never exceed, if known.
+        by: When nodes above the number may be killed.
+    """
+
+    nodes: int
+    cause: str = "hint"
+    guaranteed: int | None = None
+    allowed: int | None = None
+    limit: int | None = None
+    by: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Formation:
+    """One attempt to form a generation.
+
+    Attributes:
+        number: Never used again.
+        mode: ``start``, ``grow``, ``shrink`` or ``recover``.
+        members: The new group, in rank order.
+        joiners: Those of them that are not in the current group.
+        leavers: Members of the current group that are not in the new one.
+        cause: Why.
+        asked_at: When it was ordered.
+        formed: Members at which the group stands.
+        active: What members reported after their first step on it.
+        first_active_at: When the first of them did.
+    """
+
+    number: int
+    mode: str
+    members: Ranks
+    joiners: Ranks
+    leavers: Ranks
+    cause: str
+    asked_at: float
+    formed: frozenset[int] = frozenset()
+    active: Mapping[int, Active] = field(default_factory=_nothing)
+    first_active_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Members whose step broke off wait to be formed anew.
+
+    Attributes:
+        reason: What broke it: the first loss, or else what the first member said.
+        explained: Whether it was a loss.
+        counted: Whether it was counted that this step broke.
+        steps: Optimizer steps done, by the members that wait.
+        others: Members that hold the state and are not in the current group: they joined in a formation given up since.
+        given_up: The last formation that was to form them anew and failed: its members answer once more.
+        not_before: They are not formed before this time.
+        failures: How often in a row they could not be formed, and nobody is known to have died.
+        cause: ``failure``, or ``notice`` or ``hint`` where a node left within the step because it was told to go.
+    """
+
+    reason: str
+    explained: bool = False
+    counted: bool = False
+    steps: Mapping[int, int] = field(default_factory=_nothing)
+    others: tuple[int, ...] = ()
+    given_up: int = 0
+    not_before: float = 0.0
+    failures: int = 0
+    cause: str = "failure"
+
+
+class Weight(IntEnum):
+    """How much a piece of evidence says about why a job fails; the heaviest is named."""
+
+    DEATH = 1
+    """A process ended that should not have."""
+    PEER = 2
+    """The script said that it lost a peer."""
+    SCRIPT = 3
+    """The script said what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The job will end; for a moment yet, better evidence of the cause is collected.
+
+    Attributes:
+        exit_code: What the launcher exits with.
+        message: What happened, to what, and what to do.
+        weight: What the message rests on.
+        until: When the job ends.
+        log_of: Node and local rank whose last lines are shown with the message.
+        traceback: The script's own account, if it gave one.
+        uncaught: Whether an exception that only the log shows is likely to be the cause.
+        curable: Whether the job could go on from its newest checkpoint.
+        excusable: Whether it would be, if it came of the loss of another node.
+    """
+
+    exit_code: int
+    message: str
+    weight: Weight
+    until: float
+    log_of: tuple[int, int] | None = None
+    traceback: str = ""
+    uncaught: bool = False
+    curable: bool = False
+    excusable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The job ends as soon as it is saved.
+
+    Attributes:
+        exit_code: What the launcher exits with.
+        cause: What it was stopped by.
+        until: When it ends, saved or not.
+        joint: What stands between the cause and where the job was stopped, which gets further until it is saved.
+    """
+
+    exit_code: int
+    cause: str
+    until: float
+    joint: str = " "
+
+
+@dataclass(frozen=True, slots=True)
+class Halting:
+    """The training is being brought to stand still, and saved.
+
+    Attributes:
+        at_once: Whether it was told not to wait for the end of the step.
+        standing: Members whose training stands still.
+        saver: The member that was asked to save in the place of the first, which is gone; 0 for none.
+    """
+
+    at_once: bool = False
+    standing: frozenset[int] = frozenset()
+    saver: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The workers are ended, to be started anew (respawn tier).
+
+    Attributes:
+        cause: Why: ``hint``, ``notice`` or ``failure``.
+        since: When the training came to stand still for it.
+    """
+
+    cause: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that the coordinator knows.
+
+    Attributes:
+        rules: What stays the same.
+        target: How many nodes there should be; None until the first hint is read.
+        nodes: All nodes that ever were, by number.
+        members: All members that ever were, by number.
+        generation: The current generation, 0 before the first.
+        group: Its members, in rank order.
+        group_formation: The formation that it was.
+        formation: The one under way.
+        formations: How many were tried.
+        abandoned: Formations given up since the current generation formed, and their leavers: members may have
+            swapped to them, or left.
+        recovery: Members that wait after a broken step.
+        broke_at: The step that broke off last.
+        broke: How often in a row it did.
+        losses: Nodes lost without notice, one soon after the other.
+        lost_at: When the last of them was.
+        borne: When failures of the script cost a node only.
+        to_replace: Nodes that were lost and not started anew yet.
+        to_move: Nodes whose machines are wanted, and in whose place none was started yet.
+        not_before: No formation is begun before this time, but to recover.
+        unformed: Formations in a row that failed and nobody was to blame.
+        failures: Nodes in a row that failed to come up.
+        taken: How often in a row nodes were taken from outside before they had trained, without a step in between.
+        start_not_before: No node is started before this time.
+        gave_up: Whether no more nodes are started, since too many failed.
+        broken: Members of the current group whose step broke off.
+        over: Whether the training loop is over on some member: nothing is changed any more.
+        reason: Why the script stopped it, if it did.
+        verdict: Why and when the job ends.
+        stopping: Why and when at the latest the job ends although nothing is wrong.
+        pause: What the job waits for, if it does.
+        halting: How far its training is brought to stand still for one of these.
+        halted: Whether it stands still, and is saved.
+        restart: Why its workers are not there, or are about to go.
+        put_off: Why they are to go once a checkpoint could be written; "" if they are not.
+        fallen: How often it began anew without getting further.
+        saved: The last checkpoint.
+        finished: Whether it has.
+        step: Optimizer steps done, as far as is known.
+        phase: Which `job.epochs` of the script they are in, from 0.
+        epoch: Which epoch of that.
+        sums: What sums over ranks came to between two of these, and between loops outside of any.
+        samples: Samples trained on.
+        redone: The last step that is known to have been done again.
+        progress: The last report of rank 0.
+        logged: The values of ``job.log`` that count.
+    """
+
+    rules: Rules
+    target: Target | None = None
+    nodes: Nodes = field(default_factory=Nodes)
+    members: Members = field(default_factory=Members)
+    generation: int = 0
+    group: Ranks = field(default_factory=Ranks)
+    group_formation: int = 0
+    formation: Formation | None = None
+    formations: int = 0
+    abandoned: Mapping[int, tuple[int, ...]] = field(default_factory=_nothing)
+    recovery: Recovery | None = None
+    broke_at: int = -1
+    broke: int = 0
+    losses: int = 0
+    lost_at: float = 0.0
+    borne: tuple[float, ...] = ()
+    to_replace: int = 0
+    to_move: int = 0
+    not_before: float = 0.0
+    unformed: int = 0
+    failures: int = 0
+    taken: Taken = field(default_factory=Taken)
+    start_not_before: float = 0.0
+    gave_up: bool = False
+    broken: frozenset[int] = frozenset()
+    over: bool = False
+    reason: str = ""
+    verdict: Verdict | None = None
+    stopping: Stopping | None = None
+    pause: Pause | None = None
+    halting: Halting = field(default_factory=Halting)
+    halted: bool = False
+    restart: Restart | None = None
+    put_off: str = ""
+    fallen: Fallen = field(default_factory=Fallen)
+    saved: Saved | None = None
+    finished: bool = False
+    step: int = 0
+    phase: int = 0
+    epoch: int = 0
+    sums: Mapping[str, Any] = field(default_factory=_nothing)
+    samples: int | None = None
+    redone: int | None = None
+    progress: Progress | None = None
+    logged: Logged = field(default_factory=Logged)
+
+    @property
+    def generation_number(self) -> int:
+        """The current generation's number over all runs of the job, 0 before the first of this run."""
+        return self.rules.generations_before + self.generation if self.generation else 0
+
+    def carried_to(self, first: State) -> State:
+        """Returns what is known of the job where it begins again as ``first``: what counts over all of it stays."""
+        return replace(
+            first,
+            rules=replace(first.rules, own_saves=self.rules.own_saves),
+            formations=self.formations,
+            logged=self.logged,
+            borne=self.borne,
+            taken=self.taken.at_most(first.step),
+            start_not_before=self.start_not_before if self.taken.times > 1 else first.start_not_before,
+        )
+
+    @property
+    def next_member(self) -> int:
+        """The number of the next member: none had it, nor any above it."""
+        return max(self.rules.first_member, max(self.members, default=0) + 1)
+
+    @property
+    def halts(self) -> bool:
+        """Whether its training is to stand still, and to be saved there."""
+        return self.stopping is not None or (self.pause is not None and not self.pause.released)
+
+    @property
+    def halts_by(self) -> float:
+        """When it has to stand still and be saved, at the latest; infinite where it may just as well train on."""
+        if self.stopping is not None:
+            return math.inf if self.restart is not None else self.stopping.until
+        return self.pause.until if self.pause is not None and not self.pause.released else math.inf
+
+    @property
+    def save_seconds(self) -> float:
+        """What this run's last checkpoint took to write; 0 before the first."""
+        return 0.0 if self.saved is None else self.saved.seconds
+
+    def in_phase(self, *phases: Phase) -> list[Node]:
+        """Returns the nodes in one of ``phases``, oldest first."""
+        return [self.nodes[number] for number in sorted(one for phase in phases for one in self.nodes.phases[phase])]
+
+    def staying(self) -> list[Node]:
+        """Returns the nodes that are there and have not been told to leave, oldest first."""
+        return [one for one in self.in_phase(*THERE) if not one.leave]
+
+    def forming(self, node: Node) -> bool:
+        """Returns whether a formation under way has members of ``node``."""
+        return self.formation is not None and any(member in self.formation.members for member in node.members)
+
+    def begun(self, node: Node) -> bool:
+        """Returns whether a process of one of the node's members was seen."""
+        members = [self.members[number] for number in node.members]
+        return any(one.pid is not None or one.exit is not None for one in members)
+
+    def untrained(self, node: Node) -> bool:
+        """Returns whether a node has not trained, nor is to leave: nothing is lost if it waits for another pod."""
+        formation, recovery = self.formation, self.recovery
+        taking_part = formation.members if formation is not None and formation.active else ()
+        holders = recovery.others if recovery is not None else ()
+        trains = any(one in self.group or one in taking_part or one in holders for one in node.members)
+        return node.phase in (Phase.STARTING, Phase.WARM) and not node.leave and not trains
+
+    def superseded(self, member: int) -> bool:
+        """Returns whether a member was of a pod that its node's queue has taken back."""
+        return member not in self.nodes[self.members[member].node].members
+
+    def exited(self, node: Node) -> bool:
+        """Returns whether a process of one of the node's members has ended."""
+        return any(self.members[number].exit is not None for number in node.members)
+
+    def may_leave(self, member: int) -> bool:
+        """Returns whether a formation let ``member`` go, be it one that was given up."""
+        current = self.formation.leavers if self.formation is not None else ()
+        return member in current or any(member in leavers for leavers in self.abandoned.values())
+
+    def survivors(self) -> tuple[int, ...]:
+        """Returns the members of the current group that have neither left nor been lost, in rank order."""
+        departed = self.members.departed
+        if not any(number in self.group for number in departed):
+            return self.group
+        return tuple(number for number in self.group if number not in departed)
+
+    def lost(self) -> tuple[int, ...]:
+        """Returns the members of the current group that were lost, in rank order."""
+        departed = self.members.departed
+        return (
+            tuple(number for number in self.group if number in departed and self.members[number].lost)
+            if departed
+            else ()
+        )
+
+    def nodes_of(self, members: Iterable[int]) -> list[int]:
+        """Returns the nodes of ``members``, each once, in order."""
+        return list(dict.fromkeys(self.members[number].node for number in members))
+
+    def name(self, number: int) -> str:
+        """Returns how a message calls a member: ``member 3 (rank 1, node 2)``."""
+        member = self.members[number]
+        ranks = self.group or (self.formation.members if self.formation else ())
+        rank = f"rank {ranks.index(number)}, " if number in ranks else ""
+        return f"member {number} ({rank}node {member.node})"
+
+    def at_epoch(self, phase: int, epoch: int) -> State:
+        """Returns the state in which the job is known to have come to an epoch."""
+        return replace(self, epoch=max(self.epoch, epoch)) if phase == self.phase else self
+
+    def with_node(self, number: int, **changes: Any) -> State:
+        """Returns the state in which one node differs."""
+        return replace(self, nodes=self.nodes.replaced(replace(self.nodes[number], **changes)))
+
+    def with_member(self, number: int, **changes: Any) -> State:
+        """Returns the state in which one member differs."""
+        return replace(self, members=self.members.replaced(replace(self.members[number], **changes)))

@@ -1,0 +1,172 @@
+"""What an earlier launcher has left running, and how this one comes to own it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from elastic_launcher.config import JobConfig
+from elastic_launcher.control.messages import Saved
+from elastic_launcher.coordinator.model.actions import Action
+from elastic_launcher.coordinator.rules.takeover import Leftovers, Numbers, adopt, expected, runs_on
+from elastic_launcher.coordinator.api.rejoin import Gathering
+from elastic_launcher.coordinator.runtime.failure_excerpt import read_exit
+from elastic_launcher.coordinator.resume.resume_point import Origin, last_saved, noted_manifest, noted_origin
+from elastic_launcher.coordinator.model.pause import EarlierWait
+from elastic_launcher.coordinator.model.event_replay import earlier_wait, read_record
+from elastic_launcher.coordinator.rules.respawn.full_restart import fall_back
+from elastic_launcher.coordinator.model.roster import Exit
+from elastic_launcher.coordinator.model.state import Rules, State
+from elastic_launcher.events import Event
+from elastic_launcher.workdir import Layout, Past
+
+
+class LeftNodes(Protocol):
+    """The nodes that an earlier launcher has left, wherever they live."""
+
+    def living(self) -> Collection[int]:
+        """Returns the numbers of those that still live; it never waits."""
+
+    def take(self) -> Collection[int]:
+        """Makes them the engine's own, which tells when they end, and ends what is left of others; returns them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A job that was taken over.
+
+    Attributes:
+        state: Where it stands.
+        actions: What is to be done at once.
+        heard: Members that live, as far as is known.
+        told: What the events tell of its nodes already.
+        taken_seconds_ago: When a hint, or a notice that holds growth back, took a node last; None if none did.
+    """
+
+    state: State
+    actions: tuple[Action, ...]
+    heard: frozenset[int]
+    told: frozenset[tuple[str, int]]
+    taken_seconds_ago: float | None
+
+
+class Adoption:
+    """A job that runs without a coordinator.
+
+    Args:
+        config: The job.
+        layout: Its work directory.
+        past: What earlier runs have used up.
+        run: The events of the run that goes on.
+        nodes: Its nodes.
+        resume: Ends whatever lives, and returns what the job goes on from instead.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        layout: Layout,
+        past: Past,
+        run: Sequence[Event],
+        nodes: LeftNodes,
+        resume: Callable[[], Origin],
+    ) -> None:
+        self._config = config
+        self._layout = layout
+        self._past = past
+        self._run = run
+        self._nodes = nodes
+        self.record = read_record(run)
+        self.resume = resume
+
+    def origin(self) -> Origin:
+        """Returns what the run that goes on began with: its new members are told the same."""
+        noted = noted_origin(self._layout)
+        folder = Path(noted) if noted else None
+        return Origin(self._past, folder, noted_manifest(self._layout), waits=self._waits())
+
+    async def gather(self, gathering: Gathering) -> Leftovers | None:
+        """Waits for those that live to tell where they stand; returns None where there is no training to go on with.
+
+        Args:
+            gathering: Takes what they tell.
+        """
+
+        def missing(introduced: Collection[int]) -> bool:
+            return bool(expected(self._leftovers(gathering), self._config.nproc_per_node))
+
+        def idle(introduced: Collection[int]) -> bool:
+            left = self._leftovers(gathering)
+            return bool(left.nodes) and missing(introduced) and not runs_on(left, self._config.nproc_per_node)
+
+        await gathering.wait_for(missing, self._config.heartbeat_timeout)
+        await gathering.wait_for(idle, self._config.orphan_timeout)  # the only one that has the state may be busy
+        left = self._leftovers(gathering)
+        begins = self.record.generation is None and not any(one.current for one in left.introductions.values())
+        if begins and noted_origin(self._layout) is None:
+            return None  # nobody has the state yet, and what to begin with is not known
+        return left if runs_on(left, self._config.nproc_per_node) else None
+
+    def take_nodes(self) -> Collection[int]:
+        """Makes the nodes the engine's own; returns their numbers."""
+        return self._nodes.take()
+
+    def take_over(self, left: Leftovers, first: State, now: float) -> Adopted:
+        """Returns the job as it goes on, or begins anew where nobody is left who holds its state.
+
+        Args:
+            left: What was gathered.
+            first: What was known of the run when it began.
+            now: Monotonic seconds.
+        """
+        rules = replace(first.rules, waits=self._waits())
+        first = replace(first, rules=rules, saved=self._saved() or first.saved)
+        found = adopt(first, left, now, self._config.heartbeat_timeout)
+        state, actions = fall_back(*found, now)
+        return Adopted(
+            state,
+            actions,
+            heard=frozenset({*left.introductions, *state.survivors()}),
+            told=self.record.told,
+            taken_seconds_ago=self._taken_seconds_ago(rules),
+        )
+
+    def _saved(self) -> Saved | None:
+        """Returns the last checkpoint, as far as the pointer tells, or the events where that can't be read here."""
+        if self._config.checkpoint_dir is None:
+            with contextlib.suppress(OSError):
+                return last_saved(self._config, self._layout)
+        told = [event for event in self._run if event.kind == "checkpoint_saved"]
+        return Saved(told[-1]["step"], told[-1]["path"], 0, 0.0, 0.0) if told else None
+
+    def _taken_seconds_ago(self, rules: Rules) -> float | None:
+        """Returns when growth was last held back: not by a notice, where a node that gets one is replaced at once."""
+        noticed_at = None if rules.replaces_noticed else self.record.noticed_at
+        taken_at = max((at for at in (self.record.shrunk_at, noticed_at) if at is not None), default=None)
+        return None if taken_at is None else max(0.0, time.time() - taken_at)
+
+    def _waits(self) -> EarlierWait | None:
+        return earlier_wait(self._run, time.time())
+
+    def _leftovers(self, gathering: Gathering) -> Leftovers:
+        numbers = self._numbers
+        return Leftovers([*self._nodes.living()], dict(gathering.introductions), self._exits(), self.record, numbers)
+
+    @property
+    def _numbers(self) -> Numbers:
+        past = self._past
+        return Numbers(past.first_node, past.first_member, past.generations, self.record.members, self.record.nodes)
+
+    def _exits(self) -> dict[tuple[int, int], Exit]:
+        numbers, size = self._numbers, self._config.nproc_per_node
+        members = {
+            (node, place): member
+            for node in range(self.record.first_node, self._past.first_node)
+            for place, member in enumerate(numbers.members_of(node, size))
+        }
+        ended = {place: read_exit(self._layout.exit_file(*place), member) for place, member in members.items()}
+        return {place: one for place, one in ended.items() if one is not None}

@@ -1,0 +1,1 @@
+"""The decisions: pure functions of (state, observation) to (state, actions)."""

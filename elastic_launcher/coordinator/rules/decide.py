@@ -1,0 +1,144 @@
+"""What the coordinator does next: one pure function of what it knows and what it is told.
+
+The laws, which hold over any order of observations: a job that may not have its minimum ends; one formation is under
+way at a time, and it never both takes members in and lets some go; numbers of nodes, members, formations are never used
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from elastic_launcher.coordinator.model.actions import Action
+from elastic_launcher.coordinator.rules.deadlocks import take_apart, take_awaited
+from elastic_launcher.coordinator.rules.ending import Decision, conclude, ended_early, interrupt, save, stop_asked, then
+from elastic_launcher.coordinator.rules.formation import check_formation, form_next
+from elastic_launcher.coordinator.rules.loss import recover, take_hang
+from elastic_launcher.coordinator.rules.reports import (
+    take_agent_killed,
+    take_join,
+    take_node_exit,
+    take_rank_end,
+    take_report,
+    take_silence,
+    take_silent_node,
+    take_slow,
+    take_stuck,
+)
+from elastic_launcher.coordinator.rules.nodes import (
+    change_target,
+    check_nodes,
+    check_untrained,
+    release_surplus,
+    start_missing,
+    take_unfit,
+    take_unstarted,
+)
+from elastic_launcher.coordinator.rules.notice import take_expired_notice, take_notice
+from elastic_launcher.coordinator.rules.pause import begin_again, take_pause
+from elastic_launcher.coordinator.rules.pending import check_held, check_pending, take_standing
+from elastic_launcher.coordinator.rules.requeue import take_registration
+from elastic_launcher.coordinator.model.observations import (
+    AgentKilled,
+    BegunAgain,
+    GroupHangs,
+    Interrupted,
+    MemberAwaited,
+    MemberJoined,
+    MemberReported,
+    MembersApart,
+    MemberSilent,
+    MemberSlow,
+    MemberStuck,
+    NodeExited,
+    NodeNoticed,
+    NodeNotStarted,
+    NodeRegistered,
+    NodeSilent,
+    NodeStands,
+    NodeUnfit,
+    NoticeExpires,
+    Observation,
+    RankEnded,
+    SaveAsked,
+    StopAsked,
+    TargetChanged,
+    Tick,
+)
+from elastic_launcher.coordinator.model.state import State
+
+
+def decide(state: State, observation: Observation) -> tuple[State, tuple[Action, ...]]:
+    """Returns what is known after an observation, and what to do about it, in order."""
+    if state.finished:
+        return state, ()
+    decision = _OBSERVATIONS[type(observation)](state, observation)
+    steps = (*_DEADLINES, *_STEPS) if isinstance(observation, Tick) else _STEPS
+    return then(decision, _settle, observation.now, steps)
+
+
+def _settle(state: State, now: float, steps: tuple[Callable[[State, float], Decision], ...]) -> Decision:
+    """Takes the steps that are due: few but towards the end once that is in sight."""
+    decision = conclude(state, now)
+    decision = then(decision, take_pause, now)
+    for rule in steps:
+        state = decision[0]
+        if state.finished or state.verdict is not None or state.target is None:
+            return decision
+        pause = None if state.pause is None or state.pause.asks else state.pause
+        if pause is not None and pause.released:
+            return decision
+        ends = state.over or state.stopping is not None or pause is not None
+        if ends and rule not in _TOWARDS_THE_END:
+            continue
+        decision = then(decision, rule, now)
+    return decision
+
+
+def _nothing(state: State, observation: Tick) -> Decision:
+    return state, ()
+
+
+_STEPS: tuple[Callable[[State, float], Decision], ...] = (
+    check_untrained,
+    release_surplus,
+    start_missing,
+    recover,
+    form_next,
+)
+_DEADLINES: tuple[Callable[[State, float], Decision], ...] = (
+    ended_early,
+    check_nodes,
+    check_pending,
+    check_held,
+    check_formation,
+)
+"""Rules that only look whether a time is over; they look through all nodes, so they are asked at each tick alone."""
+_TOWARDS_THE_END = (ended_early, check_formation, recover)  # scripts may still evaluate together, or save
+_OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
+    Tick: _nothing,
+    TargetChanged: change_target,
+    MemberJoined: take_join,
+    MemberReported: take_report,
+    MemberSilent: take_silence,
+    NodeSilent: take_silent_node,
+    MemberStuck: take_stuck,
+    MembersApart: take_apart,
+    MemberAwaited: take_awaited,
+    GroupHangs: take_hang,
+    MemberSlow: take_slow,
+    NodeNotStarted: take_unstarted,
+    NodeUnfit: take_unfit,
+    NodeNoticed: take_notice,
+    NodeRegistered: take_registration,
+    NodeStands: take_standing,
+    NoticeExpires: take_expired_notice,
+    RankEnded: take_rank_end,
+    AgentKilled: take_agent_killed,
+    NodeExited: take_node_exit,
+    SaveAsked: save,
+    StopAsked: stop_asked,
+    BegunAgain: begin_again,
+    Interrupted: interrupt,
+}

@@ -1,0 +1,85 @@
+"""A job in which nothing is left to go on with ends all its nodes, and begins anew from its newest checkpoint.
+
+Under either tier. The law: a job begins anew without an end only as long as it gets further each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from elastic_launcher.control.messages import Fail
+from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, Order, StartAnew
+from elastic_launcher.coordinator.rules.decide import decide
+from elastic_launcher.coordinator.rules.ending import Decision, emit, kept
+from elastic_launcher.coordinator.rules.pause import wait_for_nodes
+from elastic_launcher.coordinator.model.observations import Observation
+from elastic_launcher.coordinator.model.roster import Phase
+from elastic_launcher.coordinator.model.state import Restart, State
+
+
+def decide_in_process(state: State, observation: Observation) -> Decision:
+    """Returns what is known after an observation, and what to do, where a job changes its size in process."""
+    if state.finished:
+        return state, ()
+    before, now = state, observation.now
+    state, actions = fall_back(*decide(state, observation), now)
+    return tell_why(before, state, actions, now)
+
+
+def state_after(old: State, first: State) -> State:
+    """Returns what is known when a job begins anew.
+
+    Args:
+        old: What was known when its nodes were ended.
+        first: What a job knows that goes on from the newest checkpoint.
+    """
+    return replace(
+        old.carried_to(first), restart=old.restart, fallen=old.fallen, broke=old.broke, broke_at=old.broke_at
+    )
+
+
+def await_nodes(state: State, now: float) -> Decision:
+    """Has a job that begins anew since nobody was left who holds its state wait for nodes, for a limited time."""
+    restart = state.restart
+    if restart is None or restart.cause != "failure" or not state.rules.node_timeout:
+        return state, ()
+    return wait_for_nodes(state, "no node was left that holds its state", now)
+
+
+def fall_back(state: State, actions: tuple[Action, ...], now: float) -> Decision:
+    """Makes a new start of an end that a newest checkpoint can cure, if the job got further than the time before."""
+    ends = [action for action in actions if isinstance(action, Finish) and action.curable]
+    if not ends:
+        return state, actions
+    end, fallen = ends[0], state.fallen.once_more(state.step)
+    if fallen.too_often:
+        message = f"{end.message}; it began anew {fallen.times - 1} times, and got no further than step {fallen.step}"
+        return state, tuple(replace(end, message=message) if action is end else action for action in actions)
+    where = "the beginning: nothing was saved" if state.saved is None else f"step {state.saved.step}"
+    message = f"{end.message.removesuffix(f'; {kept(state)}')}; all nodes start anew from {where}"
+    others = [one for one in actions if one is not end and not (isinstance(one, Order) and isinstance(one.order, Fail))]
+    state = replace(state, verdict=None, restart=Restart("failure", now), fallen=fallen)
+    return state, (*others, emit(state, "warning", message=message), *let_nodes_go(state, "failure"))
+
+
+def tell_why(before: State, state: State, actions: tuple[Action, ...], now: float) -> Decision:
+    """Has the first generation after a new start tell why it is there, and how long the training stood still."""
+    restart = state.restart
+    if restart is None or before.generation or not state.generation:
+        return state, actions
+    pause = {"cause": restart.cause, "pause_seconds": round(now - restart.since, 4)}
+    return replace(state, restart=None), tuple(_with(action, pause) for action in actions)
+
+
+def let_nodes_go(state: State, cause: str) -> tuple[Action, ...]:
+    """Returns what ends all nodes, and begins anew once they are gone."""
+    there = state.in_phase(Phase.STARTING, Phase.WARM, Phase.ADMITTED)
+    return (*(emit(state, "node_left", node=node.number, cause=cause) for node in there), StartAnew())
+
+
+def _with(action: Action, fields: Mapping[str, Any]) -> Action:
+    if not isinstance(action, Emit) or action.kind != "generation_formed":
+        return action
+    return replace(action, fields={**action.fields, **fields})

@@ -1,0 +1,48 @@
+"""Is a failure of the script its own, or does it come of the loss of another node?
+
+Who waits for a peer in a group of the script's own gets an exception when that peer is lost, often before its loss is
+known. The law: nobody is excused by the loss of its own node, nor by one that the script itself is to blame for, and no
+exception is that says nothing of a peer.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from elastic_launcher.control.messages import Failed
+from elastic_launcher.coordinator.model.roster import Member
+from elastic_launcher.coordinator.model.state import State, Verdict
+
+PEER_SECONDS = 5.0  # for the loss of a peer to be known that an exception tells of: all of them can be busy
+_MESSAGE = re.compile(r"gloo|nccl|broken pipe|socket|connection|torch\.distributed|\bDist[A-Z]\w+Error", re.IGNORECASE)
+_TRACEBACK = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
+
+
+def tells_of_a_peer(failure: Failed) -> bool:
+    """Returns whether an exception is one of those by which the loss of a peer shows, or came of one."""
+    return _MESSAGE.search(failure.message) is not None or _TRACEBACK.search(failure.traceback) is not None
+
+
+def lost_elsewhere(state: State, node: int) -> Member | None:
+    """Returns a member of the group that was lost on another node and not replaced in it, by no fault of the script."""
+    for number in state.lost():
+        member = state.members[number]
+        siblings = [state.members[one] for one in state.nodes[member.node].members]
+        own_fault = any(
+            one.failure is not None or (one.exit is not None and one.exit.code and not one.gave_up) for one in siblings
+        )
+        if member.node != node and not own_fault:
+            return member
+    return None
+
+
+def excuse(state: State, verdict: Verdict) -> Verdict:
+    """Returns what is held against the script, once all that comes together is known."""
+    if not verdict.excusable or verdict.log_of is None:
+        return verdict
+    lost = lost_elsewhere(state, verdict.log_of[0])
+    if lost is None:
+        return verdict
+    message = f"{verdict.message}; that came with the loss of {state.name(lost.number)}, and may be its consequence"
+    return replace(verdict, message=message, curable=True)

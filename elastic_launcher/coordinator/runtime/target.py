@@ -1,0 +1,293 @@
+"""From quota hints to the number of nodes that the job should have: the I/O around the pure rules of ``hints``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from elastic_launcher.config import JobConfig
+from elastic_launcher.coordinator.model.deadlines import RECLAIM_SECONDS
+from elastic_launcher.coordinator.model.event_replay import LastHint
+from elastic_launcher.coordinator.model.state import Target
+from elastic_launcher.hints import Debounce, Demand, HintError, HintPolicy, HintRead, HintSource, Resolution, resolve
+from elastic_launcher.hints.document import DEFAULT_GROW_AFTER
+from elastic_launcher.report.words import plural
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The two clocks of hints.
+
+    Attributes:
+        monotonic: Seconds, for waits.
+        wall: Seconds since the epoch, for the age of documents.
+    """
+
+    monotonic: Callable[[], float]
+    wall: Callable[[], float]
+
+
+class Quota:
+    """Tells the target at the start and whenever it changes.
+
+    Args:
+        config: The job.
+        source: Where hints come from; None for a fixed target.
+        tell: Takes each new target, and why it is below the minimum.
+        emit: Takes events.
+        clocks: The time.
+        held: What the job followed before this launch; None for one that never began.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        source: HintSource | None,
+        tell: Callable[[Target, str], None],
+        emit: Callable[..., None],
+        clocks: Clocks,
+        held: LastHint | None = None,
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._tell = tell
+        self._emit = emit
+        self._clocks = clocks
+        self._held = held
+        self._demand = Demand(
+            dict(config.match),
+            config.min_nodes,
+            config.max_nodes,
+            config.nproc_per_node,
+            config.global_batch_size,
+            config.share,
+        )
+        self._policy = HintPolicy(source.name if source is not None else "")
+        self._debounce = Debounce()
+        self._current = 0
+        self._runs = False
+        self._told: tuple[int | float | None, ...] | None = None
+        self._wake: asyncio.Queue[HintRead | None] = asyncio.Queue()
+
+    def go_on(self, nodes: int, taken_seconds_ago: float | None) -> None:
+        """Follows the hints of a job that runs already, instead of starting one.
+
+        Args:
+            nodes: Its target.
+            taken_seconds_ago: When a hint or a notice took a node last, if one did.
+        """
+        self._runs, self._current = True, nodes
+        if taken_seconds_ago is not None:
+            self._debounce = self._debounce.note_shrink(self._clocks.monotonic() - taken_seconds_ago)
+        self._wake.put_nowait(None)
+
+    async def watch(self) -> None:
+        """Reads the source until it is cancelled; ends at once where there is none."""
+        if self._source is not None:
+            async for found in self._source.changes():
+                self._wake.put_nowait(found)
+
+    async def run(self) -> None:
+        """Turns what is read into targets, until it is cancelled.
+
+        Raises:
+            HintError: If the hints can't be used at the start of a job that never began.
+        """
+        if self._runs:
+            pass
+        elif self._source is None:
+            self._set(self._config.max_nodes, "start", None)
+        else:
+            await self._start()
+        await self._follow()
+
+    async def _start(self) -> None:
+        """Waits for hints that allow the minimum, as long as was asked for."""
+        deadline = self._clocks.monotonic() + self._config.wait_for_quota
+        waiting_since, known = 0.0, False
+        while True:
+            left = deadline - self._clocks.monotonic()
+            try:
+                async with asyncio.timeout(left if known else None):  # the first read comes at once, whatever the wait
+                    found = await self._wake.get()
+            except TimeoutError:
+                self._refuse_start()
+                return
+            if found is None:
+                continue
+            known = True
+            kind, message = self._judge(found)
+            unread = kind in ("rejected", "missing") and self._policy.document is None
+            if unread and kind == "missing" and not self._config.require_hints:
+                self._set(self._config.min_nodes, "start", None)
+                return
+            if unread and self._held is None:
+                raise HintError(message if kind == "rejected" else f"{message}; --require-hints asks for them")
+            if unread and self._held_nodes():
+                self._set(self._held_nodes(), "start", None)
+                return
+            resolution = self._resolve(starting=True)
+            if resolution is None:
+                continue  # by the last hint that was followed the job may not go on
+            self._announce(resolution, resolution.nodes)
+            if resolution.nodes:
+                if waiting_since:
+                    self._emit("quota_back", seconds=round(self._clocks.monotonic() - waiting_since, 3))
+                self._set(resolution.nodes, "start", resolution)
+                return
+            left = deadline - self._clocks.monotonic()
+            if left <= 0:
+                self._refuse_start()
+                return
+            if kind == "applied":
+                too_few = self._too_few(resolution.allowed)
+                waits = f"waiting for quota, without any process, up to {left:.0f} s: {too_few}"
+                self._emit("quota_wait", message=waits)
+                waiting_since = waiting_since or self._clocks.monotonic()
+
+    def _refuse_start(self) -> None:
+        resolution = self._resolve(starting=True)
+        seconds = self._config.wait_for_quota
+        waited = f" after {seconds:g} s" if seconds else ""
+        longer = f"wait longer than {seconds:g} s with" if seconds else "wait with"
+        advice = f"raise `allowed`, or {longer} --wait-for-quota SECONDS"
+        allowed = resolution.allowed if resolution is not None else self._held.allowed if self._held else 0
+        self._set(0, "start", resolution, f"{self._too_few(allowed)}{waited}; {advice}")
+
+    def _held_nodes(self) -> int:
+        """Returns how many nodes a job that has begun goes on with while no hint can be read; 0 for too few."""
+        assert self._held is not None
+        least, nodes = self._config.min_nodes, self._held.nodes
+        return least if nodes is None else min(nodes, self._config.max_nodes) if nodes >= least else 0
+
+    def _too_few(self, allowed: int | None) -> str:
+        nodes, size = self._config.min_nodes, self._config.nproc_per_node
+        return (
+            f"hints: {self._policy.name} allows {allowed} GPU{'' if allowed == 1 else 's'}, and the job needs at least "
+            f"{nodes * size} ({plural(nodes, 'node')} of {size})"
+        )
+
+    async def _follow(self) -> None:
+        """Follows the hints for as long as the job runs."""
+        wake_at: float | None = None
+        while True:
+            patience = None if wake_at is None else max(0.0, wake_at - self._clocks.monotonic())
+            found: HintRead | None = None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    found = await self._wake.get()
+            applied = found is not None and self._judge(found)[0] == "applied"
+            wake_at = self._decide(applied)
+
+    def _judge(self, found: HintRead) -> tuple[str, str]:
+        self._policy, outcome = self._policy.read(found, self._clocks.wall())
+        if outcome.kind in ("rejected", "older"):
+            self._emit("hint_rejected", message=outcome.message + self._what_is_held(outcome.kind))
+        elif outcome.kind == "missing":
+            self._emit(
+                "hint_missing", message=outcome.message + (self._what_is_held(outcome.kind) or self._what_follows())
+            )
+        elif outcome.kind == "applied":
+            if outcome.message:
+                self._emit("warning", message=outcome.message)
+        return outcome.kind, outcome.message
+
+    def _what_is_held(self, kind: str) -> str:
+        """Returns what hints that can't be used mean for a job that had begun before this launch."""
+        if self._policy.document is not None:
+            return ""
+        if self._runs:
+            return f"; the running job keeps its size, {plural(self._current, 'node')}, until they can be used"
+        if self._held is None or (kind == "missing" and not self._config.require_hints):
+            return ""
+        nodes = self._held_nodes()
+        if not nodes:
+            return "; the job had begun, and by the last hint that it followed it may not go on"
+        by = "its minimum" if self._held.nodes is None else "the last hint that it followed"
+        return f"; the job had begun, and goes on by {by}, with {plural(nodes, 'node')}, until they can be used"
+
+    def _what_follows(self) -> str:
+        """Returns what hints that are not there mean for a job that never had any."""
+        if self._policy.document is not None or self._config.require_hints:
+            return ""
+        return (
+            f"; the job trains with its minimum, {plural(self._config.min_nodes, 'node')}, and follows the hints once "
+            "they are there; --require-hints makes this an error"
+        )
+
+    def _resolve(self, *, starting: bool) -> Resolution | None:
+        document = self._policy.document
+        if document is None:
+            return None
+        return resolve(document, self._demand, now=self._clocks.wall(), starting=starting)
+
+    def _decide(self, applied: bool) -> float | None:
+        """Moves the target towards what the hints give; returns when to look again."""
+        resolution = self._resolve(starting=False)
+        if resolution is None:
+            wanted, grow_after, allowed = self._config.max_nodes, DEFAULT_GROW_AFTER, None
+            if self._source is not None:
+                wanted = self._current  # without a document nothing changes
+        else:
+            grow_after, allowed = resolution.grow_after, resolution.allowed
+            wanted = resolution.wanted(self._current)
+        now = self._clocks.monotonic()
+        self._debounce, target, wake_at = self._debounce.decide(
+            wanted, self._current, now, grow_after=grow_after, allowed=allowed
+        )
+        if applied and resolution is not None:
+            self._announce(resolution, target)
+        message = ""
+        if resolution is not None and target < self._config.min_nodes:
+            message = self._too_few(resolution.allowed)
+        self._set(target, "hint", resolution, message)
+        return wake_at
+
+    def _announce(self, resolution: Resolution, target: int) -> None:
+        document = self._policy.document
+        self._emit(
+            "hint_applied",
+            hint_generation=document.generation if document is not None else None,
+            guaranteed=resolution.guaranteed,
+            allowed=resolution.allowed,
+            limit=resolution.limit,
+            target_nodes=target,
+            source=self._policy.name,
+            match=resolution.matched,
+            stale=resolution.stale,
+            reclaim_by=resolution.reclaim_by,
+        )
+
+    def _set(self, nodes: int, cause: str, resolution: Resolution | None, message: str = "") -> None:
+        self._current = nodes
+        numbers: tuple[int | None, int | None, int | None] = (None, None, None)
+        reclaim_by = None
+        if resolution is not None:
+            numbers = (resolution.guaranteed, resolution.allowed, resolution.limit)
+            reclaim_by = resolution.reclaim_by
+        if self._told != (nodes, *numbers, reclaim_by):
+            self._told = (nodes, *numbers, reclaim_by)
+            self._tell(Target(nodes, cause, *numbers, by=self._monotonic_at(reclaim_by)), message)
+
+    def _monotonic_at(self, reclaim_by: float | None) -> float:
+        """Returns when nodes may be killed, by the clock that nobody sets."""
+        if reclaim_by is None:
+            return math.inf
+        return self._clocks.monotonic() + max(reclaim_by - self._clocks.wall(), RECLAIM_SECONDS)
+
+    def note_notice(self, nodes: int) -> None:
+        """A node goes, in answer to a notice, and growth waits.
+
+        Args:
+            nodes: The target that is left.
+        """
+        resolution = self._resolve(starting=False)
+        allowed = resolution.allowed if resolution is not None else None
+        self._debounce = self._debounce.note_notice(self._clocks.monotonic(), allowed)
+        self._current = nodes
+        if self._told is not None:
+            self._told = (nodes, *self._told[1:])
+        self._wake.put_nowait(None)
