@@ -12,8 +12,8 @@ from pathlib import Path
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.coordinator import Coordinator
-from elastic_launcher.coordinator.resume.resume_point import Origin
 from elastic_launcher.coordinator.model.state import State
+from elastic_launcher.coordinator.resume.resume_point import Origin
 from elastic_launcher.coordinator.runtime.store import Store
 from elastic_launcher.engines import NodeExit, NodeSpec
 from elastic_launcher.events import EventLog

@@ -11,7 +11,7 @@ import typer
 from elastic_launcher.checkpoint import CheckpointError
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.checkpoint.storage import StorageError
-from elastic_launcher.cli.folders import ended, job_folder, refuse
+from elastic_launcher.cli.job_argument import ended, job_folder, refuse
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.events import EventFollower
 from elastic_launcher.workdir import Layout, WorkDirError, read_job

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 
 import typer
 
-from elastic_launcher.cli.cluster_job import ClusterJob, cluster_job
-from elastic_launcher.cli.folders import JobName, refuse
-from elastic_launcher.cli.lines import JobLines
+from elastic_launcher.cli.job_argument import JobName, refuse
 from elastic_launcher.cli.logs import print_lines, said
 from elastic_launcher.cli.status import show
 from elastic_launcher.cli.stop import ENDED_WELL, PATIENCE
 from elastic_launcher.config import ExitCode
+from elastic_launcher.engines.kubernetes.remote_job import ClusterJob, cluster_job
 from elastic_launcher.kube.api import ApiError
+from elastic_launcher.launcher.rank_logs import JobLines
 from elastic_launcher.options import ConfigError
 from elastic_launcher.report.words import duration
 

@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from elastic_launcher.cli.folders import JOB, ended, job_folder, launcher_lives, named, read_document, refuse
-from elastic_launcher.cli.lines import JobLines, Line
+from elastic_launcher.cli.job_argument import JOB, ended, job_folder, launcher_lives, named, read_document, refuse
 from elastic_launcher.config import ExitCode
+from elastic_launcher.launcher.rank_logs import JobLines, Line
 from elastic_launcher.options import ConfigError
 from elastic_launcher.report.words import listing
 from elastic_launcher.workdir import Layout, read_job

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from elastic_launcher.cli.folders import job_folder, refuse
+from elastic_launcher.cli.job_argument import job_folder, refuse
 from elastic_launcher.events import EventError
 from elastic_launcher.report import write_report, write_timeline
 from elastic_launcher.report.words import plural, share

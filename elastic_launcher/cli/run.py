@@ -17,11 +17,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from elastic_launcher.cli.given import add_words_on_the_pod, check_arrival, keep_script, plain_switches
-from elastic_launcher.cli.screen import unblocked
+from elastic_launcher.cli.pipeline_arguments import add_words_on_the_pod, check_arrival, keep_script, plain_switches
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.engines import EngineAway
 from elastic_launcher.hints.reference import SCHEME, parse_reference
+from elastic_launcher.launcher.output_pump import unblocked
 from elastic_launcher.options import OPTIONS, ConfigError, Option, holds_text
 from elastic_launcher.step_outputs import tell_outputs
 from elastic_launcher.workdir import Layout
@@ -186,7 +186,7 @@ def _run(texts: Mapping[str, Any], command: Sequence[str]) -> int:
     if remark:
         _say(remark)
     config = read(texts, command, Path.cwd())
-    from elastic_launcher.cli.launch import launch  # what is needed only when all is well
+    from elastic_launcher.launcher.launch import launch  # what is needed only when all is well
 
     return launch(config, Path.cwd())
 

@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from elastic_launcher.cli.folders import JOB, job_folder, launcher_lives, named, read_document, refuse
+from elastic_launcher.cli.job_argument import JOB, job_folder, launcher_lives, named, read_document, refuse
 from elastic_launcher.events import EventError, read_events
 from elastic_launcher.report.describe import position, quota, silent, slow
 from elastic_launcher.report.state import JobState, NodeState, fold

@@ -15,7 +15,13 @@ from typing import Any
 
 from elastic_launcher.away import StoreAway
 from elastic_launcher.config import ExitCode, JobConfig
-from elastic_launcher.coordinator.resume.event_fields import account_of_adoption, account_of_job
+from elastic_launcher.coordinator.api.handlers import JobDesk
+from elastic_launcher.coordinator.api.rejections import Refusals
+from elastic_launcher.coordinator.api.rejoin import Gathering
+from elastic_launcher.coordinator.api.round_board import Board
+from elastic_launcher.coordinator.api.server import ControlServer
+from elastic_launcher.coordinator.api.worker_events import NodeLives
+from elastic_launcher.coordinator.health.monitor import Watch, between_looks
 from elastic_launcher.coordinator.model.actions import (
     Action,
     BeginAgain,
@@ -30,18 +36,7 @@ from elastic_launcher.coordinator.model.actions import (
     StartAnew,
     StartNode,
 )
-from elastic_launcher.coordinator.resume.orphans import Adoption
-from elastic_launcher.coordinator.resume.resume_search import Again, CannotBeginAgain
-from elastic_launcher.coordinator.runtime.tasks import Background
-from elastic_launcher.coordinator.rules.ending import kept
-from elastic_launcher.coordinator.api.handlers import JobDesk
-from elastic_launcher.coordinator.runtime.engine_driver import EngineDriver
-from elastic_launcher.coordinator.runtime.platform import Escort
-from elastic_launcher.coordinator.api.rejoin import Gathering
-from elastic_launcher.coordinator.runtime.os_signals import taken
-from elastic_launcher.coordinator.runtime.failure_excerpt import last_message
-from elastic_launcher.coordinator.resume.full_restart import NewStart
-from elastic_launcher.coordinator.runtime.node_files import NodeFiles
+from elastic_launcher.coordinator.model.event_replay import LastHint
 from elastic_launcher.coordinator.model.observations import (
     BegunAgain,
     Interrupted,
@@ -50,21 +45,26 @@ from elastic_launcher.coordinator.model.observations import (
     TargetChanged,
     Tick,
 )
+from elastic_launcher.coordinator.model.roster import Exit
+from elastic_launcher.coordinator.model.state import State, Target
+from elastic_launcher.coordinator.resume.event_fields import account_of_adoption, account_of_job
+from elastic_launcher.coordinator.resume.full_restart import NewStart
+from elastic_launcher.coordinator.resume.orphans import Adoption
 from elastic_launcher.coordinator.resume.resume_point import Origin, last_saved
-from elastic_launcher.coordinator.runtime.target import Clocks, Quota
-from elastic_launcher.coordinator.model.event_replay import LastHint
-from elastic_launcher.coordinator.api.rejections import Refusals
+from elastic_launcher.coordinator.resume.resume_search import Again, CannotBeginAgain
+from elastic_launcher.coordinator.rules.ending import kept
 from elastic_launcher.coordinator.rules.respawn.full_restart import await_nodes, decide_in_process
-from elastic_launcher.coordinator.api.round_board import Board
-from elastic_launcher.coordinator.api.worker_events import NodeLives
 from elastic_launcher.coordinator.rules.respawn.resize_by_restart import decide_restarts
 from elastic_launcher.coordinator.rules.respawn.rounds import decide_rounds
-from elastic_launcher.coordinator.model.roster import Exit
-from elastic_launcher.coordinator.api.server import ControlServer
-from elastic_launcher.coordinator.model.state import State, Target
-from elastic_launcher.coordinator.runtime.store import Store
-from elastic_launcher.coordinator.health.monitor import Watch, between_looks
 from elastic_launcher.coordinator.runtime.endpoints import Home
+from elastic_launcher.coordinator.runtime.engine_driver import EngineDriver
+from elastic_launcher.coordinator.runtime.failure_excerpt import last_message
+from elastic_launcher.coordinator.runtime.node_files import NodeFiles
+from elastic_launcher.coordinator.runtime.os_signals import taken
+from elastic_launcher.coordinator.runtime.platform import Escort
+from elastic_launcher.coordinator.runtime.store import Store
+from elastic_launcher.coordinator.runtime.target import Clocks, Quota
+from elastic_launcher.coordinator.runtime.tasks import Background
 from elastic_launcher.engines import Engine
 from elastic_launcher.events import Events
 from elastic_launcher.hints import HintError, HintSource

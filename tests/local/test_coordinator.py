@@ -17,8 +17,8 @@ import pytest
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control import ControlClient
 from elastic_launcher.coordinator import Coordinator
-from elastic_launcher.coordinator.runtime.store import Store
 from elastic_launcher.coordinator.runtime.endpoints import Home
+from elastic_launcher.coordinator.runtime.store import Store
 from elastic_launcher.engines import NodeSpec
 from tests.local.played_members import PATIENCE, Play, PlayedEngine
 from tests.unit.checkpoint.checkpoints import save

@@ -11,9 +11,9 @@ import time
 from collections.abc import AsyncIterator
 
 from elastic_launcher.coordinator.model.actions import StartNode
-from elastic_launcher.coordinator.runtime.engine_driver import EngineDriver
 from elastic_launcher.coordinator.model.observations import AgentKilled, NodeExited, Observation
 from elastic_launcher.coordinator.model.roster import Exit
+from elastic_launcher.coordinator.runtime.engine_driver import EngineDriver
 from elastic_launcher.engines import NodeExit, NodeSpec
 from tests.support import PATIENCE
 

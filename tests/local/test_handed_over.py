@@ -11,10 +11,10 @@ import pytest
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator import Coordinator
-from elastic_launcher.coordinator.resume.orphans import Adoption
-from elastic_launcher.coordinator.runtime.platform import Escorted
 from elastic_launcher.coordinator.model.observations import StopAsked
+from elastic_launcher.coordinator.resume.orphans import Adoption
 from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin
+from elastic_launcher.coordinator.runtime.platform import Escorted
 from elastic_launcher.events import Event
 from elastic_launcher.workdir import Layout, Past
 from tests.local.played_members import PATIENCE, Play, PlayedEngine

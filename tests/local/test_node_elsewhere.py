@@ -24,10 +24,10 @@ from elastic_launcher.agent.own_folder import ToldToGo, Unfit, make_own_folder
 from elastic_launcher.checkpoint.landmark import Landmark, landmark_of, put, remove
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
-from elastic_launcher.coordinator.runtime.node_files import NodeFiles
-from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.coordinator.api.server import ControlServer
+from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.coordinator.runtime.endpoints import HERE, Home, Where
+from elastic_launcher.coordinator.runtime.node_files import NodeFiles
 from elastic_launcher.engines.local import node_environment
 from elastic_launcher.workdir import Layout, claim, read_job
 from tests.local.test_control import KEY, SUPERSEDED, Desk

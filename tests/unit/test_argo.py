@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from elastic_launcher import argo
 from elastic_launcher.cli import main
-from elastic_launcher.cli.given import ARGS_FILE, check_arrival
+from elastic_launcher.cli.pipeline_arguments import ARGS_FILE, check_arrival
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.engines.kubernetes.settle import own_pod_name
 from elastic_launcher.engines.kubernetes.template import read_template

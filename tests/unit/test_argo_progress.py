@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_launcher.cli.argo_progress import VARIABLE, ArgoProgress, argo_progress, progress
-from elastic_launcher.cli.launch import Showing
 from elastic_launcher.events import Event
+from elastic_launcher.launcher.argo_progress import VARIABLE, ArgoProgress, argo_progress, progress
+from elastic_launcher.launcher.launch import Showing
 from elastic_launcher.report.state import JobState, advance
 from tests.unit.report import jobs
 

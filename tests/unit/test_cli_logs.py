@@ -9,9 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from elastic_launcher.cli.lines import JobLines
 from elastic_launcher.cli.logs import logs
 from elastic_launcher.config import JobConfig
+from elastic_launcher.launcher.rank_logs import JobLines
 
 APP = typer.Typer()
 APP.command()(logs)

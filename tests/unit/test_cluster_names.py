@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from elastic_launcher.cli.cluster_status import ToldStatus
-from elastic_launcher.cli.folders import JobName, named
-from elastic_launcher.cli.lines import JobLines
+from elastic_launcher.cli.job_argument import JobName, named
 from elastic_launcher.cli.status import show
+from elastic_launcher.launcher.rank_logs import JobLines
+from elastic_launcher.launcher.status_writer import ToldStatus
 from elastic_launcher.workdir import Layout
 from tests.unit.report import jobs
 

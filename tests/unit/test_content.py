@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.checkpoint import raise_fence
-from elastic_launcher.cli.code import code_of, content_of
 from elastic_launcher.config import JobConfig
 from elastic_launcher.content import SOURCE, Content, changed, source_of
 from elastic_launcher.events import EventLog
+from elastic_launcher.launcher.script_bundle import code_of, content_of
 from elastic_launcher.report import write_report
 from elastic_launcher.workdir import CLASSES, claim, write_json
 

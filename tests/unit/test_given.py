@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.cli.given import add_words_on_the_pod, keep_script, plain_switches
+from elastic_launcher.cli.pipeline_arguments import add_words_on_the_pod, keep_script, plain_switches
 from elastic_launcher.cli.run import read
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines.kubernetes.identity import LABEL_VARIABLE, NODES_VARIABLE

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from elastic_launcher.checkpoint.remote import RemoteShelf
-from elastic_launcher.cli import launch
-from elastic_launcher.cli.launch import Showing
-from elastic_launcher.cli.places import fit_gpus
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.events import Event, read_events
+from elastic_launcher.launcher import launch
+from elastic_launcher.launcher.launch import Showing
+from elastic_launcher.launcher.sites import fit_gpus
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import WorkDirHeld, claim
 from tests.unit.checkpoint.checkpoints import publish_on

@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from elastic_launcher.cli.metrics import serving
+from elastic_launcher.launcher.prometheus import serving
 from elastic_launcher.options import ConfigError
 from elastic_launcher.report.state import JobState, fold
 from tests.unit.report import jobs

@@ -14,14 +14,14 @@ from typing import IO
 
 import pytest
 
-from elastic_launcher.cli import screen
+from elastic_launcher.launcher import output_pump
 from tests.unit.report import terminals
 
 PATIENCE = 60.0
 HEAD = """
 import sys
-from elastic_launcher.cli import screen
-with screen.unblocked():
+from elastic_launcher.launcher import output_pump
+with output_pump.unblocked():
 """
 
 
@@ -63,7 +63,7 @@ for number in range(1000):
 
 def test_a_reader_that_stands_still_gets_the_newest_lines_and_is_told_how_many_it_did_not() -> None:
     size = 1000
-    written = 2 * screen.MOST_BYTES // size
+    written = 2 * output_pump.MOST_BYTES // size
     code = f"""
 for number in range({written}):
     print(f"{{number:{size - 1}}}")
@@ -85,7 +85,7 @@ print("all is written", file=sys.stderr, flush=True)
 
 def test_the_end_waits_for_no_reader_that_stands_still_and_the_other_stream_is_written() -> None:
     code = """
-screen.STANDS_SECONDS = 1.0
+output_pump.STANDS_SECONDS = 1.0
 print("x" * 1_000_000)
 print("how it ended", file=sys.stderr)
 """
@@ -97,7 +97,7 @@ print("how it ended", file=sys.stderr)
 def test_the_end_waits_for_a_slow_reader_as_long_as_it_reads() -> None:
     piece, pieces, stands = 1 << 16, 40, 1.0
     code = f"""
-screen.STANDS_SECONDS = {stands}
+output_pump.STANDS_SECONDS = {stands}
 for _ in range({pieces}):
     print("x" * {piece - 1})
 """
@@ -119,7 +119,7 @@ import time
 for number in range(3):
     print("line", number)
     print("line", number, file=sys.stderr)
-    screen.drain()
+    output_pump.drain()
 """
     full = os.open("/dev/full", os.O_WRONLY)
     with program(code, stdout=writing, stderr=full) as process:
@@ -143,7 +143,7 @@ def test_a_terminal_that_stands_still_holds_up_nothing_and_gets_every_line_in_th
     code = """
 
 import os
-from elastic_launcher.cli.display import Display
+from elastic_launcher.launcher.display import Display
 from elastic_launcher.config import JobConfig
 from tests.unit.report import jobs
 display = Display(JobConfig(script="train.py", name="bert"))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.cli import launch
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.events import Event
 from elastic_launcher.kfp import elastic_train
+from elastic_launcher.launcher import launch
 from elastic_launcher.report import measure
 from elastic_launcher.step_outputs import OUTPUTS, VARIABLE, outputs_of, tell_outputs
 from elastic_launcher.workdir import claim

@@ -10,6 +10,9 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Message
 from elastic_launcher.control.vitals import Vitals
+from elastic_launcher.coordinator.api.status import phase, status
+from elastic_launcher.coordinator.api.worker_events import NodeLives
+from elastic_launcher.coordinator.health.monitor import Watch
 from elastic_launcher.coordinator.model.observations import (
     MemberJoined,
     MemberReported,
@@ -21,11 +24,8 @@ from elastic_launcher.coordinator.model.observations import (
     SaveAsked,
     StopAsked,
 )
-from elastic_launcher.coordinator.api.worker_events import NodeLives
 from elastic_launcher.coordinator.model.roster import Exit, Phase
 from elastic_launcher.coordinator.model.state import State
-from elastic_launcher.coordinator.api.status import phase, status
-from elastic_launcher.coordinator.health.monitor import Watch
 from elastic_launcher.workdir import Layout, job_id
 
 HEARTBEAT_SECONDS = 2.0  # what members are told to ask for orders at least this often

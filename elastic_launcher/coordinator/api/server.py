@@ -23,8 +23,8 @@ from elastic_launcher.control.auth import (
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Message, report_from_dict
 from elastic_launcher.control.vitals import Vitals
-from elastic_launcher.coordinator.runtime.node_files import NodeFiles
 from elastic_launcher.coordinator.runtime.endpoints import HERE, Where
+from elastic_launcher.coordinator.runtime.node_files import NodeFiles
 
 LONGEST_WAIT = 30.0  # seconds that a request for orders may ask to be kept waiting
 CLOSE_SECONDS = 0.5  # that requests under way get to end when the server closes

@@ -8,6 +8,9 @@ from dataclasses import replace
 
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.health.deadlocks import Wait, are_apart, find_awaited, follow
+from elastic_launcher.coordinator.health.hangs import find_stuck, limit
+from elastic_launcher.coordinator.health.silence import STALL_SECONDS, Silence
+from elastic_launcher.coordinator.health.stragglers import Slow, factors, judge
 from elastic_launcher.coordinator.model.deadlines import NOTICE_GATHER_SECONDS, SAVE_SECONDS, too_far
 from elastic_launcher.coordinator.model.observations import (
     GroupHangs,
@@ -19,10 +22,7 @@ from elastic_launcher.coordinator.model.observations import (
     Observation,
 )
 from elastic_launcher.coordinator.model.roster import Phase
-from elastic_launcher.coordinator.health.silence import STALL_SECONDS, Silence
 from elastic_launcher.coordinator.model.state import State
-from elastic_launcher.coordinator.health.stragglers import Slow, factors, judge
-from elastic_launcher.coordinator.health.hangs import find_stuck, limit
 from elastic_launcher.coordinator.model.tables import THERE
 
 LEAST_WAIT = 1 / 3  # of the heartbeat time-out, for which each rank is known to wait before ranks are taken to be apart

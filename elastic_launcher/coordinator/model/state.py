@@ -11,9 +11,9 @@ from typing import Any
 
 from elastic_launcher.checkpoint.changes import Resumed
 from elastic_launcher.control.messages import Active, Progress, Saved
-from elastic_launcher.coordinator.model.restart_budget import Fallen, Taken
 from elastic_launcher.coordinator.model.deadlines import NOTICE_SECONDS
 from elastic_launcher.coordinator.model.pause import EarlierWait, Pause
+from elastic_launcher.coordinator.model.restart_budget import Fallen, Taken
 from elastic_launcher.coordinator.model.roster import Node, Phase
 from elastic_launcher.coordinator.model.tables import THERE, Members, Nodes, Ranks
 from elastic_launcher.goes_on import GOES_ON

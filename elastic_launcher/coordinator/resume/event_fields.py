@@ -8,8 +8,8 @@ from typing import Any
 
 from elastic_launcher import __version__
 from elastic_launcher.config import JobConfig
-from elastic_launcher.coordinator.resume.resume_point import Origin
 from elastic_launcher.coordinator.model.state import State
+from elastic_launcher.coordinator.resume.resume_point import Origin
 from elastic_launcher.workdir import Layout, job_id
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from elastic_launcher.coordinator.resume.resume_search import Again
-from elastic_launcher.coordinator.runtime.engine_driver import EngineDriver
 from elastic_launcher.coordinator.model.observations import Interrupted, Observation, StopAsked, TargetChanged
-from elastic_launcher.coordinator.rules.respawn.full_restart import state_after
 from elastic_launcher.coordinator.model.state import State
+from elastic_launcher.coordinator.resume.resume_search import Again
+from elastic_launcher.coordinator.rules.respawn.full_restart import state_after
+from elastic_launcher.coordinator.runtime.engine_driver import EngineDriver
 from elastic_launcher.coordinator.runtime.store import Store
 
 

@@ -11,16 +11,16 @@ from typing import Protocol
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Saved
-from elastic_launcher.coordinator.model.actions import Action
-from elastic_launcher.coordinator.rules.takeover import Leftovers, Numbers, adopt, expected, runs_on
 from elastic_launcher.coordinator.api.rejoin import Gathering
-from elastic_launcher.coordinator.runtime.failure_excerpt import read_exit
-from elastic_launcher.coordinator.resume.resume_point import Origin, last_saved, noted_manifest, noted_origin
-from elastic_launcher.coordinator.model.pause import EarlierWait
+from elastic_launcher.coordinator.model.actions import Action
 from elastic_launcher.coordinator.model.event_replay import earlier_wait, read_record
-from elastic_launcher.coordinator.rules.respawn.full_restart import fall_back
+from elastic_launcher.coordinator.model.pause import EarlierWait
 from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.coordinator.model.state import Rules, State
+from elastic_launcher.coordinator.resume.resume_point import Origin, last_saved, noted_manifest, noted_origin
+from elastic_launcher.coordinator.rules.respawn.full_restart import fall_back
+from elastic_launcher.coordinator.rules.takeover import Leftovers, Numbers, adopt, expected, runs_on
+from elastic_launcher.coordinator.runtime.failure_excerpt import read_exit
 from elastic_launcher.events import Event
 from elastic_launcher.workdir import Layout, Past
 

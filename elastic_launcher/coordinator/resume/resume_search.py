@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.model.observations import BegunAgain
+from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin
 from elastic_launcher.host.retry import ask_again
-from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, Past
 

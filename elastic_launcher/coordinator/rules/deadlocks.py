@@ -6,9 +6,9 @@ import math
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.vitals import name_apart
-from elastic_launcher.coordinator.rules.ending import COLLECT_SECONDS, Decision, condemn, emit
 from elastic_launcher.coordinator.model.observations import MemberAwaited, MembersApart
 from elastic_launcher.coordinator.model.state import State, Verdict, Weight
+from elastic_launcher.coordinator.rules.ending import COLLECT_SECONDS, Decision, condemn, emit
 
 
 def take_apart(state: State, observation: MembersApart) -> Decision:

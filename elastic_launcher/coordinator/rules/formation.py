@@ -9,13 +9,13 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Abandon, Active, Form, Formed, FormFailed
 from elastic_launcher.coordinator.model.actions import Order
-from elastic_launcher.coordinator.rules.ending import Decision, emit, finish, then, when
-from elastic_launcher.coordinator.rules.nodes import fail_node
-from elastic_launcher.coordinator.rules.pause import lose_nodes
 from elastic_launcher.coordinator.model.deadlines import NOTICE_GATHER_SECONDS
 from elastic_launcher.coordinator.model.roster import Member, Node, Phase
 from elastic_launcher.coordinator.model.state import Formation, State
 from elastic_launcher.coordinator.model.tables import Members, Ranks
+from elastic_launcher.coordinator.rules.ending import Decision, emit, finish, then, when
+from elastic_launcher.coordinator.rules.nodes import fail_node
+from elastic_launcher.coordinator.rules.pause import lose_nodes
 
 MOST_UNFORMED = 3  # formations in a row that fail and nobody is to blame, before somebody has to be
 SETTLE_SECONDS = 1.0  # after a failed formation: a death, or a broken step, is known by then

@@ -13,7 +13,9 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Abandon, End, FormFailed, StepFailed
 from elastic_launcher.coordinator.model.actions import KillNode, Order
-from elastic_launcher.coordinator.rules.root_cause import lost_elsewhere, tells_of_a_peer
+from elastic_launcher.coordinator.model.observations import GroupHangs
+from elastic_launcher.coordinator.model.roster import Exit, Member, Phase
+from elastic_launcher.coordinator.model.state import Recovery, State, Verdict, Weight
 from elastic_launcher.coordinator.rules.ending import (
     COLLECT_SECONDS,
     Decision,
@@ -29,9 +31,7 @@ from elastic_launcher.coordinator.rules.ending import (
 )
 from elastic_launcher.coordinator.rules.formation import begin, check_minimum, fail_formation, take_form_failed
 from elastic_launcher.coordinator.rules.nodes import LONGEST_RETRY, RETRY_SECONDS, dismiss
-from elastic_launcher.coordinator.model.observations import GroupHangs
-from elastic_launcher.coordinator.model.roster import Exit, Member, Phase
-from elastic_launcher.coordinator.model.state import Recovery, State, Verdict, Weight
+from elastic_launcher.coordinator.rules.root_cause import lost_elsewhere, tells_of_a_peer
 
 MOST_BREAKS = 3  # of one step in a row, before it is the script's fault
 FAILURE_WINDOW = 3600.0  # seconds in which failures of the script are counted

@@ -8,12 +8,12 @@ from dataclasses import replace
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import End
 from elastic_launcher.coordinator.model.actions import Action, KillNode, Order, StartNode
-from elastic_launcher.coordinator.rules.ending import Decision, emit, finish, then
-from elastic_launcher.coordinator.rules.pause import check_quota, go_on_waiting, lose_quota
 from elastic_launcher.coordinator.model.observations import NodeExited, NodeNotStarted, NodeUnfit, TargetChanged
 from elastic_launcher.coordinator.model.roster import Member, Node, Phase
 from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.model.tables import Members, Nodes
+from elastic_launcher.coordinator.rules.ending import Decision, emit, finish, then
+from elastic_launcher.coordinator.rules.pause import check_quota, go_on_waiting, lose_quota
 
 MOST_FAILURES = 3  # nodes in a row that fail to come up, before no more are started
 RETRY_SECONDS = 1.0  # until the next node is started after one failed; doubles with each in a row

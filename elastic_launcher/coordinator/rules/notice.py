@@ -13,14 +13,14 @@ from dataclasses import replace
 
 from elastic_launcher.control.messages import Abandon, End, Save
 from elastic_launcher.coordinator.model.actions import Action, NoteNotice, Order
+from elastic_launcher.coordinator.model.observations import NodeNoticed, NoticeExpires
+from elastic_launcher.coordinator.model.roster import Phase
+from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.rules.ending import Decision, emit, then
 from elastic_launcher.coordinator.rules.formation import check_minimum, fail_formation, form_if_active, let_go
 from elastic_launcher.coordinator.rules.loss import break_off
 from elastic_launcher.coordinator.rules.nodes import dismiss, hold_back
 from elastic_launcher.coordinator.rules.requeue import is_earlier_pod, take_back
-from elastic_launcher.coordinator.model.observations import NodeNoticed, NoticeExpires
-from elastic_launcher.coordinator.model.roster import Phase
-from elastic_launcher.coordinator.model.state import State
 
 BY_SIGNAL = "signal"  # what an agent says of a notice
 

@@ -14,13 +14,13 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import End, Save
 from elastic_launcher.coordinator.model.actions import Action, BeginAgain, KillNode, Order
-from elastic_launcher.coordinator.rules.ending import APART, Decision, emit, finish, stop, then
 from elastic_launcher.coordinator.model.deadlines import time_to_save
 from elastic_launcher.coordinator.model.observations import BegunAgain
 from elastic_launcher.coordinator.model.pause import Lack, Pause, Stage
 from elastic_launcher.coordinator.model.roster import Node, Phase
 from elastic_launcher.coordinator.model.state import Restart, State, Weight
 from elastic_launcher.coordinator.model.tables import Members, Nodes
+from elastic_launcher.coordinator.rules.ending import APART, Decision, emit, finish, stop, then
 
 
 def lose_quota(state: State, exit_code: int, message: str, now: float) -> Decision:

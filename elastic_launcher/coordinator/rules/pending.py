@@ -13,11 +13,11 @@ from typing import Any
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.coordinator.model.actions import Action, KillNode
-from elastic_launcher.coordinator.rules.ending import Decision, emit, finish, then
-from elastic_launcher.coordinator.rules.nodes import dismiss
 from elastic_launcher.coordinator.model.observations import NodeStands
 from elastic_launcher.coordinator.model.roster import Node, Phase
 from elastic_launcher.coordinator.model.state import State
+from elastic_launcher.coordinator.rules.ending import Decision, emit, finish, then
+from elastic_launcher.coordinator.rules.nodes import dismiss
 
 LONGEST_PAUSE = 60.0
 """Seconds until nodes are asked for again that were given back, at most."""

@@ -29,6 +29,20 @@ from elastic_launcher.control.messages import (
     Warm,
 )
 from elastic_launcher.coordinator.model.actions import Emit, KillNode, Order
+from elastic_launcher.coordinator.model.observations import (
+    AgentKilled,
+    MemberJoined,
+    MemberReported,
+    MemberSilent,
+    MemberSlow,
+    MemberStuck,
+    NodeExited,
+    NodeSilent,
+    RankEnded,
+)
+from elastic_launcher.coordinator.model.restart_budget import Fallen
+from elastic_launcher.coordinator.model.roster import Exit, Member, Node, Phase
+from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.rules.ending import (
     EXIT_SECONDS,
     Decision,
@@ -58,20 +72,6 @@ from elastic_launcher.coordinator.rules.loss import (
 )
 from elastic_launcher.coordinator.rules.nodes import dismiss, fail_node, hold_back, tell_exit
 from elastic_launcher.coordinator.rules.requeue import is_earlier_pod, take_back
-from elastic_launcher.coordinator.model.restart_budget import Fallen
-from elastic_launcher.coordinator.model.observations import (
-    AgentKilled,
-    MemberJoined,
-    MemberReported,
-    MemberSilent,
-    MemberSlow,
-    MemberStuck,
-    NodeExited,
-    NodeSilent,
-    RankEnded,
-)
-from elastic_launcher.coordinator.model.roster import Exit, Member, Node, Phase
-from elastic_launcher.coordinator.model.state import State
 
 
 def take_join(state: State, observation: MemberJoined) -> Decision:

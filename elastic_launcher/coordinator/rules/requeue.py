@@ -10,13 +10,13 @@ from dataclasses import replace
 
 from elastic_launcher.control.messages import End
 from elastic_launcher.coordinator.model.actions import Action, Order
-from elastic_launcher.coordinator.rules.ending import Decision, emit, then
-from elastic_launcher.coordinator.rules.formation import fail_formation
-from elastic_launcher.coordinator.rules.pending import take_standing
 from elastic_launcher.coordinator.model.observations import NodeRegistered, NodeStands
 from elastic_launcher.coordinator.model.roster import Exit, Member, Node, Phase
 from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.model.tables import Members
+from elastic_launcher.coordinator.rules.ending import Decision, emit, then
+from elastic_launcher.coordinator.rules.formation import fail_formation
+from elastic_launcher.coordinator.rules.pending import take_standing
 
 
 def is_earlier_pod(node: Node, pod: str) -> bool:

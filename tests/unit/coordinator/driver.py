@@ -18,7 +18,6 @@ from elastic_launcher.control.messages import (
     Warm,
 )
 from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, KillNode, Order, StartNode
-from elastic_launcher.coordinator.rules.decide import decide
 from elastic_launcher.coordinator.model.deadlines import NOTICE_GATHER_SECONDS
 from elastic_launcher.coordinator.model.observations import (
     MemberJoined,
@@ -32,6 +31,7 @@ from elastic_launcher.coordinator.model.observations import (
 )
 from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.coordinator.model.state import Rules, State, Target
+from elastic_launcher.coordinator.rules.decide import decide
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Abandon, Active, Again, Done, Form, Left, Message, Saved, StepFailed, Warm
+from elastic_launcher.coordinator.api.status import phase
 from elastic_launcher.coordinator.model.actions import Action, Emit, KillNode, Order, StartAnew
-from elastic_launcher.coordinator.rules.takeover import Leftovers, Numbers, adopt, expected, runs_on
+from elastic_launcher.coordinator.model.event_replay import Generation, Record, read_record
 from elastic_launcher.coordinator.model.observations import NodeRegistered, NodeStands, NodeUnfit
 from elastic_launcher.coordinator.model.pause import EarlierWait
-from elastic_launcher.coordinator.model.event_replay import Generation, Record, read_record
-from elastic_launcher.coordinator.rules.respawn.full_restart import fall_back, tell_why
 from elastic_launcher.coordinator.model.roster import Exit, Phase
 from elastic_launcher.coordinator.model.state import State
-from elastic_launcher.coordinator.api.status import phase
+from elastic_launcher.coordinator.rules.respawn.full_restart import fall_back, tell_why
+from elastic_launcher.coordinator.rules.takeover import Leftovers, Numbers, adopt, expected, runs_on
 from elastic_launcher.events import Event
 from elastic_launcher.torch.membership.rejoin_state import Account
 from tests.unit.coordinator.driver import Job

@@ -12,13 +12,13 @@ import pytest
 
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.config import JobConfig
-from elastic_launcher.coordinator.rules.takeover import Leftovers, Numbers
-from elastic_launcher.coordinator.resume.orphans import Adoption
 from elastic_launcher.coordinator.api.rejoin import Gathering
-from elastic_launcher.coordinator.runtime.node_files import NodeFiles
-from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin
 from elastic_launcher.coordinator.model.roster import Exit
+from elastic_launcher.coordinator.resume.orphans import Adoption
+from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin
+from elastic_launcher.coordinator.rules.takeover import Leftovers, Numbers
 from elastic_launcher.coordinator.runtime.endpoints import Home
+from elastic_launcher.coordinator.runtime.node_files import NodeFiles
 from elastic_launcher.events import Event
 from elastic_launcher.workdir import Layout, Past
 from tests.unit.checkpoint.checkpoints import publish_on, save

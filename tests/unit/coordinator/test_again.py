@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.config import JobConfig
-from elastic_launcher.coordinator.resume.resume_search import Again, CannotBeginAgain
-from elastic_launcher.coordinator.resume.resume_point import Origin
 from elastic_launcher.coordinator.model.state import Rules, State
+from elastic_launcher.coordinator.resume.resume_point import Origin
+from elastic_launcher.coordinator.resume.resume_search import Again, CannotBeginAgain
 from elastic_launcher.workdir import Layout
 from tests.unit.checkpoint.checkpoints import save
 

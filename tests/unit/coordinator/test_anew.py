@@ -10,16 +10,16 @@ import pytest
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Done, Ended, Fail, Failed, Saved
 from elastic_launcher.control.vitals import Vitals
-from elastic_launcher.coordinator.model.actions import Action, StartAnew, StartNode
-from elastic_launcher.coordinator.resume.resume_search import used_up
-from elastic_launcher.coordinator.rules.root_cause import PEER_SECONDS, tells_of_a_peer
-from elastic_launcher.coordinator.rules.ending import AGENT_SECONDS, COLLECT_SECONDS
-from elastic_launcher.coordinator.model.restart_budget import MOST_FALLS, Fallen
-from elastic_launcher.coordinator.model.observations import GroupHangs, Observation
-from elastic_launcher.coordinator.rules.respawn.full_restart import decide_in_process, state_after
-from elastic_launcher.coordinator.model.state import Rules, State
 from elastic_launcher.coordinator.api.status import phase
 from elastic_launcher.coordinator.health.monitor import Watch
+from elastic_launcher.coordinator.model.actions import Action, StartAnew, StartNode
+from elastic_launcher.coordinator.model.observations import GroupHangs, Observation
+from elastic_launcher.coordinator.model.restart_budget import MOST_FALLS, Fallen
+from elastic_launcher.coordinator.model.state import Rules, State
+from elastic_launcher.coordinator.resume.resume_search import used_up
+from elastic_launcher.coordinator.rules.ending import AGENT_SECONDS, COLLECT_SECONDS
+from elastic_launcher.coordinator.rules.respawn.full_restart import decide_in_process, state_after
+from elastic_launcher.coordinator.rules.root_cause import PEER_SECONDS, tells_of_a_peer
 from elastic_launcher.workdir import Past
 from tests.unit.coordinator.driver import Job, training
 

@@ -11,8 +11,8 @@ from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Ended
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.health.deadlocks import Wait, are_apart, find_awaited, follow
-from elastic_launcher.coordinator.model.observations import MemberAwaited, MembersApart, Observation
 from elastic_launcher.coordinator.health.monitor import Watch
+from elastic_launcher.coordinator.model.observations import MemberAwaited, MembersApart, Observation
 from tests.unit.coordinator.driver import Job, lose, training
 
 STEP, SUMS = "in job.backward (call 1 of step 21)", "in job.evaluate at step 20"

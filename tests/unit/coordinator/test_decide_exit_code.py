@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from elastic_launcher.control.messages import Abandon, Active, Done, End, Ended, Failed, Formed
-from elastic_launcher.coordinator.rules.ending import EXIT_SECONDS
 from elastic_launcher.coordinator.model.observations import NoticeExpires
+from elastic_launcher.coordinator.rules.ending import EXIT_SECONDS
 from tests.unit.coordinator.driver import Job, lose, redo, training
 
 NEARLY = EXIT_SECONDS - 0.1

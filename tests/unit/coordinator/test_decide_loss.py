@@ -7,9 +7,9 @@ import signal
 import pytest
 
 from elastic_launcher.control.messages import Abandon, Active, Done, Ended, Failed, Form, Formed, FormFailed, StepFailed
-from elastic_launcher.coordinator.rules.ending import COLLECT_SECONDS
 from elastic_launcher.coordinator.model.observations import AgentKilled, NodeExited
 from elastic_launcher.coordinator.model.roster import Exit, Phase
+from elastic_launcher.coordinator.rules.ending import COLLECT_SECONDS
 from tests.unit.coordinator.driver import Job, growing, lose, redo, training
 
 

@@ -12,9 +12,8 @@ import pytest
 from elastic_launcher.checkpoint.changes import OF_SCRIPT
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Failed, Halted, Progress, Save, Saved
+from elastic_launcher.coordinator.api.status import phase
 from elastic_launcher.coordinator.model.actions import BeginAgain, Emit
-from elastic_launcher.coordinator.resume.resume_search import used_up
-from elastic_launcher.coordinator.model.restart_budget import Fallen, Taken
 from elastic_launcher.coordinator.model.observations import (
     BegunAgain,
     Interrupted,
@@ -24,12 +23,13 @@ from elastic_launcher.coordinator.model.observations import (
     NodeStands,
     NoticeExpires,
 )
-from elastic_launcher.coordinator.resume.resume_point import Origin
 from elastic_launcher.coordinator.model.pause import EarlierWait
-from elastic_launcher.coordinator.rules.respawn.full_restart import await_nodes, state_after
+from elastic_launcher.coordinator.model.restart_budget import Fallen, Taken
 from elastic_launcher.coordinator.model.roster import Phase
 from elastic_launcher.coordinator.model.state import Restart, State
-from elastic_launcher.coordinator.api.status import phase
+from elastic_launcher.coordinator.resume.resume_point import Origin
+from elastic_launcher.coordinator.resume.resume_search import used_up
+from elastic_launcher.coordinator.rules.respawn.full_restart import await_nodes, state_after
 from elastic_launcher.workdir import Past
 from tests.unit.checkpoint.checkpoints import JOB, manifest
 from tests.unit.coordinator.driver import Job, lose, training

@@ -11,12 +11,12 @@ import pytest
 from elastic_launcher.checkpoint.changes import OF_SCRIPT
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Done, Failed, Halted, Save, Saved, SaveFailed
-from elastic_launcher.coordinator.model.actions import BeginAgain
-from elastic_launcher.coordinator.resume.resume_search import used_up
-from elastic_launcher.coordinator.model.observations import BegunAgain, Interrupted, StopAsked
-from elastic_launcher.coordinator.resume.resume_point import Origin
-from elastic_launcher.coordinator.model.roster import Phase
 from elastic_launcher.coordinator.api.status import phase
+from elastic_launcher.coordinator.model.actions import BeginAgain
+from elastic_launcher.coordinator.model.observations import BegunAgain, Interrupted, StopAsked
+from elastic_launcher.coordinator.model.roster import Phase
+from elastic_launcher.coordinator.resume.resume_point import Origin
+from elastic_launcher.coordinator.resume.resume_search import used_up
 from elastic_launcher.workdir import Past
 from tests.unit.checkpoint.checkpoints import JOB, manifest
 from tests.unit.coordinator.driver import Job, lose, training

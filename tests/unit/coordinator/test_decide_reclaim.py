@@ -8,10 +8,10 @@ import pytest
 
 from elastic_launcher.control.messages import Halted, Save
 from elastic_launcher.control.vitals import Vitals
+from elastic_launcher.coordinator.health.monitor import Watch
 from elastic_launcher.coordinator.model.deadlines import RESERVE_SECONDS
 from elastic_launcher.coordinator.model.observations import NodeNoticed, NoticeExpires, TargetChanged
 from elastic_launcher.coordinator.model.state import Target
-from elastic_launcher.coordinator.health.monitor import Watch
 from tests.unit.coordinator.driver import Job, lose, training
 
 LONG_STEP = Vitals(usual=60.0, since=1.0)

@@ -8,8 +8,8 @@ import signal
 import pytest
 
 from elastic_launcher.control.messages import Done, Fail, Failed, Halted, Save, Saved, SaveFailed
-from elastic_launcher.coordinator.model.observations import Interrupted, SaveAsked, StopAsked
 from elastic_launcher.coordinator.api.status import phase
+from elastic_launcher.coordinator.model.observations import Interrupted, SaveAsked, StopAsked
 from tests.unit.coordinator.driver import Job, training
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.coordinator.model.actions import StartNode
-from elastic_launcher.coordinator.rules.nodes import RETRY_SECONDS
 from elastic_launcher.coordinator.model.observations import NodeExited, NodeUnfit
+from elastic_launcher.coordinator.rules.nodes import RETRY_SECONDS
 from tests.unit.coordinator.driver import Job, training
 
 WHY = "--checkpoint-dir is /claim: node 2 sees another folder there; mount one volume claim at that path"

@@ -21,7 +21,6 @@ from elastic_launcher.control.messages import (
     StepFailed,
 )
 from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, Order, StartNode
-from elastic_launcher.coordinator.resume.resume_search import used_up
 from elastic_launcher.coordinator.model.observations import (
     BegunAgain,
     MemberStuck,
@@ -33,6 +32,7 @@ from elastic_launcher.coordinator.model.observations import (
 from elastic_launcher.coordinator.model.pause import Stage
 from elastic_launcher.coordinator.model.roster import Phase
 from elastic_launcher.coordinator.model.state import Formation, State
+from elastic_launcher.coordinator.resume.resume_search import used_up
 from elastic_launcher.workdir import Past
 from tests.unit.coordinator.driver import Job
 

@@ -8,10 +8,10 @@ import pytest
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.api.handlers import JobDesk
-from elastic_launcher.coordinator.model.observations import NodeSilent
 from elastic_launcher.coordinator.api.worker_events import NodeLives
-from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.health.monitor import Watch
+from elastic_launcher.coordinator.model.observations import NodeSilent
+from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.workdir import Layout
 from tests.unit.coordinator.driver import Job, training
 

@@ -12,12 +12,18 @@ from hypothesis import strategies as st
 
 from elastic_launcher.control.messages import Halted, Save
 from elastic_launcher.control.vitals import Vitals
-from elastic_launcher.coordinator.model.actions import Order
-from elastic_launcher.coordinator.rules.ending import RESTART
-from elastic_launcher.coordinator.model.deadlines import NOTICE_GATHER_SECONDS, time_to_save, too_far
-from elastic_launcher.coordinator.model.observations import Interrupted, NodeNoticed, NoticeExpires, Observation, StopAsked
-from elastic_launcher.coordinator.model.state import Restart, Stopping
 from elastic_launcher.coordinator.health.monitor import Watch
+from elastic_launcher.coordinator.model.actions import Order
+from elastic_launcher.coordinator.model.deadlines import NOTICE_GATHER_SECONDS, time_to_save, too_far
+from elastic_launcher.coordinator.model.observations import (
+    Interrupted,
+    NodeNoticed,
+    NoticeExpires,
+    Observation,
+    StopAsked,
+)
+from elastic_launcher.coordinator.model.state import Restart, Stopping
+from elastic_launcher.coordinator.rules.ending import RESTART
 from tests.unit.coordinator.driver import Job, training
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.coordinator.runtime.failure_excerpt import last_exception, last_lines, read_exit, with_last_lines
 from elastic_launcher.coordinator.model.roster import Exit
+from elastic_launcher.coordinator.runtime.failure_excerpt import last_exception, last_lines, read_exit, with_last_lines
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.launcher.log_follower import LogFollower
 from elastic_launcher.launcher.log_cursor import FILE, Shown
+from elastic_launcher.launcher.log_follower import LogFollower
 
 Lines = list[tuple[int | None, str]]
 

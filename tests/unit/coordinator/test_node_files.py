@@ -17,8 +17,8 @@ from elastic_launcher.checkpoint import landmark
 from elastic_launcher.checkpoint.landmark import Landmark
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.coordinator.coordinator import Coordinator
-from elastic_launcher.coordinator.runtime.node_files import NodeFiles
 from elastic_launcher.coordinator.runtime.endpoints import Home
+from elastic_launcher.coordinator.runtime.node_files import NodeFiles
 from elastic_launcher.engines.local import LocalEngine
 from elastic_launcher.events import EventLog, read_events
 from elastic_launcher.options import ConfigError

@@ -14,9 +14,9 @@ import pytest
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.model.deadlines import RECLAIM_SECONDS
-from elastic_launcher.coordinator.runtime.target import Clocks, Quota
 from elastic_launcher.coordinator.model.event_replay import LastHint
 from elastic_launcher.coordinator.model.state import Target
+from elastic_launcher.coordinator.runtime.target import Clocks, Quota
 from elastic_launcher.hints import HintError, HintRead
 
 PATIENCE = 10.0

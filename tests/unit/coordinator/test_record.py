@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.coordinator.model.pause import EarlierWait
 from elastic_launcher.coordinator.model.event_replay import (
     Generation,
     LastHint,
@@ -17,6 +16,7 @@ from elastic_launcher.coordinator.model.event_replay import (
     read_record,
     run_of,
 )
+from elastic_launcher.coordinator.model.pause import EarlierWait
 from elastic_launcher.events import Event
 from elastic_launcher.workdir import Past
 

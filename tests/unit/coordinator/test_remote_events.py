@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.config import JobConfig
-from elastic_launcher.launcher import remote_events
 from elastic_launcher.coordinator.model.event_replay import past_after
-from elastic_launcher.launcher.remote_events import copied_events, recall_events
 from elastic_launcher.events import EventLog, read_events
+from elastic_launcher.launcher import remote_events
+from elastic_launcher.launcher.remote_events import copied_events, recall_events
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Past
 from tests.object_store import ObjectStore, object_store

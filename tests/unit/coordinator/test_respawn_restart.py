@@ -9,13 +9,13 @@ import pytest
 
 from elastic_launcher.control.messages import GoOn, Halted, Save, Saved, SaveFailed
 from elastic_launcher.coordinator.model.actions import Action, StartAnew, StartNode
+from elastic_launcher.coordinator.model.observations import Interrupted, Observation, StopAsked
+from elastic_launcher.coordinator.model.restart_budget import MOST_FALLS
+from elastic_launcher.coordinator.model.state import Rules, State
 from elastic_launcher.coordinator.resume.resume_search import used_up
 from elastic_launcher.coordinator.rules.ending import COLLECT_SECONDS
-from elastic_launcher.coordinator.model.restart_budget import MOST_FALLS
-from elastic_launcher.coordinator.model.observations import Interrupted, Observation, StopAsked
 from elastic_launcher.coordinator.rules.respawn.full_restart import state_after
 from elastic_launcher.coordinator.rules.respawn.resize_by_restart import decide_restarts
-from elastic_launcher.coordinator.model.state import Rules, State
 from elastic_launcher.workdir import Past
 from tests.unit.coordinator.driver import Job, training
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from elastic_launcher.control.messages import Done, Ended
-from elastic_launcher.coordinator.model.observations import MemberSilent, NodeExited, NodeSilent, NodeStands
 from elastic_launcher.coordinator.health.silence import Silence
+from elastic_launcher.coordinator.model.observations import MemberSilent, NodeExited, NodeSilent, NodeStands
 from tests.unit.coordinator.driver import Job, training
 
 LONGEST = 60.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from elastic_launcher.control.vitals import Vitals
-from elastic_launcher.coordinator.model.observations import MemberSlow
-from elastic_launcher.coordinator.health.stragglers import LONG_SECONDS, Change, Slow, factors, judge
 from elastic_launcher.coordinator.health.monitor import Watch
+from elastic_launcher.coordinator.health.stragglers import LONG_SECONDS, Change, Slow, factors, judge
+from elastic_launcher.coordinator.model.observations import MemberSlow
 from tests.unit.coordinator.driver import training
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from elastic_launcher.control.messages import Form
 from elastic_launcher.control.vitals import Vitals
-from elastic_launcher.coordinator.model.observations import MemberStuck
 from elastic_launcher.coordinator.health.hangs import find_stuck, limit
 from elastic_launcher.coordinator.health.monitor import Watch
+from elastic_launcher.coordinator.model.observations import MemberStuck
 from tests.unit.coordinator.driver import Job, training
 
 

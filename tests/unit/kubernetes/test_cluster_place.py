@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_launcher.cli.cluster_place import refusals
 from elastic_launcher.engines import EngineAway
 from elastic_launcher.kube.api import ApiError
+from elastic_launcher.launcher.cluster_site import refusals
 from elastic_launcher.options import ConfigError
 
 

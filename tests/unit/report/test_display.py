@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from rich.console import Console
 
-from elastic_launcher.cli.display import Display, panel
 from elastic_launcher.config import JobConfig
 from elastic_launcher.events import Event
+from elastic_launcher.launcher.display import Display, panel
 from elastic_launcher.report.state import fold
 from tests.unit.report import jobs
 from tests.unit.report.terminals import ANSI, in_terminal, screen
@@ -108,7 +108,7 @@ def test_a_scripts_lines_go_to_standard_output(display: Display, capsys: pytest.
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_characters_that_the_other_side_can_not_take_end_nothing(encoding: str) -> None:
     code = """
-from elastic_launcher.cli.display import Display
+from elastic_launcher.launcher.display import Display
 from elastic_launcher.config import JobConfig
 from elastic_launcher.events import Event
 display = Display(JobConfig(script="train.py"))
@@ -156,7 +156,7 @@ def test_nodes_on_their_way_are_told() -> None:
 
 def test_on_a_terminal_lines_stand_above_the_live_ones_which_vanish_at_the_end() -> None:
     code = """
-from elastic_launcher.cli.display import Display
+from elastic_launcher.launcher.display import Display
 from elastic_launcher.config import JobConfig
 from tests.unit.report import jobs
 display = Display(JobConfig(script="train.py", name="bert"))
@@ -176,7 +176,7 @@ display.stop()
 
 
 SHOW_A_JOB = """
-from elastic_launcher.cli.display import Display
+from elastic_launcher.launcher.display import Display
 from elastic_launcher.config import JobConfig
 from tests.unit.report import jobs
 display = Display(JobConfig(script="train.py", name="bert"))

@@ -7,6 +7,9 @@ from dataclasses import replace
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.coordinator.model.actions import KillNode
+from elastic_launcher.coordinator.model.observations import NodeExited, NodeSilent, RankEnded
+from elastic_launcher.coordinator.model.roster import Exit, Member, Phase
+from elastic_launcher.coordinator.model.state import State, Verdict, Weight
 from elastic_launcher.coordinator.rules.ending import (
     COLLECT_SECONDS,
     UNCAUGHT,
@@ -19,10 +22,7 @@ from elastic_launcher.coordinator.rules.ending import (
 )
 from elastic_launcher.coordinator.rules.loss import CALM_SECONDS, FAILURE_WINDOW, schedule_replacement
 from elastic_launcher.coordinator.rules.nodes import fail_node, tell_exit
-from elastic_launcher.coordinator.model.observations import NodeExited, NodeSilent, RankEnded
 from elastic_launcher.coordinator.rules.respawn.round_state import close, ended_well, in_round, living
-from elastic_launcher.coordinator.model.roster import Exit, Member, Phase
-from elastic_launcher.coordinator.model.state import State, Verdict, Weight
 
 MOST_SHORT_ROUNDS = 5
 """Losses in a row, each within `CALM_SECONDS` of its round's start, before it is the script's fault."""

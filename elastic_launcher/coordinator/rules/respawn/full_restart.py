@@ -11,12 +11,12 @@ from typing import Any
 
 from elastic_launcher.control.messages import Fail
 from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, Order, StartAnew
-from elastic_launcher.coordinator.rules.decide import decide
-from elastic_launcher.coordinator.rules.ending import Decision, emit, kept
-from elastic_launcher.coordinator.rules.pause import wait_for_nodes
 from elastic_launcher.coordinator.model.observations import Observation
 from elastic_launcher.coordinator.model.roster import Phase
 from elastic_launcher.coordinator.model.state import Restart, State
+from elastic_launcher.coordinator.rules.decide import decide
+from elastic_launcher.coordinator.rules.ending import Decision, emit, kept
+from elastic_launcher.coordinator.rules.pause import wait_for_nodes
 
 
 def decide_in_process(state: State, observation: Observation) -> Decision:

@@ -12,15 +12,21 @@ from dataclasses import replace
 
 from elastic_launcher.control.messages import GoOn, Halted, Save, Saved
 from elastic_launcher.coordinator.model.actions import Action, Finish, Order
+from elastic_launcher.coordinator.model.deadlines import time_to_save
+from elastic_launcher.coordinator.model.observations import (
+    MemberReported,
+    NodeNoticed,
+    Observation,
+    TargetChanged,
+    Tick,
+)
+from elastic_launcher.coordinator.model.roster import Phase
+from elastic_launcher.coordinator.model.state import Halting, Restart, State, Stopping
 from elastic_launcher.coordinator.rules.decide import decide
 from elastic_launcher.coordinator.rules.ending import RESTART, Decision, emit, then
 from elastic_launcher.coordinator.rules.notice import take_notice
-from elastic_launcher.coordinator.model.deadlines import time_to_save
-from elastic_launcher.coordinator.model.observations import MemberReported, NodeNoticed, Observation, TargetChanged, Tick
 from elastic_launcher.coordinator.rules.respawn.full_restart import fall_back, let_nodes_go, tell_why
 from elastic_launcher.coordinator.rules.respawn.round_state import gathered
-from elastic_launcher.coordinator.model.roster import Phase
-from elastic_launcher.coordinator.model.state import Halting, Restart, State, Stopping
 
 
 def decide_restarts(state: State, observation: Observation) -> Decision:

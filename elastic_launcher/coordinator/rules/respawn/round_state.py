@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from elastic_launcher.coordinator.model.actions import CloseRound
-from elastic_launcher.coordinator.rules.ending import Decision
 from elastic_launcher.coordinator.model.roster import Node, Phase
 from elastic_launcher.coordinator.model.state import Restart, State
+from elastic_launcher.coordinator.rules.ending import Decision
 
 GATHER_SECONDS = 10.0
 """That nodes which could train wait for others that come up: a further start of all workers costs as much again."""

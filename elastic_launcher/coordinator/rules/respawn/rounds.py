@@ -14,31 +14,6 @@ from typing import Any
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, LetGo, OpenRound, StartAnew
-from elastic_launcher.coordinator.rules.ending import (
-    APART,
-    IS_SAVED,
-    Decision,
-    emit,
-    finish,
-    finish_stopped,
-    interrupt,
-    kept,
-    stop,
-    stop_asked,
-    then,
-    when,
-)
-from elastic_launcher.coordinator.rules.nodes import (
-    change_target,
-    check_nodes,
-    dismiss,
-    release_surplus,
-    start_missing,
-    take_unstarted,
-)
-from elastic_launcher.coordinator.rules.notice import take_notice
-from elastic_launcher.coordinator.rules.pause import take_pause, wait_for_nodes
-from elastic_launcher.coordinator.model.restart_budget import Taken
 from elastic_launcher.coordinator.model.observations import (
     AgentKilled,
     BegunAgain,
@@ -65,6 +40,34 @@ from elastic_launcher.coordinator.model.observations import (
     TargetChanged,
     Tick,
 )
+from elastic_launcher.coordinator.model.restart_budget import Taken
+from elastic_launcher.coordinator.model.roster import Exit, Node, Phase
+from elastic_launcher.coordinator.model.state import Formation, State
+from elastic_launcher.coordinator.model.tables import Ranks
+from elastic_launcher.coordinator.rules.ending import (
+    APART,
+    IS_SAVED,
+    Decision,
+    emit,
+    finish,
+    finish_stopped,
+    interrupt,
+    kept,
+    stop,
+    stop_asked,
+    then,
+    when,
+)
+from elastic_launcher.coordinator.rules.nodes import (
+    change_target,
+    check_nodes,
+    dismiss,
+    release_surplus,
+    start_missing,
+    take_unstarted,
+)
+from elastic_launcher.coordinator.rules.notice import take_notice
+from elastic_launcher.coordinator.rules.pause import take_pause, wait_for_nodes
 from elastic_launcher.coordinator.rules.respawn.ends import (
     check_stuck,
     judge,
@@ -73,9 +76,6 @@ from elastic_launcher.coordinator.rules.respawn.ends import (
     take_silent_node,
 )
 from elastic_launcher.coordinator.rules.respawn.round_state import close, ended_well, gathered, in_round, living
-from elastic_launcher.coordinator.model.roster import Exit, Node, Phase
-from elastic_launcher.coordinator.model.state import Formation, State
-from elastic_launcher.coordinator.model.tables import Ranks
 
 OWN_SAVES = "what is kept is what the script itself has saved"
 ENDS_RANKS = "its ranks get SIGTERM and 30 s, and then the job ends"

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from elastic_launcher.agent import processes
 from elastic_launcher.config import JobConfig
-from elastic_launcher.coordinator.runtime.platform import Escort
 from elastic_launcher.coordinator.runtime.endpoints import Home
+from elastic_launcher.coordinator.runtime.platform import Escort
 from elastic_launcher.engines import Engine, NodeSpec
 from elastic_launcher.engines.adopted import FoundNode
 from elastic_launcher.engines.local import LocalEngine

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elastic_launcher.cli.folders import SCHEME, JobName
+from elastic_launcher.cli.job_argument import SCHEME, JobName
 from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL, NODE_LABEL
 from elastic_launcher.engines.kubernetes.service import STOP, Record, read_record
 from elastic_launcher.engines.kubernetes.template import live_container

@@ -17,9 +17,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from elastic_launcher.cli.screen import Stream
 from elastic_launcher.config import JobConfig
 from elastic_launcher.events import Event
+from elastic_launcher.launcher.output_pump import Stream
 from elastic_launcher.report.describe import (
     describe,
     done,

@@ -7,9 +7,8 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping
 
-from elastic_launcher.cli.cluster_status import ToldStatus
-from elastic_launcher.coordinator.runtime.platform import Escorted
 from elastic_launcher.coordinator.model.observations import NodeNoticed, NodeStands, StopAsked
+from elastic_launcher.coordinator.runtime.platform import Escorted
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
 from elastic_launcher.engines.kubernetes.owner import Order, Verdict
 from elastic_launcher.engines.kubernetes.pending import pending_line
@@ -24,6 +23,7 @@ from elastic_launcher.engines.kubernetes.taints import notice_of
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, changes
 from elastic_launcher.kube.login import Login
+from elastic_launcher.launcher.status_writer import ToldStatus
 from elastic_launcher.workdir import Layout
 
 LOOK_SECONDS = 0.25  # between looks at how nodes stand: the engine follows them itself

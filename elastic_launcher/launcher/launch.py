@@ -15,29 +15,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from elastic_launcher.away import StoreAway, unavailable
-from elastic_launcher.cli.argo_progress import ArgoProgress, argo_progress
-from elastic_launcher.cli.code import content_of
 from elastic_launcher.cli.patience import patiently
-from elastic_launcher.cli.places import LocalPlace, Place, fit_gpus
-from elastic_launcher.cli.screen import drain
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.content import Content
-from elastic_launcher.coordinator.model.actions import Finish
-from elastic_launcher.coordinator.resume.orphans import Adoption
-from elastic_launcher.coordinator.resume.resume_search import CannotBeginAgain
 from elastic_launcher.coordinator.coordinator import Coordinator
-from elastic_launcher.coordinator.rules.ending import kept, when
-from elastic_launcher.launcher.log_follower import LOOKS, LogFollower
-from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin, own_term
-from elastic_launcher.host.retry import given_up
+from elastic_launcher.coordinator.model.actions import Finish
 from elastic_launcher.coordinator.model.event_replay import earlier_wait, last_hint, past_after, run_of
-from elastic_launcher.launcher.remote_events import copied_events, recall_events
-from elastic_launcher.launcher.log_cursor import Shown
+from elastic_launcher.coordinator.resume.orphans import Adoption
+from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin, own_term
+from elastic_launcher.coordinator.resume.resume_search import CannotBeginAgain
+from elastic_launcher.coordinator.rules.ending import kept, when
 from elastic_launcher.engines.machine import gpus
 from elastic_launcher.events import Event, EventError, EventLog, read_events
 from elastic_launcher.hints import FileSource, HintSource
 from elastic_launcher.hints.configmap import ConfigMapSource
 from elastic_launcher.hints.reference import parse_reference
+from elastic_launcher.host.retry import given_up
+from elastic_launcher.launcher.argo_progress import ArgoProgress, argo_progress
+from elastic_launcher.launcher.log_cursor import Shown
+from elastic_launcher.launcher.log_follower import LOOKS, LogFollower
+from elastic_launcher.launcher.output_pump import drain
+from elastic_launcher.launcher.remote_events import copied_events, recall_events
+from elastic_launcher.launcher.script_bundle import content_of
+from elastic_launcher.launcher.sites import LocalPlace, Place, fit_gpus
 from elastic_launcher.options import ConfigError
 from elastic_launcher.report.state import JobState
 from elastic_launcher.report.words import plural
@@ -45,7 +45,7 @@ from elastic_launcher.step_outputs import tell_outputs
 from elastic_launcher.workdir import JobDone, WorkDir, WorkDirHeld, claim, note_past
 
 if TYPE_CHECKING:
-    from elastic_launcher.cli.display import Display
+    from elastic_launcher.launcher.display import Display
 
 
 LAST_LINES = "\nLast lines of "
@@ -170,7 +170,7 @@ def _put_off(message: str) -> int:
 
 def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) -> int:
     """Runs the job of a work directory to its end, and returns the launcher's exit code."""
-    from elastic_launcher.cli.display import Display
+    from elastic_launcher.launcher.display import Display
 
     with claimed as work_dir, _events(config, work_dir) as events:
         say(f"work directory {work_dir.path}")
@@ -275,7 +275,7 @@ def _metrics(port: int | None, state: Callable[[], JobState]) -> AbstractContext
     """Answers Prometheus while a block runs, if that is asked for."""
     if port is None:
         return contextlib.nullcontext()
-    from elastic_launcher.cli.metrics import serving
+    from elastic_launcher.launcher.prometheus import serving
 
     return serving(port, state)
 
@@ -283,7 +283,7 @@ def _metrics(port: int | None, state: Callable[[], JobState]) -> AbstractContext
 def _place(config: JobConfig, work_dir: WorkDir, directory: Path) -> Place:
     if config.engine == "local":
         return LocalPlace(config, work_dir)
-    from elastic_launcher.cli.cluster_place import ClusterPlace  # what it needs is an extra of ours
+    from elastic_launcher.launcher.cluster_site import ClusterPlace  # what it needs is an extra of ours
 
     return ClusterPlace(config, work_dir, directory)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from elastic_launcher.cli.folders import read_document
+from elastic_launcher.cli.job_argument import read_document
 from elastic_launcher.cli.status import document
 from elastic_launcher.engines.kubernetes.service import NUMBERS
 from elastic_launcher.events import EventFollower

@@ -11,12 +11,10 @@ from pathlib import Path
 
 from elastic_launcher.checkpoint.landmark import landmark_of
 from elastic_launcher.checkpoint.storage import is_url
-from elastic_launcher.cli.cluster_escort import ClusterEscort
-from elastic_launcher.cli.code import code_of
 from elastic_launcher.config import JobConfig
-from elastic_launcher.coordinator.runtime.platform import Escort
 from elastic_launcher.coordinator.model.event_replay import past_after
 from elastic_launcher.coordinator.runtime.endpoints import Home, Where
+from elastic_launcher.coordinator.runtime.platform import Escort
 from elastic_launcher.engines import Engine, EngineAway, NodeSpec
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
 from elastic_launcher.engines.kubernetes.plan import given_template, make_plan, template_source
@@ -29,6 +27,8 @@ from elastic_launcher.events import EventError, read_events
 from elastic_launcher.hints.reference import parse_reference
 from elastic_launcher.kube.api import LONG_PAUSES, Api, ApiError, insist
 from elastic_launcher.kube.login import Login, log_in
+from elastic_launcher.launcher.cluster_watch import ClusterEscort
+from elastic_launcher.launcher.script_bundle import code_of
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Past, WorkDir, note_past
 
