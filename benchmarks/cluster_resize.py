@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.common import SCRIPTS, finish, hint, in_turn, options_of, row, stamps, usual, wait_for
 from benchmarks.resize import AROUND, SETTLED, Case, longest_gap
-from elastic_launcher.engines.kubernetes.identity import NODE_LABEL
+from elastic_launcher.engines.kubernetes.objects.names import NODE_LABEL
 from elastic_launcher.kube.api import MERGE, Api
 from elastic_launcher.kube.login import log_in
 from tests.cluster import pods

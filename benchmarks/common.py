@@ -18,8 +18,8 @@ from typing import Any, Protocol, TypeVar
 
 import psutil
 
-from elastic_launcher.agent import processes
 from elastic_launcher.events import Event, read_events
+from elastic_launcher.host import processes
 
 SCRIPTS = Path(__file__).parent / "scripts"
 DEADLINE_SECONDS = 180.0  # for anything that ought to take seconds

@@ -15,8 +15,7 @@ from typing import Any
 
 from elastic_launcher import __version__, step_outputs
 from elastic_launcher.config import CONFIG_VERSION, RETRIED, JobConfig
-from elastic_launcher.engines.kubernetes.early import check_pod_template
-from elastic_launcher.engines.kubernetes.identity import (
+from elastic_launcher.engines.kubernetes.objects.names import (
     ELASTIC_LABEL,
     LABEL_VARIABLE,
     NODES_ANNOTATION,
@@ -24,7 +23,8 @@ from elastic_launcher.engines.kubernetes.identity import (
     POD_VARIABLE,
     PREFIX,
 )
-from elastic_launcher.engines.kubernetes.pod import HOME, SHM, TMP, WRITABLE
+from elastic_launcher.engines.kubernetes.objects.pod import HOME, SHM, TMP, WRITABLE
+from elastic_launcher.engines.kubernetes.objects.precheck import check_pod_template
 from elastic_launcher.kube.expansion import literal
 from elastic_launcher.options import BY_KEY, OPTIONS, ConfigError, Option, command_line
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from elastic_launcher.modes import open_shared
+from elastic_launcher.host.modes import open_shared
 
 VERSION = 1
 KINDS = (

@@ -26,8 +26,8 @@ from hera.workflows.volume import _BaseVolume
 from pydantic import BaseModel
 
 from elastic_launcher import argo
-from elastic_launcher.engines.kubernetes.pod import HOME
-from elastic_launcher.engines.kubernetes.template import PodFields, template_of
+from elastic_launcher.engines.kubernetes.objects.pod import HOME
+from elastic_launcher.engines.kubernetes.objects.template import PodFields, template_of
 from elastic_launcher.hints.reference import SCHEME
 from elastic_launcher.options import BY_KEY, OPTIONS, ConfigError, command_line, read_option
 from elastic_launcher.step import StepFailed, Trained, train

@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from elastic_launcher.modes import make_folder, share
+from elastic_launcher.host.modes import make_folder, share
 
 
 def script_path(work_dir: Path, name: str, text: str) -> Path:

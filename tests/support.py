@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 
 import psutil
 
-from elastic_launcher.agent import processes
 from elastic_launcher.control import ControlClient
 from elastic_launcher.control.auth import ANSWER_HEADER, SIGNATURE_HEADER, Verifier
+from elastic_launcher.host import processes
 from elastic_launcher.workdir import write_json
 
 PATIENCE = 60.0

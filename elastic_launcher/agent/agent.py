@@ -14,7 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from elastic_launcher.agent import processes, torchrun
+from elastic_launcher.agent import torchrun
 from elastic_launcher.agent.echo import Echo
 from elastic_launcher.agent.lives import Lives
 from elastic_launcher.agent.log_sender import LogSender
@@ -25,9 +25,10 @@ from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.checkpoint.storage import is_url
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.control import ControlClient, ControlRefused
-from elastic_launcher.modes import share_new
+from elastic_launcher.host import processes
+from elastic_launcher.host.modes import share_new
+from elastic_launcher.host.output import spare_output
 from elastic_launcher.options import ConfigError
-from elastic_launcher.output import spare_output
 from elastic_launcher.workdir import Layout, read_job, write_json
 
 POLL = 0.05

@@ -18,7 +18,7 @@ from elastic_launcher.agent.surroundings import unmet
 from elastic_launcher.checkpoint.landmark import Landmark, sample
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control import ControlClient, ControlUnreachable
-from elastic_launcher.engines.machine import cores, threads_per_rank
+from elastic_launcher.host.machine import cores, threads_per_rank
 from elastic_launcher.workdir import Layout, write_json
 
 RETRY = 0.5

@@ -7,7 +7,7 @@ import zlib
 from pathlib import Path
 
 from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, FileEntry, Manifest
-from elastic_launcher.modes import share
+from elastic_launcher.host.modes import share
 
 MANIFEST = "manifest.json"
 STATE = "state.json"

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from elastic_launcher.checkpoint.files import MANIFEST, MISSING, check, read_manifest, sync_folder, write_text
 from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, Manifest, Mark
-from elastic_launcher.modes import make_folder, open_shared, share
+from elastic_launcher.host.modes import make_folder, open_shared, share
 
 POINTER = "latest.json"
 LOCK = ".lock"

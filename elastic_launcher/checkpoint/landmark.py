@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic_launcher.modes import make_folder, open_to_group, share
+from elastic_launcher.host.modes import make_folder, open_to_group, share
 
 MEND = (
     "launcher and nodes need one and the same: mount one volume claim at that path, writable, in the launcher's pod "

@@ -14,7 +14,7 @@ import typer
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.events import Event, EventError, read_last
-from elastic_launcher.lock import process_start
+from elastic_launcher.host.lock import process_start
 from elastic_launcher.workdir import Layout
 
 SCHEME = "job/"

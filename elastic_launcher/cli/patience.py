@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from elastic_launcher.away import StoreAway, pauses
 from elastic_launcher.config import JobConfig
+from elastic_launcher.host.transient import StoreAway, pauses
 
 Found = TypeVar("Found")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_launcher.config import JobConfig
-from elastic_launcher.engines.kubernetes.identity import (
+from elastic_launcher.engines.kubernetes.objects.names import (
     ELASTIC_LABEL,
     LABEL_VARIABLE,
     NODES_ANNOTATION,

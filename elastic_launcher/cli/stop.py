@@ -10,11 +10,11 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from elastic_launcher.agent import processes
 from elastic_launcher.cli.job_argument import JOB, ended, job_folder, launcher_lives, named, read_document, refuse
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.events import Event, EventFollower
+from elastic_launcher.host import processes
 from elastic_launcher.workdir import Layout
 
 POLL = 0.1

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from elastic_launcher.away import StoreAway
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.coordinator.api.handlers import JobDesk
 from elastic_launcher.coordinator.api.rejections import Refusals
@@ -68,6 +67,7 @@ from elastic_launcher.coordinator.runtime.tasks import Background
 from elastic_launcher.engines import Engine
 from elastic_launcher.events import Events
 from elastic_launcher.hints import HintError, HintSource
+from elastic_launcher.host.transient import StoreAway
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, write_json
 

@@ -8,8 +8,8 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from elastic_launcher.agent import processes
 from elastic_launcher.engines import NodeSpec
+from elastic_launcher.host import processes
 
 
 class AdoptedAgent:

@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from elastic_launcher.agent import processes
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines import NodeExit, NodeSpec
 from elastic_launcher.engines.adopted import AdoptedAgent, FoundNode, environment_of, find_nodes
-from elastic_launcher.engines.machine import cores, threads_per_rank
+from elastic_launcher.host import processes
+from elastic_launcher.host.machine import cores, threads_per_rank
 from elastic_launcher.workdir import Layout
 
 FAULT = "ELASTIC_FAULT"

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from elastic_launcher.away import StoreAway, pauses
+from elastic_launcher.host.transient import StoreAway, pauses
 from elastic_launcher.options import ConfigError
 
 Found = TypeVar("Found")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from elastic_launcher.config import ExitCode
-from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL, RUN_LABEL
+from elastic_launcher.engines.kubernetes.objects.names import COORDINATOR_LABEL, JOB_LABEL, RUN_LABEL
 from elastic_launcher.kfp_steps.own_pod import is_step, own_pod, run_of
 from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError, insist, items_of
 from elastic_launcher.kube.login import Login, log_in

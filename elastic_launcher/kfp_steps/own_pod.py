@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from elastic_launcher.engines.kubernetes.identity import RUN_LABEL, STEP_VARIABLE
-from elastic_launcher.engines.kubernetes.settle import find_own_pod, own_pod_name
-from elastic_launcher.engines.kubernetes.template import live_container
+from elastic_launcher.engines.kubernetes.leadership.bootstrap import find_own_pod, own_pod_name
+from elastic_launcher.engines.kubernetes.objects.names import RUN_LABEL, STEP_VARIABLE
+from elastic_launcher.engines.kubernetes.objects.template import live_container
 from elastic_launcher.kube.api import Api, ApiError, insist
 from elastic_launcher.kube.login import Login, log_in
 from elastic_launcher.options import ConfigError

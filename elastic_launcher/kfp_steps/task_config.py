@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from elastic_launcher.engines.kubernetes.identity import RUN_LABEL
-from elastic_launcher.engines.kubernetes.plan import load_template
-from elastic_launcher.engines.kubernetes.template import (
+from elastic_launcher.engines.kubernetes.objects.job_plan import load_template
+from elastic_launcher.engines.kubernetes.objects.names import RUN_LABEL
+from elastic_launcher.engines.kubernetes.objects.template import (
     Document,
     PodFields,
     node_container,

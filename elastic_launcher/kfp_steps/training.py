@@ -16,11 +16,11 @@ from elastic_launcher import __version__
 from elastic_launcher.checkpoint.storage import StorageError, is_url, open_storage
 from elastic_launcher.config import RETRIED, ExitCode, JobConfig
 from elastic_launcher.content import SOURCE, source_of
-from elastic_launcher.engines.kubernetes.identity import STEP_VARIABLE, job_id_of
-from elastic_launcher.engines.kubernetes.template import node_container
-from elastic_launcher.engines.machine import gpus
+from elastic_launcher.engines.kubernetes.objects.names import STEP_VARIABLE, job_id_of
+from elastic_launcher.engines.kubernetes.objects.template import node_container
 from elastic_launcher.events import EventError
 from elastic_launcher.goes_on import VARIABLE as GOES_ON_VARIABLE
+from elastic_launcher.host.machine import gpus
 from elastic_launcher.kfp_steps.arrival import revealed
 from elastic_launcher.kfp_steps.classification import FORM, metrics_text, read_classes
 from elastic_launcher.kfp_steps.release import CHOICES as RELEASES

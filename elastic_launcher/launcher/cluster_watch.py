@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping
 
 from elastic_launcher.coordinator.model.observations import NodeNoticed, NodeStands, StopAsked
 from elastic_launcher.coordinator.runtime.platform import Escorted
+from elastic_launcher.engines.kubernetes.access.reviews import lacks
+from elastic_launcher.engines.kubernetes.access.rights import MACHINES_OF_ALL, Told
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
-from elastic_launcher.engines.kubernetes.owner import Order, Verdict
-from elastic_launcher.engines.kubernetes.pending import pending_line
-from elastic_launcher.engines.kubernetes.pods import Cause, Leaving, Running, Standing, Waiting
-from elastic_launcher.engines.kubernetes.reviews import lacks
-from elastic_launcher.engines.kubernetes.rights import MACHINES_OF_ALL, Told
-from elastic_launcher.engines.kubernetes.seat import Abolished, Deposed, Seat
-from elastic_launcher.engines.kubernetes.service import STOP
-from elastic_launcher.engines.kubernetes.settle import PORTS, Settled
-from elastic_launcher.engines.kubernetes.succession import Succession
-from elastic_launcher.engines.kubernetes.taints import notice_of
+from elastic_launcher.engines.kubernetes.leadership.bootstrap import PORTS, Settled
+from elastic_launcher.engines.kubernetes.leadership.leadership import Abolished, Deposed, Seat
+from elastic_launcher.engines.kubernetes.leadership.owner_state import Order, Verdict
+from elastic_launcher.engines.kubernetes.leadership.owner_watch import Succession
+from elastic_launcher.engines.kubernetes.nodes.pending import pending_line
+from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Leaving, Running, Standing, Waiting
+from elastic_launcher.engines.kubernetes.nodes.taints import notice_of
+from elastic_launcher.engines.kubernetes.objects.service import STOP
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, changes
 from elastic_launcher.kube.login import Login

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from elastic_launcher.away import StoreAway, unavailable
 from elastic_launcher.cli.patience import patiently
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.content import Content
@@ -25,12 +24,13 @@ from elastic_launcher.coordinator.resume.orphans import Adoption
 from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin, own_term
 from elastic_launcher.coordinator.resume.resume_search import CannotBeginAgain
 from elastic_launcher.coordinator.rules.ending import kept, when
-from elastic_launcher.engines.machine import gpus
 from elastic_launcher.events import Event, EventError, EventLog, read_events
 from elastic_launcher.hints import FileSource, HintSource
 from elastic_launcher.hints.configmap import ConfigMapSource
 from elastic_launcher.hints.reference import parse_reference
+from elastic_launcher.host.machine import gpus
 from elastic_launcher.host.retry import given_up
+from elastic_launcher.host.transient import StoreAway, unavailable
 from elastic_launcher.launcher.argo_progress import ArgoProgress, argo_progress
 from elastic_launcher.launcher.log_cursor import Shown
 from elastic_launcher.launcher.log_follower import LOOKS, LogFollower

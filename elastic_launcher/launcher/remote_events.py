@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from elastic_launcher.away import unavailable
 from elastic_launcher.checkpoint.storage import RemoteFolder, StorageError, is_url
 from elastic_launcher.config import JobConfig
 from elastic_launcher.events import Event, EventError
 from elastic_launcher.goes_on import tried_again
+from elastic_launcher.host.transient import unavailable
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, follows_another
 

@@ -7,14 +7,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from elastic_launcher.agent import processes
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.runtime.endpoints import Home
 from elastic_launcher.coordinator.runtime.platform import Escort
 from elastic_launcher.engines import Engine, NodeSpec
 from elastic_launcher.engines.adopted import FoundNode
 from elastic_launcher.engines.local import LocalEngine
-from elastic_launcher.engines.machine import cores, gpus, threads_per_rank
+from elastic_launcher.host import processes
+from elastic_launcher.host.machine import cores, gpus, threads_per_rank
 from elastic_launcher.options import ConfigError
 from elastic_launcher.report.words import plural
 from elastic_launcher.workdir import Past, WorkDir

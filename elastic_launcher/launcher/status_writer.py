@@ -8,7 +8,7 @@ from typing import Any
 
 from elastic_launcher.cli.job_argument import read_document
 from elastic_launcher.cli.status import document
-from elastic_launcher.engines.kubernetes.service import NUMBERS
+from elastic_launcher.engines.kubernetes.objects.service import NUMBERS
 from elastic_launcher.events import EventFollower
 from elastic_launcher.report.state import JobState, advance
 from elastic_launcher.workdir import Layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from elastic_launcher.argo import NAME as ELASTIC_TRAIN
-from elastic_launcher.engines.kubernetes.identity import ELASTIC_LABEL, NODES_ANNOTATION
+from elastic_launcher.engines.kubernetes.objects.names import ELASTIC_LABEL, NODES_ANNOTATION
 from elastic_launcher.lint.finding import Finding, finding
 from elastic_launcher.lint.launchers import launches
 from elastic_launcher.lint.tree import Node

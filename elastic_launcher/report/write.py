@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from elastic_launcher.events import read_events
-from elastic_launcher.modes import share
+from elastic_launcher.host.modes import share
 from elastic_launcher.report.history import relate
 from elastic_launcher.report.metrics import Metrics, measure
 from elastic_launcher.report.summary import summarize

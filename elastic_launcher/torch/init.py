@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch.distributed.rendezvous import rendezvous
 
-from elastic_launcher.output import spare_output
+from elastic_launcher.host.output import spare_output
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.collectives.group import build_group, group_from_store
 from elastic_launcher.torch.gradients.buffers import ModelBuffers

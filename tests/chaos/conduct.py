@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import psutil
 
-from elastic_launcher.agent import processes
+from elastic_launcher.host import processes
 from tests.chaos.lead import EVERYBODY, LONG, Lead, Rank
 from tests.chaos.schedule import SAVING, Act, Schedule, Seat
 from tests.soak.stage import Stage

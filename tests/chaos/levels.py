@@ -19,7 +19,7 @@ from statistics import median
 import psutil
 from torch.distributed import TCPStore
 
-from elastic_launcher.agent import processes
+from elastic_launcher.host import processes
 from elastic_launcher.launcher.log_follower import NAME
 from tests.chaos.conduct import Conductor
 from tests.chaos.lead import LONG

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from elastic_launcher.engines.kubernetes.identity import NODE_NAME, Owner
+from elastic_launcher.engines.kubernetes.objects.names import NODE_NAME, Owner
 from tests.cluster import digits
 from tests.cluster.stage import NAME
 from tests.manifests import MANIFESTS, documents

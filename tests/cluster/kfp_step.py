@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from elastic_launcher.engines.kubernetes.identity import NODE_NAME, RUN_LABEL
+from elastic_launcher.engines.kubernetes.objects.names import NODE_NAME, RUN_LABEL
 from tests.cluster import pods
 from tests.cluster.machine import volumes
 from tests.cluster.machine.node import REPOSITORY

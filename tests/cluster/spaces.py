@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from elastic_launcher.engines.kubernetes.identity import Owner
+from elastic_launcher.engines.kubernetes.objects.names import Owner
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.login import log_in
 

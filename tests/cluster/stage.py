@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elastic_launcher.engines.kubernetes.identity import JOB_LABEL, NODE_LABEL
-from elastic_launcher.engines.kubernetes.service import STATUS
+from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL, NODE_LABEL
+from elastic_launcher.engines.kubernetes.objects.service import STATUS
 from tests.cluster import pods
 from tests.cluster.machine import cluster, volumes
 from tests.cluster.machine.kubectl import Kubectl

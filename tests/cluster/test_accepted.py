@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from elastic_launcher.engines.kubernetes.identity import Names, job_id
-from elastic_launcher.engines.kubernetes.job import node_job
-from elastic_launcher.engines.kubernetes.template import PodFields, template_of
+from elastic_launcher.engines.kubernetes.objects.job import node_job
+from elastic_launcher.engines.kubernetes.objects.names import Names, job_id
+from elastic_launcher.engines.kubernetes.objects.template import PodFields, template_of
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.login import log_in
 from tests.cluster.spaces import space

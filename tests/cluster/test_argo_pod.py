@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.identity import Owner
+from elastic_launcher.engines.kubernetes.objects.names import Owner
 from tests.cluster import digits
 from tests.cluster.argo_step import FOLDER, step_pod
 from tests.cluster.machine import volumes

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.identity import JOB_LABEL
-from elastic_launcher.engines.kubernetes.trial import try_out
+from elastic_launcher.engines.kubernetes.nodes.dry_run import try_out
+from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL
 from elastic_launcher.options import ConfigError
 from tests.cluster.spaces import space
 from tests.cluster.stage import staged

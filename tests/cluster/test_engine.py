@@ -14,10 +14,10 @@ from typing import Any
 
 from elastic_launcher.engines import NodeExit, NodeSpec
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
-from elastic_launcher.engines.kubernetes.identity import Names, job_id
-from elastic_launcher.engines.kubernetes.job import JobPlan
-from elastic_launcher.engines.kubernetes.pod import Shape
-from elastic_launcher.engines.kubernetes.pods import Cause, Running, Standing, Waiting
+from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Running, Standing, Waiting
+from elastic_launcher.engines.kubernetes.objects.job import JobPlan
+from elastic_launcher.engines.kubernetes.objects.names import Names, job_id
+from elastic_launcher.engines.kubernetes.objects.pod import Shape
 from elastic_launcher.kube.api import MERGE, Api
 from tests.cluster.spaces import PATIENCE, make_owner, space
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.pods import Cause, Running
+from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Running
 from elastic_launcher.kube.api import MERGE, Api
 from elastic_launcher.kube.login import log_in
 from tests.cluster.ends import end_training

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.identity import JOB_LABEL
+from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL
 from tests.cluster.stage import LONG, NAME, Stage, staged
 from tests.support import until
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.identity import NODE_LABEL
+from elastic_launcher.engines.kubernetes.objects.names import NODE_LABEL
 from tests.cluster import pods
 from tests.cluster.ends import end_training, finish
 from tests.cluster.kueue import GROUP, LABEL, QUEUE, kueue, queues

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.identity import JOB_LABEL
+from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL
 from tests.cluster import pods
 from tests.cluster.stage import Stage, staged
 from tests.support import until

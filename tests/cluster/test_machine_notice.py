@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.identity import NODE_LABEL
+from elastic_launcher.engines.kubernetes.objects.names import NODE_LABEL
 from tests.cluster.stage import LONG, NAME, Stage, staged
 from tests.local.resizes import formed
 from tests.local.sudden import assert_same_training, options

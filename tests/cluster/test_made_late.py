@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from elastic_launcher.engines import NodeSpec
-from elastic_launcher.engines.kubernetes.fleet import Fleet
-from elastic_launcher.engines.kubernetes.pods import Cause, Waiting
+from elastic_launcher.engines.kubernetes.nodes.fleet import Fleet
+from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Waiting
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.follow import GONE
 from elastic_launcher.kube.login import Login

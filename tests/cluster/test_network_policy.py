@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.identity import JOB_LABEL
+from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL
 from tests.cluster import pods
 from tests.cluster.machine import cluster
 from tests.cluster.machine.kubectl import Kubectl

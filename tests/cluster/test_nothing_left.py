@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.identity import JOB_LABEL
-from elastic_launcher.engines.kubernetes.service import STOP
+from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL
+from elastic_launcher.engines.kubernetes.objects.service import STOP
 from tests.cluster.ends import assert_saved_and_over
 from tests.cluster.machine.processes import ClusterError
 from tests.cluster.stage import LONG, NAME, Stage, staged

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.identity import NODE_LABEL
+from elastic_launcher.engines.kubernetes.objects.names import NODE_LABEL
 from tests.cluster.ends import finish
 from tests.cluster.stage import LONG, Stage, staged
 from tests.local.ledgers import SCRIPT

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from elastic_launcher.engines.kubernetes.access.reviews import lacks
+from elastic_launcher.engines.kubernetes.access.rights import needs_of, told
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
-from elastic_launcher.engines.kubernetes.identity import Names, job_id
-from elastic_launcher.engines.kubernetes.pods import Waiting
-from elastic_launcher.engines.kubernetes.reviews import lacks
-from elastic_launcher.engines.kubernetes.rights import needs_of, told
-from elastic_launcher.engines.kubernetes.seat import Seat
-from elastic_launcher.engines.kubernetes.settle import POD_VARIABLE, Settled, look_around, settle
+from elastic_launcher.engines.kubernetes.leadership.bootstrap import POD_VARIABLE, Settled, look_around, settle
+from elastic_launcher.engines.kubernetes.leadership.leadership import Seat
+from elastic_launcher.engines.kubernetes.nodes.pod_status import Waiting
+from elastic_launcher.engines.kubernetes.objects.names import Names, job_id
 from elastic_launcher.kube.api import Api
 from elastic_launcher.options import ConfigError
 from tests.cluster.spaces import LAUNCHER, PATIENCE, make_owner, space

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.identity import Names, job_id
-from elastic_launcher.engines.kubernetes.seat import Abolished, Deposed, Seat
-from elastic_launcher.engines.kubernetes.service import STOP, coordinator_labels
+from elastic_launcher.engines.kubernetes.leadership.leadership import Abolished, Deposed, Seat
+from elastic_launcher.engines.kubernetes.objects.names import Names, job_id
+from elastic_launcher.engines.kubernetes.objects.service import STOP, coordinator_labels
 from elastic_launcher.kube.api import MERGE, Api
 from tests.cluster.spaces import LAUNCHER, PATIENCE, make_owner, space
 

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from asyncio.subprocess import PIPE
 
-from elastic_launcher.engines.kubernetes.seat import Seat
+from elastic_launcher.engines.kubernetes.leadership.leadership import Seat
 from tests.cluster.spaces import PATIENCE, make_owner, space
 from tests.cluster.test_seat import NAMES, PORTS, make_pod
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import certifi
 import pytest
 
-from elastic_launcher.engines.kubernetes.identity import JOB_LABEL
-from elastic_launcher.engines.kubernetes.service import STOP
+from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL
+from elastic_launcher.engines.kubernetes.objects.service import STOP
 from tests.cluster.machine.places import HOST_ADDRESS
 from tests.cluster.stage import LONG, staged
 from tests.local.ledgers import SCRIPT

@@ -18,9 +18,9 @@ from elastic_launcher.control.auth import (
     VERSION_HEADER,
     sign,
 )
-from elastic_launcher.engines.kubernetes.identity import JOB_LABEL
-from elastic_launcher.engines.kubernetes.key import key_of
-from elastic_launcher.engines.kubernetes.settle import PORTS
+from elastic_launcher.engines.kubernetes.access.job_key import key_of
+from elastic_launcher.engines.kubernetes.leadership.bootstrap import PORTS
+from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL
 from tests.cluster import pods
 from tests.cluster.stage import LONG, Stage, staged
 from tests.local.ledgers import SCRIPT

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.owner import Order, Verdict
-from elastic_launcher.engines.kubernetes.succession import Succession
+from elastic_launcher.engines.kubernetes.leadership.owner_state import Order, Verdict
+from elastic_launcher.engines.kubernetes.leadership.owner_watch import Succession
 from elastic_launcher.kube.api import MERGE, Api
 from tests.cluster.spaces import LAUNCHER, PATIENCE, space
 from tests.cluster.workflow_kind import WORKFLOW, workflows_known

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.identity import NODE_LABEL
+from elastic_launcher.engines.kubernetes.objects.names import NODE_LABEL
 from tests.cluster import digits, pods
 from tests.cluster.machine import cluster
 from tests.cluster.machine.kubectl import Kubectl

@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
-from elastic_launcher.agent import processes
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines.local import node_environment
+from elastic_launcher.host import processes
 from elastic_launcher.workdir import WorkDir, claim
 from tests.support import PATIENCE, ControlStub, assert_no_process, control_stub, until
 

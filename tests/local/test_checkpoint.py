@@ -17,8 +17,8 @@ import psutil
 import pytest
 import torch
 
-from elastic_launcher.agent import processes
 from elastic_launcher.checkpoint import find_newest
+from elastic_launcher.host import processes
 from tests.local.ledgers import (
     SCRIPT,
     assert_each_sample_once,

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from elastic_launcher.agent import processes
+from elastic_launcher.host import processes
 from tests.local.ledgers import SCRIPT, assert_each_sample_once, assert_same_model, counted, read_ledgers, train_plain
 from tests.support import assert_no_process, launched, until
 

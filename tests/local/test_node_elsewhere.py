@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.agent import processes
 from elastic_launcher.agent.echo import Echo
 from elastic_launcher.agent.log_sender import MOST_BEHIND, LogSender
 from elastic_launcher.agent.own_folder import ToldToGo, Unfit, make_own_folder
@@ -29,6 +28,7 @@ from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.coordinator.runtime.endpoints import HERE, Home, Where
 from elastic_launcher.coordinator.runtime.node_files import NodeFiles
 from elastic_launcher.engines.local import node_environment
+from elastic_launcher.host import processes
 from elastic_launcher.workdir import Layout, claim, read_job
 from tests.local.test_control import KEY, SUPERSEDED, Desk
 from tests.support import PATIENCE

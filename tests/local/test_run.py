@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.agent import processes
+from elastic_launcher.host import processes
 from tests.soak.stage import SCRIPT, Stage, script_lines
 from tests.support import PATIENCE, EventFollower, assert_no_process, until
 

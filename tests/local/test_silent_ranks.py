@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from elastic_launcher.agent import processes
+from elastic_launcher.host import processes
 from tests.local.ledgers import SCRIPT, assert_same_model, train_plain
 from tests.local.resizes import LONG, formed
 from tests.local.sudden import BATCH, SAMPLES, assert_same_training, options

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from elastic_launcher.agent import processes
+from elastic_launcher.host import processes
 from tests.support import Launcher, launched, subreaper, until
 
 SCRIPT = Path(__file__).with_name("train.py")

@@ -19,8 +19,8 @@ from elastic_launcher import argo
 from elastic_launcher.cli import main
 from elastic_launcher.cli.pipeline_arguments import ARGS_FILE, check_arrival
 from elastic_launcher.config import ExitCode, JobConfig
-from elastic_launcher.engines.kubernetes.settle import own_pod_name
-from elastic_launcher.engines.kubernetes.template import read_template
+from elastic_launcher.engines.kubernetes.leadership.bootstrap import own_pod_name
+from elastic_launcher.engines.kubernetes.objects.template import read_template
 from elastic_launcher.kube.expansion import literal
 from elastic_launcher.options import OPTIONS, ConfigError, Option
 from elastic_launcher.step_outputs import OUTPUTS, VARIABLE, tell_outputs

@@ -28,7 +28,7 @@ leave("the coordinator has given it up", 7)
 """
 PRINT = """
 import sys
-from elastic_launcher.output import spare_output
+from elastic_launcher.host.output import spare_output
 spare_output()
 print("loss", 0.5)
 print("loss", 0.4, flush=True)

@@ -14,7 +14,7 @@ import pytest
 from elastic_launcher.cli.pipeline_arguments import add_words_on_the_pod, keep_script, plain_switches
 from elastic_launcher.cli.run import read
 from elastic_launcher.config import JobConfig
-from elastic_launcher.engines.kubernetes.identity import LABEL_VARIABLE, NODES_VARIABLE
+from elastic_launcher.engines.kubernetes.objects.names import LABEL_VARIABLE, NODES_VARIABLE
 from elastic_launcher.options import ConfigError
 
 TEXT = "import torch\nprint(torch)\n"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL, RUN_LABEL
+from elastic_launcher.engines.kubernetes.objects.names import COORDINATOR_LABEL, JOB_LABEL, RUN_LABEL
 from elastic_launcher.kfp_steps import cleanup
 from elastic_launcher.kfp_steps.cleanup import cleanup_step
 from elastic_launcher.kube.login import Login

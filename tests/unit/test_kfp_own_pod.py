@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from elastic_launcher.engines.kubernetes.settle import own_pod_name
+from elastic_launcher.engines.kubernetes.leadership.bootstrap import own_pod_name
 from elastic_launcher.kfp_steps import own_pod as module
 from elastic_launcher.kfp_steps.own_pod import image_of, own_pod, run_of
 from elastic_launcher.kube.login import Login

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.template import check_template
+from elastic_launcher.engines.kubernetes.objects.template import check_template
 from elastic_launcher.kfp_steps.task_config import gpus_of, mounts_of, nodes_template
 from elastic_launcher.options import ConfigError
 from tests.unit.kfp_bodies import task

@@ -94,7 +94,7 @@ class Stale:
 
 def shut(monkeypatch: pytest.MonkeyPatch, volume: Stale) -> None:
     monkeypatch.setattr(Path, "mkdir", lambda path, **options: volume.mkdir(path, **options))
-    monkeypatch.setattr("elastic_launcher.away.RETRY_SECONDS", (0.01,))
+    monkeypatch.setattr("elastic_launcher.host.transient.RETRY_SECONDS", (0.01,))
 
 
 def test_in_a_cluster_a_volume_that_is_away_is_asked_for_again(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_launcher.engines.machine import cores, gpus, threads_per_rank
+from elastic_launcher.host.machine import cores, gpus, threads_per_rank
 
 
 @pytest.mark.parametrize(

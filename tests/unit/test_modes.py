@@ -18,7 +18,7 @@ from elastic_launcher.checkpoint.landmark import Landmark, judge, landmark_of, m
 from elastic_launcher.checkpoint.shards import write_shards
 from elastic_launcher.config import JobConfig
 from elastic_launcher.events import EventLog
-from elastic_launcher.modes import make_folder, share, share_new, share_tree
+from elastic_launcher.host.modes import make_folder, share, share_new, share_tree
 from elastic_launcher.report.write import write_atomically
 from elastic_launcher.workdir import claim
 from tests.users import User, needs_root, open_folder

@@ -21,7 +21,7 @@ import pytest
 from elastic_launcher.config import JobConfig
 from elastic_launcher.content import Content
 from elastic_launcher.events import EventLog
-from elastic_launcher.lock import process_start
+from elastic_launcher.host.lock import process_start
 from elastic_launcher.workdir import (
     CLASSES,
     JobDone,

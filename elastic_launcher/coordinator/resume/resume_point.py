@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from elastic_launcher.away import unavailable
 from elastic_launcher.checkpoint import CheckpointError, Manifest
 from elastic_launcher.checkpoint.changes import Resumed, refusal
 from elastic_launcher.checkpoint.files import read_manifest
@@ -23,6 +22,7 @@ from elastic_launcher.control.messages import Saved
 from elastic_launcher.coordinator.model.pause import EarlierWait
 from elastic_launcher.coordinator.model.state import Rules, State
 from elastic_launcher.goes_on import goes_on, tried_again
+from elastic_launcher.host.transient import unavailable
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, Past, follows_another, job_id, note_past, read_content, write_json
 

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from elastic_launcher.away import StoreAway, may_pass
 from elastic_launcher.checkpoint import landmark
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.coordinator.runtime.endpoints import Home
 from elastic_launcher.coordinator.runtime.failure_excerpt import read_exit
 from elastic_launcher.host.retry import ask_again, given_up
+from elastic_launcher.host.transient import StoreAway, may_pass
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, job_id, read_content, write_json
 

@@ -9,9 +9,9 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from elastic_launcher.engines import EngineAway, NodeExit, NodeSpec
-from elastic_launcher.engines.kubernetes.fleet import Fleet
-from elastic_launcher.engines.kubernetes.job import JobPlan
-from elastic_launcher.engines.kubernetes.pods import Standing
+from elastic_launcher.engines.kubernetes.nodes.fleet import Fleet
+from elastic_launcher.engines.kubernetes.nodes.pod_status import Standing
+from elastic_launcher.engines.kubernetes.objects.job import JobPlan
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.login import Login
 from elastic_launcher.options import ConfigError

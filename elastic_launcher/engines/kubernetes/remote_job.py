@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from elastic_launcher.cli.job_argument import SCHEME, JobName
-from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL, NODE_LABEL
-from elastic_launcher.engines.kubernetes.service import STOP, Record, read_record
-from elastic_launcher.engines.kubernetes.template import live_container
+from elastic_launcher.engines.kubernetes.objects.names import COORDINATOR_LABEL, JOB_LABEL, NODE_LABEL
+from elastic_launcher.engines.kubernetes.objects.service import STOP, Record, read_record
+from elastic_launcher.engines.kubernetes.objects.template import live_container
 from elastic_launcher.kube.api import MERGE, NOT_FOUND, Api, ApiError, items_of
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, changes
 from elastic_launcher.kube.login import log_in

@@ -25,7 +25,7 @@ from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.control.client import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.control.contact import Contact
 from elastic_launcher.control.vitals import Vitals
-from elastic_launcher.output import say
+from elastic_launcher.host.output import say
 from elastic_launcher.torch.collectives.c10d_clients import connect_store, hang_up
 from elastic_launcher.torch.collectives.group import Group, build_group
 from elastic_launcher.torch.collectives.threads import have_ended, start_thread

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from elastic_launcher.output import say
+from elastic_launcher.host.output import say
 from elastic_launcher.torch.collectives.group import Group
 
 

@@ -15,14 +15,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastic_launcher.away import may_pass, pauses
 from elastic_launcher.checkpoint import CheckpointError, JobIdentity, Mark
 from elastic_launcher.checkpoint.changes import OF_SCRIPT, Resumed, step_in_epoch
 from elastic_launcher.checkpoint.files import read_manifest
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.config import JobConfig
 from elastic_launcher.content import Content
-from elastic_launcher.output import say
+from elastic_launcher.host.output import say
+from elastic_launcher.host.transient import may_pass, pauses
 from elastic_launcher.period import Period, read_period
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.gradients.consensus import Agreement

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from elastic_launcher.engines.kubernetes.identity import NODE_LABEL
+from elastic_launcher.engines.kubernetes.objects.names import NODE_LABEL
 from tests.chaos.lead import LONG, SCRIPT, Lead
 from tests.chaos.schedule import Act, Schedule
 from tests.cluster.crowd import LATER, fill

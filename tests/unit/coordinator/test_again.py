@@ -35,7 +35,7 @@ class Disk:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_launcher.away.RETRY_SECONDS", (0.0,))
+    monkeypatch.setattr("elastic_launcher.host.transient.RETRY_SECONDS", (0.0,))
 
 
 def test_what_can_be_read_later_is_gone_on_from(tmp_path: Path) -> None:

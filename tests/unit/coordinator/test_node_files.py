@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.away import StoreAway
 from elastic_launcher.checkpoint import landmark
 from elastic_launcher.checkpoint.landmark import Landmark
 from elastic_launcher.config import ExitCode, JobConfig
@@ -21,6 +20,7 @@ from elastic_launcher.coordinator.runtime.endpoints import Home
 from elastic_launcher.coordinator.runtime.node_files import NodeFiles
 from elastic_launcher.engines.local import LocalEngine
 from elastic_launcher.events import EventLog, read_events
+from elastic_launcher.host.transient import StoreAway
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, claim
 
@@ -30,7 +30,7 @@ CONFIG = JobConfig(script="train.py", work_dir="job", orphan_timeout=30.0)
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_launcher.away.RETRY_SECONDS", (0.02,))
+    monkeypatch.setattr("elastic_launcher.host.transient.RETRY_SECONDS", (0.02,))
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, codes: Iterator[int]) -> None:

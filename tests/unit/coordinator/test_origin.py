@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.away import StoreAway, may_pass
 from elastic_launcher.checkpoint import Fenced
 from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin, own_term
+from elastic_launcher.host.transient import StoreAway, may_pass
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, Past, claim, write_json
 from tests.unit.checkpoint.checkpoints import JOB, names, save

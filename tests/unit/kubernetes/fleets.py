@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, cast
 
-from elastic_launcher.engines.kubernetes.fleet import Fleet
+from elastic_launcher.engines.kubernetes.nodes.fleet import Fleet
 from elastic_launcher.kube.api import Api, ApiError
 from tests.unit.kubernetes.templates import SHAPE, plan, template
 

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from elastic_launcher.engines import NodeSpec
-from elastic_launcher.engines.kubernetes.identity import Names, Owner
-from elastic_launcher.engines.kubernetes.job import JobPlan
-from elastic_launcher.engines.kubernetes.pod import Shape
+from elastic_launcher.engines.kubernetes.objects.job import JobPlan
+from elastic_launcher.engines.kubernetes.objects.names import Names, Owner
+from elastic_launcher.engines.kubernetes.objects.pod import Shape
 
 OWNER = Owner("argoproj.io/v1alpha1", "Workflow", "train-abc", "uid-1")
 SHAPE = Shape(

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from elastic_launcher.engines.kubernetes.identity import Names
-from elastic_launcher.engines.kubernetes.job import node_job, node_of, spec_of
-from elastic_launcher.engines.kubernetes.key import key_in, key_of, mounts_key, new_secret
-from elastic_launcher.engines.kubernetes.owner import grace_of, judge
-from elastic_launcher.engines.kubernetes.pods import Gone, Leaving, Running, Waiting, standing, turned_away
-from elastic_launcher.engines.kubernetes.service import STATUS, TERM, new_service, read_record
-from elastic_launcher.engines.kubernetes.taints import notice_of
-from elastic_launcher.engines.kubernetes.template import live_container
+from elastic_launcher.engines.kubernetes.access.job_key import key_in, key_of, mounts_key, new_secret
+from elastic_launcher.engines.kubernetes.leadership.owner_state import grace_of, judge
+from elastic_launcher.engines.kubernetes.nodes.pod_status import Gone, Leaving, Running, Waiting, standing, turned_away
+from elastic_launcher.engines.kubernetes.nodes.taints import notice_of
+from elastic_launcher.engines.kubernetes.objects.job import node_job, node_of, spec_of
+from elastic_launcher.engines.kubernetes.objects.names import Names
+from elastic_launcher.engines.kubernetes.objects.service import STATUS, TERM, new_service, read_record
+from elastic_launcher.engines.kubernetes.objects.template import live_container
 from tests.unit.kubernetes.templates import OWNER, SPEC, plan, template
 
 NAMES = Names("digits-x")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from elastic_launcher.coordinator.model.observations import StopAsked
-from elastic_launcher.engines.kubernetes.owner import Order, Verdict
-from elastic_launcher.engines.kubernetes.pods import Cause, Leaving, Running, Standing, Waiting
-from elastic_launcher.engines.kubernetes.seat import Abolished, Deposed
+from elastic_launcher.engines.kubernetes.leadership.leadership import Abolished, Deposed
+from elastic_launcher.engines.kubernetes.leadership.owner_state import Order, Verdict
+from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Leaving, Running, Standing, Waiting
 from elastic_launcher.kube.api import ApiError
 from elastic_launcher.kube.collection import Snapshot
 from elastic_launcher.launcher.cluster_watch import PENDING_SECONDS, ClusterEscort, PendingLine

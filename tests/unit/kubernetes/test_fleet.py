@@ -11,8 +11,8 @@ import pytest
 from elastic_launcher.coordinator.model.deadlines import EXIT_SECONDS
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.engine import CLOSE_SECONDS
-from elastic_launcher.engines.kubernetes.job import node_job
-from elastic_launcher.engines.kubernetes.pods import Cause, Running, Waiting
+from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Running, Waiting
+from elastic_launcher.engines.kubernetes.objects.job import node_job
 from elastic_launcher.kube.api import ApiError
 from elastic_launcher.kube.follow import GONE
 from tests.unit.kubernetes.fleets import AWAY, QUOTA, Full, Refusing, following
@@ -140,7 +140,7 @@ class Unread(Refusing):
 @pytest.mark.parametrize("status", [0, 403, 429, 500])
 def test_events_that_could_not_be_read_are_asked_for_again(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("EXPLAIN_SECONDS", "EXPLAIN_AGAIN_SECONDS"):
-        monkeypatch.setattr(f"elastic_launcher.engines.kubernetes.fleet.{name}", 0.01)
+        monkeypatch.setattr(f"elastic_launcher.engines.kubernetes.nodes.fleet.{name}", 0.01)
 
     async def steps() -> None:
         api = Unread(*[ApiError(status, "", "not now")] * 3)
@@ -178,7 +178,7 @@ class Explained(Unread):
 
 
 def test_of_nodes_that_wait_alike_the_events_of_one_tell_why_all_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_launcher.engines.kubernetes.fleet.EXPLAIN_SECONDS", 0.01)
+    monkeypatch.setattr("elastic_launcher.engines.kubernetes.nodes.fleet.EXPLAIN_SECONDS", 0.01)
 
     async def steps() -> None:
         api = Explained()
@@ -198,7 +198,7 @@ def test_of_nodes_that_wait_alike_the_events_of_one_tell_why_all_wait(monkeypatc
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_launcher.engines.kubernetes.fleet.ASK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("elastic_launcher.engines.kubernetes.nodes.fleet.ASK_AGAIN_SECONDS", 0.01)
 
 
 def test_a_node_whose_job_a_quota_refuses_waits_and_is_made_once_it_may_be() -> None:
@@ -249,7 +249,7 @@ def test_a_quota_that_many_jobs_are_charged_to_at_once_costs_nobody_a_node() -> 
 def test_an_api_server_that_knows_no_accounts_yet_costs_a_node_that_waits_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("elastic_launcher.engines.kubernetes.fleet.insist", lambda call, *pauses: call())
+    monkeypatch.setattr("elastic_launcher.engines.kubernetes.nodes.fleet.insist", lambda call, *pauses: call())
 
     async def steps() -> None:
         api = Refusing(ApiError(403, "Forbidden", QUOTA), ApiError(401, "Unauthorized", "Unauthorized"))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_launcher.engines.kubernetes.identity import Names, Owner, job_id, job_id_of, owner_of
+from elastic_launcher.engines.kubernetes.objects.names import Names, Owner, job_id, job_id_of, owner_of
 
 SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035, which is what a Service's name must be
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?")

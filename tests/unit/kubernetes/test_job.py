@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 
 from elastic_launcher.engines import NodeSpec
-from elastic_launcher.engines.kubernetes.identity import Names, owner_of
-from elastic_launcher.engines.kubernetes.job import node_job, node_of, spec_of
-from elastic_launcher.engines.kubernetes.template import live_container
+from elastic_launcher.engines.kubernetes.objects.job import node_job, node_of, spec_of
+from elastic_launcher.engines.kubernetes.objects.names import Names, owner_of
+from elastic_launcher.engines.kubernetes.objects.template import live_container
 from elastic_launcher.options import ConfigError
 from tests.unit.expansion import expanded
 from tests.unit.kubernetes.templates import ALL_OF_A_POD, SHAPE, SPEC, TEMPLATES, contains, plan, template

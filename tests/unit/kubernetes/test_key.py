@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.job import node_job
-from elastic_launcher.engines.kubernetes.key import find_key, new_secret
+from elastic_launcher.engines.kubernetes.access.job_key import find_key, new_secret
+from elastic_launcher.engines.kubernetes.objects.job import node_job
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.options import ConfigError
 from tests.unit.kubernetes.templates import OWNER, SHAPE, SPEC, plan, template

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from elastic_launcher.engines import NodeSpec
-from elastic_launcher.engines.kubernetes.pods import Cause, Running, Waiting
+from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Running, Waiting
 from tests.unit.kubernetes.fleets import Full, following
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_launcher.engines.kubernetes.fleet.ASK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("elastic_launcher.engines.kubernetes.nodes.fleet.ASK_AGAIN_SECONDS", 0.01)
 
 
 def test_after_a_machine_has_refused_a_pod_the_next_waits_and_then_keeps_off_it() -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL
-from elastic_launcher.engines.kubernetes.rights import (
+from elastic_launcher.engines.kubernetes.access.rights import (
     BASE,
     HINTS,
     MACHINES,
@@ -19,7 +18,8 @@ from elastic_launcher.engines.kubernetes.rights import (
     needs_of,
     overlay_of,
 )
-from elastic_launcher.engines.kubernetes.settle import PORTS
+from elastic_launcher.engines.kubernetes.leadership.bootstrap import PORTS
+from elastic_launcher.engines.kubernetes.objects.names import COORDINATOR_LABEL, JOB_LABEL
 from tests.manifests import KUSTOMIZATION, MANIFESTS, OVERLAYS, documents, files, generated, objects, rights
 from tests.unit.kubernetes.launchers import pod
 

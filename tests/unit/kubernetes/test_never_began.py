@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.pods import Gone, standing, turned_away
+from elastic_launcher.engines.kubernetes.nodes.pod_status import Gone, standing, turned_away
 from tests.unit.kubernetes.test_pods import JOB, RUNC, ended, pod
 
 

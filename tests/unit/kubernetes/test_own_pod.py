@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from elastic_launcher.engines.kubernetes import settle
-from elastic_launcher.engines.kubernetes.settle import look_around
+from elastic_launcher.engines.kubernetes.leadership import bootstrap
+from elastic_launcher.engines.kubernetes.leadership.bootstrap import look_around
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.login import Login
 from elastic_launcher.options import ConfigError
@@ -51,7 +51,7 @@ def found_by(host: str, *pods: dict[str, Any]) -> str:
         return str((await look_around(cast(Api, Cluster(*pods)), "digits")).pod["metadata"]["name"])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settle.socket, "gethostname", lambda: host)
+        patch.setattr(bootstrap.socket, "gethostname", lambda: host)
         return asyncio.run(steps())
 
 

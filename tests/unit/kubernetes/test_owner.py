@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_launcher.engines.kubernetes.owner import UNKNOWN, Order, Verdict, grace_of, judge
+from elastic_launcher.engines.kubernetes.leadership.owner_state import UNKNOWN, Order, Verdict, grace_of, judge
 
 DELETED = {"deletionTimestamp": "2026-11-21T18:00:30Z"}
 POD: dict[str, Any] = {"kind": "Pod", "metadata": {"name": "step-1"}, "status": {"phase": "Running"}}

@@ -7,8 +7,8 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_launcher.engines.kubernetes.pending import pending_line
-from elastic_launcher.engines.kubernetes.pods import Cause, Waiting
+from elastic_launcher.engines.kubernetes.nodes.pending import pending_line
+from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Waiting
 
 ROOM = Waiting(Cause.ROOM, "0/1 nodes are available: 1 Insufficient nvidia.com/gpu")
 QUOTA = Waiting(Cause.QUOTA, "exceeded quota: gpus")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_launcher.engines.kubernetes.pods import (
+from elastic_launcher.engines.kubernetes.nodes.pod_status import (
     Cause,
     Gone,
     Leaving,
@@ -18,7 +18,7 @@ from elastic_launcher.engines.kubernetes.pods import (
     standing,
     turned_away,
 )
-from elastic_launcher.engines.kubernetes.taints import notice_of
+from elastic_launcher.engines.kubernetes.nodes.taints import notice_of
 
 LABELS = {"elastic-launcher/job": "digits-x", "elastic-launcher/node": "3"}
 JOB: dict[str, Any] = {"metadata": {"name": "digits-x-3", "labels": LABELS}, "spec": {"suspend": False}, "status": {}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from elastic_launcher.engines.kubernetes.pods import Cause, Gone, Running, Waiting, standing
+from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Gone, Running, Waiting, standing
 
 RUNNING = {"running": {}}
 

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 from aiohttp import web
 
-from elastic_launcher.engines.kubernetes.reviews import REVIEWS, lacks
-from elastic_launcher.engines.kubernetes.rights import (
+from elastic_launcher.engines.kubernetes.access.reviews import REVIEWS, lacks
+from elastic_launcher.engines.kubernetes.access.rights import (
     BASE,
     HINTS,
     MACHINES_OF_ALL,

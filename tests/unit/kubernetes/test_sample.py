@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from elastic_launcher.config import JobConfig
-from elastic_launcher.engines.kubernetes.job import node_job
-from elastic_launcher.engines.kubernetes.template import read_template
+from elastic_launcher.engines.kubernetes.objects.job import node_job
+from elastic_launcher.engines.kubernetes.objects.template import read_template
 from tests.manifests import MANIFESTS, documents, generated, objects
 from tests.unit.kubernetes.templates import SPEC, plan
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.identity import Names, Owner
-from elastic_launcher.engines.kubernetes.service import (
+from elastic_launcher.engines.kubernetes.objects.names import Names, Owner
+from elastic_launcher.engines.kubernetes.objects.service import (
     TERM,
     Record,
     coordinator_labels,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from elastic_launcher.engines.kubernetes.job import node_job
-from elastic_launcher.engines.kubernetes.template import PodFields, check_template, read_template, template_of
+from elastic_launcher.engines.kubernetes.objects.job import node_job
+from elastic_launcher.engines.kubernetes.objects.template import PodFields, check_template, read_template, template_of
 from elastic_launcher.options import ConfigError
 from tests.unit.kubernetes.templates import SHAPE, SPEC, TEMPLATES, plan
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_launcher.engines import NodeSpec
-from elastic_launcher.engines.kubernetes.pods import Cause, Gone, Leaving, Running, Waiting
-from elastic_launcher.engines.kubernetes.track import Track
+from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Gone, Leaving, Running, Waiting
+from elastic_launcher.engines.kubernetes.nodes.track import Track
 
 SPEC = NodeSpec(3, 5, 2)
 JOB: dict[str, Any] = {"metadata": {"name": "x-3", "labels": {}}, "spec": {}, "status": {}}

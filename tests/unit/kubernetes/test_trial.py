@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.trial import DRY, try_out
+from elastic_launcher.engines.kubernetes.nodes.dry_run import DRY, try_out
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.options import ConfigError
 from tests.unit.kubernetes.templates import plan, template

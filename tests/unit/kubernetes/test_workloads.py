@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from elastic_launcher.engines import NodeSpec
-from elastic_launcher.engines.kubernetes.pods import Cause, Waiting
-from elastic_launcher.engines.kubernetes.track import Track
-from elastic_launcher.engines.kubernetes.workloads import (
+from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Waiting
+from elastic_launcher.engines.kubernetes.nodes.track import Track
+from elastic_launcher.engines.kubernetes.nodes.workloads import (
     JOB_UID,
     MOST_ASKED,
     UNREADABLE,

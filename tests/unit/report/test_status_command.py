@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from elastic_launcher.cli.report import report
 from elastic_launcher.cli.status import document, launcher_lives, status
-from elastic_launcher.lock import process_start
+from elastic_launcher.host.lock import process_start
 from elastic_launcher.report.state import fold
 from tests.unit.report import jobs
 from tests.unit.report.terminals import in_terminal

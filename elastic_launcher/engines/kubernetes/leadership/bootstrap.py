@@ -9,13 +9,20 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from elastic_launcher.engines.kubernetes.identity import POD_VARIABLE, STEP_VARIABLE, Names, Owner, job_id_of, owner_of
-from elastic_launcher.engines.kubernetes.key import find_key
-from elastic_launcher.engines.kubernetes.reviews import lacks
-from elastic_launcher.engines.kubernetes.rights import Asked, Lack, needs_of, told
-from elastic_launcher.engines.kubernetes.seat import Seat
-from elastic_launcher.engines.kubernetes.service import Record
-from elastic_launcher.engines.kubernetes.template import live_container
+from elastic_launcher.engines.kubernetes.access.job_key import find_key
+from elastic_launcher.engines.kubernetes.access.reviews import lacks
+from elastic_launcher.engines.kubernetes.access.rights import Asked, Lack, needs_of, told
+from elastic_launcher.engines.kubernetes.leadership.leadership import Seat
+from elastic_launcher.engines.kubernetes.objects.names import (
+    POD_VARIABLE,
+    STEP_VARIABLE,
+    Names,
+    Owner,
+    job_id_of,
+    owner_of,
+)
+from elastic_launcher.engines.kubernetes.objects.service import Record
+from elastic_launcher.engines.kubernetes.objects.template import live_container
 from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError, items_of
 from elastic_launcher.kube.follow import FORBIDDEN
 from elastic_launcher.options import ConfigError

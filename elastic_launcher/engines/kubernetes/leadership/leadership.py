@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from elastic_launcher.engines.kubernetes.identity import Names, Owner
-from elastic_launcher.engines.kubernetes.service import (
+from elastic_launcher.engines.kubernetes.objects.names import Names, Owner
+from elastic_launcher.engines.kubernetes.objects.service import (
     Record,
     coordinator_labels,
     new_service,

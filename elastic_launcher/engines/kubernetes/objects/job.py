@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic_launcher.engines import NodeSpec
-from elastic_launcher.engines.kubernetes.identity import JOB_LABEL, NODE_LABEL, PREFIX, Names, Owner
-from elastic_launcher.engines.kubernetes.pod import Shape, node_pod
-from elastic_launcher.engines.kubernetes.template import Document
+from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL, NODE_LABEL, PREFIX, Names, Owner
+from elastic_launcher.engines.kubernetes.objects.pod import Shape, node_pod
+from elastic_launcher.engines.kubernetes.objects.template import Document
 
 FIRST_MEMBER = PREFIX + "first-member"
 NPROC_PER_NODE = PREFIX + "nproc-per-node"

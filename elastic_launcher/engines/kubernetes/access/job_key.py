@@ -11,8 +11,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from elastic_launcher.engines.kubernetes.identity import JOB_LABEL, Names, Owner
-from elastic_launcher.engines.kubernetes.pod import KEY_NAME, KEY_VARIABLE
+from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL, Names, Owner
+from elastic_launcher.engines.kubernetes.objects.pod import KEY_NAME, KEY_VARIABLE
 from elastic_launcher.kube.api import CONFLICT, NOT_FOUND, Api, ApiError, items_of
 from elastic_launcher.options import ConfigError
 

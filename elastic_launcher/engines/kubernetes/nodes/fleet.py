@@ -10,10 +10,8 @@ from functools import partial
 from typing import Any
 
 from elastic_launcher.engines import NodeExit, NodeSpec
-from elastic_launcher.engines.kubernetes.identity import NODE_LABEL
-from elastic_launcher.engines.kubernetes.job import JobPlan, node_job, node_of, spec_of
-from elastic_launcher.engines.kubernetes.machines import Machines
-from elastic_launcher.engines.kubernetes.pods import (
+from elastic_launcher.engines.kubernetes.nodes.backoff import Machines
+from elastic_launcher.engines.kubernetes.nodes.pod_status import (
     Cause,
     Gone,
     Standing,
@@ -24,8 +22,10 @@ from elastic_launcher.engines.kubernetes.pods import (
     suspended,
     turned_away,
 )
-from elastic_launcher.engines.kubernetes.track import Track
-from elastic_launcher.engines.kubernetes.workloads import UNREADABLE, next_asked, why_not_admitted
+from elastic_launcher.engines.kubernetes.nodes.track import Track
+from elastic_launcher.engines.kubernetes.nodes.workloads import UNREADABLE, next_asked, why_not_admitted
+from elastic_launcher.engines.kubernetes.objects.job import JobPlan, node_job, node_of, spec_of
+from elastic_launcher.engines.kubernetes.objects.names import NODE_LABEL
 from elastic_launcher.kube.api import BUSY, CONFLICT, LONG_PAUSES, NOT_FOUND, Api, ApiError, insist, items_of
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
 from elastic_launcher.options import ConfigError

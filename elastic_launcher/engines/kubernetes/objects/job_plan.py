@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from elastic_launcher.config import NO_GPUS, JobConfig
-from elastic_launcher.engines.kubernetes.job import JobPlan
-from elastic_launcher.engines.kubernetes.mounts import check_places
-from elastic_launcher.engines.kubernetes.pod import Shape, node_pod
-from elastic_launcher.engines.kubernetes.settle import PORTS, Site
-from elastic_launcher.engines.kubernetes.template import Document, node_container, read_template
+from elastic_launcher.engines.kubernetes.leadership.bootstrap import PORTS, Site
+from elastic_launcher.engines.kubernetes.objects.job import JobPlan
+from elastic_launcher.engines.kubernetes.objects.mounts import check_places
+from elastic_launcher.engines.kubernetes.objects.pod import Shape, node_pod
+from elastic_launcher.engines.kubernetes.objects.template import Document, node_container, read_template
 from elastic_launcher.engines.local import FAULT
 from elastic_launcher.options import ConfigError, holds_text
 

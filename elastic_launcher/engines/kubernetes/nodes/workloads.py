@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from elastic_launcher.engines.kubernetes.pods import condition, one_line
-from elastic_launcher.engines.kubernetes.rights import QUEUES
+from elastic_launcher.engines.kubernetes.access.rights import QUEUES
+from elastic_launcher.engines.kubernetes.nodes.pod_status import condition, one_line
 from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError, items_of
 
 GROUP = QUEUES.group

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from elastic_launcher.engines.kubernetes.identity import owner_of
+from elastic_launcher.engines.kubernetes.objects.names import owner_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from elastic_launcher.engines.kubernetes.pods import Cause, Waiting
+from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Waiting
 
 KEEP_OFF_SECONDS = 120.0
 """For how long new nodes keep off a silent machine: the cluster itself takes 50 s or so to see that it is."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from elastic_launcher.engines import NodeSpec
-from elastic_launcher.engines.kubernetes.job import JobPlan, node_job
-from elastic_launcher.engines.kubernetes.pods import BAD_DOCUMENT, refused_for_now
+from elastic_launcher.engines.kubernetes.nodes.pod_status import BAD_DOCUMENT, refused_for_now
+from elastic_launcher.engines.kubernetes.objects.job import JobPlan, node_job
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.options import ConfigError
 

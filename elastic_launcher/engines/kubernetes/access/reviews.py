@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from elastic_launcher.engines.kubernetes.rights import Asked, Lack
+from elastic_launcher.engines.kubernetes.access.rights import Asked, Lack
 from elastic_launcher.kube.api import MOST_SHOWN, Api, ApiError
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"

@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from elastic_launcher.modes import open_shared
+from elastic_launcher.host.modes import open_shared
 
 HELD = (errno.EWOULDBLOCK, errno.EACCES)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from elastic_launcher.engines.kubernetes.pods import Cause, Waiting
+from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Waiting
 
 _ADVICE = {
     Cause.ADMISSION: "its queue has to admit it",

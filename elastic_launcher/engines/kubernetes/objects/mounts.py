@@ -12,7 +12,7 @@ from typing import Any
 
 from elastic_launcher.checkpoint.landmark import MEND
 from elastic_launcher.config import JobConfig
-from elastic_launcher.engines.kubernetes.template import node_container
+from elastic_launcher.engines.kubernetes.objects.template import node_container
 from elastic_launcher.options import ConfigError
 
 _OWN = ("emptyDir", "ephemeral")

@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from elastic_launcher.engines.kubernetes.identity import Owner, owner_of
-from elastic_launcher.engines.kubernetes.owner import UNKNOWN, Order, Unknown, Verdict, grace_of, judge
+from elastic_launcher.engines.kubernetes.leadership.owner_state import UNKNOWN, Order, Unknown, Verdict, grace_of, judge
+from elastic_launcher.engines.kubernetes.objects.names import Owner, owner_of
 from elastic_launcher.kube.api import Api
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
 

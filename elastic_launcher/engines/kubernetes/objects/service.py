@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from elastic_launcher.engines.kubernetes.identity import COORDINATOR_LABEL, JOB_LABEL, PREFIX, Names, Owner
+from elastic_launcher.engines.kubernetes.objects.names import COORDINATOR_LABEL, JOB_LABEL, PREFIX, Names, Owner
 
 TERM = PREFIX + "term"
 STATUS = PREFIX + "status"

@@ -12,8 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from elastic_launcher.engines.kubernetes.identity import PREFIX
-from elastic_launcher.engines.kubernetes.template import DEFAULT_CONTAINER, NODE_CONTAINER, Document, node_container
+from elastic_launcher.engines.kubernetes.objects.names import PREFIX
+from elastic_launcher.engines.kubernetes.objects.template import (
+    DEFAULT_CONTAINER,
+    NODE_CONTAINER,
+    Document,
+    node_container,
+)
 from elastic_launcher.kube.expansion import literal
 from elastic_launcher.options import ConfigError
 

@@ -12,7 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from elastic_launcher.engines import NodeSpec
-from elastic_launcher.engines.kubernetes.pods import Cause, Gone, Leaving, Standing, Waiting, standing, suspended
+from elastic_launcher.engines.kubernetes.nodes.pod_status import (
+    Cause,
+    Gone,
+    Leaving,
+    Standing,
+    Waiting,
+    standing,
+    suspended,
+)
 
 Document = Mapping[str, Any]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from elastic_launcher.config import NO_GPUS, JobConfig
-from elastic_launcher.engines.kubernetes.mounts import check_places
-from elastic_launcher.engines.kubernetes.pod import Shape, node_pod
-from elastic_launcher.engines.kubernetes.template import read_template
+from elastic_launcher.engines.kubernetes.objects.mounts import check_places
+from elastic_launcher.engines.kubernetes.objects.pod import Shape, node_pod
+from elastic_launcher.engines.kubernetes.objects.template import read_template
 from elastic_launcher.options import ConfigError, holds_text
 
 _ANY_IMAGE = "image"

@@ -1,0 +1,1 @@
+"""Which rights a launcher needs, and the job's key."""

@@ -1,0 +1,1 @@
+"""A job's nodes in a cluster: made, followed, and how each stands."""
