@@ -16,6 +16,7 @@ from elastic_launcher.engines.kubernetes.leadership.owner_state import Order, Ve
 from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Leaving, Running, Standing, Waiting
 from elastic_launcher.kube.api import ApiError
 from elastic_launcher.kube.collection import Snapshot
+from elastic_launcher.launcher import cluster_watch
 from elastic_launcher.launcher.cluster_watch import PENDING_SECONDS, ClusterEscort, PendingLine
 from elastic_launcher.workdir import Layout
 
@@ -152,9 +153,9 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch, seat: type[Lost], succession: 
         return asked
 
     for name, stand_in in (("Api", Lost), ("Seat", seat), ("Succession", succession)):
-        monkeypatch.setattr(cluster_escort, name, stand_in)
-    monkeypatch.setattr(cluster_escort, "lacks", lacks_all)
-    monkeypatch.setattr(cluster_escort, "OWNER_SECONDS", 0.0)
+        monkeypatch.setattr(cluster_watch, name, stand_in)
+    monkeypatch.setattr(cluster_watch, "lacks", lacks_all)
+    monkeypatch.setattr(cluster_watch, "OWNER_SECONDS", 0.0)
 
 
 ENGINE: Any = SimpleNamespace(standings=dict, leave=lambda: None)
@@ -275,10 +276,10 @@ def test_machines_are_followed_as_soon_as_that_is_granted_whatever_was_answered_
         await asyncio.Event().wait()
 
     for name in ("Api", "Seat", "Succession"):
-        monkeypatch.setattr(cluster_escort, name, Kept)
-    monkeypatch.setattr(cluster_escort, "lacks", lacks)
-    monkeypatch.setattr(cluster_escort, "changes", changes)
-    monkeypatch.setattr(cluster_escort, "ASK_AGAIN_SECONDS", 0.01)
+        monkeypatch.setattr(cluster_watch, name, Kept)
+    monkeypatch.setattr(cluster_watch, "lacks", lacks)
+    monkeypatch.setattr(cluster_watch, "changes", changes)
+    monkeypatch.setattr(cluster_watch, "ASK_AGAIN_SECONDS", 0.01)
     engine: Any = SimpleNamespace(standings=lambda: {1: RUNS}, leave=lambda: None)
     job: Any = Watching()
 
@@ -288,7 +289,7 @@ def test_machines_are_followed_as_soon_as_that_is_granted_whatever_was_answered_
 
 def test_where_a_node_runs_is_said_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     put_in_place(monkeypatch, Kept)
-    monkeypatch.setattr(cluster_escort, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_watch, "LOOK_SECONDS", 0.0)
     looks = [{1: RUNS}, {1: Leaving("its pod is being deleted", 30)}, {1: RUNS}]
     seen = asyncio.Event()
 
