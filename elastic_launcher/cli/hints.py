@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
-from elastic_launcher.cli.hint_places import HintPlace, hint_place
 from elastic_launcher.hints import Demand, Document, HintError, Resolution, edit, parse, parse_match, resolve
 from elastic_launcher.hints.resolve import is_stale, skewed
+from elastic_launcher.hints.stores import HintPlace, hint_place
 
 MANY_NODES = 10**5
 """Stands for the most nodes of a job of which that is not said."""

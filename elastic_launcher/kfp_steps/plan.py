@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from elastic_launcher.cli.hint_places import hint_place
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.hints import Demand, HintError, Resolution, parse, resolve
+from elastic_launcher.hints.stores import hint_place
 from elastic_launcher.options import ConfigError
 from elastic_launcher.step import StepFailed, say
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from elastic_launcher.engines.kubernetes.objects.job_plan import load_template
+from elastic_launcher.engines.kubernetes.job_plan import load_template
 from elastic_launcher.engines.kubernetes.objects.names import RUN_LABEL
 from elastic_launcher.engines.kubernetes.objects.template import (
     Document,

@@ -283,7 +283,7 @@ def _metrics(port: int | None, state: Callable[[], JobState]) -> AbstractContext
 def _place(config: JobConfig, work_dir: WorkDir, directory: Path) -> Place:
     if config.engine == "local":
         return LocalPlace(config, work_dir)
-    from elastic_launcher.launcher.cluster_site import ClusterPlace  # what it needs is an extra of ours
+    from elastic_launcher.launcher.cluster.site import ClusterPlace  # what it needs is an extra of ours
 
     return ClusterPlace(config, work_dir, directory)
 

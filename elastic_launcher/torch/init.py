@@ -11,12 +11,12 @@ from torch.distributed.rendezvous import rendezvous
 from elastic_launcher.host.output import spare_output
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.collectives.group import build_group, group_from_store
-from elastic_launcher.torch.gradients.buffers import ModelBuffers
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.membership.environment import choose_device, read_batch, read_launch
 from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.membership.place import Formation, Place
 from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.training_state import TrainingState
 from elastic_launcher.torch.step.checkpointing import Checkpoints
 

@@ -12,16 +12,16 @@ from torch import nn
 from torch.optim import Optimizer
 
 from elastic_launcher.batch import Share, share
-from elastic_launcher.torch.collectives.agreement import Together, abstain
 from elastic_launcher.torch.collectives.operations import Operation, Wire
 from elastic_launcher.torch.grad_scaler import forget_unscaled
-from elastic_launcher.torch.gradients.buffers import ModelBuffers
+from elastic_launcher.torch.gradients.agreement import Together, abstain
 from elastic_launcher.torch.gradients.consensus import Agreement, Signals
 from elastic_launcher.torch.gradients.reducer import Reducer
 from elastic_launcher.torch.membership.member import leave
 from elastic_launcher.torch.membership.place import Place
 from elastic_launcher.torch.membership.step_timer import Pace
 from elastic_launcher.torch.reconfigure.reconcile import Todo
+from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.position import Position
 from elastic_launcher.torch.state.registrations import registrations
 from elastic_launcher.torch.state.tensors import same_objects

@@ -12,8 +12,8 @@ import typer
 
 from elastic_launcher.cli.job_argument import JobName, named
 from elastic_launcher.cli.status import show
+from elastic_launcher.launcher.cluster.status_writer import ToldStatus
 from elastic_launcher.launcher.rank_logs import JobLines
-from elastic_launcher.launcher.status_writer import ToldStatus
 from elastic_launcher.workdir import Layout
 from tests.unit.report import jobs
 

@@ -18,9 +18,9 @@ from elastic_launcher import kfp as front
 from elastic_launcher.config import JobConfig
 from elastic_launcher.content import SOURCE
 from elastic_launcher.engines import NodeSpec
+from elastic_launcher.engines.kubernetes.job_plan import given_template, make_plan
 from elastic_launcher.engines.kubernetes.leadership.bootstrap import Site
 from elastic_launcher.engines.kubernetes.objects.job import node_job
-from elastic_launcher.engines.kubernetes.objects.job_plan import given_template, make_plan
 from elastic_launcher.engines.kubernetes.objects.names import Names, job_id_of, owner_of
 from elastic_launcher.goes_on import GOES_ON, goes_on, tried_again
 from elastic_launcher.kfp_steps import training

@@ -17,10 +17,10 @@ from elastic_launcher.torch.collectives.operations import Wire
 from elastic_launcher.torch.gradients import consensus as wire
 from elastic_launcher.torch.gradients import hooks
 from elastic_launcher.torch.gradients.buckets import Bucket, Layout, Slot, make_layout
-from elastic_launcher.torch.gradients.buffers import ModelBuffers
 from elastic_launcher.torch.gradients.consensus import Agreement, Signals
+from elastic_launcher.torch.gradients.passes import Passes
+from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.tensors import describe, same_objects
-from elastic_launcher.torch.step.passes import Passes
 
 OTHER_PARAMETERS = (
     "the parameters are not those with which this step began: between two of its micro-batches a part of a model was "

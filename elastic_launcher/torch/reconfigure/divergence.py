@@ -9,7 +9,7 @@ from typing import Any
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import name_acts
 from elastic_launcher.torch.collectives.threads import start_thread
-from elastic_launcher.torch.gradients.buffers import ModelBuffers
+from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.position import Position
 from elastic_launcher.torch.state.training_state import TrainingState
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from elastic_launcher.torch.gradients.buffers import places
+from elastic_launcher.torch.state.buffers import places
 from elastic_launcher.torch.state.codec import decode, encode, match
 from elastic_launcher.torch.state.optimizer_state import (
     capture_optimizer,

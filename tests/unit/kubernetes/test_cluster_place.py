@@ -6,7 +6,7 @@ import pytest
 
 from elastic_launcher.engines import EngineAway
 from elastic_launcher.kube.api import ApiError
-from elastic_launcher.launcher.cluster_site import refusals
+from elastic_launcher.launcher.cluster.site import refusals
 from elastic_launcher.options import ConfigError
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.launcher.status_writer import numbers_after
+from elastic_launcher.launcher.cluster.status_writer import numbers_after
 from elastic_launcher.report.state import JobState, NodeState
 
 

@@ -16,8 +16,8 @@ from elastic_launcher.engines.kubernetes.leadership.owner_state import Order, Ve
 from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Leaving, Running, Standing, Waiting
 from elastic_launcher.kube.api import ApiError
 from elastic_launcher.kube.collection import Snapshot
-from elastic_launcher.launcher import cluster_watch
-from elastic_launcher.launcher.cluster_watch import PENDING_SECONDS, ClusterEscort, PendingLine
+from elastic_launcher.launcher.cluster import watch as cluster_watch
+from elastic_launcher.launcher.cluster.watch import PENDING_SECONDS, ClusterEscort, PendingLine
 from elastic_launcher.workdir import Layout
 
 RUNS = Running("digits-x-1-abcde", "node-1")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from elastic_launcher.config import JobConfig
+from elastic_launcher.engines.kubernetes.job_plan import given_template, make_plan
 from elastic_launcher.engines.kubernetes.objects.job import JobPlan
-from elastic_launcher.engines.kubernetes.objects.job_plan import given_template, make_plan
 from elastic_launcher.engines.kubernetes.objects.mounts import trouble_at
 from elastic_launcher.engines.kubernetes.objects.pod import node_pod
 from elastic_launcher.options import ConfigError

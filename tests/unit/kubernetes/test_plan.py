@@ -13,9 +13,9 @@ import pytest
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.access.job_key import key_in, key_of, new_secret
+from elastic_launcher.engines.kubernetes.job_plan import given_template, make_plan
 from elastic_launcher.engines.kubernetes.leadership.bootstrap import Site
 from elastic_launcher.engines.kubernetes.objects.job import JobPlan, node_job
-from elastic_launcher.engines.kubernetes.objects.job_plan import given_template, make_plan
 from elastic_launcher.engines.kubernetes.objects.names import Names, job_id_of, owner_of
 from elastic_launcher.launcher.script_bundle import MOST_BYTES, Code, code_of
 from elastic_launcher.options import ConfigError

@@ -14,12 +14,12 @@ from torch import nn
 from elastic_launcher.checkpoint.files import MANIFEST, STATE
 from elastic_launcher.config import JobConfig
 from elastic_launcher.torch.collectives.group import build_group
-from elastic_launcher.torch.gradients.buffers import ModelBuffers
 from elastic_launcher.torch.gradients.consensus import Agreement
 from elastic_launcher.torch.membership.environment import Launch
 from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.membership.place import Formation, Place
 from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.training_state import TrainingState
 from elastic_launcher.torch.step.checkpointing import Checkpoints
 from elastic_launcher.workdir import Layout

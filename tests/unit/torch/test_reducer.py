@@ -11,9 +11,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from elastic_launcher.batch import share
-from elastic_launcher.torch.gradients.buffers import ModelBuffers
 from elastic_launcher.torch.gradients.consensus import Agreement, Signals
 from elastic_launcher.torch.gradients.reducer import Reducer
+from elastic_launcher.torch.state.buffers import ModelBuffers
 from tests.unit.torch.thread_group import ThreadGroup, run_ranks
 
 FEATURES = 6

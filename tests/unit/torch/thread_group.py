@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from elastic_launcher.torch.gradients.buffers import ModelBuffers
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.membership.environment import Launch
 from elastic_launcher.torch.membership.place import Formation, Place
 from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.training_state import TrainingState
 
 WAIT_SECONDS = 60.0

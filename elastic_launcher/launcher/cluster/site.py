@@ -18,16 +18,16 @@ from elastic_launcher.coordinator.runtime.platform import Escort
 from elastic_launcher.engines import Engine, EngineAway, NodeSpec
 from elastic_launcher.engines.kubernetes.access.rights import told
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
+from elastic_launcher.engines.kubernetes.job_plan import given_template, make_plan, template_source
 from elastic_launcher.engines.kubernetes.leadership.bootstrap import PORTS, Settled, look_around, settle
 from elastic_launcher.engines.kubernetes.nodes.dry_run import try_out
-from elastic_launcher.engines.kubernetes.objects.job_plan import given_template, make_plan, template_source
 from elastic_launcher.engines.kubernetes.objects.pod import node_pod, user_of
 from elastic_launcher.engines.kubernetes.objects.template import Document
 from elastic_launcher.events import EventError, read_events
 from elastic_launcher.hints.reference import parse_reference
 from elastic_launcher.kube.api import LONG_PAUSES, Api, ApiError, insist
 from elastic_launcher.kube.login import Login, log_in
-from elastic_launcher.launcher.cluster_watch import ClusterEscort
+from elastic_launcher.launcher.cluster.watch import ClusterEscort
 from elastic_launcher.launcher.script_bundle import code_of
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Past, WorkDir, note_past

@@ -23,7 +23,7 @@ from elastic_launcher.engines.kubernetes.objects.service import STOP
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, changes
 from elastic_launcher.kube.login import Login
-from elastic_launcher.launcher.status_writer import ToldStatus
+from elastic_launcher.launcher.cluster.status_writer import ToldStatus
 from elastic_launcher.workdir import Layout
 
 LOOK_SECONDS = 0.25  # between looks at how nodes stand: the engine follows them itself

@@ -51,7 +51,7 @@ def hint_place(text: str) -> HintPlace:
     reference = parse_reference(text)
     if reference is None:
         return FilePlace(Path(text))
-    from elastic_launcher.cli.hint_configmap import ConfigMapPlace  # loads what speaks with a cluster
+    from elastic_launcher.hints.configmap_store import ConfigMapPlace  # loads what speaks with a cluster
 
     return ConfigMapPlace(reference)
 
