@@ -186,21 +186,21 @@ def read_job(path: Path) -> tuple[str, JobConfig]:
     Raises:
         WorkDirError: If there is none, or it can't be read.
     """
-    document = _read_json(Layout(path).job)
-    if document is None:
+    document = read_document(Layout(path).job)
+    if not document:
         raise WorkDirError(f"{path} is not the work directory of a job: it has no job.json that can be read")
     return str(document["id"]), JobConfig.from_dict(document["config"])
 
 
 def read_content(path: Path) -> Content:
     """Returns what the job in a work directory runs and reads, as far as that is known."""
-    document = _read_json(Layout(path).job) or {}
+    document = read_document(Layout(path).job)
     return Content.from_dict(document.get("content", {}))
 
 
 def follows_another(layout: Layout) -> bool:
     """Whether the job was begun after another one that was done there: what that has saved is not its own."""
-    return bool((_read_json(layout.job) or {}).get("follows_another"))
+    return bool(read_document(layout.job).get("follows_another"))
 
 
 def job_id(layout: Layout) -> str:
@@ -217,7 +217,7 @@ def note_past(layout: Layout, past: Past) -> None:
         OSError: If it can't be written.
     """
     known = {"term": past.term, "first_node": past.first_node, "first_member": past.first_member}
-    write_json(layout.job, (_read_json(layout.job) or {}) | known, lasting=True)
+    write_json(layout.job, read_document(layout.job) | known, lasting=True)
 
 
 def write_json(path: Path, document: dict[str, Any], mode: int = 0o644, *, lasting: bool = False) -> None:
@@ -254,12 +254,13 @@ def _safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:20].strip("-.") or "job"
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def read_document(path: Path) -> dict[str, Any]:
+    """Returns a small document; an empty one where it can't be read."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
-    return document if isinstance(document, dict) else None
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:
@@ -275,7 +276,7 @@ def _take(layout: Layout, lock: Lock) -> None:
     try:
         lock.take()
     except LockHeld as held:
-        job = (_read_json(layout.job) or {}).get("id")
+        job = read_document(layout.job).get("id")
         raise WorkDirHeld(
             f"the work directory {layout.path} belongs to a job that is alive ({f'{job}, ' if job else ''}{held}): "
             f"see `elastic-launcher status {layout.path}`, stop that job, or choose another folder with --work-dir DIR"
@@ -296,8 +297,8 @@ def _job_before(layout: Layout, config: JobConfig) -> dict[str, Any] | None:
     if not layout.job.exists():
         return None
     advice = "choose another folder with --work-dir DIR, or leave it out for a new one"
-    document = _read_json(layout.job)
-    if document is None:
+    document = read_document(layout.job)
+    if not document:
         if config.checkpoint_dir is None and layout.checkpoints.is_dir():
             advice += f"; --checkpoint-dir {layout.checkpoints} goes on from what is saved"
         raise WorkDirError(f"the work directory {layout.path} has a job.json that can't be read: {advice}")

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
 
 from elastic_launcher.config import ExitCode
+from elastic_launcher.engines.kubernetes.objects.names import SCHEME, JobName
 from elastic_launcher.events import Event, EventError, read_last
 from elastic_launcher.host.lock import process_start
 from elastic_launcher.workdir import Layout
 
-SCHEME = "job/"
 JOB = "The job's work directory; or job/[NAMESPACE/]NAME, of a cluster."
 """Of a command's argument."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobName:
-    """Which job of a cluster.
-
-    Attributes:
-        namespace: Where it is; "" for the one that is meant where none is named.
-        name: Its id, the beginning of that, or the name of what its launcher belongs to.
-    """
-
-    namespace: str
-    name: str
 
 
 def named(given: Path) -> JobName | None:
@@ -72,15 +57,6 @@ def job_folder(path: Path) -> Layout:
     if not layout.job.exists() and not layout.events.exists():
         refuse(f"{path} is no work directory of a job: it has neither {layout.job.name} nor {layout.events.name}")
     return layout
-
-
-def read_document(path: Path) -> dict[str, Any]:
-    """Returns a small document; an empty one where it can't be read."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def launcher_lives(

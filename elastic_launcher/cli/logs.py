@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -11,12 +13,13 @@ from typing import Annotated
 
 import typer
 
-from elastic_launcher.cli.job_argument import JOB, ended, job_folder, launcher_lives, named, read_document, refuse
+from elastic_launcher.cli.job_argument import JOB, ended, job_folder, launcher_lives, named, refuse
 from elastic_launcher.config import ExitCode
+from elastic_launcher.engines.kubernetes.objects.names import JobName
 from elastic_launcher.launcher.rank_logs import JobLines, Line
 from elastic_launcher.options import ConfigError
 from elastic_launcher.report.words import listing
-from elastic_launcher.workdir import Layout, read_job
+from elastic_launcher.workdir import Layout, read_document, read_job
 
 POLL = 0.1
 """Seconds between looks at the files of a job that is followed."""
@@ -32,9 +35,7 @@ def logs(
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends this quietly, as it does `cat`
     wanted = named(work_dir)
     if wanted is not None:
-        from elastic_launcher.cli.cluster_commands import print_logs  # loads what speaks with a cluster
-
-        return print_logs(wanted, rank, follow)
+        return _print_logs(wanted, rank, follow)
     layout = job_folder(work_dir)
     lines = JobLines(layout.logs)
     try:
@@ -74,3 +75,33 @@ def _most_ranks(layout: Layout) -> int:
         return read_job(layout.path)[1].max_ranks
     except ConfigError:
         return 0
+
+
+def _print_logs(wanted: JobName, rank: int | None, follow: bool) -> None:
+    """Prints what the ranks of a job's pods wrote, as far as those are there."""
+    from elastic_launcher.cli.in_cluster import run  # both load what speaks with a cluster
+    from elastic_launcher.engines.kubernetes.remote_job import cluster_job
+
+    async def save(folder: Path, lines: JobLines) -> str:
+        async with cluster_job(wanted) as job:
+            saving = asyncio.create_task(job.save_logs(folder, follow))
+            while follow and not saving.done():
+                await asyncio.wait([saving], timeout=POLL)
+                print_lines(lines.new(), rank)
+            for line in await saving:
+                typer.echo(f"elastic-launcher: {line}", err=True)
+            return job.name
+
+    with tempfile.TemporaryDirectory(prefix="elastic-logs-") as folder:
+        lines = JobLines(Path(folder))
+        name = run(save(Path(folder), lines))
+        print_lines(lines.written(), rank)
+        print_lines(lines.rest(), rank)
+        if rank is not None and lines.ranks and rank not in lines.ranks:
+            refuse(f"no pod that job {name} has now was rank {rank}: they had {said(lines.ranks)}")
+        if not lines.ranks:
+            typer.echo(
+                f"elastic-launcher: job {name} has no pods that rank logs could be read of: the log of its launcher's "
+                "pod has rank 0's lines, and its work directory all",
+                err=True,
+            )

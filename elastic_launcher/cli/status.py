@@ -15,13 +15,15 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from elastic_launcher.cli.job_argument import JOB, job_folder, launcher_lives, named, read_document, refuse
+from elastic_launcher.cli.job_argument import JOB, job_folder, launcher_lives, named, refuse
+from elastic_launcher.engines.kubernetes.objects.names import JobName
 from elastic_launcher.events import EventError, read_events
 from elastic_launcher.report.describe import position, quota, silent, slow
-from elastic_launcher.report.state import JobState, NodeState, fold
+from elastic_launcher.report.state import JobState, fold
+from elastic_launcher.report.status import document
 from elastic_launcher.report.words import NONE, clock, duration, first_line, listing, number, plural, rate
+from elastic_launcher.workdir import read_document
 
-GONE = "launcher gone"
 STYLES = {
     "running": "bold blue",
     "starting": "bold blue",
@@ -38,9 +40,7 @@ def status(
     """Shows how a job is doing while it runs, or how it ended."""
     wanted = named(work_dir)
     if wanted is not None:
-        from elastic_launcher.cli.cluster_commands import show_status  # loads what speaks with a cluster
-
-        return show_status(wanted, as_json)
+        return _show_status(wanted, as_json)
     layout = job_folder(work_dir)
     try:
         state = fold(read_events(layout.events) if layout.events.exists() else ())
@@ -54,81 +54,6 @@ def status(
         typer.echo(json.dumps(found))
         return
     show(("work directory", os.path.abspath(layout.path)), found)
-
-
-def document(
-    state: JobState, job: Mapping[str, Any], control: Mapping[str, Any], *, alive: bool | None, now: float
-) -> dict[str, Any]:
-    """Returns the status as a JSON object.
-
-    Args:
-        state: What the events tell.
-        job: What ``job.json`` holds.
-        control: What ``control.json`` holds.
-        alive: Whether the launcher is; None where that is not known.
-        now: Seconds since the epoch.
-    """
-    finished = state.finished or {}
-    gone = state.finished is None and alive is False
-    config = job.get("config") or {}
-    now = max(now, state.last_at)  # the wall clock may have been set back since
-    started_at = state.started_at or job.get("created") or now
-    return {
-        "v": 1,
-        "job": state.started.get("job_id") or job.get("id"),
-        "name": state.started.get("name") or config.get("name"),
-        "state": GONE if gone else state.outcome,
-        "exit_code": finished.get("exit_code"),
-        "message": str(finished.get("message") or (_orphaned(config) if gone else state.message)),
-        "started": started_at,
-        "seconds": round(max(0.0, (now if state.finished is None and not gone else state.last_at) - started_at), 3),
-        "step": state.step,
-        "total_steps": state.total_steps,
-        "epoch": state.epoch,
-        "epochs": state.epochs,
-        "samples": state.samples,
-        "loss": state.loss,
-        "samples_per_second": state.samples_per_second,
-        "seconds_left": None if gone or state.seconds_left is None else round(state.seconds_left, 1),
-        "generation": state.generation,
-        "world_size": state.world_size,
-        "resizes": state.resizes,
-        "hint": state.quota or None,
-        "admitted": state.admitted,
-        "nodes": _nodes(state, over=gone or state.finished is not None),
-        "waits_for": state.waits_for or None,
-        "stragglers": [dict(told) for _, told in sorted(state.stragglers.items())],
-        "silent": [dict(told) for _, told in sorted(state.silent.items())],
-        "logged": state.logged,
-        "launcher": {"host": job.get("host"), "pid": job.get("pid"), "alive": alive, "control": control.get("url")},
-    }
-
-
-def _orphaned(config: Mapping[str, Any]) -> str:
-    patience = config.get("orphan_timeout")
-    when = "" if patience is None else f" within {duration(float(patience))}"
-    return f"the launcher ended without a word (killed?); its nodes leave by themselves{when}"
-
-
-def _nodes(state: JobState, *, over: bool) -> list[dict[str, Any]]:
-    """Returns the nodes that are there; of a job that is over, those of its last generation."""
-    ranks = {member["member"]: rank for rank, member in enumerate(state.members)}
-    last = {member["node"] for member in state.members}
-    after = "unknown" if state.finished is None else "trained" if state.outcome == "finished" else "stopped"
-    return [
-        {
-            "node": node.node,
-            "phase": after if over and node.phase == "training" else _phase(state, node),
-            "members": list(node.members),
-            "ranks": [ranks[member] for member in node.members if member in ranks],
-        }
-        for node in state.nodes.values()
-        if (node.node in last if over else node.is_there)
-    ]
-
-
-def _phase(state: JobState, node: NodeState) -> str:
-    return "pending" if node.node in state.pending and node.phase == "starting" else node.phase
 
 
 def show(where: tuple[str, str], found: Mapping[str, Any]) -> None:
@@ -213,3 +138,23 @@ def _launcher(found: Mapping[str, Any]) -> str:
         return f"{who}, which can't be seen from this machine"
     address = f", {launcher['control']}" if launcher["control"] else ""
     return f"{who}, alive{address}" if launcher["alive"] else f"{who}, gone"
+
+
+def _show_status(wanted: JobName, as_json: bool) -> None:
+    """Prints how a job stands."""
+    from elastic_launcher.cli.in_cluster import run  # both load what speaks with a cluster
+    from elastic_launcher.engines.kubernetes.remote_job import cluster_job
+
+    async def look() -> tuple[str, Mapping[str, Any], list[str]]:
+        async with cluster_job(wanted) as job:
+            return job.name, job.record.status, await job.launchers()
+
+    name, found, launchers = run(look())
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    if not found:
+        typer.echo(f"elastic-launcher: the launcher of job {name} has told nothing yet", err=True)
+        return
+    pods = f", by pod {', '.join(launchers)}" if launchers else "; no pod of its launcher runs now"
+    show(("told", f"{duration(max(0.0, time.time() - found['told']))} ago by job {name}{pods}"), found)

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from elastic_launcher.cli.job_argument import JOB, ended, job_folder, launcher_lives, named, read_document, refuse
+from elastic_launcher.cli.job_argument import JOB, ended, job_folder, launcher_lives, named, refuse
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
+from elastic_launcher.engines.kubernetes.objects.names import JobName
 from elastic_launcher.events import Event, EventFollower
 from elastic_launcher.host import processes
-from elastic_launcher.workdir import Layout
+from elastic_launcher.workdir import Layout, read_document
 
 POLL = 0.1
 """Seconds between looks at how far it is."""
 PATIENCE = 600.0
 """Seconds for the last checkpoint, the end of all processes and the report; the launcher bounds each of them."""
+OVER = ("finished", "stopped", "failed")
+"""What a job of a cluster is, by its status, once it has ended."""
 ENDED_WELL = (ExitCode.DONE, ExitCode.STOPPED, ExitCode.INTERRUPTED, ExitCode.NO_QUOTA)
 
 
@@ -28,9 +33,7 @@ def stop(work_dir: Annotated[Path, typer.Argument(metavar="JOB", help=JOB)]) -> 
     """Has a running job save itself and end with exit code 75; waits until nothing of it runs any more."""
     wanted = named(work_dir)
     if wanted is not None:
-        from elastic_launcher.cli.cluster_commands import stop_job  # loads what speaks with a cluster
-
-        return stop_job(wanted)
+        return _stop_job(wanted)
     layout = job_folder(work_dir)
     news = EventFollower(layout.events, offset=layout.events.stat().st_size if layout.events.exists() else 0)
     try:
@@ -104,3 +107,39 @@ def _explain(layout: Layout) -> NoReturn:
 
 def _tell(message: str) -> None:
     typer.echo(f"elastic-launcher: {message}", err=True)
+
+
+def _stop_job(wanted: JobName) -> None:
+    """Has a job save itself and end, and waits for that."""
+    from elastic_launcher.cli.in_cluster import run  # both load what speaks with a cluster
+    from elastic_launcher.engines.kubernetes.remote_job import ClusterJob, cluster_job
+
+    async def heard(job: ClusterJob) -> str:
+        if await job.launchers():
+            return ""
+        return (
+            "; no pod of its launcher runs now: the next one stops it as it starts, and where none comes the nodes "
+            "save what they have and leave by themselves"
+        )
+
+    async def stop() -> Mapping[str, Any] | None:
+        async with cluster_job(wanted) as job:
+            if job.record.status.get("state") in OVER:
+                refuse(f"job {job.name} is not running: {job.record.status['message']}")
+            await job.ask_to_stop()
+            typer.echo(f"elastic-launcher: job {job.name} is told to stop{await heard(job)}", err=True)
+            async with asyncio.timeout(PATIENCE):
+                async for record in job.follow():
+                    if record.status.get("state") in OVER:
+                        return record.status
+        return None
+
+    try:
+        ended = run(stop())
+    except TimeoutError:
+        refuse(f"the job has not ended within {PATIENCE:g} s; its launcher's log says why")
+    if ended is None:
+        typer.echo("the job is gone")
+        return
+    typer.echo(ended["message"])
+    raise typer.Exit(0 if ended["exit_code"] in ENDED_WELL else 1)

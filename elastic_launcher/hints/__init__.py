@@ -8,7 +8,6 @@ from elastic_launcher.hints.match import parse_match
 from elastic_launcher.hints.policy import HintPolicy, Outcome
 from elastic_launcher.hints.resolve import Demand, Resolution, resolve
 from elastic_launcher.hints.source import HintRead, HintSource
-from elastic_launcher.hints.static import StaticSource
 from elastic_launcher.hints.values import HintError
 
 __all__ = [
@@ -22,7 +21,6 @@ __all__ = [
     "HintSource",
     "Outcome",
     "Resolution",
-    "StaticSource",
     "edit",
     "parse",
     "parse_match",

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from elastic_launcher.hints.configmap import KEY, hint_of
+from elastic_launcher.hints.edit import Change
 from elastic_launcher.hints.reference import Reference
-from elastic_launcher.hints.stores import Change
 from elastic_launcher.kube.api import CONFLICT, MERGE, NOT_FOUND, Api, ApiError
 from elastic_launcher.kube.login import log_in
 

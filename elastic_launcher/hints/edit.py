@@ -6,12 +6,15 @@ The law: the rest of it stays as it was, fields that are not known here too, and
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from elastic_launcher.hints.document import API_VERSION, load, parse
 from elastic_launcher.hints.match import named
 from elastic_launcher.hints.values import HintError
+
+Change = Callable[[str | bytes], str]
+"""Makes the new document of the old one, which is empty where there was none."""
 
 
 def edit(text: str | bytes, match: Mapping[str, str], numbers: Mapping[str, int]) -> str:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from elastic_launcher.hints.edit import Change
 from elastic_launcher.hints.reference import parse_reference
 
 try:
     import fcntl
 except ImportError:  # not on Windows, where `hints` runs as well
     fcntl = None  # type: ignore[assignment]
-
-Change = Callable[[str | bytes], str]
-"""Makes the new document of the old one, which is empty where there was none."""
 
 
 class HintPlace(Protocol):

@@ -1,11 +1,13 @@
-"""What a disk or a store does not give now is asked for again, for a while, beside all else that the launcher does."""
+"""What a disk or a store does not give now is asked for again, for a while."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from elastic_launcher.config import JobConfig
 from elastic_launcher.host.transient import StoreAway, pauses
 from elastic_launcher.options import ConfigError
 
@@ -19,7 +21,7 @@ async def ask_again(
     warn: Callable[[str], None],
     clock: Callable[[], float],
 ) -> Found:
-    """Returns what is found in a thread.
+    """Returns what is found in a thread, beside all else that the launcher does.
 
     Args:
         look: Looks for it.
@@ -41,6 +43,41 @@ async def ask_again(
                 raise
             warn(f"{error}; that is tried again for {left:.0f} s")
             await asyncio.sleep(min(wait, left))
+    raise AssertionError("the waits have no end")
+
+
+def patiently(
+    config: JobConfig,
+    look: Callable[[], Found],
+    say: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Found:
+    """Returns what is found. A local job's user sees what is wrong, and tries again; a launcher in a pod has nobody.
+
+    Args:
+        config: The job.
+        look: Looks for it.
+        say: Takes a line for the user.
+        clock: Monotonic seconds.
+        sleep: Waits so many of them.
+
+    Raises:
+        StoreAway: If for ``--orphan-timeout`` it could not be looked for; for a local job, at once.
+    """
+    until = clock() + config.orphan_timeout
+    told = ""
+    for wait in pauses():
+        try:
+            return look()
+        except StoreAway as away:
+            left = until - clock()
+            if config.engine == "local" or left <= 0:
+                raise
+            if str(away) != told:
+                told = str(away)
+                say(f"{away}; that is tried again for {left:.0f} s")
+            sleep(min(wait, left))
     raise AssertionError("the waits have no end")
 
 

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from elastic_launcher.cli.patience import patiently
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.content import Content
 from elastic_launcher.coordinator.coordinator import Coordinator
@@ -29,7 +28,7 @@ from elastic_launcher.hints import FileSource, HintSource
 from elastic_launcher.hints.configmap import ConfigMapSource
 from elastic_launcher.hints.reference import parse_reference
 from elastic_launcher.host.machine import gpus
-from elastic_launcher.host.retry import given_up
+from elastic_launcher.host.retry import given_up, patiently
 from elastic_launcher.host.transient import StoreAway, unavailable
 from elastic_launcher.launcher.argo_progress import ArgoProgress, argo_progress
 from elastic_launcher.launcher.log_cursor import Shown

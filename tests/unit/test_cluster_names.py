@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from elastic_launcher.cli.job_argument import JobName, named
+from elastic_launcher.cli.job_argument import named
 from elastic_launcher.cli.status import show
+from elastic_launcher.engines.kubernetes.objects.names import JobName
 from elastic_launcher.launcher.cluster.status_writer import ToldStatus
 from elastic_launcher.launcher.rank_logs import JobLines
 from elastic_launcher.workdir import Layout

@@ -10,8 +10,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elastic_launcher.cli.job_argument import SCHEME, JobName
-from elastic_launcher.engines.kubernetes.objects.names import COORDINATOR_LABEL, JOB_LABEL, NODE_LABEL
+from elastic_launcher.engines.kubernetes.objects.names import COORDINATOR_LABEL, JOB_LABEL, NODE_LABEL, SCHEME, JobName
 from elastic_launcher.engines.kubernetes.objects.service import STOP, Record, read_record
 from elastic_launcher.engines.kubernetes.objects.template import live_container
 from elastic_launcher.kube.api import MERGE, NOT_FOUND, Api, ApiError, items_of

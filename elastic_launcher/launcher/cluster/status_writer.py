@@ -6,12 +6,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from elastic_launcher.cli.job_argument import read_document
-from elastic_launcher.cli.status import document
 from elastic_launcher.engines.kubernetes.objects.service import NUMBERS
 from elastic_launcher.events import EventFollower
 from elastic_launcher.report.state import JobState, advance
-from elastic_launcher.workdir import Layout
+from elastic_launcher.report.status import document
+from elastic_launcher.workdir import Layout, read_document
 
 
 class ToldStatus:

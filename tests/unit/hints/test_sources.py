@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from elastic_launcher.hints import Demand, FileSource, HintRead, HintSource, StaticSource, parse, resolve
+from elastic_launcher.hints import FileSource, HintRead
 from tests.unit.hints.documents import hint, text
 
 PATIENCE = 20.0
@@ -208,35 +206,13 @@ def test_a_source_ends_when_its_task_is_cancelled(tmp_path: Path) -> None:
             told.set()
 
     async def both() -> None:
-        sources: list[HintSource] = [FileSource(tmp_path / "hints.json"), StaticSource(1, 3)]
-        for source in sources:
-            told = asyncio.Event()
-            task = asyncio.create_task(first(source.changes(), told))
-            await asyncio.wait_for(told.wait(), PATIENCE)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await asyncio.wait_for(task, PATIENCE)
+        told = asyncio.Event()
+        task = asyncio.create_task(first(FileSource(tmp_path / "hints.json").changes(), told))
+        await asyncio.wait_for(told.wait(), PATIENCE)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, PATIENCE)
 
     descriptors = len(os.listdir("/proc/self/fd"))
     asyncio.run(both())
     assert len(os.listdir("/proc/self/fd")) == descriptors
-
-
-def test_without_hints_the_target_is_the_maximum() -> None:
-    async def only() -> HintRead:
-        async with aclosing(StaticSource(1, 3, 2).changes()) as changes:
-            return await anext(changes)
-
-    found = asyncio.run(only())
-    assert found.text is not None
-    resolution = resolve(parse(found.text), Demand({}, 1, 3, 2), now=0.0, starting=True)
-    assert (resolution.nodes, resolution.allowed, resolution.stale) == (3, 6, False)
-    assert StaticSource(1, 3).name == "--nodes 1:3"
-
-
-def test_json_of_the_static_source_is_a_whole_document() -> None:
-    async def only() -> Any:
-        async for found in StaticSource(2, 2).changes():
-            return json.loads(found.text or "")
-
-    assert asyncio.run(only())["defaults"] == {"gpus": {"allowed": 2}}

@@ -11,8 +11,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from elastic_launcher.cli.job_argument import JobName
-from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL, NODE_LABEL
+from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL, NODE_LABEL, JobName
 from elastic_launcher.engines.kubernetes.remote_job import ClusterJob, cluster_job
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.options import ConfigError

@@ -36,11 +36,27 @@ RUN_LABEL = "pipeline/runid"
 NODE_NAME = "workflows.argoproj.io/node-name"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 
+SCHEME = "job/"
+"""What the argument of a command begins with that names a job of a cluster."""
+
 _ATTEMPT = re.compile(r"\(\d+\)")
 """In a Workflow's node names: (0) counts attempts, while (0:x) tells the iterations of a loop apart."""
 _LONGEST_PREFIX = 30
 _DIGEST_CHARACTERS = 12
 """60 bits: one in a billion that two of 50 000 jobs of a namespace meet."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobName:
+    """Which job of a cluster.
+
+    Attributes:
+        namespace: Where it is; "" for the one that is meant where none is named.
+        name: Its id, the beginning of that, or the name of what its launcher belongs to.
+    """
+
+    namespace: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
