@@ -177,7 +177,17 @@ class Job:
             if name not in OPTIONS:
                 raise TypeError(f"job.dataloader takes no {name}=; it takes shuffle, seed, {', '.join(OPTIONS)}")
         chosen = self._session.seed if seed is None else seed
-        return ElasticLoader(self._session, self._steps, dataset, shuffle=shuffle, seed=chosen, **options)
+        session = self._session
+        return ElasticLoader(
+            dataset,
+            global_batch_size=session.global_batch_size,
+            device=session.device,
+            train=self._steps.train,
+            epoch=session.course.epoch_of_what_is_made,
+            shuffle=shuffle,
+            seed=chosen,
+            **options,
+        )
 
     def epochs(self, total: int) -> Iterator[int]:
         """Yields the epochs that are left, beginning with the one where the job stands.

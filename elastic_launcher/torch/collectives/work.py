@@ -13,15 +13,12 @@ import contextlib
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from elastic_launcher.torch.collectives.nccl import HostWork
 from elastic_launcher.torch.collectives.threads import start_thread
-
-if TYPE_CHECKING:
-    from elastic_launcher.torch.collectives.group import Group
 
 LOOK_SECONDS = 0.1  # between two looks at a group; an operation that ends is seen at once
 FEWEST_LOOKS = 2  # at a group that was cut, before its operations are given up: gloo's own word comes within one
@@ -32,6 +29,25 @@ class GroupError(RuntimeError):
     """A process group could not be formed, or lost a peer, or was cut."""
 
 
+class Cuttable(Protocol):
+    """A process group, as its operations know it; see `collectives.group.Group`."""
+
+    timeout: float
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it was cut."""
+
+    def is_dead(self) -> bool:
+        """Whether gloo has closed all its connections."""
+
+    def explain(self, error: RuntimeError) -> GroupError:
+        """Returns what an operation's error means."""
+
+    def forget(self, work: Work) -> None:
+        """Lets go of an operation that has ended."""
+
+
 class _Looks:
     """Says when an operation is to be given up; asked each `LOOK_SECONDS`.
 
@@ -39,7 +55,7 @@ class _Looks:
         group: The operation's.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Cuttable) -> None:
         self._group, self._number = group, 0
 
     def are_enough(self) -> bool:
@@ -58,7 +74,7 @@ class Collective:
         group: The group.
     """
 
-    def __init__(self, raw: Any, group: Group) -> None:
+    def __init__(self, raw: Any, group: Cuttable) -> None:
         self._raw, self._group = raw, group
 
     def wait(self, timeout: timedelta) -> None:
@@ -91,7 +107,7 @@ class Message:
         group: The group.
     """
 
-    def __init__(self, raw: Any, group: Group) -> None:
+    def __init__(self, raw: Any, group: Cuttable) -> None:
         self._raw, self._group = raw, group
         self._begun, self._ended = False, threading.Event()
         self._error: RuntimeError | None = None
@@ -138,7 +154,7 @@ class Work:
     """
 
     def __init__(
-        self, group: Group | None, raw: Collective | Message | HostWork | None, tensors: Sequence[torch.Tensor]
+        self, group: Cuttable | None, raw: Collective | Message | HostWork | None, tensors: Sequence[torch.Tensor]
     ) -> None:
         self._group, self._raw = group, raw
         self._failed = ""

@@ -7,19 +7,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence, Sized
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
+import torch
 from torch.utils.data import Dataset
 
 from elastic_launcher import batch as batching
 from elastic_launcher import sampling
 from elastic_launcher.torch.data.fetch import Fetcher, batch_to_device, check_dataset, pin
 from elastic_launcher.torch.data.workers import WorkerPool
-
-if TYPE_CHECKING:
-    from elastic_launcher.torch.session import Session
-    from elastic_launcher.torch.step.loop import StepLoop
 
 Piece = tuple[int, int, int]
 """A micro-batch: epoch, its first sample's place in the epoch's order, number of samples."""
@@ -44,9 +41,11 @@ class ElasticLoader:
     """Gives this rank's micro-batches of each optimizer step; made by `Job.dataloader`.
 
     Args:
-        session: The job.
-        steps: What runs the training loop over it.
         dataset: Any map-style data set.
+        global_batch_size: Samples of an optimizer step, over all ranks.
+        device: Where batches go.
+        train: Runs the training loop over a loader.
+        epoch: The epoch in which it is made; None before the first one.
         shuffle: Whether each epoch has an order of its own.
         seed: What the order derives from.
         drop_last: Whether an epoch's incomplete last step is left out.
@@ -60,10 +59,12 @@ class ElasticLoader:
 
     def __init__(
         self,
-        session: Session,
-        steps: StepLoop,
         dataset: Dataset[Any],
         *,
+        global_batch_size: int,
+        device: torch.device,
+        train: Callable[[ElasticLoader], Iterator[Any]],
+        epoch: int | None,
         shuffle: bool = False,
         seed: int = 0,
         drop_last: bool = False,
@@ -84,10 +85,11 @@ class ElasticLoader:
         self.seed = seed
         self.drop_last = drop_last
         self.size = len(cast(Sized, dataset))
-        self.epoch = session.course.epoch_of_what_is_made
-        self._session = session
-        self._steps = steps
-        self._pin = pin_memory and session.device.type == "cuda"
+        self.epoch = epoch
+        self._global_batch_size = global_batch_size
+        self._device = device
+        self._train = train
+        self._pin = pin_memory and device.type == "cuda"
         self._timeout = timeout or None
         self._fetcher = Fetcher(dataset, collate_fn, seed)
         self._pool = WorkerPool(self._fetcher, num_workers, worker_init_fn=worker_init_fn) if num_workers else None
@@ -98,14 +100,14 @@ class ElasticLoader:
         self._order = lru_cache(maxsize=16)(self._order_of_step)
         if self.steps_per_epoch == 0:
             raise ValueError(
-                f"the data set has {self.size} samples, fewer than one global batch of {session.global_batch_size}, "
+                f"the data set has {self.size} samples, fewer than one global batch of {global_batch_size}, "
                 "and drop_last leaves none of it"
             )
 
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps of one epoch."""
-        return batching.steps_per_epoch(self.size, self._session.global_batch_size, self.drop_last)
+        return batching.steps_per_epoch(self.size, self._global_batch_size, self.drop_last)
 
     def __len__(self) -> int:
         raise TypeError(
@@ -118,21 +120,21 @@ class ElasticLoader:
 
     def step_size(self, step_in_epoch: int) -> int:
         """Returns how many samples a step has, over all ranks."""
-        return batching.step_size(self.size, self._session.global_batch_size, step_in_epoch, self.drop_last)
+        return batching.step_size(self.size, self._global_batch_size, step_in_epoch, self.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
         """Runs the training loop over this loader from where the job stands."""
-        return self._steps.train(self)
+        return self._train(self)
 
     def _order_of_step(self, epoch: int, step: int) -> np.ndarray:
         return sampling.step_indices(
-            self.size, self._session.global_batch_size, self.seed, epoch, step, self.shuffle, self.drop_last
+            self.size, self._global_batch_size, self.seed, epoch, step, self.shuffle, self.drop_last
         )
 
     def _indices(self, piece: Piece) -> list[int]:
         epoch, start, count = piece
-        step, offset = divmod(start, self._session.global_batch_size)
-        if offset + count <= self._session.global_batch_size:
+        step, offset = divmod(start, self._global_batch_size)
+        if offset + count <= self._global_batch_size:
             return cast("list[int]", self._order(epoch, step)[offset : offset + count].tolist())
         return cast(
             "list[int]", sampling.indices(self.size, self.seed, epoch, start, start + count, self.shuffle).tolist()
@@ -153,7 +155,7 @@ class ElasticLoader:
                 self._taken = None
         if self._pin:
             batch = pin(batch)
-        return batch_to_device(batch, self._session.device, non_blocking=self._pin)
+        return batch_to_device(batch, self._device, non_blocking=self._pin)
 
     def want(self, pieces: Sequence[Piece]) -> None:
         """Has these micro-batches loaded ahead, in this order, and no others, as far as workers go.
