@@ -19,14 +19,14 @@ from elastic_launcher.torch.gradients.consensus import Agreement, Signals
 from elastic_launcher.torch.gradients.reducer import Reducer
 from elastic_launcher.torch.membership.member import leave
 from elastic_launcher.torch.membership.place import Place
+from elastic_launcher.torch.membership.reconcile import Todo
 from elastic_launcher.torch.membership.step_timer import Pace
-from elastic_launcher.torch.reconfigure.reconcile import Todo
 from elastic_launcher.torch.state.buffers import ModelBuffers
+from elastic_launcher.torch.state.course import Course, Sums
 from elastic_launcher.torch.state.position import Position
 from elastic_launcher.torch.state.registrations import registrations
 from elastic_launcher.torch.state.tensors import same_objects
 from elastic_launcher.torch.state.training_state import TrainingState
-from elastic_launcher.torch.step.course import Course, Sums
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.data.loader import ElasticLoader

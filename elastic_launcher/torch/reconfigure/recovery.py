@@ -18,7 +18,7 @@ from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.membership.member import JobOver, leave
 from elastic_launcher.torch.membership.place import Formation, Place
-from elastic_launcher.torch.reconfigure.reconcile import At, Standing, Todo, Way
+from elastic_launcher.torch.membership.reconcile import At, Standing, Todo, Way
 from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.reconfigure.state_sync import meet
 from elastic_launcher.torch.session import Latest, Session

@@ -22,11 +22,11 @@ from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.membership.member import JobOver, Member, MovedOn
 from elastic_launcher.torch.membership.place import Formation, Place, mark_log
-from elastic_launcher.torch.reconfigure.reconcile import Standing
+from elastic_launcher.torch.membership.reconcile import Standing
+from elastic_launcher.torch.reconfigure.fingerprint import data_of, difference, fingerprint
 from elastic_launcher.torch.reconfigure.state_sync import Receiver, Sender, meet, receive_position
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.state.position import Position
-from elastic_launcher.torch.step.fingerprint import data_of, difference, fingerprint
 
 LOAD_SECONDS = 2.0  # how long a change waits for loader workers
 

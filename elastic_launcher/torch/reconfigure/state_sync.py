@@ -13,7 +13,7 @@ import torch
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.threads import start_thread
 from elastic_launcher.torch.fault_injection import point
-from elastic_launcher.torch.reconfigure.reconcile import Standing, Todo, Way, find_way
+from elastic_launcher.torch.membership.reconcile import Standing, Todo, Way, find_way
 from elastic_launcher.torch.state.position import Position
 from elastic_launcher.torch.state.training_state import Captured, TrainingState
 from elastic_launcher.torch.state.transfer import receive_state, send_state

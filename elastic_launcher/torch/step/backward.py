@@ -14,13 +14,13 @@ from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.gradients.agreement import abstain
 from elastic_launcher.torch.gradients.buckets import Slot
 from elastic_launcher.torch.gradients.consensus import Agreement, Signals
+from elastic_launcher.torch.membership.reconcile import At, Todo
 from elastic_launcher.torch.reconfigure.divergence import (
     ChecksumTask,
     name_differences,
     name_different_acts,
     name_positions,
 )
-from elastic_launcher.torch.reconfigure.reconcile import At, Todo
 from elastic_launcher.torch.reconfigure.recovery import Recovery
 from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.session import LEAVE_OUT, MicroBatch, Session

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.job import Job
-from elastic_launcher.torch.reconfigure.reconcile import At, Todo, Way
+from elastic_launcher.torch.membership.reconcile import At, Todo, Way
 from tests.unit.torch.thread_group import ThreadGroup, run_ranks, thread_job
 from tests.unit.torch.trainings import FEATURES, SEED, X, Y
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_launcher.torch.reconfigure.reconcile import At, Standing, Todo, Way, find_way
+from elastic_launcher.torch.membership.reconcile import At, Standing, Todo, Way, find_way
 
 STEP = Standing(At.STEP, operations=5, step=5)
 NEXT = Standing(At.STEP, operations=6, step=6)
