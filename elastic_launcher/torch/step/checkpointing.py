@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from elastic_launcher.checkpoint import CheckpointError, JobIdentity, Mark
 from elastic_launcher.checkpoint.changes import OF_SCRIPT, Resumed, step_in_epoch
@@ -33,12 +33,28 @@ from elastic_launcher.workdir import Layout, WorkDirError, read_content, read_jo
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.membership.member import Member
-    from elastic_launcher.torch.session import Session
+    from elastic_launcher.torch.membership.place import Place
+    from elastic_launcher.torch.state.course import Sums
+    from elastic_launcher.torch.state.position import Position
+    from elastic_launcher.torch.state.training_state import TrainingState
 
 PLACE = "ELASTIC_CHECKPOINT_DIR"
 EVERY = "ELASTIC_CHECKPOINT_EVERY"
 KEEP = "ELASTIC_KEEP_CHECKPOINTS"
 JOB = "TORCHELASTIC_RUN_ID"  # torchrun's name for it
+
+
+class Training(Protocol):
+    """What is saved of a job; see `Session`."""
+
+    state: TrainingState
+    position: Position
+    sums: Sums
+    place: Place | None
+    over: bool
+
+    def need_place(self, what: str) -> Place:
+        """Returns the place, or says why there is none yet."""
 
 
 class Checkpoints:
@@ -50,7 +66,7 @@ class Checkpoints:
         work_dir: The job's folder.
     """
 
-    def __init__(self, session: Session, member: Member, work_dir: Path) -> None:
+    def __init__(self, session: Training, member: Member, work_dir: Path) -> None:
         every = os.environ.get(EVERY)
         self._session = session
         self._member = member
