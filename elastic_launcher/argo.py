@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elastic_launcher import __version__, step_outputs
+from elastic_launcher import __version__
 from elastic_launcher.config import CONFIG_VERSION, RETRIED, JobConfig
 from elastic_launcher.engines.kubernetes.objects.names import (
     ELASTIC_LABEL,
@@ -26,6 +26,7 @@ from elastic_launcher.engines.kubernetes.objects.names import (
 from elastic_launcher.engines.kubernetes.objects.pod import HOME, SHM, TMP, WRITABLE
 from elastic_launcher.engines.kubernetes.objects.precheck import check_pod_template
 from elastic_launcher.kube.expansion import literal
+from elastic_launcher.launcher import step_outputs
 from elastic_launcher.options import BY_KEY, OPTIONS, ConfigError, Option, command_line
 
 Document = dict[str, Any]

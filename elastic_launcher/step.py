@@ -23,9 +23,9 @@ from typing import Any
 
 from elastic_launcher.config import UNNAMED, ExitCode, check_work_dir
 from elastic_launcher.events import EventError, read_events
+from elastic_launcher.host.script_file import script_path, write_script
 from elastic_launcher.options import ConfigError, command_line, without_edges
 from elastic_launcher.report.words import first_line
-from elastic_launcher.script_file import script_path, write_script
 
 TAIL_LINES = 30
 """How many of the last lines a failed step carries in its message: a traceback and what led to it."""

@@ -22,10 +22,10 @@ from elastic_launcher.checkpoint.files import sync_folder
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.content import Content, changed, differences
 from elastic_launcher.events import Event, EventError, read_last
+from elastic_launcher.host.layout import Layout as Layout
 from elastic_launcher.host.lock import Lock, LockHeld
 from elastic_launcher.host.modes import make_folder, share
 from elastic_launcher.host.transient import StoreAway, may_pass
-from elastic_launcher.layout import Layout as Layout
 from elastic_launcher.options import ConfigError
 
 DEFAULT_PARENT = "elastic-jobs"

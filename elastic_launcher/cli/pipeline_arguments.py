@@ -15,9 +15,9 @@ from elastic_launcher.engines.kubernetes.objects.names import (
     NODES_ANNOTATION,
     NODES_VARIABLE,
 )
+from elastic_launcher.host.script_file import script_path, write_script
+from elastic_launcher.launcher.step_outputs import VARIABLE
 from elastic_launcher.options import OPTIONS, ConfigError, read_option
-from elastic_launcher.script_file import script_path, write_script
-from elastic_launcher.step_outputs import VARIABLE
 from elastic_launcher.workdir import DEFAULT_PARENT
 
 ARGS_FILE = "ARGO_CONTAINER_ARGS_FILE"

@@ -22,8 +22,8 @@ from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.engines import EngineAway
 from elastic_launcher.hints.reference import SCHEME, parse_reference
 from elastic_launcher.launcher.output_pump import unblocked
+from elastic_launcher.launcher.step_outputs import tell_outputs
 from elastic_launcher.options import OPTIONS, ConfigError, Option, holds_text
-from elastic_launcher.step_outputs import tell_outputs
 from elastic_launcher.workdir import Layout
 
 USAGE = "SCRIPT|-m MODULE [ARGS...]"

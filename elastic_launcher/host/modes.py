@@ -12,7 +12,7 @@ import os
 import stat
 from pathlib import Path
 
-from elastic_launcher.layout import Layout
+from elastic_launcher.host.layout import Layout
 
 _OF_FILES = stat.S_IRGRP | stat.S_IWGRP
 _OF_FOLDERS = stat.S_ISGID | stat.S_IRWXG

@@ -37,10 +37,10 @@ from elastic_launcher.launcher.output_pump import drain
 from elastic_launcher.launcher.remote_events import copied_events, recall_events
 from elastic_launcher.launcher.script_bundle import content_of
 from elastic_launcher.launcher.sites import LocalPlace, Place, fit_gpus
+from elastic_launcher.launcher.step_outputs import tell_outputs
 from elastic_launcher.options import ConfigError
 from elastic_launcher.report.state import JobState
 from elastic_launcher.report.words import plural
-from elastic_launcher.step_outputs import tell_outputs
 from elastic_launcher.workdir import JobDone, WorkDir, WorkDirHeld, claim, note_past
 
 if TYPE_CHECKING:

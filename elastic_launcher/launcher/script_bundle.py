@@ -10,7 +10,7 @@ from pathlib import Path
 from elastic_launcher.checkpoint.folder import POINTER
 from elastic_launcher.config import JobConfig
 from elastic_launcher.content import SOURCE, Content, digests, path_seen_from
-from elastic_launcher.layout import Layout
+from elastic_launcher.host.layout import Layout
 from elastic_launcher.options import ConfigError, holds_text
 from elastic_launcher.workdir import CLASSES
 

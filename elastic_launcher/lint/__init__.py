@@ -1,7 +1,7 @@
 """The linter: what the API servers let through, and what then goes wrong when the pipeline runs."""
 
 from elastic_launcher.lint.check import lint
-from elastic_launcher.lint.finding import Finding
+from elastic_launcher.lint.documents.finding import Finding
 from elastic_launcher.lint.libraries import MissingLibrary
 from elastic_launcher.lint.rules import RULES
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from elastic_launcher.lint.api_version import VERSIONS, check_api_version, is_workflow
-from elastic_launcher.lint.arguments import check_arguments
-from elastic_launcher.lint.conditions import check_conditions
-from elastic_launcher.lint.configmaps import check_configmaps
-from elastic_launcher.lint.elastic_label import check_elastic_label
-from elastic_launcher.lint.finding import Finding, finding
-from elastic_launcher.lint.gpus import check_gpus
-from elastic_launcher.lint.names import check_choices, check_names
-from elastic_launcher.lint.pipeline import check_pipeline, is_pipeline
-from elastic_launcher.lint.pipeline_inputs import check_names_in_manifest
-from elastic_launcher.lint.pod_patch import check_pod_patches, check_pod_templates
-from elastic_launcher.lint.pods import check_commands, check_quantities, check_volumes
-from elastic_launcher.lint.read import read
-from elastic_launcher.lint.references import Library, check_references
-from elastic_launcher.lint.retries import check_retries
-from elastic_launcher.lint.schema import check_schema
-from elastic_launcher.lint.tree import Node
-from elastic_launcher.lint.workflow import KINDS, Workflow
+from elastic_launcher.lint.documents.finding import Finding, finding
+from elastic_launcher.lint.documents.read import read
+from elastic_launcher.lint.documents.tree import Node
+from elastic_launcher.lint.documents.workflow import KINDS, Workflow
+from elastic_launcher.lint.pipelines.inputs import check_names_in_manifest
+from elastic_launcher.lint.pipelines.pipeline import check_pipeline, is_pipeline
+from elastic_launcher.lint.pods.containers import check_commands, check_quantities, check_volumes
+from elastic_launcher.lint.pods.elastic_label import check_elastic_label
+from elastic_launcher.lint.pods.gpus import check_gpus
+from elastic_launcher.lint.pods.pod_patch import check_pod_patches, check_pod_templates
+from elastic_launcher.lint.workflows.api_version import VERSIONS, check_api_version, is_workflow
+from elastic_launcher.lint.workflows.arguments import check_arguments
+from elastic_launcher.lint.workflows.conditions import check_conditions
+from elastic_launcher.lint.workflows.configmaps import check_configmaps
+from elastic_launcher.lint.workflows.names import check_choices, check_names
+from elastic_launcher.lint.workflows.references import Library, check_references
+from elastic_launcher.lint.workflows.retries import check_retries
+from elastic_launcher.lint.workflows.schema import check_schema
 
 CHECKS: tuple[Callable[[Workflow], Iterable[Finding]], ...] = (
     check_names,

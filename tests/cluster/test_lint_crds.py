@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 import yaml
 from hera.workflows import models
 
-from elastic_launcher.lint.schema import NEWER, _inner
+from elastic_launcher.lint.workflows.schema import NEWER, _inner
 from tests.cluster.argo_crds import crd_file
 
 

@@ -22,8 +22,8 @@ from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.engines.kubernetes.leadership.bootstrap import own_pod_name
 from elastic_launcher.engines.kubernetes.objects.template import read_template
 from elastic_launcher.kube.expansion import literal
+from elastic_launcher.launcher.step_outputs import OUTPUTS, VARIABLE, tell_outputs
 from elastic_launcher.options import OPTIONS, ConfigError, Option
-from elastic_launcher.step_outputs import OUTPUTS, VARIABLE, tell_outputs
 from tests.manifests import MANIFESTS, documents, objects
 from tests.unit.expansion import expanded
 

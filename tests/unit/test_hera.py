@@ -37,8 +37,8 @@ from elastic_launcher.cli import main
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines.kubernetes.objects.template import read_template
 from elastic_launcher.hera import ElasticTrain, PodFields, elastic_train
+from elastic_launcher.launcher.step_outputs import OUTPUTS, VARIABLE
 from elastic_launcher.options import OPTIONS, ConfigError
-from elastic_launcher.step_outputs import OUTPUTS, VARIABLE
 from tests.unit.expansion import expanded
 
 Front = Callable[..., Container]

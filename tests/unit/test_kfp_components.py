@@ -23,7 +23,7 @@ from kfp.dsl.graph_component import GraphComponent
 import elastic_launcher
 from components.generated import NAMES as PIPELINES
 from elastic_launcher import kfp as front
-from elastic_launcher.lint.pipeline import STEPS, UNCACHED
+from elastic_launcher.lint.pipelines.pipeline import STEPS, UNCACHED
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = ROOT / "components" / "training"

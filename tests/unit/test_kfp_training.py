@@ -26,7 +26,7 @@ from elastic_launcher.goes_on import GOES_ON, goes_on, tried_again
 from elastic_launcher.kfp_steps import training
 from elastic_launcher.kfp_steps.classification import classification_step
 from elastic_launcher.kfp_steps.release import ended_by_shrink
-from elastic_launcher.lint.pipeline import STEPS
+from elastic_launcher.lint.pipelines.pipeline import STEPS
 from elastic_launcher.options import command_line
 from elastic_launcher.step import StepFailed, Trained
 from tests.object_store import object_store

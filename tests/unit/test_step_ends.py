@@ -9,7 +9,7 @@ import pytest
 
 from elastic_launcher import step
 from elastic_launcher.config import JobConfig
-from elastic_launcher.script_file import script_path
+from elastic_launcher.host.script_file import script_path
 from elastic_launcher.workdir import claim
 
 

@@ -13,8 +13,8 @@ from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.events import Event
 from elastic_launcher.kfp import elastic_train
 from elastic_launcher.launcher import launch
+from elastic_launcher.launcher.step_outputs import OUTPUTS, VARIABLE, outputs_of, tell_outputs
 from elastic_launcher.report import measure
-from elastic_launcher.step_outputs import OUTPUTS, VARIABLE, outputs_of, tell_outputs
 from elastic_launcher.workdir import claim
 from tests.unit.report import jobs
 

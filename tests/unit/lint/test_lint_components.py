@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic_launcher import kfp
-from elastic_launcher.lint.pipeline import STEPS, UNCACHED
+from elastic_launcher.lint.pipelines.pipeline import STEPS, UNCACHED
 
 _COMPONENTS = {name: getattr(kfp, name).component_spec for name in kfp.COMPONENTS}
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_launcher.lint.expression import Call, Literal, Name, Operation, parse
-from elastic_launcher.lint.expression_types import judge
-from elastic_launcher.lint.expression_words import SyntaxFault, Unread
+from elastic_launcher.lint.expressions.parser import Call, Literal, Name, Operation, parse
+from elastic_launcher.lint.expressions.types import judge
+from elastic_launcher.lint.expressions.words import SyntaxFault, Unread
 from tests.unit.lint.retry_cases import EXPRESSION
 
 ONE, TWO, THREE = (Literal("number", text) for text in "123")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.lint.read import read
-from elastic_launcher.lint.scalars import pipeline_scalar, scalar
+from elastic_launcher.lint.documents.read import read
+from elastic_launcher.lint.documents.scalars import pipeline_scalar, scalar
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from elastic_launcher.lint.finding import Finding, finding
-from elastic_launcher.lint.gpus import too_few
-from elastic_launcher.lint.pipeline_inputs import check_inputs, check_outputs, check_settings
-from elastic_launcher.lint.pipeline_tasks import Task, tasks, tasks_of
-from elastic_launcher.lint.pipeline_texts import check_texts
-from elastic_launcher.lint.tree import Node
+from elastic_launcher.lint.documents.finding import Finding, finding
+from elastic_launcher.lint.documents.tree import Node
+from elastic_launcher.lint.pipelines.inputs import check_inputs, check_outputs, check_settings
+from elastic_launcher.lint.pipelines.tasks import Task, tasks, tasks_of
+from elastic_launcher.lint.pipelines.texts import check_texts
+from elastic_launcher.lint.pods.gpus import too_few
 
 STEPS = ("elastic_train", "elastic_train_distributed")
 """Our components that train."""

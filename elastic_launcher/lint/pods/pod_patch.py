@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 from elastic_launcher.argo import NAME as ELASTIC_TRAIN
-from elastic_launcher.lint.finding import Finding, finding
+from elastic_launcher.lint.documents.finding import Finding, finding
+from elastic_launcher.lint.documents.read import read
+from elastic_launcher.lint.documents.tree import Node
+from elastic_launcher.lint.documents.workflow import Workflow, main_containers
 from elastic_launcher.lint.libraries import needed
-from elastic_launcher.lint.pods import is_quantity
-from elastic_launcher.lint.read import read
-from elastic_launcher.lint.tree import Node
-from elastic_launcher.lint.workflow import Workflow, main_containers
+from elastic_launcher.lint.pods.containers import is_quantity
 from elastic_launcher.options import holds_text
 
 STAND_IN = "elasticplaceholder"

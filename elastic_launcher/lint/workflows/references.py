@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from elastic_launcher.argo import NAME as ELASTIC_TRAIN
-from elastic_launcher.lint.finding import Finding, finding
-from elastic_launcher.lint.pods import mounts, volumes
-from elastic_launcher.lint.tree import Node
-from elastic_launcher.lint.workflow import Workflow, is_open
+from elastic_launcher.lint.documents.finding import Finding, finding
+from elastic_launcher.lint.documents.tree import Node
+from elastic_launcher.lint.documents.workflow import Workflow, is_open
+from elastic_launcher.lint.pods.containers import mounts, volumes
 
 COMPLETED = "OnPodCompletion"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from elastic_launcher.argo import NAME as ELASTIC_TRAIN
-from elastic_launcher.lint.finding import Finding, finding
-from elastic_launcher.lint.launchers import launches, value
-from elastic_launcher.lint.pod_patch import read_patch, within
-from elastic_launcher.lint.tree import Node, whole
-from elastic_launcher.lint.workflow import Use, Workflow, is_open, main_containers
+from elastic_launcher.lint.documents.finding import Finding, finding
+from elastic_launcher.lint.documents.tree import Node, whole
+from elastic_launcher.lint.documents.workflow import Use, Workflow, is_open, main_containers
+from elastic_launcher.lint.pods.launchers import launches, value
+from elastic_launcher.lint.pods.pod_patch import read_patch, within
 
 _GPU = "/gpu"
 """Ends the name of the resource, whoever makes them."""

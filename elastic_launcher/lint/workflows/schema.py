@@ -11,9 +11,9 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Union, get_args, get_origin
 
-from elastic_launcher.lint.finding import Finding, finding
+from elastic_launcher.lint.documents.finding import Finding, finding
+from elastic_launcher.lint.documents.tree import Key, Node
 from elastic_launcher.lint.libraries import needed
-from elastic_launcher.lint.tree import Key, Node
 
 NEWER = frozenset(
     {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from elastic_launcher.lint.tree import Node
+from elastic_launcher.lint.documents.tree import Node
 
 _FUNCTION = "--function_to_execute"
 

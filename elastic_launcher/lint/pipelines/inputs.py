@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from elastic_launcher.lint.finding import Finding, finding
-from elastic_launcher.lint.pipeline_tasks import Task
-from elastic_launcher.lint.tree import Node
+from elastic_launcher.lint.documents.finding import Finding, finding
+from elastic_launcher.lint.documents.tree import Node
+from elastic_launcher.lint.pipelines.tasks import Task
 
 _KINDS = (("parameters", "Parameter"), ("artifacts", "Artifact"))
 _OF_THE_TASK = re.compile(r"inputs\.(?:parameter_values|parameters|artifacts)\[[\"']([^\"']+)[\"']\]")

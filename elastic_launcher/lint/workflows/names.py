@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from elastic_launcher.lint.finding import Finding, finding
-from elastic_launcher.lint.workflow import Workflow
+from elastic_launcher.lint.documents.finding import Finding, finding
+from elastic_launcher.lint.documents.workflow import Workflow
 
 _LABEL = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")

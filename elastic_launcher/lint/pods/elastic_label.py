@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from elastic_launcher.argo import NAME as ELASTIC_TRAIN
 from elastic_launcher.engines.kubernetes.objects.names import ELASTIC_LABEL, NODES_ANNOTATION
-from elastic_launcher.lint.finding import Finding, finding
-from elastic_launcher.lint.launchers import launches
-from elastic_launcher.lint.tree import Node
-from elastic_launcher.lint.workflow import POD_TYPES, Workflow, main_containers
+from elastic_launcher.lint.documents.finding import Finding, finding
+from elastic_launcher.lint.documents.tree import Node
+from elastic_launcher.lint.documents.workflow import POD_TYPES, Workflow, main_containers
+from elastic_launcher.lint.pods.launchers import launches
 
 _WORDS = (("labels", ELASTIC_LABEL), ("annotations", NODES_ANNOTATION))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from elastic_launcher.lint.finding import Finding, finding
-from elastic_launcher.lint.tree import Node
-from elastic_launcher.lint.workflow import KINDS
+from elastic_launcher.lint.documents.finding import Finding, finding
+from elastic_launcher.lint.documents.tree import Node
+from elastic_launcher.lint.documents.workflow import KINDS
 
 ARGO = "argoproj.io/v1alpha1"
 VERSIONS = {"PipelineVersion": "pipelines.kubeflow.org/v2beta1"}

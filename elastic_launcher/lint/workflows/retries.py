@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from elastic_launcher.lint.expression import parse
-from elastic_launcher.lint.expression_types import judge
-from elastic_launcher.lint.expression_words import SyntaxFault, Unread
-from elastic_launcher.lint.finding import Finding, finding
-from elastic_launcher.lint.tree import Node
-from elastic_launcher.lint.workflow import OUTER_TYPES, Workflow, is_open
+from elastic_launcher.lint.documents.finding import Finding, finding
+from elastic_launcher.lint.documents.tree import Node
+from elastic_launcher.lint.documents.workflow import OUTER_TYPES, Workflow, is_open
+from elastic_launcher.lint.expressions.parser import parse
+from elastic_launcher.lint.expressions.types import judge
+from elastic_launcher.lint.expressions.words import SyntaxFault, Unread
 
 POLICIES = ("Always", "OnFailure", "OnError", "OnTransientError")
 _WHOLE = re.compile(r"[-+]?[0-9]+")

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from elastic_launcher.kfp_steps.arrival import MOST, changed, json_size, revealed, too_long
-from elastic_launcher.lint.finding import Finding, finding
-from elastic_launcher.lint.pipeline_tasks import Task
-from elastic_launcher.lint.pod_patch import check_pod_template
-from elastic_launcher.lint.tree import Node
+from elastic_launcher.lint.documents.finding import Finding, finding
+from elastic_launcher.lint.documents.tree import Node
+from elastic_launcher.lint.pipelines.tasks import Task
+from elastic_launcher.lint.pods.pod_patch import check_pod_template
 
 _WITHIN = "pipelinechannel--"
 """Begins the name of an input that stands within another."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from elastic_launcher.lint.tree import Node
+from elastic_launcher.lint.documents.tree import Node
 
 KINDS = ("Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow")
 CALLED = ("WorkflowTemplate", "ClusterWorkflowTemplate")

@@ -7,7 +7,7 @@ import posixpath
 import shlex
 from collections.abc import Iterator, Sequence
 
-from elastic_launcher.lint.tree import Node
+from elastic_launcher.lint.documents.tree import Node
 
 _PROGRAMS = ("elastic-launcher", "elastic_launcher")
 _RUN = "run"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from elastic_launcher.lint.documents.tree import Node
 from elastic_launcher.lint.rules import RULES, Severity
-from elastic_launcher.lint.tree import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from elastic_launcher.lint.finding import Finding, finding
-from elastic_launcher.lint.tree import Node
-from elastic_launcher.lint.workflow import Workflow, is_open
+from elastic_launcher.lint.documents.finding import Finding, finding
+from elastic_launcher.lint.documents.tree import Node
+from elastic_launcher.lint.documents.workflow import Workflow, is_open
 
 LABEL = "workflows.argoproj.io/configmap-type"
 LABEL_VALUE = "Parameter"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from elastic_launcher.lint.expression_words import END, SyntaxFault, Unread, Word, words
+from elastic_launcher.lint.expressions.words import END, SyntaxFault, Unread, Word, words
 
 MAX_CHARACTERS = 10_000
 _BINARY = {

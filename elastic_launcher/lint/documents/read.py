@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from elastic_launcher.lint.finding import Finding
+from elastic_launcher.lint.documents.finding import Finding
+from elastic_launcher.lint.documents.scalars import Scalar, pipeline_scalar, scalar
+from elastic_launcher.lint.documents.tree import Key, Node
 from elastic_launcher.lint.libraries import needed
-from elastic_launcher.lint.scalars import Scalar, pipeline_scalar, scalar
-from elastic_launcher.lint.tree import Key, Node
 
 MAX_NODES = 300_000
 """Aliases of aliases multiply: no file of a pipeline comes near this."""

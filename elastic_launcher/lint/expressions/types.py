@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from elastic_launcher.lint.expression import Call, Expression, Items, Literal, Name, Open, Operation
-from elastic_launcher.lint.expression_words import Unread
-from elastic_launcher.lint.patterns import pattern_fault
-from elastic_launcher.lint.workflow import PLACEHOLDER
+from elastic_launcher.lint.documents.workflow import PLACEHOLDER
+from elastic_launcher.lint.expressions.parser import Call, Expression, Items, Literal, Name, Open, Operation
+from elastic_launcher.lint.expressions.patterns import pattern_fault
+from elastic_launcher.lint.expressions.words import Unread
 
 STATUSES = ("Failed", "Error")
 """What an attempt's status can be that is asked about: a script's end, and a pod that was taken away."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from elastic_launcher.lint.finding import Finding, finding
-from elastic_launcher.lint.tree import Node
-from elastic_launcher.lint.workflow import CALLED, Workflow, containers, is_open, main_containers
+from elastic_launcher.lint.documents.finding import Finding, finding
+from elastic_launcher.lint.documents.tree import Node
+from elastic_launcher.lint.documents.workflow import CALLED, Workflow, containers, is_open, main_containers
 
 _QUANTITY = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]+)?")
 _AMOUNTS = ("limits", "requests")

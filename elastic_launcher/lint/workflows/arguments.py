@@ -8,9 +8,9 @@ from collections.abc import Iterator, Set
 
 from elastic_launcher.argo import CLAIM, ENTRYPOINT, ON_CLAIM, OPEN, PARAMETERS, check_known
 from elastic_launcher.argo import NAME as ELASTIC_TRAIN
-from elastic_launcher.lint.finding import Finding, finding
-from elastic_launcher.lint.tree import Node
-from elastic_launcher.lint.workflow import Use, Workflow
+from elastic_launcher.lint.documents.finding import Finding, finding
+from elastic_launcher.lint.documents.tree import Node
+from elastic_launcher.lint.documents.workflow import Use, Workflow
 from elastic_launcher.options import BY_KEY, ConfigError, read_option
 
 _NAMES = tuple(option.key for option in PARAMETERS)

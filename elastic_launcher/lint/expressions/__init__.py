@@ -1,0 +1,1 @@
+"""Argo's expression language: words, parser, types."""
