@@ -17,8 +17,8 @@ from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.membership.place import Formation, Place
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.state.buffers import ModelBuffers
+from elastic_launcher.torch.state.checkpointing import Checkpoints
 from elastic_launcher.torch.state.training_state import TrainingState
-from elastic_launcher.torch.step.checkpointing import Checkpoints
 
 ORPHAN_TIMEOUT = "ELASTIC_ORPHAN_TIMEOUT"
 TORCHRUN_SECONDS = 300.0  # for all ranks of plain torchrun to come

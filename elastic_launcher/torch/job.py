@@ -25,12 +25,12 @@ from elastic_launcher.torch.data.loader import OPTIONS, REFUSED, REFUSED_VALUES,
 from elastic_launcher.torch.data.workers import WorkerKilled
 from elastic_launcher.torch.membership.member import leave
 from elastic_launcher.torch.on_main import OnMain
+from elastic_launcher.torch.reconfigure.micro_batches import LoadPlan
 from elastic_launcher.torch.reconfigure.recovery import Recovery
 from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.session import LEAVE_OUT, Session
 from elastic_launcher.torch.step.backward import Backward
 from elastic_launcher.torch.step.loop import StepLoop
-from elastic_launcher.torch.step.micro_batches import LoadPlan
 from elastic_launcher.torch.step.prepare import prepare
 from elastic_launcher.torch.step.reductions import Number, evaluate, reduce_values
 

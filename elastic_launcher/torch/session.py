@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from elastic_launcher.torch.data.loader import ElasticLoader
     from elastic_launcher.torch.membership.environment import Launch
     from elastic_launcher.torch.membership.member import Member
-    from elastic_launcher.torch.step.checkpointing import Checkpoints
+    from elastic_launcher.torch.state.checkpointing import Checkpoints
 
 
 LEAVE_OUT = (

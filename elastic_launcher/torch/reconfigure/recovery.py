@@ -19,10 +19,10 @@ from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.membership.member import JobOver, leave
 from elastic_launcher.torch.membership.place import Formation, Place
 from elastic_launcher.torch.membership.reconcile import At, Standing, Todo, Way
+from elastic_launcher.torch.reconfigure.micro_batches import Division, LoadPlan
 from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.reconfigure.state_sync import meet
 from elastic_launcher.torch.session import Latest, Session
-from elastic_launcher.torch.step.micro_batches import Division, LoadPlan
 
 Sums = dict[str, torch.Tensor]
 FORM_ANEW = "in the forming of another generation"

@@ -21,11 +21,11 @@ from elastic_launcher.torch.reconfigure.divergence import (
     name_different_acts,
     name_positions,
 )
+from elastic_launcher.torch.reconfigure.micro_batches import LoadPlan, share_of_step
 from elastic_launcher.torch.reconfigure.recovery import Recovery
 from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.session import LEAVE_OUT, MicroBatch, Session
 from elastic_launcher.torch.state.tensors import same_objects
-from elastic_launcher.torch.step.micro_batches import LoadPlan, share_of_step
 from elastic_launcher.torch.step.prepare import check_replaced
 
 

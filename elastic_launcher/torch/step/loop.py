@@ -17,11 +17,11 @@ from elastic_launcher.torch.data.loader import ElasticLoader, Piece
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.membership.reconcile import At, Todo
 from elastic_launcher.torch.reconfigure.fingerprint import fingerprint
+from elastic_launcher.torch.reconfigure.micro_batches import SPARE_SAMPLES, LoadPlan, share_of_step
 from elastic_launcher.torch.reconfigure.recovery import Recovery
 from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.session import LEAVE_OUT, MicroBatch, Session
 from elastic_launcher.torch.step.backward import Backward
-from elastic_launcher.torch.step.micro_batches import SPARE_SAMPLES, LoadPlan, share_of_step
 from elastic_launcher.torch.step.prepare import warn_of_unprepared_schedulers
 from elastic_launcher.torch.step.progress import Progress
 from elastic_launcher.torch.step.rehearsal import rehearse

@@ -16,8 +16,8 @@ from typing import Any
 
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.data.loader import ElasticLoader, Piece
+from elastic_launcher.torch.reconfigure.micro_batches import SPARE_SAMPLES
 from elastic_launcher.torch.session import MicroBatch, Session
-from elastic_launcher.torch.step.micro_batches import SPARE_SAMPLES
 
 Issue = Callable[[ElasticLoader, Piece, MicroBatch], Iterator[Any]]
 

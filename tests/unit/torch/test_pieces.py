@@ -11,8 +11,14 @@ import pytest
 from elastic_launcher.batch import share
 from elastic_launcher.torch.data.loader import Piece
 from elastic_launcher.torch.membership.place import Formation
+from elastic_launcher.torch.reconfigure.micro_batches import (
+    LEAD_SECONDS,
+    SPARE_SAMPLES,
+    SPARE_STEPS,
+    Division,
+    LoadPlan,
+)
 from elastic_launcher.torch.state.position import Position
-from elastic_launcher.torch.step.micro_batches import LEAD_SECONDS, SPARE_SAMPLES, SPARE_STEPS, Division, LoadPlan
 
 BATCH, PER_EPOCH, AHEAD = 12, 10, 4
 FAST, SLOW = LEAD_SECONDS / 8, 2 * LEAD_SECONDS  # seconds a step

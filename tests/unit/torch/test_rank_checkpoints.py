@@ -20,8 +20,8 @@ from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.membership.place import Formation, Place
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.state.buffers import ModelBuffers
+from elastic_launcher.torch.state.checkpointing import Checkpoints
 from elastic_launcher.torch.state.training_state import TrainingState
-from elastic_launcher.torch.step.checkpointing import Checkpoints
 from elastic_launcher.workdir import Layout
 from tests.support import PATIENCE, until
 
@@ -136,7 +136,7 @@ def test_a_checkpoint_that_the_disk_never_gives_has_the_rank_leave(
     def left(reason: str) -> None:
         raise SystemExit(reason)
 
-    monkeypatch.setattr("elastic_launcher.torch.step.checkpointing.leave", left)
+    monkeypatch.setattr("elastic_launcher.torch.state.checkpointing.leave", left)
     folder = saved(tmp_path)
     (folder / STATE).unlink()
     (folder / STATE).symlink_to("/proc/self/mem")
