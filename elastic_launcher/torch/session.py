@@ -12,10 +12,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from elastic_launcher.batch import Share, share
+from elastic_launcher.torch.collectives.consensus import Agreement, Signals
 from elastic_launcher.torch.collectives.operations import Operation, Wire
 from elastic_launcher.torch.grad_scaler import forget_unscaled
 from elastic_launcher.torch.gradients.agreement import Together, abstain
-from elastic_launcher.torch.gradients.consensus import Agreement, Signals
 from elastic_launcher.torch.gradients.reducer import Reducer
 from elastic_launcher.torch.membership.member import leave
 from elastic_launcher.torch.membership.place import Place

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 
+from elastic_launcher.torch.collectives.consensus import HEAD, Agreement, Signals, read, spell
 from elastic_launcher.torch.collectives.operations import (
     Operation,
     Wire,
@@ -22,7 +23,6 @@ from elastic_launcher.torch.collectives.operations import (
     read_operation,
 )
 from elastic_launcher.torch.collectives.prediction import Foresight
-from elastic_launcher.torch.gradients.consensus import HEAD, Agreement, Signals, read, spell
 from elastic_launcher.torch.gradients.reducer import ReduceGroup
 
 FAREWELL = Wire(((HEAD, "float32", "cpu"),))

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from elastic_launcher.torch.collectives.consensus import HEAD
 from elastic_launcher.torch.collectives.operations import Wire
-from elastic_launcher.torch.gradients.consensus import HEAD
 
 BUCKET_BYTES = 8 * 2**20  # large enough to fill a link, small enough to overlap with the backward pass
 TAIL_TYPES = (torch.float32, torch.float64)  # carry whole numbers below 2**24 exactly

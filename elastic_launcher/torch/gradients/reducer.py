@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import torch
 
+from elastic_launcher.torch.collectives import consensus as wire
+from elastic_launcher.torch.collectives.consensus import Agreement, Signals
 from elastic_launcher.torch.collectives.operations import Wire
-from elastic_launcher.torch.gradients import consensus as wire
 from elastic_launcher.torch.gradients import hooks
 from elastic_launcher.torch.gradients.buckets import Bucket, Layout, Slot, make_layout
-from elastic_launcher.torch.gradients.consensus import Agreement, Signals
 from elastic_launcher.torch.gradients.passes import Passes
 from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.tensors import describe, same_objects

@@ -24,8 +24,8 @@ from elastic_launcher.content import Content
 from elastic_launcher.host.output import say
 from elastic_launcher.host.transient import may_pass, pauses
 from elastic_launcher.period import Period, read_period
+from elastic_launcher.torch.collectives.consensus import Agreement
 from elastic_launcher.torch.fault_injection import point
-from elastic_launcher.torch.gradients.consensus import Agreement
 from elastic_launcher.torch.membership.member import JobOver, leave
 from elastic_launcher.torch.state.checkpoint_writer import Saved, Saver, load
 from elastic_launcher.torch.state.training_state import StateMismatch

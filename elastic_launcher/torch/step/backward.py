@@ -8,12 +8,12 @@ import zlib
 
 import torch
 
+from elastic_launcher.torch.collectives.consensus import Agreement, Signals
 from elastic_launcher.torch.collectives.operations import BACKWARD, BREAK, STOP, Operation
 from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.gradients.agreement import abstain
 from elastic_launcher.torch.gradients.buckets import Slot
-from elastic_launcher.torch.gradients.consensus import Agreement, Signals
 from elastic_launcher.torch.membership.reconcile import At, Todo
 from elastic_launcher.torch.reconfigure.divergence import (
     ChecksumTask,

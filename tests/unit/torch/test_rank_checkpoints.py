@@ -13,8 +13,8 @@ from torch import nn
 
 from elastic_launcher.checkpoint.files import MANIFEST, STATE
 from elastic_launcher.config import JobConfig
+from elastic_launcher.torch.collectives.consensus import Agreement
 from elastic_launcher.torch.collectives.group import build_group
-from elastic_launcher.torch.gradients.consensus import Agreement
 from elastic_launcher.torch.membership.environment import Launch
 from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.membership.place import Formation, Place

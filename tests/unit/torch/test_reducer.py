@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from elastic_launcher.batch import share
-from elastic_launcher.torch.gradients.consensus import Agreement, Signals
+from elastic_launcher.torch.collectives.consensus import Agreement, Signals
 from elastic_launcher.torch.gradients.reducer import Reducer
 from elastic_launcher.torch.state.buffers import ModelBuffers
 from tests.unit.torch.thread_group import ThreadGroup, run_ranks

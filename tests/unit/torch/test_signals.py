@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_launcher.torch.gradients.consensus import Agreement, Signals, read, spell
+from elastic_launcher.torch.collectives.consensus import Agreement, Signals, read, spell
 
 
 def agree(*ranks: Signals) -> Agreement:
