@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import networkx
 import pytest
 from grimp import ImportGraph, build_graph
@@ -65,3 +68,9 @@ def test_no_folder_holds_more_modules_than_one_sees_at_a_glance(graph: ImportGra
     packages = [module for module in graph.modules if module != ROOT and graph.find_children(module)]
     counts = {one: sum(not graph.find_children(child) for child in graph.find_children(one)) for one in packages}
     assert {one: count for one, count in counts.items() if count > MOST_MODULES} == {}
+
+
+def test_the_architecture_page_names_files_that_are_there() -> None:
+    named = set(re.findall(r"`([\w/]+\.py)`", Path("docs/architecture.md").read_text(encoding="utf-8")))
+    assert len(named) > 40
+    assert {name for name in named if not Path(name).exists() and not Path(ROOT, name).exists()} == set()
