@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP) ## a real Kubeflow pipeline on this machine: 1 -> 3 -> 2 nodes while it trains
 	$(BIN)/python -m pipelines.digits_elastic.run
 
-test: $(STAMP) ## unit tests, one local case a law, one kfp.local run
+test: $(STAMP) ## unit tests, the quick local tests, one kfp.local run
 	$(BIN)/python -m pytest -q $(TWO) tests/unit components
 	$(BIN)/python -m pytest -q $(TWO) -m quick tests/local
 

@@ -99,7 +99,7 @@ def main() -> None:
         wrong, largest, mean, over, refused = (f"{share:.1%}" for share in shares)
         print(f"{one['rule']:34}{wrong:>12}{largest:>9}{mean:>8}{over:>8}{refused:>9}")
     if rows[0]["wrong_batch"] or rows[0]["over_the_limit"] or rows[0]["refused"]:
-        raise SystemExit("our own rule does not keep its law")
+        raise SystemExit("our own rule breaks its invariant")
     pauses = [ours(CASES[0])[0] for _ in range(runs)]
     known = "AdaptDL, from our notes: measured on another day"
     rescale = row("rescale 1 to 2 ranks", pauses, ADAPTDL_RESCALES, "seconds", peer_source=known, bar=BAR)

@@ -1,8 +1,8 @@
 """One optimizer step: which samples of the global batch each rank works on, in which micro-batches.
 
-The law: for every world size the shares add up to the batch, differ by at most one sample, and no micro-batch is larger
-than the largest one allowed. For models with batch statistics no share and no micro-batch has one sample, unless the
-step has one; then shares differ by as little as that allows.
+Invariant: for every world size the shares add up to the batch, differ by at most one sample, and no micro-batch is
+larger than the largest one allowed. For models with batch statistics no share and no micro-batch has one sample, unless
+the step has one; then shares differ by as little as that allows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What happened in a job, one JSON object a line: the kinds, writing them, and reading them.
 
-It is what the report, the metrics, the progress line and the tests read. The law: writing never stops a training. What
-can't be written is counted, and the gap is marked as soon as there is room again.
+It is what the report, the metrics, the progress line and the tests read. Invariant: writing never stops a training.
+What can't be written is counted, and the gap is marked as soon as there is room again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which values of ``job.log`` count, when several ranks log the same names at the same step.
 
-The law: for each name and step it is the lowest rank's value, in whatever order the ranks' reports arrive; of one rank
-it is the last. A value that was taken before a lower rank's arrived is replaced by it.
+Invariant: for each name and step it is the lowest rank's value, in whatever order the ranks' reports arrive; of one
+rank it is the last. A value that was taken before a lower rank's arrived is replaced by it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tells the coordinator what a node's ranks write, where it can't read their files.
 
-The laws: what is told of a rank has no gap that is not named; what waits to be told never grows without bound, however
-much a script writes or however long the coordinator is away.
+Invariants: what is told of a rank has no gap that is not named; what waits to be told never grows without bound,
+however much a script writes or however long the coordinator is away.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What is in a checkpoint, and whose is it? Its manifest, as values that go through JSON text and back.
 
-The law: ``Manifest.from_text(manifest.to_text())`` equals ``manifest``, and a text with any one bit changed is refused.
+Invariant: ``Manifest.from_text(manifest.to_text())`` equals ``manifest``, and a text with any one bit changed is
+refused.
 """
 
 from __future__ import annotations

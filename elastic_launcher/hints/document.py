@@ -3,7 +3,7 @@
 Form B is a JSON document (``apiVersion``: ``elastic-hints/v1``); form A is the flat one, a JSON object of texts such as
 ``{"default": "1:4", "job.bert": "8"}`` (allowed, or guaranteed:allowed).
 
-The law: in whatever was parsed, ``guaranteed <= allowed <= limit`` holds for every entry; everything else is refused
+Invariant: in whatever was parsed, ``guaranteed <= allowed <= limit`` holds for every entry; everything else is refused
 with its place, what it is and what it must be.
 """
 

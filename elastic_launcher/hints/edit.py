@@ -1,6 +1,6 @@
 """What does a document look like after one entry was changed by hand?
 
-The law: the rest of it stays as it was, fields that are not known here too, and what comes out can be used.
+Invariant: the rest of it stays as it was, fields that are not known here too, and what comes out can be used.
 """
 
 from __future__ import annotations

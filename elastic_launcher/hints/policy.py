@@ -1,6 +1,6 @@
 """Which document is in force? The last good one, whatever comes after it.
 
-The laws: of one object, the generations that are applied only grow; what can't be used changes nothing, and is said
+Invariants: of one object, the generations that are applied only grow; what can't be used changes nothing, and is said
 once.
 """
 

@@ -1,7 +1,8 @@
 """How many nodes may a job have now? From a hints document and what is known of the job.
 
-The laws: the nodes' GPUs are never more than allowed, nor than the limit; more allowed is never fewer nodes; the answer
-is 0 or within the job's minimum and maximum; a stale document never says 0 to a job that runs, which keeps its minimum.
+Invariants: the nodes' GPUs are never more than allowed, nor than the limit; more allowed is never fewer nodes; the
+answer is 0 or within the job's minimum and maximum; a stale document never says 0 to a job that runs, which keeps its
+minimum.
 """
 
 from __future__ import annotations

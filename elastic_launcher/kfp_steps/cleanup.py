@@ -1,6 +1,6 @@
 """The body of ``elastic_cleanup``: ends the nodes that a run has left behind.
 
-The laws: only Jobs with the run's label are deleted; a job whose coordinator lives is left to that, which ends its
+Invariants: only Jobs with the run's label are deleted; a job whose coordinator lives is left to that, which ends its
 nodes itself (or else would make them anew); and what the run is said to have come to is not asked, for it is not known.
 """
 
@@ -55,7 +55,7 @@ async def _clean(login: Login, run: str, wait_seconds: float, clock: Callable[[]
     deleted = 0
     async with Api(login) as api:
         while True:
-            # the query is the law: nothing without the run's label is ever seen here
+            # the query guarantees it: nothing without the run's label is ever seen here
             found = await _listed(api, jobs, f"{RUN_LABEL}={run},{JOB_LABEL}")
             governed = await _governed(api, pods) if found else set()
             for job in found:

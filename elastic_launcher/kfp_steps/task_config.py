@@ -1,6 +1,7 @@
 """What do the nodes' pods have of what the author set on the task, whose configuration is handed to the step?
 
-The law: all that the task says is in the nodes' pod, and where the pod template says the same thing, the template's is.
+Invariant: all that the task says is in the nodes' pod, and where the pod template says the same thing, the template's
+is.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ these ways that there is: it lies in such a volume already; it is copied to wher
 write it at its own URI, through fsspec, where they reach a store of that kind anyway; it is copied beside the
 checkpoints. Where there is none, that is said before a pod is made.
 
-The law: a copy of a data set is never written again, for nodes of an earlier attempt may read it. What has its name, or
-under a URL a marker beside it, is whole. It is what the job began with: a later attempt, for which the data may have
+Invariant: a copy of a data set is never written again, for nodes of an earlier attempt may read it. What has its name,
+or under a URL a marker beside it, is whole. It is what the job began with: a later attempt, for which the data may have
 been made anew, goes on with the first one's, as it goes on from that one's checkpoint.
 """
 

@@ -1,8 +1,8 @@
 """When is a collection of the API read, when watched, when polled, and how long is waited in between?
 
-The laws: a watch begins where the last thing seen ended, and anew from a read once that is too old; nothing that fails
-is tried again at once, or for ever at the same pace; where watching is forbidden the collection is polled, and watching
-is tried again later.
+Invariants: a watch begins where the last thing seen ended, and anew from a read once that is too old; nothing that
+fails is tried again at once, or for ever at the same pace; where watching is forbidden the collection is polled, and
+watching is tried again later.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where did a job's time go? Every instant of it counted, was lost to one cause, or was none of the training's.
 
-The law: what counted, what was lost by each cause and what was idle add up to the time from first to last event.
+Invariant: what counted, what was lost by each cause and what was idle add up to the time from first to last event.
 """
 
 from __future__ import annotations

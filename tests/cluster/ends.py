@@ -11,7 +11,7 @@ from tests.local.sudden import BATCH, MICRO, SAMPLES, assert_same_training
 from tests.support import until
 
 WITHIN = 15.0
-"""Seconds from when the coordinator sees that it is to stop until all nodes are gone: the law's own bound."""
+"""Seconds from when the coordinator sees that it is to stop until all nodes are gone: the bound that is documented."""
 
 
 def assert_saved_and_over(stage: Stage, why: str) -> None:

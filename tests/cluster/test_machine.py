@@ -1,4 +1,4 @@
-"""The laws of the machine's own cluster, on which the other tests rely. ``make cluster`` has to have started it."""
+"""What the other tests rely on in the machine's own cluster. ``make cluster`` has to have started it."""
 
 from __future__ import annotations
 

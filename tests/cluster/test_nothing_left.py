@@ -18,7 +18,7 @@ from tests.local.sudden import assert_same_training, options
 from tests.support import until
 
 WITHIN = 60.0
-"""Seconds after a job's end: the law's own bound."""
+"""Seconds after a job's end: the bound that is documented."""
 KINDS = "jobs,pods,services,endpointslices,secrets,configmaps,persistentvolumeclaims,leases"
 pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]
 

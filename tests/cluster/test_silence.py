@@ -26,7 +26,7 @@ HEARTBEAT = 10.0
 LATE = 10.0
 """Seconds beyond the heartbeat's: as long again, since it counts from the last one, and others have to wait for it."""
 ELSEWHERE = 30.0
-"""Seconds from the coordinator's decision until the replacement runs: the law's own bound."""
+"""Seconds from the coordinator's decision until the replacement runs: the bound that is documented."""
 FIRST, SECOND = 0, 1
 pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]
 

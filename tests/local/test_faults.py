@@ -1,4 +1,4 @@
-"""Law 8, the scripts' side: a mistake in a script or between ranks ends the job with 1, named, and leaves nothing."""
+"""A mistake in a script or between ranks ends the job with 1, named, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_hints_below_the_minimum_while_running_end_the_job_with_75(tmp_path: Pat
 
 @pytest.mark.quick
 def test_two_ranks_a_node_and_loader_workers_train_the_same_and_stop_at_one_step(tmp_path: Path) -> None:
-    """Law 7's end: one rank's job.stop() ends all at one step; law 2 with nproc_per_node 2 and workers."""
+    """One rank's job.stop() ends all at one step; with nproc_per_node 2 and workers, the same model comes out."""
     script = options(tmp_path, workers=2, pace=0.002)
     with launched("--nodes", "1:1", "--nproc-per-node", "2", "--", SCRIPT, script, cwd=tmp_path) as job:
         job.events.wait("progress", lambda e: e["step"] > 20, LONG)

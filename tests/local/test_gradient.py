@@ -1,4 +1,4 @@
-"""Law 1 in real process groups: `job.backward` leaves the gradient of the whole batch, on all ranks the same bits."""
+"""Exact gradients in real process groups: after `job.backward` all ranks hold the same bits, those of the whole batch."""
 
 from __future__ import annotations
 

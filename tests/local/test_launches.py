@@ -1,4 +1,4 @@
-"""Law 9: however a launch ends, nothing of it is left outside its work directory (``make soak`` has 80 more)."""
+"""However a launch ends, nothing of it is left outside its work directory (``make soak`` has 80 more)."""
 
 from __future__ import annotations
 

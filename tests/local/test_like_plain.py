@@ -1,4 +1,4 @@
-"""Law 4 where it takes real processes: a compiled model and loader workers train like the plain loop in one process."""
+"""Where it takes real processes: a compiled model and loader workers train like the plain loop in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Law 4, batch norm through resizes: its statistics follow the history of world sizes, which the events tell."""
+"""Batch norm through resizes: its statistics follow the history of world sizes, which the events tell."""
 
 from __future__ import annotations
 

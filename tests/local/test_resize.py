@@ -1,4 +1,4 @@
-"""Laws 2, 3 and 6: through any sequence of resizes the training is the plain one, and survivors stay who they are."""
+"""Through any sequence of resizes the training is the plain one, and survivors stay who they are."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_joiner_that_dies_in_its_first_step_costs_that_step_alone(tmp_path: Pa
 
 @pytest.mark.thorough
 def test_augmented_samples_are_the_same_at_any_size_and_with_any_workers(tmp_path: Path) -> None:
-    """Law 5, by the sum of all that reached the model in each step."""
+    """Each sample once, by the sum of all that reached the model in each step."""
     sums = []
     for name, nodes, workers in (("one", "1:1", 0), ("three", "3:3", 2)):
         folder = tmp_path / name

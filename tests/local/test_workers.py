@@ -1,4 +1,4 @@
-"""Law 5, and what a worker is: how tasks go to workers and batches come back, and what they keep their hands off."""
+"""What a worker is: how tasks go to workers and batches come back, and what they keep their hands off."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(folder)], capture_output=True)
     if mounted.returncode:
-        pytest.skip("needs the right to mount a tmpfs; the same law is tested with a limit on file sizes")
+        pytest.skip("needs the right to mount a tmpfs; the same is tested with a limit on file sizes")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
 

@@ -1,6 +1,6 @@
 """What the coordinator does next: one pure function of what it knows and what it is told.
 
-The laws, which hold over any order of observations: a job that may not have its minimum ends; one formation is under
+Invariants, over any order of observations: a job that may not have its minimum ends; one formation is under
 way at a time, and it never both takes members in and lets some go; numbers of nodes, members, formations are never used
 again.
 """

@@ -1,8 +1,8 @@
 """Nodes that wait for a place to run: nobody is to blame, and the others go on without them.
 
-The laws: what a node waits for counts neither as its start nor as its failure, and only ``--pending-timeout`` ends it,
-or ``--node-timeout`` where the job had trained;
-places that are too few for a job to begin are not held for longer than ``--min-wait``.
+Invariants: what a node waits for counts neither as its start nor as its failure, and only ``--pending-timeout`` ends
+it, or ``--node-timeout`` where the job had trained; places that are too few for a job to begin are not held for longer
+than ``--min-wait``.
 """
 
 from __future__ import annotations

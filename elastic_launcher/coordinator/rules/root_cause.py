@@ -1,8 +1,8 @@
 """Is a failure of the script its own, or does it come of the loss of another node?
 
 Who waits for a peer in a group of the script's own gets an exception when that peer is lost, often before its loss is
-known. The law: nobody is excused by the loss of its own node, nor by one that the script itself is to blame for, and no
-exception is that says nothing of a peer.
+known. Invariant: nobody is excused by the loss of its own node, nor by one that the script itself is to blame for, and
+no exception is that says nothing of a peer.
 """
 
 from __future__ import annotations

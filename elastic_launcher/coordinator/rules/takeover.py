@@ -1,7 +1,7 @@
 """Where does a job stand whose coordinator has gone? From what its members tell and what is on disk, its `State`.
 
-The laws: members that agree on one generation go on in it, undisturbed. A formation under way goes on where all that it
-needs have it, and else is given up by the ordinary rules, as is whatever died meanwhile. Numbers go on.
+Invariants: members that agree on one generation go on in it, undisturbed. A formation under way goes on where all that
+it needs have it, and else is given up by the ordinary rules, as is whatever died meanwhile. Numbers go on.
 """
 
 from __future__ import annotations

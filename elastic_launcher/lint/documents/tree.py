@@ -1,7 +1,7 @@
 """What stands in a file, and in which line? YAML documents as trees whose nodes know where they are.
 
-The law: every node has the line on which a reader finds it, and asking for what is not there gives an absent node that
-has the line of what is.
+Invariant: every node has the line on which a reader finds it, and asking for what is not there gives an absent node
+that has the line of what is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Loads samples of a map-style data set, each with random numbers of its own, and makes batches of them.
 
-The law: a sample is a function of (seed, epoch, its index), whoever loads it and beside whichever others. It holds for
-what draws from Python's, numpy's and torch's global generators; a generator that the data set keeps for itself goes on
-from sample to sample, so that what it draws depends on how the samples are divided.
+Invariant: a sample is a function of (seed, epoch, its index), whoever loads it and beside whichever others. It holds
+for what draws from Python's, numpy's and torch's global generators; a generator that the data set keeps for itself goes
+on from sample to sample, so that what it draws depends on how the samples are divided.
 """
 
 from __future__ import annotations

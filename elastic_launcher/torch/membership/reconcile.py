@@ -2,7 +2,7 @@
 
 All ranks do the same operations together, one after the other: the reductions of steps, sums over ranks, the end. When
 one of them breaks off, some ranks may have completed it and others not, so that two ranks are at most one operation
-apart. The law: a rank that is ahead never goes back, unless nothing has come of its operation yet; one that is behind
+apart. Invariant: a rank that is ahead never goes back, unless nothing has come of its operation yet; one that is behind
 does what makes it the same as those ahead; whoever has no state, or a torn one, takes all of it from one that has.
 """
 

@@ -1,6 +1,6 @@
 """State as JSON and tensors: what a ``state_dict`` holds, taken apart and put together again without pickle.
 
-The law: ``decode(*encode(value))`` equals ``value``, kinds of containers and numbers included, also when the skeleton
+Invariant: ``decode(*encode(value))`` equals ``value``, kinds of containers and numbers included, also when the skeleton
 went through strict JSON text and the tensors through somebody else's memory.
 """
 

@@ -1,4 +1,4 @@
-"""Laws of ``decide`` that hold whatever happens in whatever order."""
+"""Invariants of ``decide`` that hold whatever happens in whatever order."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def histories(things: list[str], least: int = 0) -> st.SearchStrategy[list[tuple
 
 
 class Walk:
-    """A job to which anything may happen, and the laws that are checked after each thing."""
+    """A job to which anything may happen, and the invariants that are checked after each thing."""
 
     def __init__(self, minimum: int, maximum: int, nproc: int, wait: float = 0.0) -> None:
         self.maximum = maximum

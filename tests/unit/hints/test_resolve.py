@@ -1,4 +1,4 @@
-"""How many nodes a job may have: the resolution rules of the hints contract, and their laws."""
+"""How many nodes a job may have: the resolution rules of the hints contract, and their invariants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Law 4 for batch norm: its statistics follow the history of world sizes, and what has no weight leaves none of it."""
+"""Batch norm: its statistics follow the history of world sizes, and what has no weight leaves none of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Law 4: whatever a script does, it trains like the plain loop in one process.
+"""Whatever a script does, it trains like the plain loop in one process.
 
 Each case is a plain training loop in torch alone, and the same with a job; ranks are threads here (`thread_group`),
 processes in tests/local.

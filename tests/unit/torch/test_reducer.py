@@ -1,4 +1,4 @@
-"""The law of the reducer: its gradient is that of the whole batch in one process, whatever the number of ranks."""
+"""The reducer's invariant: its gradient is that of the whole batch in one process, whatever the number of ranks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A job in which nothing is left to go on with ends all its nodes, and begins anew from its newest checkpoint.
 
-Under either tier. The law: a job begins anew without an end only as long as it gets further each time.
+Under either tier. Invariant: a job begins anew without an end only as long as it gets further each time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the coordinator does next where scripts know nothing of it: workers are ended and started anew in rounds.
 
 Nodes are torchrun agents that stay; a round is one start of workers on all of them that take part. What is known comes
-from the nodes alone. The laws: one round is on at a time, and a new one is opened only when all workers of the one
+from the nodes alone. Invariants: one round is on at a time, and a new one is opened only when all workers of the one
 before have ended; a round never has more nodes than the target, nor fewer than the minimum.
 """
 

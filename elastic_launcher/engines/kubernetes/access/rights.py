@@ -1,6 +1,6 @@
 """Which rights does a coordinator need, what for, and which overlay of ``manifests/`` grants them?
 
-The law: the Roles of ``manifests/`` hold what stands here, verb for verb.
+Invariant: the Roles of ``manifests/`` hold what stands here, verb for verb.
 """
 
 from __future__ import annotations

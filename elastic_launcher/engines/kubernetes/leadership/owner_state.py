@@ -1,7 +1,7 @@
 """Is the launcher's step being stopped, or only moved? Read from its own pod and from what controls that.
 
-The laws: an owner that is ending always means *stop*, whatever else is seen; *hand over* needs an owner that lives and
-will make the pod again; and whoever is signalled and can't tell stops.
+Invariants: an owner that is ending always means *stop*, whatever else is seen; *hand over* needs an owner that lives
+and will make the pod again; and whoever is signalled and can't tell stops.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What is said of nodes that do not start: one line, with what can be done about it.
 
-The law: every node that waits is counted, and the line is the same as long as nothing changes, in whatever order the
+Invariant: every node that waits is counted, and the line is the same as long as nothing changes, in whatever order the
 nodes are told.
 """
 

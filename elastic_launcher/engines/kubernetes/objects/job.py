@@ -1,7 +1,7 @@
 """What is a node to the cluster? One Job of one pod, which nobody but the coordinator makes again.
 
-The law: what a Job was made of can be read back from it, and from its pod, so that a coordinator that comes back knows
-its nodes.
+Invariant: what a Job was made of can be read back from it, and from its pod, so that a coordinator that comes back
+knows its nodes.
 """
 
 from __future__ import annotations

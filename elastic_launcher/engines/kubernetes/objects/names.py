@@ -1,6 +1,6 @@
 """Which job is this, and what are its objects called?
 
-The laws: every attempt of a pipeline step gives the same id, two steps of a run or two iterations of a loop never do;
+Invariants: every attempt of a pipeline step gives the same id, two steps of a run or two iterations of a loop never do;
 and every name is one that the API server takes for each of the objects, a Service included.
 """
 

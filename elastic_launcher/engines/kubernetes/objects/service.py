@@ -1,6 +1,6 @@
 """What is the job's Service? The address that stays, and the record of who governs, in one object: both change at once.
 
-The law: nodes are led to the pod of the newest term alone, and whoever writes with an older one is refused.
+Invariant: nodes are led to the pod of the newest term alone, and whoever writes with an older one is refused.
 """
 
 from __future__ import annotations

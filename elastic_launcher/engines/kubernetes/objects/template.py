@@ -1,6 +1,6 @@
 """What did the user ask of the nodes' pods? Read from a pod template, or made of single fields.
 
-The law: what is returned is what the user wrote, whole; what can't be a node's pod is refused with its place.
+Invariant: what is returned is what the user wrote, whole; what can't be a node's pod is refused with its place.
 """
 
 from __future__ import annotations
