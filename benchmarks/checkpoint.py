@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from benchmarks.common import finish, row
 from elastic_launcher.checkpoint import JobIdentity, Mark, find_newest
-from elastic_launcher.checkpoint.shelf import LocalShelf
+from elastic_launcher.checkpoint.store import LocalStore
 from elastic_launcher.period import COSTS, LEAST_SECONDS
 from elastic_launcher.torch.state.checkpoint_writer import Saver, load
 from elastic_launcher.torch.state.position import Position
@@ -81,7 +81,7 @@ def measure(folder: Path, runs: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {key: [] for key in ("held", "peer", "quiet", "busy", "written", "loaded", "torch")}
     failures: list[str] = []
     saver = Saver(
-        LocalShelf(folder / "checkpoints"),
+        LocalStore(folder / "checkpoints"),
         2,
         lambda saved: found["written"].append(saved.seconds),
         lambda step, why: failures.append(why),

@@ -21,8 +21,8 @@ from elastic_launcher.agent.log_sender import LogSender
 from elastic_launcher.agent.outbox import Outbox
 from elastic_launcher.agent.own_folder import ToldToGo, Unfit, make_own_folder
 from elastic_launcher.agent.rank_exec import die_with_parent
-from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.checkpoint.storage import is_url
+from elastic_launcher.checkpoint.store import open_store
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.control import ControlClient, ControlRefused
 from elastic_launcher.host import processes
@@ -199,7 +199,7 @@ class Agent:
     def _say_goodbye(self) -> None:
         """Says why the node leaves a job whose coordinator has gone, in the logs of its ranks too."""
         silence = f"the coordinator has not answered for {self._config.orphan_timeout:g} s"
-        saved = open_shelf(self._config.checkpoint_dir, self._layout.checkpoints).kept()
+        saved = open_store(self._config.checkpoint_dir, self._layout.checkpoints).kept()
         self._say(f"{silence}: leaving; {saved}")
         for local_rank in range(len(self._members)):
             path = self._layout.rank_log(self._node, local_rank)

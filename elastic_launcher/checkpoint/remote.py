@@ -52,7 +52,7 @@ class Listing:
         return max(self.terms.values(), default=Mark(0, 0, -1))
 
 
-class RemoteShelf:
+class RemoteStore:
     """The checkpoints under a URL.
 
     Args:

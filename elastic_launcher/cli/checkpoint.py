@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from elastic_launcher.checkpoint import CheckpointError
-from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.checkpoint.storage import StorageError
+from elastic_launcher.checkpoint.store import open_store
 from elastic_launcher.cli.job_argument import ended, job_folder, refuse
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.events import EventFollower
@@ -52,7 +52,7 @@ def checkpoint(
 
 def _export(layout: Layout, to: Path, form: str) -> None:
     try:
-        found = open_shelf(_place(layout), layout.checkpoints).find_newest()
+        found = open_store(_place(layout), layout.checkpoints).find_newest()
     except (OSError, StorageError) as error:
         refuse(f"the checkpoints of {layout.path} can't be read: {error}")
     for reason in found.refused:

@@ -14,32 +14,32 @@ from pathlib import Path
 from typing import Any
 
 from elastic_launcher.config import ExitCode, JobConfig
-from elastic_launcher.coordinator.api.handlers import JobDesk
+from elastic_launcher.coordinator.api.handlers import JobHandlers
 from elastic_launcher.coordinator.api.rejections import Refusals
-from elastic_launcher.coordinator.api.rejoin import Gathering
-from elastic_launcher.coordinator.api.round_board import Board
+from elastic_launcher.coordinator.api.rejoin import Rejoin
+from elastic_launcher.coordinator.api.round_board import RoundBoard
 from elastic_launcher.coordinator.api.server import ControlServer
-from elastic_launcher.coordinator.api.worker_events import NodeLives
+from elastic_launcher.coordinator.api.worker_events import WorkerEvents
 from elastic_launcher.coordinator.health.monitor import Watch, between_looks
 from elastic_launcher.coordinator.model.actions import (
     Action,
-    BeginAgain,
     CloseRound,
     Emit,
+    FindResumePoint,
     Finish,
     KillNode,
     LetGo,
     NoteNotice,
     OpenRound,
     Order,
-    StartAnew,
+    RestartAll,
     StartNode,
 )
 from elastic_launcher.coordinator.model.event_replay import LastHint
 from elastic_launcher.coordinator.model.observations import (
-    BegunAgain,
     Interrupted,
     Observation,
+    ResumePointFound,
     StopAsked,
     TargetChanged,
     Tick,
@@ -47,7 +47,7 @@ from elastic_launcher.coordinator.model.observations import (
 from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.coordinator.model.state import State, Target
 from elastic_launcher.coordinator.resume.event_fields import account_of_adoption, account_of_job
-from elastic_launcher.coordinator.resume.full_restart import NewStart
+from elastic_launcher.coordinator.resume.full_restart import FullRestart
 from elastic_launcher.coordinator.resume.orphans import Adoption
 from elastic_launcher.coordinator.resume.resume_point import Origin, last_saved
 from elastic_launcher.coordinator.resume.resume_search import Again, CannotBeginAgain
@@ -55,12 +55,12 @@ from elastic_launcher.coordinator.rules.ending import kept
 from elastic_launcher.coordinator.rules.respawn.full_restart import await_nodes, decide_in_process
 from elastic_launcher.coordinator.rules.respawn.resize_by_restart import decide_restarts
 from elastic_launcher.coordinator.rules.respawn.rounds import decide_rounds
-from elastic_launcher.coordinator.runtime.endpoints import Home
+from elastic_launcher.coordinator.runtime.endpoints import CoordinatorHost
 from elastic_launcher.coordinator.runtime.engine_driver import EngineDriver
 from elastic_launcher.coordinator.runtime.failure_excerpt import last_message
 from elastic_launcher.coordinator.runtime.node_files import NodeFiles
 from elastic_launcher.coordinator.runtime.os_signals import taken
-from elastic_launcher.coordinator.runtime.platform import Escort
+from elastic_launcher.coordinator.runtime.platform import Platform
 from elastic_launcher.coordinator.runtime.store import Store
 from elastic_launcher.coordinator.runtime.target import Clocks, Quota
 from elastic_launcher.coordinator.runtime.tasks import Background
@@ -110,8 +110,8 @@ class Coordinator:
         on_event: Callable[[Any], None] | None = None,
         on_second_interrupt: Callable[[], None] | None = None,
         store: Store | None = None,
-        home: Home | None = None,
-        escort: Escort | None = None,
+        home: CoordinatorHost | None = None,
+        escort: Platform | None = None,
         origin: Origin | None = None,
         adoption: Adoption | None = None,
         last_hint: LastHint | None = None,
@@ -130,7 +130,7 @@ class Coordinator:
         self._leaves: Callable[[], None] | None = None
         self._monotonic = monotonic
         self._began = monotonic() if began is None else began
-        home = home or Home()
+        home = home or CoordinatorHost()
         self._key = home.key
         self._store = store or Store(home.where)
         self._adoption = adoption
@@ -146,17 +146,17 @@ class Coordinator:
         self._watch = self._new_watch()
         self._decide = decide_rounds if config.resize == "respawn" else decide_in_process
         self._driver.respawn = config.resize == "respawn"
-        self._new_start = NewStart(self._driver, self._store, self._again)
-        self._lives = NodeLives(self._observe, monotonic)
-        self._desk = JobDesk(
+        self._new_start = FullRestart(self._driver, self._store, self._again)
+        self._lives = WorkerEvents(self._observe, monotonic)
+        self._desk = JobHandlers(
             config, self._layout, self, self._observe, self._lives, self._store.address, self._term, monotonic
         )
-        self._gathering = None if adoption is None else Gathering(self._desk.welcome, adoption.record.superseded)
+        self._gathering = None if adoption is None else Rejoin(self._desk.welcome, adoption.record.superseded)
         refusals = Refusals(self._warn, monotonic)
         self._server = ControlServer(
             self._key, self._gathering or self._desk, self._term, home.where, self._files, refusals.take
         )
-        self._board = Board(self._store)
+        self._board = RoundBoard(self._store)
         self._told: frozenset[tuple[str, int]] = frozenset()
         self.message = ""
 
@@ -226,7 +226,7 @@ class Coordinator:
         background.add(self._quota.watch(), self._quota.run())
         background.add(self._again.run(), self._new_start.run(lambda: self._state, self._begin_anew))
 
-    async def _adopt(self, adoption: Adoption, gathering: Gathering) -> bool:
+    async def _adopt(self, adoption: Adoption, gathering: Rejoin) -> bool:
         """Goes on with what an earlier launcher has left running; returns whether there was something."""
         left, _ = await asyncio.gather(adoption.gather(gathering), self._store.serve())
         if left is None:
@@ -355,7 +355,7 @@ class Coordinator:
                 self._driver.put(action)
             case KillNode():
                 self._driver.put(action)
-            case StartAnew():
+            case RestartAll():
                 target = self._state.target
                 self._new_start.ask(None if target is None else TargetChanged(self._monotonic(), target))
             case OpenRound():
@@ -366,7 +366,7 @@ class Coordinator:
                 self._lives.let_go(action.node)
             case NoteNotice():
                 self._quota.note_notice(self._state.target.nodes if self._state.target is not None else 0)
-            case BeginAgain():
+            case FindResumePoint():
                 self._again.put(self._state)
             case Finish():
                 if not self._end.done():
@@ -380,7 +380,7 @@ class Coordinator:
     def _tell_target(self, target: Target, message: str) -> None:
         self._observe(TargetChanged(self._monotonic(), target, message))
 
-    def _begin_again(self, found: BegunAgain) -> None:
+    def _begin_again(self, found: ResumePointFound) -> None:
         """Takes what the job goes on from, with members that nobody has heard of yet."""
         self._watch = self._new_watch()
         self._observe(found)

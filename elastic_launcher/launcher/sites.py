@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from elastic_launcher.config import JobConfig
-from elastic_launcher.coordinator.runtime.endpoints import Home
-from elastic_launcher.coordinator.runtime.platform import Escort
+from elastic_launcher.coordinator.runtime.endpoints import CoordinatorHost
+from elastic_launcher.coordinator.runtime.platform import Platform
 from elastic_launcher.engines import Engine, NodeSpec
 from elastic_launcher.engines.adopted import FoundNode
 from elastic_launcher.engines.local import LocalEngine
@@ -34,9 +34,9 @@ class Place(Protocol):
     """
 
     engine: Engine
-    home: Home
+    home: CoordinatorHost
     remarks: Sequence[str]
-    escort: Escort | None
+    escort: Platform | None
 
     def past(self, past: Past) -> Past:
         """Returns what earlier launchers have used up, where the place knows of more than the work directory."""
@@ -73,8 +73,8 @@ class LocalPlace:
         self._found: Sequence[FoundNode] = ()
         self._local = LocalEngine(config, work_dir.layout, gpus() or None)
         self.engine: Engine = self._local
-        self.home = Home()
-        self.escort: Escort | None = None
+        self.home = CoordinatorHost()
+        self.escort: Platform | None = None
         self.remarks: Sequence[str] = [f"each rank computes with {_threads(config)}"]
 
     def past(self, past: Past) -> Past:

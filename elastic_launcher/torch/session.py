@@ -19,7 +19,7 @@ from elastic_launcher.torch.gradients.agreement import Together, abstain
 from elastic_launcher.torch.gradients.reducer import Reducer
 from elastic_launcher.torch.membership.member import leave
 from elastic_launcher.torch.membership.place import Place
-from elastic_launcher.torch.membership.reconcile import Todo
+from elastic_launcher.torch.membership.reconcile import NextAction
 from elastic_launcher.torch.membership.step_timer import Pace
 from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.course import Course, Sums
@@ -90,7 +90,7 @@ class Latest:
             not.
     """
 
-    outcome: str = Todo.AGAIN
+    outcome: str = NextAction.AGAIN
     result: Any = None
     acted: dict[str, int] = field(default_factory=dict)
     taken: dict[str, int] = field(default_factory=dict)
@@ -281,7 +281,7 @@ class Session:
                 "call it after that block"
             )
 
-    def reduced(self, outcome: str = Todo.AGAIN) -> None:
+    def reduced(self, outcome: str = NextAction.AGAIN) -> None:
         """Notes that a reduction has ended well."""
         self.position.operations += 1
         self.latest = Latest(outcome, order=[])

@@ -15,7 +15,7 @@ from elastic_launcher.engines.kubernetes.access.reviews import lacks
 from elastic_launcher.engines.kubernetes.access.rights import needs_of, told
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
 from elastic_launcher.engines.kubernetes.leadership.bootstrap import POD_VARIABLE, Settled, look_around, settle
-from elastic_launcher.engines.kubernetes.leadership.leadership import Seat
+from elastic_launcher.engines.kubernetes.leadership.leadership import Leadership
 from elastic_launcher.engines.kubernetes.nodes.pod_status import Waiting
 from elastic_launcher.engines.kubernetes.objects.names import Names, job_id
 from elastic_launcher.kube.api import Api
@@ -122,7 +122,7 @@ def test_a_launcher_needs_no_more_to_hold_its_seat() -> None:
     async def steps() -> None:
         async with as_launcher() as (admin, api, name):
             await make_step(admin, name)
-            seat = Seat(api, name, Names(job_id(name)))
+            seat = Leadership(api, name, Names(job_id(name)))
             await seat.take(await make_owner(admin, name), {"control": 8080}, "step")
             await seat.tell({"step": 1})
             async with asyncio.timeout(PATIENCE), aclosing(seat.follow()) as records:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.leadership.leadership import Abolished, Deposed, Seat
+from elastic_launcher.engines.kubernetes.leadership.leadership import Leadership, LeadershipLost, ServiceDeleted
 from elastic_launcher.engines.kubernetes.objects.names import Names, job_id
 from elastic_launcher.engines.kubernetes.objects.service import STOP, coordinator_labels
 from elastic_launcher.kube.api import MERGE, Api
@@ -30,7 +30,7 @@ def test_each_who_comes_takes_the_seat_at_the_same_address_and_the_one_before_ma
     async def steps() -> None:
         async with space("seat") as (api, name):
             owner = await make_owner(api, name)
-            seats = [Seat(api, name, NAMES) for _ in range(3)]
+            seats = [Leadership(api, name, NAMES) for _ in range(3)]
             records = []
             for number, seat in enumerate(seats):
                 await make_pod(api, name, f"step-{number}")
@@ -45,7 +45,7 @@ def test_each_who_comes_takes_the_seat_at_the_same_address_and_the_one_before_ma
             led_to = (await api.request("GET", f"/api/v1/namespaces/{name}/pods", query=labels))["items"]
             assert [pod["metadata"]["name"] for pod in led_to] == ["step-2"]
             for seat in seats[:2]:
-                with pytest.raises(Deposed, match="term 3"):
+                with pytest.raises(LeadershipLost, match="term 3"):
                     await seat.tell({"step": 99})
             await seats[2].tell({"step": 3})
 
@@ -57,7 +57,7 @@ def test_of_those_who_come_at_once_each_has_a_term_of_its_own() -> None:
         async with space("seat") as (api, name):
             owner = await make_owner(api, name)
             await asyncio.gather(*(make_pod(api, name, f"step-{number}") for number in range(4)))
-            seats = [Seat(api, name, NAMES) for _ in range(4)]
+            seats = [Leadership(api, name, NAMES) for _ in range(4)]
             taken = await asyncio.gather(*(seat.take(owner, PORTS, f"step-{n}") for n, seat in enumerate(seats)))
             assert sorted(one.term for one in taken) == [1, 2, 3, 4]
 
@@ -69,7 +69,7 @@ def test_who_holds_the_seat_sees_that_it_is_to_stop_and_that_it_is_deposed() -> 
         async with space("seat") as (api, name):
             owner = await make_owner(api, name)
             await make_pod(api, name, "step-0")
-            seat = Seat(api, name, NAMES)
+            seat = Leadership(api, name, NAMES)
             await seat.take(owner, PORTS, "step-0")
             async with aclosing(seat.follow()) as records, asyncio.timeout(PATIENCE):
                 assert (await anext(records)).stop == ""
@@ -79,8 +79,8 @@ def test_who_holds_the_seat_sees_that_it_is_to_stop_and_that_it_is_deposed() -> 
                 assert (await anext(records)).stop == "by anna"
                 await seat.tell({"step": 1})  # the edit of others is no reign of others
                 await make_pod(api, name, "step-1")
-                await Seat(api, name, NAMES).take(owner, PORTS, "step-1")
-                with pytest.raises(Deposed, match="another coordinator governs"):
+                await Leadership(api, name, NAMES).take(owner, PORTS, "step-1")
+                with pytest.raises(LeadershipLost, match="another coordinator governs"):
                     while True:
                         await anext(records)
 
@@ -92,18 +92,18 @@ def test_a_service_that_was_deleted_is_missed_and_made_again_at_its_address_once
         async with space("seat") as (api, name):
             owner = await make_owner(api, name)
             await make_pod(api, name, "step-0")
-            seat = Seat(api, name, NAMES)
+            seat = Leadership(api, name, NAMES)
             before = await seat.take(owner, PORTS, "step-0")
             async with aclosing(seat.follow()) as records, asyncio.timeout(PATIENCE):
                 await anext(records)
                 await api.request("DELETE", f"/api/v1/namespaces/{name}/services/{NAMES.service}")
-                with pytest.raises(Abolished, match="was deleted"):
+                with pytest.raises(ServiceDeleted, match="was deleted"):
                     await anext(records)
             await seat.restore(owner, PORTS)
             assert (seat.record.address, seat.record.term) == (before.address, before.term)
             assert (await service(api, name))["spec"]["selector"] == coordinator_labels(NAMES, before.term)
             await seat.tell({"step": 7})
-            with pytest.raises(Deposed, match="another coordinator has made Service"):
+            with pytest.raises(LeadershipLost, match="another coordinator has made Service"):
                 await seat.restore(owner, PORTS)
 
     asyncio.run(steps())

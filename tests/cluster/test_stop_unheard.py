@@ -6,7 +6,7 @@ import asyncio
 import sys
 from asyncio.subprocess import PIPE
 
-from elastic_launcher.engines.kubernetes.leadership.leadership import Seat
+from elastic_launcher.engines.kubernetes.leadership.leadership import Leadership
 from tests.cluster.spaces import PATIENCE, make_owner, space
 from tests.cluster.test_seat import NAMES, PORTS, make_pod
 
@@ -16,7 +16,7 @@ def test_a_launcher_that_comes_back_finds_that_its_job_is_to_stop() -> None:
         async with space("unheard") as (api, name):
             owner = await make_owner(api, name)
             await make_pod(api, name, "step-0")
-            await Seat(api, name, NAMES).take(owner, PORTS, "step-0")
+            await Leadership(api, name, NAMES).take(owner, PORTS, "step-0")
             await api.request("DELETE", f"/api/v1/namespaces/{name}/pods/step-0", {"gracePeriodSeconds": 0})
             command = (sys.executable, "-m", "elastic_launcher", "stop", f"job/{name}/{NAMES.service}")
             stop = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
@@ -25,7 +25,7 @@ def test_a_launcher_that_comes_back_finds_that_its_job_is_to_stop() -> None:
                 said = (await stop.stderr.readline()).decode()
             assert f"job {name}/{NAMES.service} is told to stop; no pod of its launcher runs now" in said
             await make_pod(api, name, "step-1")
-            successor = Seat(api, name, NAMES)
+            successor = Leadership(api, name, NAMES)
             record = await successor.take(owner, PORTS, "step-1")
             assert record.stop.startswith("elastic-launcher stop, by ")
             await successor.tell({"state": "stopped", "message": "stopped: step 40 is saved", "exit_code": 75})

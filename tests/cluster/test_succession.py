@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from elastic_launcher.engines.kubernetes.leadership.owner_state import Order, Verdict
-from elastic_launcher.engines.kubernetes.leadership.owner_watch import Succession
+from elastic_launcher.engines.kubernetes.leadership.owner_watch import OwnerWatch
 from elastic_launcher.kube.api import MERGE, Api
 from tests.cluster.spaces import LAUNCHER, PATIENCE, space
 from tests.cluster.workflow_kind import WORKFLOW, workflows_known
 
 
 @asynccontextmanager
-async def following(api: Api, pod: dict[str, Any]) -> AsyncIterator[tuple[Succession, asyncio.Queue[Verdict]]]:
+async def following(api: Api, pod: dict[str, Any]) -> AsyncIterator[tuple[OwnerWatch, asyncio.Queue[Verdict]]]:
     told: asyncio.Queue[Verdict] = asyncio.Queue()
-    succession = Succession(pod)
+    succession = OwnerWatch(pod)
     task = asyncio.create_task(succession.run(api, told.put_nowait))
     try:
         yield succession, told
@@ -83,7 +83,7 @@ def test_a_workflow_that_is_deleted_is_seen_without_a_signal() -> None:
     asyncio.run(steps())
 
 
-async def known(succession: Succession) -> None:
+async def known(succession: OwnerWatch) -> None:
     """Waits until the owner was seen: before, a signal means a stop for want of knowledge."""
     async with asyncio.timeout(PATIENCE):
         while "can't be read" in (await succession.signalled()).why:

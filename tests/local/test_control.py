@@ -30,7 +30,7 @@ from elastic_launcher.control.auth import (
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import End, Formed, Message
 from elastic_launcher.control.vitals import Vitals
-from elastic_launcher.coordinator.api.rejoin import Gathering
+from elastic_launcher.coordinator.api.rejoin import Rejoin
 from elastic_launcher.coordinator.api.server import ControlServer
 from tests.support import until
 
@@ -90,7 +90,7 @@ class Desk:
 
 @asynccontextmanager
 async def serving(
-    path: Path, desk: Desk | Gathering | None = None, refused: Callable[..., None] = lambda *request: None
+    path: Path, desk: Desk | Rejoin | None = None, refused: Callable[..., None] = lambda *request: None
 ) -> AsyncIterator[ControlServer]:
     """Runs a server, and writes where it is into a control file."""
     server = ControlServer(KEY, desk or Desk(), refused=refused)
@@ -392,7 +392,7 @@ def test_who_follows_another_coordinator_is_told_which_one_this_is(tmp_path: Pat
 
 def test_a_coordinator_that_has_just_come_back_has_newcomers_ask_again(tmp_path: Path) -> None:
     async def play(desk: Desk) -> None:
-        gathering = Gathering(lambda: {"store": "127.0.0.1:1"}, lambda member: member == 9)
+        gathering = Rejoin(lambda: {"store": "127.0.0.1:1"}, lambda member: member == 9)
         async with serving(tmp_path / "control.json", gathering) as server:
             client = ControlClient(str(tmp_path / "control.json"), "m1")
             with pytest.raises(ControlUnreachable, match="has just come back"):

@@ -17,7 +17,7 @@ import pytest
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control import ControlClient
 from elastic_launcher.coordinator import Coordinator
-from elastic_launcher.coordinator.runtime.endpoints import Home
+from elastic_launcher.coordinator.runtime.endpoints import CoordinatorHost
 from elastic_launcher.coordinator.runtime.store import Store
 from elastic_launcher.engines import NodeSpec
 from tests.local.played_members import PATIENCE, Play, PlayedEngine
@@ -69,7 +69,7 @@ class Job:
         nproc: int = 1,
         engine: Any = None,
         store: Any = None,
-        home: Home | None = None,
+        home: CoordinatorHost | None = None,
         **options: Any,
     ) -> None:
         for name in ("logs", "nodes"):

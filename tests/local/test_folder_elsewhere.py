@@ -10,7 +10,7 @@ import pytest
 from elastic_launcher.checkpoint.landmark import landmark_of, missed
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control import ControlClient
-from elastic_launcher.coordinator.runtime.endpoints import Home
+from elastic_launcher.coordinator.runtime.endpoints import CoordinatorHost
 from elastic_launcher.engines import NodeSpec
 from tests.local.played_members import Play, PlayedEngine
 from tests.local.test_coordinator import Job
@@ -25,7 +25,7 @@ def test_nodes_elsewhere_know_the_folder_of_checkpoints_for_as_long_as_there_are
     claim = tmp_path / "claim"
 
     async def play() -> int:
-        job = Job(tmp_path, home=Home(landmark=LANDMARK), checkpoint_dir=str(claim))
+        job = Job(tmp_path, home=CoordinatorHost(landmark=LANDMARK), checkpoint_dir=str(claim))
 
         async def look() -> None:
             await job.log.size(1)
@@ -52,7 +52,9 @@ def test_a_node_that_sees_another_folder_ends_the_job_before_its_first_step(tmp_
 
     async def play() -> tuple[Job, int]:
         claim = str(tmp_path / "claim")
-        job = Job(tmp_path, home=Home(landmark=LANDMARK), checkpoint_dir=claim, engine=Unfit(tmp_path, Play()))
+        job = Job(
+            tmp_path, home=CoordinatorHost(landmark=LANDMARK), checkpoint_dir=claim, engine=Unfit(tmp_path, Play())
+        )
         return job, await job.run()
 
     job, exit_code = asyncio.run(play())
@@ -64,7 +66,9 @@ def test_a_launcher_that_can_not_write_there_starts_nothing(tmp_path: Path) -> N
     (tmp_path / "claim").touch()
 
     async def play() -> tuple[Job, int]:
-        job = Job(tmp_path, home=Home(landmark=LANDMARK), checkpoint_dir=str(tmp_path / "claim" / "checkpoints"))
+        job = Job(
+            tmp_path, home=CoordinatorHost(landmark=LANDMARK), checkpoint_dir=str(tmp_path / "claim" / "checkpoints")
+        )
         return job, await job.run()
 
     job, exit_code = asyncio.run(play())

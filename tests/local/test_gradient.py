@@ -1,4 +1,4 @@
-"""Exact gradients in real process groups: after `job.backward` all ranks hold the same bits, those of the whole batch."""
+"""Exact gradients in real process groups: after `job.backward` all ranks hold the same bits, the whole batch's."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.coordinator.api.server import ControlServer
 from elastic_launcher.coordinator.model.roster import Exit
-from elastic_launcher.coordinator.runtime.endpoints import HERE, Home, Where
+from elastic_launcher.coordinator.runtime.endpoints import HERE, CoordinatorHost, Endpoint
 from elastic_launcher.coordinator.runtime.node_files import NodeFiles
 from elastic_launcher.engines.local import node_environment
 from elastic_launcher.host import processes
@@ -44,11 +44,11 @@ async def serving(
     config: JobConfig,
     desk: Desk | None = None,
     landmark: Landmark | None = None,
-    where: Where = HERE,
+    where: Endpoint = HERE,
 ) -> AsyncIterator[tuple[str, Layout]]:
     """Serves a job's files; gives the URL, and the work directory that the launcher sees."""
     with claim(config, folder) as work_dir:
-        files = NodeFiles(config, work_dir.layout, STORE, Home(code=CODE, landmark=landmark))
+        files = NodeFiles(config, work_dir.layout, STORE, CoordinatorHost(code=CODE, landmark=landmark))
         server = ControlServer(KEY, desk or Desk(), 4, where, files=files)
         try:
             yield await server.start(), work_dir.layout
@@ -134,7 +134,7 @@ def test_an_agent_whose_node_was_taken_back_by_its_queue_is_told_to_go_and_not_l
 
 def test_how_a_rank_ended_is_kept_once_for_each_member(tmp_path: Path) -> None:
     with claim(config_of(), tmp_path) as work_dir:
-        files = NodeFiles(config_of(), work_dir.layout, STORE, Home())
+        files = NodeFiles(config_of(), work_dir.layout, STORE, CoordinatorHost())
         files.note_exit(NODE, 0, 75, None, first_member=1)
         files.note_exit(NODE, 0, 1, None, first_member=1)
         assert (files.exits(NODE, [1]), files.exits(NODE, [2])) == (((0, Exit(75)),), ())
@@ -280,7 +280,7 @@ def test_an_agent_whose_coordinator_is_not_there_yet_asks_whoever_answers_until_
         await asyncio.wait_for(enough.wait(), PATIENCE)
         stranger.close()
         await stranger.wait_closed()
-        async with serving(tmp_path, config_of(), where=Where(control_port=port)) as (_, theirs):
+        async with serving(tmp_path, config_of(), where=Endpoint(control_port=port)) as (_, theirs):
             code, said = await agent
             assert code == ExitCode.DONE, said
             assert theirs.rank_log(NODE, 0).read_text() == "trained well\n"

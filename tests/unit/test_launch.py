@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.checkpoint.remote import RemoteShelf
+from elastic_launcher.checkpoint.remote import RemoteStore
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.events import Event, read_events
 from elastic_launcher.launcher import launch
@@ -293,7 +293,7 @@ def test_events_in_a_store_that_a_job_can_not_go_on_from_are_not_taken_for_its_o
     tmp_path: Path, line: str, said: str
 ) -> None:
     url = (tmp_path / "store").as_uri()
-    publish_on(RemoteShelf(url, tmp_path / "cache"), 10)
+    publish_on(RemoteStore(url, tmp_path / "cache"), 10)
     (tmp_path / "store" / "events").mkdir()
     (tmp_path / "store" / "events" / "t00000001-00000000-0.jsonl").write_text(f"{line}\n")
     config = JobConfig(script="other.py", checkpoint_dir=url, work_dir="job")

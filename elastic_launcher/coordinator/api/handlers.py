@@ -11,7 +11,7 @@ from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Message
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.api.status import phase, status
-from elastic_launcher.coordinator.api.worker_events import NodeLives
+from elastic_launcher.coordinator.api.worker_events import WorkerEvents
 from elastic_launcher.coordinator.health.monitor import Watch
 from elastic_launcher.coordinator.model.observations import (
     MemberJoined,
@@ -48,8 +48,8 @@ class Job(Protocol):
         """What its members begin with; None for a training from the beginning."""
 
 
-class JobDesk:
-    """Answers members, agents and the command line (see `Desk`).
+class JobHandlers:
+    """Answers members, agents and the command line (see `Handlers`).
 
     Args:
         config: The job.
@@ -68,7 +68,7 @@ class JobDesk:
         layout: Layout,
         job: Job,
         observe: Callable[[Observation], None],
-        lives: NodeLives,
+        lives: WorkerEvents,
         store: str,
         term: int,
         monotonic: Callable[[], float],

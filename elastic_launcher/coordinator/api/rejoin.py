@@ -10,13 +10,13 @@ from typing import Any
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Message
 from elastic_launcher.control.vitals import Vitals
-from elastic_launcher.coordinator.api.server import Desk, NotYetError
+from elastic_launcher.coordinator.api.server import Handlers, NotYetError
 
 LOOK_SECONDS = 0.05  # between looks at who has ended meanwhile
 
 
-class Gathering:
-    """Answers members and agents until the coordinator knows where its job stands (see `Desk`).
+class Rejoin:
+    """Answers members and agents until the coordinator knows where its job stands (see `Handlers`).
 
     Args:
         welcome: Returns what a member needs to go on.
@@ -30,7 +30,7 @@ class Gathering:
         self._welcome = welcome
         self._superseded = superseded
         self.introductions: dict[int, Introduction] = {}
-        self._held: list[Callable[[Desk], None]] = []
+        self._held: list[Callable[[Handlers], None]] = []
 
     async def wait_for(self, missing: Callable[[Collection[int]], bool], timeout: float) -> None:
         """Waits until nobody is missing any more, a bounded time.
@@ -46,14 +46,14 @@ class Gathering:
         except TimeoutError:
             return
 
-    def hand_over(self, desk: Desk) -> None:
+    def hand_over(self, desk: Handlers) -> None:
         """Has another desk take what was said in the meantime."""
         for take in self._held:
             with contextlib.suppress(LookupError):  # it is about a node that is gone
                 take(desk)
         self._held.clear()
 
-    def hold(self, take: Callable[[Desk], None]) -> None:
+    def hold(self, take: Callable[[Handlers], None]) -> None:
         """Keeps something for later."""
         self._held.append(take)
 
@@ -67,7 +67,7 @@ class Gathering:
     def report(self, member: int, report: Message) -> None:
         """Keeps a member's report."""
 
-        def take(desk: Desk) -> None:
+        def take(desk: Handlers) -> None:
             desk.hear(member)
             desk.report(member, report)
 
@@ -87,7 +87,7 @@ class Gathering:
     def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> bool:
         """Keeps that a node was told to go."""
 
-        def take(desk: Desk) -> None:
+        def take(desk: Handlers) -> None:
             desk.node_heartbeat(node, pid, notices)
 
         if notices:

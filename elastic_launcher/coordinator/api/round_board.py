@@ -16,7 +16,7 @@ ANNOUNCED = "elastic-launcher/round"
 """The object's key; `agent.rounds` says what is in it."""
 
 
-class Board:
+class RoundBoard:
     """Announces rounds, one after the other.
 
     Args:

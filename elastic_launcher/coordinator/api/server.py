@@ -23,7 +23,7 @@ from elastic_launcher.control.auth import (
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Message, report_from_dict
 from elastic_launcher.control.vitals import Vitals
-from elastic_launcher.coordinator.runtime.endpoints import HERE, Where
+from elastic_launcher.coordinator.runtime.endpoints import HERE, Endpoint
 from elastic_launcher.coordinator.runtime.node_files import NodeFiles
 
 LONGEST_WAIT = 30.0  # seconds that a request for orders may ask to be kept waiting
@@ -39,7 +39,7 @@ class NotYetError(Exception):
     """The coordinator can't answer yet; whoever asks is to ask again."""
 
 
-class Desk(Protocol):
+class Handlers(Protocol):
     """Who answers: every method returns at once, and raises ``LookupError`` for a member or node that never was."""
 
     def join(self, member: int, pid: int, version: str) -> dict[str, Any]:
@@ -151,9 +151,9 @@ class ControlServer:
     def __init__(
         self,
         key: bytes,
-        desk: Desk,
+        desk: Handlers,
         term: int = 1,
-        where: Where = HERE,
+        where: Endpoint = HERE,
         files: NodeFiles | None = None,
         refused: Callable[[str, str, str, str], None] = lambda *request: None,
     ) -> None:

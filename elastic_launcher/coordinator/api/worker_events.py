@@ -9,7 +9,7 @@ from elastic_launcher.coordinator.model.observations import NodeWaits, Observati
 from elastic_launcher.coordinator.model.roster import Exit
 
 
-class NodeLives:
+class WorkerEvents:
     """Turns what agents tell into observations, each once, and remembers which nodes are told to go.
 
     Args:

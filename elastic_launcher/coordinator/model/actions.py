@@ -53,7 +53,7 @@ class LetGo(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class StartAnew(Action):
+class RestartAll(Action):
     """End all nodes, and start the job anew from its newest checkpoint."""
 
 
@@ -80,7 +80,7 @@ class NoteNotice(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class BeginAgain(Action):
+class FindResumePoint(Action):
     """Find out what the job goes on from: all its nodes are gone."""
 
 

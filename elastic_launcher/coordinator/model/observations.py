@@ -294,7 +294,7 @@ class StopAsked(Observation):
 
 
 @dataclass(frozen=True, slots=True)
-class BegunAgain(Observation):
+class ResumePointFound(Observation):
     """It is known what a job without nodes goes on from.
 
     Attributes:

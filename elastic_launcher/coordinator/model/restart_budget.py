@@ -9,7 +9,7 @@ MOST_FALLS = 3  # at the same place: then it would go on like that for ever
 
 
 @dataclass(frozen=True, slots=True)
-class Fallen:
+class RestartBudget:
     """What is known of the times before.
 
     Attributes:
@@ -20,9 +20,9 @@ class Fallen:
     step: int = -1
     times: int = 0
 
-    def once_more(self, step: int) -> Fallen:
+    def once_more(self, step: int) -> RestartBudget:
         """Returns what is known after a job has fallen that had done ``step`` steps."""
-        return Fallen(step, 1) if step > self.step else Fallen(self.step, self.times + 1)
+        return RestartBudget(step, 1) if step > self.step else RestartBudget(self.step, self.times + 1)
 
     @property
     def too_often(self) -> bool:

@@ -13,7 +13,7 @@ from elastic_launcher.checkpoint.changes import Resumed
 from elastic_launcher.control.messages import Active, Progress, Saved
 from elastic_launcher.coordinator.model.deadlines import NOTICE_SECONDS
 from elastic_launcher.coordinator.model.pause import EarlierWait, Pause
-from elastic_launcher.coordinator.model.restart_budget import Fallen, Taken
+from elastic_launcher.coordinator.model.restart_budget import RestartBudget, Taken
 from elastic_launcher.coordinator.model.roster import Node, Phase
 from elastic_launcher.coordinator.model.tables import THERE, Members, Nodes, Ranks
 from elastic_launcher.goes_on import GOES_ON
@@ -321,7 +321,7 @@ class State:
     halted: bool = False
     restart: Restart | None = None
     put_off: str = ""
-    fallen: Fallen = field(default_factory=Fallen)
+    fallen: RestartBudget = field(default_factory=RestartBudget)
     saved: Saved | None = None
     finished: bool = False
     step: int = 0

@@ -13,7 +13,7 @@ from elastic_launcher.coordinator.runtime.engine_driver import EngineDriver
 from elastic_launcher.coordinator.runtime.store import Store
 
 
-class NewStart:
+class FullRestart:
     """Brings a job from its last node's end to its new beginning, as often as that is asked for.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Saved
-from elastic_launcher.coordinator.api.rejoin import Gathering
+from elastic_launcher.coordinator.api.rejoin import Rejoin
 from elastic_launcher.coordinator.model.actions import Action
 from elastic_launcher.coordinator.model.event_replay import earlier_wait, read_record
 from elastic_launcher.coordinator.model.pause import EarlierWait
@@ -89,7 +89,7 @@ class Adoption:
         folder = Path(noted) if noted else None
         return Origin(self._past, folder, noted_manifest(self._layout), waits=self._waits())
 
-    async def gather(self, gathering: Gathering) -> Leftovers | None:
+    async def gather(self, gathering: Rejoin) -> Leftovers | None:
         """Waits for those that live to tell where they stand; returns None where there is no training to go on with.
 
         Args:
@@ -152,7 +152,7 @@ class Adoption:
     def _waits(self) -> EarlierWait | None:
         return earlier_wait(self._run, time.time())
 
-    def _leftovers(self, gathering: Gathering) -> Leftovers:
+    def _leftovers(self, gathering: Rejoin) -> Leftovers:
         numbers = self._numbers
         return Leftovers([*self._nodes.living()], dict(gathering.introductions), self._exits(), self.record, numbers)
 

@@ -14,8 +14,8 @@ from elastic_launcher.checkpoint import CheckpointError, Manifest
 from elastic_launcher.checkpoint.changes import Resumed, refusal
 from elastic_launcher.checkpoint.files import read_manifest
 from elastic_launcher.checkpoint.folder import read_pointer
-from elastic_launcher.checkpoint.shelf import open_shelf
 from elastic_launcher.checkpoint.storage import StorageError, is_url
+from elastic_launcher.checkpoint.store import open_store
 from elastic_launcher.config import JobConfig
 from elastic_launcher.content import Content
 from elastic_launcher.control.messages import Saved
@@ -96,7 +96,7 @@ def own_term(config: JobConfig, layout: Layout, past: Past) -> Past:
         OSError: If they can't be read for now: the term may be too low.
     """
     try:
-        last = open_shelf(config.checkpoint_dir, layout.checkpoints).last_term()
+        last = open_store(config.checkpoint_dir, layout.checkpoints).last_term()
     except StorageError as error:
         raise ConfigError(f"--checkpoint-dir: {error}") from error
     if last >= past.term:
@@ -118,7 +118,7 @@ def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[st
         ConfigError: If there are checkpoints and none can be used, or the folder can't be written.
         StoreAway: If that may pass.
     """
-    shelf = open_shelf(config.checkpoint_dir, layout.checkpoints, job_id(layout))
+    shelf = open_store(config.checkpoint_dir, layout.checkpoints, job_id(layout))
     try:
         content = read_content(layout.path)
         found = shelf.find_newest(lambda manifest: _refusal(manifest, config, content))

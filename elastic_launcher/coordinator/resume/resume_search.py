@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from elastic_launcher.config import JobConfig
-from elastic_launcher.coordinator.model.observations import BegunAgain
+from elastic_launcher.coordinator.model.observations import ResumePointFound
 from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin
 from elastic_launcher.host.retry import ask_again
@@ -38,7 +38,7 @@ class Again:
         config: JobConfig,
         layout: Layout,
         origin: Origin,
-        observe: Callable[[BegunAgain], None],
+        observe: Callable[[ResumePointFound], None],
         warn: Callable[[str], None],
         monotonic: Callable[[], float],
     ) -> None:
@@ -62,7 +62,7 @@ class Again:
         """
         while True:
             first, refused = await self.look(await self._ended.get())
-            self._observe(BegunAgain(self._monotonic(), first, refused))
+            self._observe(ResumePointFound(self._monotonic(), first, refused))
 
     async def look(self, state: State) -> tuple[State, tuple[str, ...]]:
         """Returns what a job knows that begins again after ``state``, and why checkpoints were refused.

@@ -13,7 +13,6 @@ from typing import Any
 from elastic_launcher.coordinator.model.actions import Action
 from elastic_launcher.coordinator.model.observations import (
     AgentKilled,
-    BegunAgain,
     GroupHangs,
     Interrupted,
     MemberAwaited,
@@ -33,6 +32,7 @@ from elastic_launcher.coordinator.model.observations import (
     NoticeExpires,
     Observation,
     RankEnded,
+    ResumePointFound,
     SaveAsked,
     StopAsked,
     TargetChanged,
@@ -139,6 +139,6 @@ _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     NodeExited: take_node_exit,
     SaveAsked: save,
     StopAsked: stop_asked,
-    BegunAgain: begin_again,
+    ResumePointFound: begin_again,
     Interrupted: interrupt,
 }

@@ -13,9 +13,9 @@ from typing import Any
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import End, Save
-from elastic_launcher.coordinator.model.actions import Action, BeginAgain, KillNode, Order
+from elastic_launcher.coordinator.model.actions import Action, FindResumePoint, KillNode, Order
 from elastic_launcher.coordinator.model.deadlines import time_to_save
-from elastic_launcher.coordinator.model.observations import BegunAgain
+from elastic_launcher.coordinator.model.observations import ResumePointFound
 from elastic_launcher.coordinator.model.pause import Lack, Pause, Stage
 from elastic_launcher.coordinator.model.roster import Node, Phase
 from elastic_launcher.coordinator.model.state import Restart, State, Weight
@@ -78,7 +78,7 @@ def take_pause(state: State, now: float) -> Decision:
     if pause.stage is Stage.SAVING:
         return _end_when_saved(state, pause, now)
     if pause.stage is Stage.ENDING and not state.in_phase(Phase.ADMITTED, Phase.LEAVING, Phase.ENDING):
-        return replace(state, pause=replace(pause, stage=Stage.LOOKING)), (BeginAgain(),)
+        return replace(state, pause=replace(pause, stage=Stage.LOOKING)), (FindResumePoint(),)
     if pause.stage is Stage.WAITING and now >= pause.until and not _come_up(state):
         if pause.lack is Lack.QUOTA:
             within = f"no quota within the {state.rules.wait_for_quota:g} s of --wait-for-quota"
@@ -103,7 +103,7 @@ def _end_when_saved(state: State, pause: Pause, now: float) -> Decision:
     return _end_nodes(state, now) if state.halted or verdict is not None or now >= pause.until else (state, ())
 
 
-def begin_again(state: State, observation: BegunAgain) -> Decision:
+def begin_again(state: State, observation: ResumePointFound) -> Decision:
     """The job's nodes have ended, and what it goes on from is known: it is as one that begins."""
     now, first, pause = observation.now, observation.first, state.pause
     assert pause is not None

@@ -40,7 +40,7 @@ from elastic_launcher.coordinator.model.observations import (
     NodeSilent,
     RankEnded,
 )
-from elastic_launcher.coordinator.model.restart_budget import Fallen
+from elastic_launcher.coordinator.model.restart_budget import RestartBudget
 from elastic_launcher.coordinator.model.roster import Exit, Member, Node, Phase
 from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.rules.ending import (
@@ -209,7 +209,9 @@ def take_agent_killed(state: State, observation: AgentKilled) -> Decision:
 def take_node_exit(state: State, observation: NodeExited) -> Decision:
     """A node is gone, with all its processes; one that never trained, and may be started anew, waits for that."""
     if observation.taken:
-        state = replace(state, fallen=Fallen())  # nor is that the job's fault: it may begin anew as often as it happens
+        state = replace(
+            state, fallen=RestartBudget()
+        )  # nor is that the job's fault: it may begin anew as often as it happens
     if observation.node not in state.nodes:
         return state, ()  # one of before the job began anew, which took its time
     node = state.nodes[observation.node]

@@ -12,7 +12,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class Endpoint:
     """An address of this machine, and what it is called elsewhere; by default its nodes are on this machine too.
 
     Attributes:
@@ -28,12 +28,12 @@ class Where:
     store_port: int = 0
 
 
-HERE = Where()
+HERE = Endpoint()
 """For nodes of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class CoordinatorHost:
     """What a coordinator has of the place that it runs in.
 
     Attributes:
@@ -43,7 +43,7 @@ class Home:
         landmark: By which they know the folder of checkpoints; None where these are elsewhere, or nodes are here.
     """
 
-    where: Where = HERE
+    where: Endpoint = HERE
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     code: Mapping[str, str] = field(default_factory=dict)
     landmark: Landmark | None = None

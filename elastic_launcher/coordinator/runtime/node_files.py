@@ -17,7 +17,7 @@ from typing import Any
 from elastic_launcher.checkpoint import landmark
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.model.roster import Exit
-from elastic_launcher.coordinator.runtime.endpoints import Home
+from elastic_launcher.coordinator.runtime.endpoints import CoordinatorHost
 from elastic_launcher.coordinator.runtime.failure_excerpt import read_exit
 from elastic_launcher.host.retry import ask_again, given_up
 from elastic_launcher.host.transient import StoreAway, may_pass
@@ -35,7 +35,7 @@ class NodeFiles:
         home: What they run, and by what they know the folder of checkpoints.
     """
 
-    def __init__(self, config: JobConfig, layout: Layout, store: str, home: Home) -> None:
+    def __init__(self, config: JobConfig, layout: Layout, store: str, home: CoordinatorHost) -> None:
         self._config = config
         self._layout = layout
         self._store = store

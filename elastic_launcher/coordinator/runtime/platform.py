@@ -31,7 +31,7 @@ class Escorted(Protocol):
         """Writes an event; kept likewise."""
 
 
-class Escort(Protocol):
+class Platform(Protocol):
     """Follows the launcher's surroundings."""
 
     async def run(self, job: Escorted) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING
 
-from elastic_launcher.coordinator.runtime.endpoints import HERE, LOOPBACK, Where
+from elastic_launcher.coordinator.runtime.endpoints import HERE, LOOPBACK, Endpoint
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -25,7 +25,7 @@ class Store:
         address: ``host:port``.
     """
 
-    def __init__(self, where: Where = HERE) -> None:
+    def __init__(self, where: Endpoint = HERE) -> None:
         self._bind = where.bind
         self._socket = _listen(where.bind, where.store_port)
         self._port: int = self._socket.getsockname()[1]

@@ -13,8 +13,8 @@ from elastic_launcher.checkpoint.landmark import landmark_of
 from elastic_launcher.checkpoint.storage import is_url
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.model.event_replay import past_after
-from elastic_launcher.coordinator.runtime.endpoints import Home, Where
-from elastic_launcher.coordinator.runtime.platform import Escort
+from elastic_launcher.coordinator.runtime.endpoints import CoordinatorHost, Endpoint
+from elastic_launcher.coordinator.runtime.platform import Platform
 from elastic_launcher.engines import Engine, EngineAway, NodeSpec
 from elastic_launcher.engines.kubernetes.access.rights import told
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
@@ -27,7 +27,7 @@ from elastic_launcher.events import EventError, read_events
 from elastic_launcher.hints.reference import parse_reference
 from elastic_launcher.kube.api import LONG_PAUSES, Api, ApiError, insist
 from elastic_launcher.kube.login import Login, log_in
-from elastic_launcher.launcher.cluster.watch import ClusterEscort
+from elastic_launcher.launcher.cluster.watch import ClusterWatch
 from elastic_launcher.launcher.script_bundle import code_of
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Past, WorkDir, note_past
@@ -61,13 +61,13 @@ class ClusterPlace:
         self._cluster = KubernetesEngine(login, site.namespace, plan)
         self._found: Sequence[NodeSpec] = ()
         self.engine: Engine = self._cluster
-        self._escort = ClusterEscort(login, settled, self._cluster, work_dir.layout)
-        self.escort: Escort | None = self._escort
-        where = Where(EVERYWHERE, record.address, PORTS["control"], PORTS["store"])
+        self._escort = ClusterWatch(login, settled, self._cluster, work_dir.layout)
+        self.escort: Platform | None = self._escort
+        where = Endpoint(EVERYWHERE, record.address, PORTS["control"], PORTS["store"])
         key, folder = bytes.fromhex(settled.key), str(config.checkpoint_dir)
         shared = user_of(node_pod(template, plan.shape, {}, {})) != os.getuid()
         landmark = None if is_url(folder) else landmark_of(site.names.job_id, key, shared)
-        self.home = Home(where, key, code.files, landmark)
+        self.home = CoordinatorHost(where, key, code.files, landmark)
         left = ", ".join(code.left_out)
         self.remarks: Sequence[str] = [
             f"job {site.names.job_id} in namespace {site.namespace}, owned by {site.owner.kind} {site.owner.name}; "

@@ -13,9 +13,9 @@ from elastic_launcher.engines.kubernetes.access.reviews import lacks
 from elastic_launcher.engines.kubernetes.access.rights import MACHINES_OF_ALL, Told
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
 from elastic_launcher.engines.kubernetes.leadership.bootstrap import PORTS, Settled
-from elastic_launcher.engines.kubernetes.leadership.leadership import Abolished, Deposed, Seat
+from elastic_launcher.engines.kubernetes.leadership.leadership import Leadership, LeadershipLost, ServiceDeleted
 from elastic_launcher.engines.kubernetes.leadership.owner_state import Order, Verdict
-from elastic_launcher.engines.kubernetes.leadership.owner_watch import Succession
+from elastic_launcher.engines.kubernetes.leadership.owner_watch import OwnerWatch
 from elastic_launcher.engines.kubernetes.nodes.pending import pending_line
 from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Leaving, Running, Standing, Waiting
 from elastic_launcher.engines.kubernetes.nodes.taints import notice_of
@@ -35,7 +35,7 @@ STATUS_SECONDS = 5.0  # between writes of the status
 LAST_SECONDS = 5.0  # for the last one
 
 
-class ClusterEscort:
+class ClusterWatch:
     """Follows the job's Service, the launcher's own pod and its owner, and the nodes.
 
     Args:
@@ -51,7 +51,7 @@ class ClusterEscort:
         self._record = settled.record
         self._engine = engine
         self._status = ToldStatus(layout)
-        self._succession = Succession(settled.site.pod)
+        self._succession = OwnerWatch(settled.site.pod)
         self._known: dict[int, Standing] = {}
         self._placed: set[str] = set()
         self._going: dict[str, str] = {}
@@ -60,7 +60,7 @@ class ClusterEscort:
     async def run(self, job: Escorted) -> None:
         """Tells what happens, for ever."""
         async with Api(self._login) as api:
-            seat = Seat(api, self._site.namespace, self._site.names, self._record)
+            seat = Leadership(api, self._site.namespace, self._site.names, self._record)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._succession.run(api, lambda verdict: self._end(job, verdict)))
                 group.create_task(self._keep(job, seat))
@@ -72,8 +72,8 @@ class ClusterEscort:
     async def tell_last(self) -> None:
         """Writes how the job stands when its launcher ends."""
         async with Api(self._login) as api:
-            seat = Seat(api, self._site.namespace, self._site.names, self._record)
-            with contextlib.suppress(ApiError, Deposed, TimeoutError):
+            seat = Leadership(api, self._site.namespace, self._site.names, self._record)
+            with contextlib.suppress(ApiError, LeadershipLost, TimeoutError):
                 async with asyncio.timeout(LAST_SECONDS):
                     await seat.tell(self._status.now())
 
@@ -90,44 +90,44 @@ class ClusterEscort:
         self._ends = True
         _stop(job, verdict.why, self._succession.grace)
 
-    async def _keep(self, job: Escorted, seat: Seat) -> None:
+    async def _keep(self, job: Escorted, seat: Leadership) -> None:
         try:
             while True:
                 try:
                     await self._heed(job, seat)
-                except Abolished as abolished:
+                except ServiceDeleted as abolished:
                     await asyncio.sleep(OWNER_SECONDS)
                     if job.state.stopping is not None or job.state.finished or self._ends:
                         return
                     await self._restore(job, seat, abolished)
-        except Deposed as deposed:
+        except LeadershipLost as deposed:
             self._resign(job, deposed)
 
-    async def _heed(self, job: Escorted, seat: Seat) -> None:
+    async def _heed(self, job: Escorted, seat: Leadership) -> None:
         async with contextlib.aclosing(seat.follow()) as records:
             async for record in records:
                 if record.stop:
                     _stop(job, f"annotation {STOP} of Service {self._site.names.service} says {record.stop!r}")
 
-    async def _restore(self, job: Escorted, seat: Seat, abolished: Abolished) -> None:
+    async def _restore(self, job: Escorted, seat: Leadership, abolished: ServiceDeleted) -> None:
         """Makes the Service again, which is all that was deleted: the nodes' way to this launcher."""
         try:
             await seat.restore(self._site.owner, PORTS)
         except ApiError as error:
             if error.away:
                 return  # it is missed again, and made then
-            raise Deposed(f"{abolished}, and can't be made again ({error})") from error
+            raise LeadershipLost(f"{abolished}, and can't be made again ({error})") from error
         job.note("warning", message=f"{abolished}: it was made again at the same address, {seat.record.address}")
 
-    def _resign(self, job: Escorted, deposed: Deposed) -> None:
+    def _resign(self, job: Escorted, deposed: LeadershipLost) -> None:
         job.leave(f"{deposed}: this launcher leaves the job as it is", self._engine.leave)
 
-    async def _tell_status(self, job: Escorted, seat: Seat) -> None:
+    async def _tell_status(self, job: Escorted, seat: Leadership) -> None:
         while True:
             status = await asyncio.to_thread(self._status.now)
             try:
                 await seat.tell(status)
-            except Deposed as deposed:  # who follows the seat may learn it later, and must not act meanwhile
+            except LeadershipLost as deposed:  # who follows the seat may learn it later, and must not act meanwhile
                 self._resign(job, deposed)
                 return
             except ApiError:

@@ -125,7 +125,7 @@ def send(line: socket.socket, number: int, thing: Any, flags: int = 0) -> None:
         os.close(memory)
 
 
-def receive(line: socket.socket, flags: int = 0) -> Parcel:
+def receive(line: socket.socket, flags: int = 0) -> ShmMessage:
     """Returns the next parcel, unopened.
 
     Args:
@@ -145,10 +145,10 @@ def receive(line: socket.socket, flags: int = 0) -> Parcel:
     number, parts = _HEAD.unpack_from(message)
     if parts and not rights:
         raise OSError(errno.EMFILE, "a batch can't be had: this process has too many open files; raise `ulimit -n`")
-    return Parcel(number, message[_HEAD.size :], _DESCRIPTOR.unpack(rights[0][2])[0] if parts else None, parts)
+    return ShmMessage(number, message[_HEAD.size :], _DESCRIPTOR.unpack(rights[0][2])[0] if parts else None, parts)
 
 
-class Parcel:
+class ShmMessage:
     """Something received.
 
     Args:

@@ -196,7 +196,7 @@ class _Asked:
 
     number: int
     task: tuple[int, list[int]] | None
-    come: shm_message.Parcel | None = None
+    come: shm_message.ShmMessage | None = None
 
 
 @dataclass
@@ -388,7 +388,7 @@ class WorkerPool:
         self._handed[asked.number] = asked
         self._waiting.popleft()
 
-    def _come(self, found: shm_message.Parcel) -> None:
+    def _come(self, found: shm_message.ShmMessage) -> None:
         asked = self._handed.pop(found.number)
         if asked is None:
             found.drop()

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from elastic_launcher.checkpoint.shelf import open_shelf
+from elastic_launcher.checkpoint.store import open_store
 from elastic_launcher.control.client import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.control.contact import Contact
 from elastic_launcher.control.vitals import Vitals
@@ -341,7 +341,7 @@ class Member:
         silence = self._contact.silence()
         if silence > self.orphan_timeout:
             default = Layout(Path(os.environ["ELASTIC_WORK_DIR"])).checkpoints
-            saved = open_shelf(os.environ.get("ELASTIC_CHECKPOINT_DIR"), default).kept()
+            saved = open_store(os.environ.get("ELASTIC_CHECKPOINT_DIR"), default).kept()
             leave(f"the launcher has not been heard of for {self.orphan_timeout:g} s; {saved}")
         if silence > self.orphan_timeout / 2 and not self._alone:
             self._alone = self.save_wanted = True  # before this rank, or its agent, leaves

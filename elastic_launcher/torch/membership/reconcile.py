@@ -25,7 +25,7 @@ class At(StrEnum):
     """The end of the training, which all ranks confirm."""
 
 
-class Todo(StrEnum):
+class NextAction(StrEnum):
     """What a rank does next."""
 
     AGAIN = "again"
@@ -43,7 +43,7 @@ class Todo(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RankStatus:
     """Where a rank stands.
 
     Attributes:
@@ -53,7 +53,7 @@ class Standing:
         torn: Whether its state is a mixture, since a peer was lost while it sent it.
         in_body: Whether its script has the reduced gradient, and has not come back to the loader.
         acted: How often optimizers, schedulers and scalers acted since the last reduction, by name.
-        outcome: What came of the last reduction: `Todo.AGAIN` (a step), `Todo.STOPPED` or `Todo.LEFT`.
+        outcome: What came of the last reduction: `NextAction.AGAIN` (a step), `STOPPED` or `LEFT`.
         loss: Of the last step that was reduced.
         result: Of the last sum, if that was the last operation.
         lost: Optimizers whose gradients this step, done again, does not make anew.
@@ -65,7 +65,7 @@ class Standing:
     torn: bool = False
     in_body: bool = False
     acted: Mapping[str, int] = field(default_factory=dict)
-    outcome: str = Todo.AGAIN
+    outcome: str = NextAction.AGAIN
     loss: float = float("nan")
     result: Any = None
     lost: Sequence[int] = ()
@@ -77,7 +77,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class RecoveryPlan:
     """How a rank goes on.
 
     Attributes:
@@ -86,12 +86,12 @@ class Way:
         takes: Whether this rank takes it.
     """
 
-    todo: Todo
+    todo: NextAction
     source: int
     takes: bool
 
 
-def find_way(standings: Sequence[Standing], rank: int) -> Way:
+def find_way(standings: Sequence[RankStatus], rank: int) -> RecoveryPlan:
     """Returns how a rank goes on.
 
     Args:
@@ -105,22 +105,22 @@ def find_way(standings: Sequence[Standing], rank: int) -> Way:
     source = _source(standings)
     ahead = standings[source]
     if me.operations < 0 or ahead.operations < 0:
-        return Way(Todo.AGAIN, source, rank != source)
+        return RecoveryPlan(NextAction.AGAIN, source, rank != source)
     behind = [one for one in standings if 0 <= one.operations < ahead.operations]
-    dropped = bool(behind) and behind[0].at == At.STEP and ahead.outcome == Todo.AGAIN and _unused(ahead)
+    dropped = bool(behind) and behind[0].at == At.STEP and ahead.outcome == NextAction.AGAIN and _unused(ahead)
     if me.operations == ahead.operations:
-        return Way(Todo.DROP if dropped else Todo.AGAIN, source, me.torn)
+        return RecoveryPlan(NextAction.DROP if dropped else NextAction.AGAIN, source, me.torn)
     if me.at == At.SUMS and ahead.result is not None:
-        return Way(Todo.RESULT, source, me.torn)
+        return RecoveryPlan(NextAction.RESULT, source, me.torn)
     if me.at != At.STEP or dropped:
-        return Way(Todo.AGAIN, source, me.torn)
-    if ahead.outcome != Todo.AGAIN:
-        return Way(Todo(ahead.outcome), source, me.torn)
+        return RecoveryPlan(NextAction.AGAIN, source, me.torn)
+    if ahead.outcome != NextAction.AGAIN:
+        return RecoveryPlan(NextAction(ahead.outcome), source, me.torn)
     same_step = ahead.step == me.step and not ahead.in_body  # the next of several reductions of one step
-    return Way(Todo.AGAIN if same_step else Todo.ADOPT, source, True)
+    return RecoveryPlan(NextAction.AGAIN if same_step else NextAction.ADOPT, source, True)
 
 
-def _source(standings: Sequence[Standing]) -> int:
+def _source(standings: Sequence[RankStatus]) -> int:
     """Returns the most senior of the most advanced ranks."""
     intact = [rank for rank, one in enumerate(standings) if one.intact]
     if not intact:
@@ -130,6 +130,6 @@ def _source(standings: Sequence[Standing]) -> int:
     return max(intact, key=lambda rank: (standings[rank].operations, -rank))
 
 
-def _unused(ahead: Standing) -> bool:
+def _unused(ahead: RankStatus) -> bool:
     """Whether a rank has a reduced gradient with which nothing was done yet."""
     return ahead.at == At.SUMS and ahead.in_body and not ahead.acted

@@ -18,7 +18,7 @@ from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.membership.member import JobOver, leave
 from elastic_launcher.torch.membership.place import Formation, Place
-from elastic_launcher.torch.membership.reconcile import At, Standing, Todo, Way
+from elastic_launcher.torch.membership.reconcile import At, NextAction, RankStatus, RecoveryPlan
 from elastic_launcher.torch.reconfigure.micro_batches import Division, LoadPlan
 from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.reconfigure.state_sync import meet
@@ -47,7 +47,7 @@ class Recovery:
         if session.member is not None:
             session.member.before_recovering = self._expect_early
 
-    def recover(self, error: Exception, at: At) -> Way:
+    def recover(self, error: Exception, at: At) -> RecoveryPlan:
         """Waits until this rank has peers again, and the same state as they.
 
         Args:
@@ -72,7 +72,7 @@ class Recovery:
             session.place = None
             member.give_up(place.formation, error)
             self._resizer.admit({})
-            return Way(Todo.AGAIN, 0, takes=True)
+            return RecoveryPlan(NextAction.AGAIN, 0, takes=True)
         if member.drops_step and session.checkpoints is not None:
             session.checkpoints.halt(whole=not (session.torn or session.position.calls or self._in_body(at)))
         while True:
@@ -96,7 +96,7 @@ class Recovery:
                 continue
             except LookupError as nobody:
                 leave(str(nobody))
-            first_step = session.position.step + (way.todo is Todo.ADOPT or self._in_body(at))
+            first_step = session.position.step + (way.todo is NextAction.ADOPT or self._in_body(at))
             self._resizer.activate(found, first_step, first_step + 1, time.monotonic() - began)
             return way
 
@@ -150,9 +150,9 @@ class Recovery:
                 point("summed", session.position.step)
             except GroupError as error:
                 todo = self.recover(error, At.SUMS).todo
-                if todo is Todo.DROP:
+                if todo is NextAction.DROP:
                     return own  # the step is done again, and with it the script's own statements
-                if todo is not Todo.RESULT:
+                if todo is not NextAction.RESULT:
                     continue
                 totals = self._adopted
             else:
@@ -174,10 +174,10 @@ class Recovery:
                 continue
             return
 
-    def _meet(self, group: Group, at: At) -> Way:
+    def _meet(self, group: Group, at: At) -> RecoveryPlan:
         session = self._session
         latest = session.latest
-        mine = Standing(
+        mine = RankStatus(
             at=at,
             operations=session.position.operations,
             step=session.position.step,
@@ -190,17 +190,17 @@ class Recovery:
             lost=sorted(session.lost),
         )
         way, source = meet(session, group, mine)
-        if way.todo is Todo.RESULT:
+        if way.todo is NextAction.RESULT:
             self._adopted = _from_json(source.result)
-        elif way.todo is Todo.ADOPT:
+        elif way.todo is NextAction.ADOPT:
             session.adopted(dict(source.acted), ended=not source.in_body)
             session.loss = source.loss
-        elif way.todo is Todo.AGAIN and way.takes and mine.operations < source.operations:
+        elif way.todo is NextAction.AGAIN and way.takes and mine.operations < source.operations:
             session.latest = Latest(acted=dict(source.acted))  # since a reduction in which this rank took no part
-        elif way.todo in (Todo.STOPPED, Todo.LEFT):
+        elif way.todo in (NextAction.STOPPED, NextAction.LEFT):
             session.reduced(way.todo)
-            session.over = session.over or way.todo is Todo.STOPPED
-        elif way.todo is Todo.DROP:
+            session.over = session.over or way.todo is NextAction.STOPPED
+        elif way.todo is NextAction.DROP:
             session.drop_step()
         elif at is At.STEP and group.rank == 0:
             session.report("step_redone", step=session.position.step)

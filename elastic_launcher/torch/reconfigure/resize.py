@@ -22,7 +22,7 @@ from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.membership.member import JobOver, Member, MovedOn
 from elastic_launcher.torch.membership.place import Formation, Place, mark_log
-from elastic_launcher.torch.membership.reconcile import Standing
+from elastic_launcher.torch.membership.reconcile import RankStatus
 from elastic_launcher.torch.reconfigure.fingerprint import data_of, difference, fingerprint
 from elastic_launcher.torch.reconfigure.state_sync import Receiver, Sender, meet, receive_position
 from elastic_launcher.torch.session import Session
@@ -194,7 +194,7 @@ class Resizer:
         else:
             if session.checkpoints is not None and group.rank == 0:
                 session.checkpoints.resume(self._fingerprint)
-            meet(session, group, Standing())
+            meet(session, group, RankStatus())
         dividing = group.world_size - (len(formation.joiners) if growing else 0)
         self.take_place(Place(me, formation, group, dividing))
         if session.checkpoints is not None:

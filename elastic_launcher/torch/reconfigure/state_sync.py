@@ -13,7 +13,7 @@ import torch
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.threads import start_thread
 from elastic_launcher.torch.fault_injection import point
-from elastic_launcher.torch.membership.reconcile import Standing, Todo, Way, find_way
+from elastic_launcher.torch.membership.reconcile import NextAction, RankStatus, RecoveryPlan, find_way
 from elastic_launcher.torch.state.position import Position
 from elastic_launcher.torch.state.training_state import Captured, TrainingState
 from elastic_launcher.torch.state.transfer import receive_state, send_state
@@ -112,7 +112,7 @@ class Receiver(_Background):
         return True
 
 
-def meet(session: Session, group: Group, mine: Standing) -> tuple[Way, Standing]:
+def meet(session: Session, group: Group, mine: RankStatus) -> tuple[RecoveryPlan, RankStatus]:
     """Lets all ranks of a new group have the same state.
 
     Args:
@@ -128,7 +128,7 @@ def meet(session: Session, group: Group, mine: Standing) -> tuple[Way, Standing]
         LookupError: If no rank that is left has the state.
     """
     point("meet", session.position.step)
-    standings = [Standing(**json.loads(text)) for text in group.all_gather_bytes(json.dumps(asdict(mine)).encode())]
+    standings = [RankStatus(**json.loads(text)) for text in group.all_gather_bytes(json.dumps(asdict(mine)).encode())]
     ways = [find_way(standings, rank) for rank in range(group.world_size)]
     way = ways[group.rank]
     if way.takes:
@@ -137,7 +137,7 @@ def meet(session: Session, group: Group, mine: Standing) -> tuple[Way, Standing]
         Receiver(group, way.source, session.state, keep_own=session.torn).finish()
         if mine.operations < 0:
             session.position = position
-        elif way.todo is Todo.AGAIN:
+        elif way.todo is NextAction.AGAIN:
             session.position.calls, session.position.operations = position.calls, position.operations
         session.torn, session.lost = False, set(standings[way.source].lost)
     elif group.rank == way.source and any(one.takes for one in ways):

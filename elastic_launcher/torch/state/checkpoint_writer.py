@@ -18,7 +18,7 @@ from elastic_launcher.checkpoint import CheckpointDamaged, Fenced, JobIdentity, 
 from elastic_launcher.checkpoint.files import MANIFEST, MISSING, STATE, seal, write_text
 from elastic_launcher.checkpoint.manifest import CheckpointError
 from elastic_launcher.checkpoint.shards import read_shards, write_shards
-from elastic_launcher.checkpoint.shelf import Shelf
+from elastic_launcher.checkpoint.store import CheckpointStore
 from elastic_launcher.torch.collectives.threads import start_or_run
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.state.codec import DICT_TAGS
@@ -91,7 +91,11 @@ class Saver:
     """
 
     def __init__(
-        self, shelf: Shelf, keep: int, on_saved: Callable[[Saved], None], on_failed: Callable[[int, str], None]
+        self,
+        shelf: CheckpointStore,
+        keep: int,
+        on_saved: Callable[[Saved], None],
+        on_failed: Callable[[int, str], None],
     ) -> None:
         self._shelf = shelf
         self._keep = keep

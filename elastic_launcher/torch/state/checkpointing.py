@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from elastic_launcher.checkpoint import CheckpointError, JobIdentity, Mark
 from elastic_launcher.checkpoint.changes import OF_SCRIPT, Resumed, step_in_epoch
 from elastic_launcher.checkpoint.files import read_manifest
-from elastic_launcher.checkpoint.shelf import open_shelf
+from elastic_launcher.checkpoint.store import open_store
 from elastic_launcher.config import JobConfig
 from elastic_launcher.content import Content
 from elastic_launcher.host.output import say
@@ -72,7 +72,7 @@ class Checkpoints:
         self._member = member
         self._work_dir = work_dir
         self._period = read_period(every) if every else Period()
-        self._shelf = open_shelf(os.environ.get(PLACE), Layout(work_dir).checkpoints, os.environ[JOB])
+        self._shelf = open_store(os.environ.get(PLACE), Layout(work_dir).checkpoints, os.environ[JOB])
         self._saver = Saver(self._shelf, int(os.environ.get(KEEP, "2")), self._tell_saved, self._tell_failed)
         self._fingerprint: dict[str, Any] = {}
         self._asked = False

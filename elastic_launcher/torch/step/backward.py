@@ -14,7 +14,7 @@ from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.gradients.agreement import abstain
 from elastic_launcher.torch.gradients.buckets import Slot
-from elastic_launcher.torch.membership.reconcile import At, Todo
+from elastic_launcher.torch.membership.reconcile import At, NextAction
 from elastic_launcher.torch.reconfigure.divergence import (
     ChecksumTask,
     name_differences,
@@ -138,13 +138,13 @@ class Backward:
         session.reducer.renew()
         way = self._recovery.recover(error, At.STEP)
         micro.error = None
-        if way.todo is Todo.ADOPT:
+        if way.todo is NextAction.ADOPT:
             session.position.calls = call + 1
             micro.dropped, micro.synced, session.sync_gradients = False, True, True
             for parameter in session.parameters() if only is None else only:
                 if parameter.requires_grad:  # what a script reads is there, and an optimizer that acted does nothing
                     parameter.grad = torch.zeros_like(parameter)
-        micro.recovered = way.todo is Todo.AGAIN
+        micro.recovered = way.todo is NextAction.AGAIN
 
     def exchange(self, *, stop: bool = False, left_loop: bool = False) -> None:
         """Takes part in the reduction of the next step without working on it, to tell the peers that there is none."""
@@ -285,7 +285,7 @@ class Backward:
             self._resizer.agree(agreement.formation)
         dropped = bool(agreement.stop or agreement.left_loop)
         if dropped:
-            session.reduced(Todo.STOPPED if agreement.stop else Todo.LEFT)
+            session.reduced(NextAction.STOPPED if agreement.stop else NextAction.LEFT)
             for parameter in session.parameters():
                 parameter.grad = None
         return not dropped

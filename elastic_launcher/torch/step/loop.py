@@ -15,7 +15,7 @@ from elastic_launcher.torch import rng
 from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.data.loader import ElasticLoader, Piece
 from elastic_launcher.torch.fault_injection import point
-from elastic_launcher.torch.membership.reconcile import At, Todo
+from elastic_launcher.torch.membership.reconcile import At, NextAction
 from elastic_launcher.torch.reconfigure.fingerprint import fingerprint
 from elastic_launcher.torch.reconfigure.micro_batches import SPARE_SAMPLES, LoadPlan, share_of_step
 from elastic_launcher.torch.reconfigure.recovery import Recovery
@@ -347,7 +347,7 @@ class StepLoop:
             except GroupError as error:
                 session.buffers.undo_step()
                 session.reducer.renew()
-                if self._recovery.recover(error, At.STEP).todo is not Todo.AGAIN:
+                if self._recovery.recover(error, At.STEP).todo is not NextAction.AGAIN:
                     return
         session.over = session.over or stop
 

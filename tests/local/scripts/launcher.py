@@ -11,13 +11,13 @@ import os
 
 from elastic_launcher.cli.main import main
 from elastic_launcher.control.messages import Message
-from elastic_launcher.coordinator.api.handlers import JobDesk
+from elastic_launcher.coordinator.api.handlers import JobHandlers
 from elastic_launcher.engines.local import LocalEngine
 
-take, kill = JobDesk.report, LocalEngine.kill
+take, kill = JobHandlers.report, LocalEngine.kill
 
 
-def report(self: JobDesk, member: int, report: Message) -> None:
+def report(self: JobHandlers, member: int, report: Message) -> None:
     with open(os.environ["HARNESS_REPORTS"], "a") as file:
         file.write(json.dumps({"member": member, **report.to_dict()}) + "\n")
     take(self, member, report)
@@ -29,5 +29,5 @@ def spare(self: LocalEngine, node: int) -> None:
 
 
 if __name__ == "__main__":
-    JobDesk.report, LocalEngine.kill = report, spare  # type: ignore[method-assign]
+    JobHandlers.report, LocalEngine.kill = report, spare  # type: ignore[method-assign]
     main()

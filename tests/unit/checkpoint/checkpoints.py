@@ -8,7 +8,7 @@ from typing import Any
 
 from elastic_launcher.checkpoint import JobIdentity, Manifest, Mark, TensorEntry, publish
 from elastic_launcher.checkpoint.files import STATE, seal
-from elastic_launcher.checkpoint.shelf import Shelf
+from elastic_launcher.checkpoint.store import CheckpointStore
 
 JOB = JobIdentity(
     "train.py", ("--lr", "0.1"), 64, 7, "Digits of 1797 samples", True, 7, False, ("train.py 1a2b",), "s3://a"
@@ -34,7 +34,7 @@ def save(
     return publish(folder, write, wanted.mark, keep, job_id)
 
 
-def publish_on(shelf: Shelf, step: int, generation: int = 1, term: int = 1, keep: int = 2) -> str:
+def publish_on(shelf: CheckpointStore, step: int, generation: int = 1, term: int = 1, keep: int = 2) -> str:
     """Writes the same wherever a job's checkpoints are; returns where it is."""
     wanted = manifest(step, generation, term)
 

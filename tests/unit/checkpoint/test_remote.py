@@ -13,7 +13,7 @@ import pytest
 
 from elastic_launcher.checkpoint import CheckpointError, Fenced, Manifest, TakenOver, check
 from elastic_launcher.checkpoint.files import MANIFEST, STATE, seal
-from elastic_launcher.checkpoint.remote import RemoteShelf
+from elastic_launcher.checkpoint.remote import RemoteStore
 from elastic_launcher.checkpoint.storage import StorageError, open_storage
 from tests.object_store import object_store
 from tests.unit.checkpoint.checkpoints import manifest, names, publish_on, save
@@ -28,8 +28,8 @@ class Place:
         self.cache = cache
 
     @property
-    def shelf(self) -> RemoteShelf:
-        return RemoteShelf(self.url, self.cache)
+    def shelf(self) -> RemoteStore:
+        return RemoteStore(self.url, self.cache)
 
     def save(self, step: int, generation: int = 1, term: int = 1, keep: int = 2) -> str:
         return publish_on(self.shelf, step, generation, term, keep)
@@ -238,16 +238,16 @@ def test_two_launchers_at_once_do_not_both_begin(place: Place) -> None:
     place.shelf.raise_fence(2)
     place.shelf.raise_fence(2)  # the same one, which begins again
     with pytest.raises(CheckpointError, match="another launcher uses"):
-        RemoteShelf(place.url, place.cache, "0" * 8).raise_fence(2)
+        RemoteStore(place.url, place.cache, "0" * 8).raise_fence(2)
 
 
 def test_several_processes_write_and_the_newest_is_whole(place: Place) -> None:
     code = (
         "import sys; from pathlib import Path; from elastic_launcher.checkpoint import Fenced;"
-        "from elastic_launcher.checkpoint.remote import RemoteShelf;"
+        "from elastic_launcher.checkpoint.remote import RemoteStore;"
         "from tests.unit.checkpoint.checkpoints import publish_on\n"
         "for step in range(10, 60, 10):\n"
-        "    try: publish_on(RemoteShelf(sys.argv[1], Path(sys.argv[2])), step, int(sys.argv[3]))\n"
+        "    try: publish_on(RemoteStore(sys.argv[1], Path(sys.argv[2])), step, int(sys.argv[3]))\n"
         "    except Fenced: pass\n"
     )
     writers = [
@@ -262,7 +262,7 @@ def test_several_processes_write_and_the_newest_is_whole(place: Place) -> None:
 
 def test_a_store_that_does_not_answer_is_an_error_of_the_system(tmp_path: Path) -> None:
     with object_store(tmp_path / "buckets") as store:
-        shelf = RemoteShelf(store.url, tmp_path / "cache")
+        shelf = RemoteStore(store.url, tmp_path / "cache")
         publish_on(shelf, 10)
         store.stop()
         with pytest.raises(OSError, match="s3://models/jobs/digits: "):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Abandon, Active, Again, Done, Form, Left, Message, Saved, StepFailed, Warm
 from elastic_launcher.coordinator.api.status import phase
-from elastic_launcher.coordinator.model.actions import Action, Emit, KillNode, Order, StartAnew
+from elastic_launcher.coordinator.model.actions import Action, Emit, KillNode, Order, RestartAll
 from elastic_launcher.coordinator.model.event_replay import Generation, Record, read_record
 from elastic_launcher.coordinator.model.observations import NodeRegistered, NodeStands, NodeUnfit
 from elastic_launcher.coordinator.model.pause import EarlierWait
@@ -466,6 +466,6 @@ def test_a_job_whose_last_holders_died_meanwhile_may_begin_anew_from_what_is_sav
     left = leftovers({1: member(SECOND), 2: member(SECOND)}, exits=exits)
     saved = Saved(35, "/c", 10, 0.0, 0.0)
     state, actions = fall_back(*adopt(State(Job(1).state.rules, saved=saved), left, 100.0, PATIENCE), 100.0)
-    assert any(isinstance(action, StartAnew) for action in actions) and state.restart is not None
+    assert any(isinstance(action, RestartAll) for action in actions) and state.restart is not None
     (warning,) = [one for one in actions if isinstance(one, Emit) and one.kind == "warning"]
     assert str(warning.fields["message"]).endswith("all nodes start anew from step 35")

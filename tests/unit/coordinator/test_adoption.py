@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.checkpoint.shelf import open_shelf
+from elastic_launcher.checkpoint.store import open_store
 from elastic_launcher.config import JobConfig
-from elastic_launcher.coordinator.api.rejoin import Gathering
+from elastic_launcher.coordinator.api.rejoin import Rejoin
 from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.coordinator.resume.orphans import Adoption
 from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin
 from elastic_launcher.coordinator.rules.takeover import Leftovers, Numbers
-from elastic_launcher.coordinator.runtime.endpoints import Home
+from elastic_launcher.coordinator.runtime.endpoints import CoordinatorHost
 from elastic_launcher.coordinator.runtime.node_files import NodeFiles
 from elastic_launcher.events import Event
 from elastic_launcher.workdir import Layout, Past
@@ -49,13 +49,13 @@ def quiet(line: str) -> None:
 
 
 def gathered(folder: Path) -> Leftovers | None:
-    return asyncio.run(adoption(CONFIG, folder).gather(Gathering(dict, lambda member: False)))
+    return asyncio.run(adoption(CONFIG, folder).gather(Rejoin(dict, lambda member: False)))
 
 
 @pytest.mark.parametrize("place", [None, "{}/elsewhere", "file://{}/store"])
 def test_members_begin_with_what_was_found_wherever_that_is(tmp_path: Path, place: str | None) -> None:
     config = replace(CONFIG, checkpoint_dir=None if place is None else place.format(tmp_path))
-    publish_on(open_shelf(config.checkpoint_dir, Layout(tmp_path).checkpoints), 10)
+    publish_on(open_store(config.checkpoint_dir, Layout(tmp_path).checkpoints), 10)
     found = find_origin(config, Layout(tmp_path), Past(term=2), quiet).folder
     assert found is not None and found.name.startswith("step-00000010")
     assert adoption(config, tmp_path).origin().folder == found
@@ -80,10 +80,10 @@ def test_how_a_rank_ended_whose_pod_was_taken_back_is_not_how_the_next_one_did(
     layout = Layout(tmp_path)
     layout.nodes.mkdir()
     find_origin(CONFIG, layout, Past(), quiet)
-    NodeFiles(CONFIG, layout, "host:1", Home()).note_exit(1, 0, 75, None, first_member=ended)
+    NodeFiles(CONFIG, layout, "host:1", CoordinatorHost()).note_exit(1, 0, 75, None, first_member=ended)
     given = [Event(kind, 101.0, 0, {"node": 1, "members": [one]}) for kind, one in NUMBERS]
     mine = Adoption(CONFIG, layout, Past(3, 2, 3), [RUN[0], *given], OneNode(), Origin)
-    left = asyncio.run(mine.gather(Gathering(dict, mine.record.superseded)))
+    left = asyncio.run(mine.gather(Rejoin(dict, mine.record.superseded)))
     assert left is not None and left.exits == ({(1, 0): Exit(75)} if known else {})
 
 

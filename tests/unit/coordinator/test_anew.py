@@ -12,9 +12,9 @@ from elastic_launcher.control.messages import Done, Ended, Fail, Failed, Saved
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.api.status import phase
 from elastic_launcher.coordinator.health.monitor import Watch
-from elastic_launcher.coordinator.model.actions import Action, StartAnew, StartNode
+from elastic_launcher.coordinator.model.actions import Action, RestartAll, StartNode
 from elastic_launcher.coordinator.model.observations import GroupHangs, Observation
-from elastic_launcher.coordinator.model.restart_budget import MOST_FALLS, Fallen
+from elastic_launcher.coordinator.model.restart_budget import MOST_FALLS, RestartBudget
 from elastic_launcher.coordinator.model.state import Rules, State
 from elastic_launcher.coordinator.resume.resume_search import used_up
 from elastic_launcher.coordinator.rules.ending import AGENT_SECONDS, COLLECT_SECONDS
@@ -33,7 +33,7 @@ class Falling(Job):
 
     @property
     def anew(self) -> bool:
-        return any(isinstance(action, StartAnew) for action in self.actions)
+        return any(isinstance(action, RestartAll) for action in self.actions)
 
     def lose_all(self) -> None:
         for member in self.state.survivors():
@@ -100,7 +100,7 @@ def test_a_job_that_gets_no_further_ends_at_the_third_time() -> None:
     [((4, 5, 6, 7, 8), False), ((4, 4, 4), True), ((9, 4, 6), True), ((9, 4, 10, 3, 11), False)],
 )
 def test_it_counts_as_further_what_is_further_than_ever(steps: tuple[int, ...], too_often: bool) -> None:
-    fallen = Fallen()
+    fallen = RestartBudget()
     for step in steps:
         fallen = fallen.once_more(step)
     assert fallen.too_often == too_often

@@ -13,18 +13,18 @@ from elastic_launcher.checkpoint.changes import OF_SCRIPT
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Failed, Halted, Progress, Save, Saved
 from elastic_launcher.coordinator.api.status import phase
-from elastic_launcher.coordinator.model.actions import BeginAgain, Emit
+from elastic_launcher.coordinator.model.actions import Emit, FindResumePoint
 from elastic_launcher.coordinator.model.observations import (
-    BegunAgain,
     Interrupted,
     NodeExited,
     NodeNoticed,
     NodeRegistered,
     NodeStands,
     NoticeExpires,
+    ResumePointFound,
 )
 from elastic_launcher.coordinator.model.pause import EarlierWait
-from elastic_launcher.coordinator.model.restart_budget import Fallen, Taken
+from elastic_launcher.coordinator.model.restart_budget import RestartBudget, Taken
 from elastic_launcher.coordinator.model.roster import Phase
 from elastic_launcher.coordinator.model.state import Restart, State
 from elastic_launcher.coordinator.resume.resume_point import Origin
@@ -61,7 +61,7 @@ def end_nodes(job: Job) -> None:
 
 def begin_again(job: Job, step: int = 11, meanwhile: Callable[[], None] = lambda: None) -> None:
     """Has what is saved found, as the coordinator does; something may happen while it looks for that."""
-    assert any(isinstance(action, BeginAgain) for action in job.look())
+    assert any(isinstance(action, FindResumePoint) for action in job.look())
     rules = job.state.rules
     origin = Origin(used_up(job.state, Past()), Path(f"job/checkpoints/step-{step:08}"), manifest(step))
     config = JobConfig(
@@ -72,7 +72,7 @@ def begin_again(job: Job, step: int = 11, meanwhile: Callable[[], None] = lambda
         wait_for_quota=rules.wait_for_quota,
     )
     meanwhile()
-    job.feed(BegunAgain(job.now, origin.first_state(config, rules.store)))
+    job.feed(ResumePointFound(job.now, origin.first_state(config, rules.store)))
 
 
 def waiting(nodes: int = 1, minimum: int = 1, *noticed: int, **rules: object) -> Job:
@@ -357,9 +357,9 @@ def test_a_node_whose_machine_goes_is_not_replaced_where_the_hint_takes_its_plac
 
 def test_nodes_that_the_cluster_takes_again_and_again_are_no_fault_of_the_job() -> None:
     job = training(1)
-    job.state = replace(job.state, fallen=Fallen(10, 2))
+    job.state = replace(job.state, fallen=RestartBudget(10, 2))
     job.feed(NodeExited(job.now, 1, None, taken=True))
-    assert job.state.fallen == Fallen()
+    assert job.state.fallen == RestartBudget()
 
 
 def take(job: Job, node: int, how: str) -> None:

@@ -12,8 +12,8 @@ from elastic_launcher.checkpoint.changes import OF_SCRIPT
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Done, Failed, Halted, Save, Saved, SaveFailed
 from elastic_launcher.coordinator.api.status import phase
-from elastic_launcher.coordinator.model.actions import BeginAgain
-from elastic_launcher.coordinator.model.observations import BegunAgain, Interrupted, StopAsked
+from elastic_launcher.coordinator.model.actions import FindResumePoint
+from elastic_launcher.coordinator.model.observations import Interrupted, ResumePointFound, StopAsked
 from elastic_launcher.coordinator.model.roster import Phase
 from elastic_launcher.coordinator.resume.resume_point import Origin
 from elastic_launcher.coordinator.resume.resume_search import used_up
@@ -46,12 +46,12 @@ def end_nodes(job: Job) -> None:
 
 def begin_again(job: Job, step: int | None = 11) -> None:
     """Has what is saved found, as the coordinator does."""
-    assert any(isinstance(action, BeginAgain) for action in job.look())
+    assert any(isinstance(action, FindResumePoint) for action in job.look())
     past = used_up(job.state, Past())
     folder = None if step is None else Path(f"job/checkpoints/step-{step:08}")
     origin = Origin(past, folder, None if step is None else manifest(step))
     config = JobConfig(script="train.py", min_nodes=job.state.rules.min_nodes, max_nodes=4, wait_for_quota=WAIT)
-    job.feed(BegunAgain(job.now, origin.first_state(config, job.state.rules.store)))
+    job.feed(ResumePointFound(job.now, origin.first_state(config, job.state.rules.store)))
 
 
 def waiting(nodes: int = 2, minimum: int = 1) -> Job:
@@ -82,7 +82,7 @@ def test_it_is_saved_before_its_nodes_end_and_begun_again_after() -> None:
     save(job)
     assert job.killed == [1, 2]
     job.node_exited(1, -9)
-    assert not any(isinstance(action, BeginAgain) for action in job.actions)
+    assert not any(isinstance(action, FindResumePoint) for action in job.actions)
     job.node_exited(2, -9)
     begin_again(job)
     assert phase(job.state) == "waiting for quota"

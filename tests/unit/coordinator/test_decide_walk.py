@@ -22,12 +22,12 @@ from elastic_launcher.control.messages import (
 )
 from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, Order, StartNode
 from elastic_launcher.coordinator.model.observations import (
-    BegunAgain,
     MemberStuck,
     NodeExited,
     NodeNoticed,
     NodeRegistered,
     NoticeExpires,
+    ResumePointFound,
 )
 from elastic_launcher.coordinator.model.pause import Stage
 from elastic_launcher.coordinator.model.roster import Phase
@@ -129,7 +129,7 @@ class Walk:
         self.generation = past.generations
         before = {"first_node": past.first_node, "first_member": past.first_member}
         rules = replace(state.rules, generations_before=past.generations, **before)
-        self.job.feed(BegunAgain(self.job.now, State(rules)))
+        self.job.feed(ResumePointFound(self.job.now, State(rules)))
 
     def check(self, job: Job, actions: tuple[Action, ...]) -> None:
         state = job.state

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.config import JobConfig
-from elastic_launcher.coordinator.api.handlers import JobDesk
-from elastic_launcher.coordinator.api.worker_events import NodeLives
+from elastic_launcher.coordinator.api.handlers import JobHandlers
+from elastic_launcher.coordinator.api.worker_events import WorkerEvents
 from elastic_launcher.coordinator.health.monitor import Watch
 from elastic_launcher.coordinator.model.observations import NodeSilent
 from elastic_launcher.coordinator.model.state import State
@@ -40,10 +40,10 @@ def watched() -> Watched:
     return Watched(job)
 
 
-def desk_of(watched: Watched, folder: Path) -> JobDesk:
+def desk_of(watched: Watched, folder: Path) -> JobHandlers:
     job, config = watched.job, JobConfig(script="train.py", min_nodes=1, max_nodes=4)
-    lives = NodeLives(job.feed, lambda: job.now)
-    return JobDesk(config, Layout(folder), watched, job.feed, lives, "localhost:1", 1, lambda: job.now)
+    lives = WorkerEvents(job.feed, lambda: job.now)
+    return JobHandlers(config, Layout(folder), watched, job.feed, lives, "localhost:1", 1, lambda: job.now)
 
 
 def test_an_agent_that_freezes_after_its_registration_is_given_up_as_a_silent_one(

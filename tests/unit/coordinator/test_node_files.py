@@ -16,7 +16,7 @@ from elastic_launcher.checkpoint import landmark
 from elastic_launcher.checkpoint.landmark import Landmark
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.coordinator.coordinator import Coordinator
-from elastic_launcher.coordinator.runtime.endpoints import Home
+from elastic_launcher.coordinator.runtime.endpoints import CoordinatorHost
 from elastic_launcher.coordinator.runtime.node_files import NodeFiles
 from elastic_launcher.engines.local import LocalEngine
 from elastic_launcher.events import EventLog, read_events
@@ -24,7 +24,7 @@ from elastic_launcher.host.transient import StoreAway
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, claim
 
-HOME = Home(landmark=Landmark(".elastic-launcher-digits-x", "value"))
+HOME = CoordinatorHost(landmark=Landmark(".elastic-launcher-digits-x", "value"))
 CONFIG = JobConfig(script="train.py", work_dir="job", orphan_timeout=30.0)
 
 

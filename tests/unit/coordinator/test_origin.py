@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from elastic_launcher.checkpoint import Fenced
-from elastic_launcher.checkpoint.shelf import open_shelf
+from elastic_launcher.checkpoint.store import open_store
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin, own_term
 from elastic_launcher.host.transient import StoreAway, may_pass
@@ -111,7 +111,7 @@ def refuse(error: OSError) -> Any:
 def test_a_folder_that_may_be_there_again_in_a_moment_is_told_from_one_that_is_not_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int, away: bool
 ) -> None:
-    shelf = type(open_shelf(None, tmp_path))
+    shelf = type(open_store(None, tmp_path))
     monkeypatch.setattr(shelf, call, refuse(OSError(code, os.strerror(code))))
     with pytest.raises(ConfigError, match=f"can't be (read|written): .*{os.strerror(code)}") as refused:
         look(tmp_path)

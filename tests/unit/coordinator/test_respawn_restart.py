@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from elastic_launcher.control.messages import GoOn, Halted, Save, Saved, SaveFailed
-from elastic_launcher.coordinator.model.actions import Action, StartAnew, StartNode
+from elastic_launcher.coordinator.model.actions import Action, RestartAll, StartNode
 from elastic_launcher.coordinator.model.observations import Interrupted, Observation, StopAsked
 from elastic_launcher.coordinator.model.restart_budget import MOST_FALLS
 from elastic_launcher.coordinator.model.state import Rules, State
@@ -30,7 +30,7 @@ class Anew(Job):
 
     def begin_anew(self) -> None:
         """Does what the coordinator does once all nodes have gone."""
-        assert [one for one in self.actions if isinstance(one, StartAnew)] and self.state.finished
+        assert [one for one in self.actions if isinstance(one, RestartAll)] and self.state.finished
         old, self.actions = self.state, []
         past = used_up(old, Past())
         numbers = {
@@ -112,7 +112,7 @@ def test_a_job_that_is_stopped_while_it_is_saved_to_begin_anew_ends_when_it_is_s
     job.feed(Interrupted(job.now, number) if number else StopAsked(job.now, "stopped by `elastic-launcher stop`"))
     assert job.finish is None
     halt(job, 12, 0.0)
-    assert [one for one in job.actions if isinstance(one, StartAnew)] == []
+    assert [one for one in job.actions if isinstance(one, RestartAll)] == []
     assert job.finish is not None and job.finish.exit_code == code
     assert "step 12 is saved" in job.finish.message
 
@@ -122,7 +122,7 @@ def put_off(nodes: int = 1, wanted: int = 2) -> Anew:
     job = trains(nodes)
     job.target(wanted)
     cannot_save(job)
-    assert [one for one in job.actions if isinstance(one, StartAnew)] == [] and job.finish is None
+    assert [one for one in job.actions if isinstance(one, RestartAll)] == [] and job.finish is None
     assert job.told(GoOn) == list(job.state.survivors())
     return job
 

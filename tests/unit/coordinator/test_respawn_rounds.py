@@ -14,7 +14,7 @@ from elastic_launcher.coordinator.model.actions import (
     KillNode,
     LetGo,
     OpenRound,
-    StartAnew,
+    RestartAll,
     StartNode,
 )
 from elastic_launcher.coordinator.model.observations import (
@@ -229,7 +229,7 @@ def test_a_stop_ends_the_workers_first(number: int, code: int) -> None:
 def test_a_script_of_our_library_is_started_anew() -> None:
     job = running(1)
     job.feed(MemberJoined, 1, 1001)
-    assert job.of(StartAnew) and job.state.finished
+    assert job.of(RestartAll) and job.state.finished
 
 
 def test_under_c10d_generations_are_what_torchrun_speaks_of() -> None:

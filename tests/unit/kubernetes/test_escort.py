@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from elastic_launcher.coordinator.model.observations import StopAsked
-from elastic_launcher.engines.kubernetes.leadership.leadership import Abolished, Deposed
+from elastic_launcher.engines.kubernetes.leadership.leadership import LeadershipLost, ServiceDeleted
 from elastic_launcher.engines.kubernetes.leadership.owner_state import Order, Verdict
 from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Leaving, Running, Standing, Waiting
 from elastic_launcher.kube.api import ApiError
 from elastic_launcher.kube.collection import Snapshot
 from elastic_launcher.launcher.cluster import watch as cluster_watch
-from elastic_launcher.launcher.cluster.watch import PENDING_SECONDS, ClusterEscort, PendingLine
+from elastic_launcher.launcher.cluster.watch import PENDING_SECONDS, ClusterWatch, PendingLine
 from elastic_launcher.workdir import Layout
 
 RUNS = Running("digits-x-1-abcde", "node-1")
@@ -88,7 +88,7 @@ def settled(pod: dict[str, Any]) -> Any:
 async def escorted(job: Any, engine: Any, folder: Path, until: asyncio.Event) -> None:
     """Escorts a job until that happens."""
     login: Any = None
-    escort = asyncio.create_task(ClusterEscort(login, settled({}), engine, Layout(folder)).run(job))
+    escort = asyncio.create_task(ClusterWatch(login, settled({}), engine, Layout(folder)).run(job))
     await asyncio.wait_for(until.wait(), 30.0)
     escort.cancel()
     await asyncio.gather(escort, return_exceptions=True)
@@ -100,7 +100,7 @@ def test_a_signal_says_how_long_its_pod_has_until_it_is_killed(tmp_path: Path) -
     seen: list[Any] = []
     job: Any = SimpleNamespace(observe=lambda make: seen.append(make(7.0)))
     nobody: Any = None
-    escort = ClusterEscort(nobody, settled(pod), nobody, Layout(tmp_path))
+    escort = ClusterWatch(nobody, settled(pod), nobody, Layout(tmp_path))
 
     async def steps() -> None:
         for _ in range(3):  # whoever is impatient may signal it again
@@ -130,7 +130,7 @@ class Lost:
         raise ApiError(404, "NotFound", "there is no Service train-1")
 
     async def follow(self) -> AsyncIterator[Any]:
-        raise Abolished("Service train-1 was deleted")
+        raise ServiceDeleted("Service train-1 was deleted")
         yield
 
     async def restore(self, owner: Any, ports: Any) -> None:
@@ -152,7 +152,7 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch, seat: type[Lost], succession: 
     async def lacks_all(api: Any, asked: list[Any]) -> list[Any]:
         return asked
 
-    for name, stand_in in (("Api", Lost), ("Seat", seat), ("Succession", succession)):
+    for name, stand_in in (("Api", Lost), ("Leadership", seat), ("OwnerWatch", succession)):
         monkeypatch.setattr(cluster_watch, name, stand_in)
     monkeypatch.setattr(cluster_watch, "lacks", lacks_all)
     monkeypatch.setattr(cluster_watch, "OWNER_SECONDS", 0.0)
@@ -186,7 +186,7 @@ class Restored(Lost):
 
     async def follow(self) -> AsyncIterator[Any]:
         if self.tries < 2:
-            raise Abolished("Service train-1 was deleted")
+            raise ServiceDeleted("Service train-1 was deleted")
         await asyncio.Event().wait()
         yield
 
@@ -214,7 +214,7 @@ class Deputy(Lost):
         yield
 
     async def tell(self, status: dict[str, Any]) -> None:
-        raise Deposed("another coordinator governs the job: term 3, and this one's is 2")
+        raise LeadershipLost("another coordinator governs the job: term 3, and this one's is 2")
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_machines_are_followed_as_soon_as_that_is_granted_whatever_was_answered_
         yield Snapshot([{"metadata": {"name": "node-1"}, "spec": {"taints": [{"key": "karpenter.sh/disrupted"}]}}])
         await asyncio.Event().wait()
 
-    for name in ("Api", "Seat", "Succession"):
+    for name in ("Api", "Leadership", "OwnerWatch"):
         monkeypatch.setattr(cluster_watch, name, Kept)
     monkeypatch.setattr(cluster_watch, "lacks", lacks)
     monkeypatch.setattr(cluster_watch, "changes", changes)

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.job import Job
-from elastic_launcher.torch.membership.reconcile import At, Todo, Way
+from elastic_launcher.torch.membership.reconcile import At, NextAction, RecoveryPlan
 from tests.unit.torch.thread_group import ThreadGroup, run_ranks, thread_job
 from tests.unit.torch.trainings import FEATURES, SEED, X, Y
 
@@ -82,9 +82,9 @@ def trained(body: Body, breaks: bool, *, scales: bool = True) -> tuple[list[torc
                 raise GroupError("a peer was lost")
             return reduce(*arguments, **named)
 
-        def recover(error: Exception, at: At) -> Way:
+        def recover(error: Exception, at: At) -> RecoveryPlan:
             recovery._resizer.drop()
-            return Way(Todo.AGAIN, 0, takes=False)
+            return RecoveryPlan(NextAction.AGAIN, 0, takes=False)
 
         reducer.reduce, recovery.recover = broken, recover  # type: ignore[method-assign]
         for _ in job.epochs(1):

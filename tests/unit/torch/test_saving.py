@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from elastic_launcher.checkpoint import CheckpointDamaged, Manifest, Mark, check, find_newest, raise_fence
-from elastic_launcher.checkpoint.shelf import LocalShelf
+from elastic_launcher.checkpoint.store import LocalStore
 from elastic_launcher.torch.state.checkpoint_writer import Saved, Saver, load
 from elastic_launcher.torch.state.position import Position
 from elastic_launcher.torch.state.training_state import StateMismatch, TrainingState
@@ -114,7 +114,7 @@ class Outcome:
         self.saved: list[Saved] = []
         self.failed: list[tuple[int, str]] = []
         self.folder = folder
-        self.saver = Saver(LocalShelf(folder), 2, self.saved.append, lambda step, why: self.failed.append((step, why)))
+        self.saver = Saver(LocalStore(folder), 2, self.saved.append, lambda step, why: self.failed.append((step, why)))
 
     def save(self, state: TrainingState, step: int = 21, generation: int = 1) -> None:
         self.saver.save(state, replace(POSITION, step=step), JOB, Mark(1, generation, step), 3)

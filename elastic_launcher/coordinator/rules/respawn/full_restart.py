@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from elastic_launcher.control.messages import Fail
-from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, Order, StartAnew
+from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, Order, RestartAll
 from elastic_launcher.coordinator.model.observations import Observation
 from elastic_launcher.coordinator.model.roster import Phase
 from elastic_launcher.coordinator.model.state import Restart, State
@@ -76,7 +76,7 @@ def tell_why(before: State, state: State, actions: tuple[Action, ...], now: floa
 def let_nodes_go(state: State, cause: str) -> tuple[Action, ...]:
     """Returns what ends all nodes, and begins anew once they are gone."""
     there = state.in_phase(Phase.STARTING, Phase.WARM, Phase.ADMITTED)
-    return (*(emit(state, "node_left", node=node.number, cause=cause) for node in there), StartAnew())
+    return (*(emit(state, "node_left", node=node.number, cause=cause) for node in there), RestartAll())
 
 
 def _with(action: Action, fields: Mapping[str, Any]) -> Action:

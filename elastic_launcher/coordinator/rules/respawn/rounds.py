@@ -13,10 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from elastic_launcher.config import ExitCode
-from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, LetGo, OpenRound, StartAnew
+from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, LetGo, OpenRound, RestartAll
 from elastic_launcher.coordinator.model.observations import (
     AgentKilled,
-    BegunAgain,
     GroupHangs,
     Interrupted,
     MemberAwaited,
@@ -35,6 +34,7 @@ from elastic_launcher.coordinator.model.observations import (
     Observation,
     RankEnded,
     RankStarted,
+    ResumePointFound,
     SaveAsked,
     StopAsked,
     TargetChanged,
@@ -282,7 +282,7 @@ def _form(state: State, members: tuple[int, ...], now: float) -> Decision:
 
 def _switch(state: State, observation: MemberJoined) -> Decision:
     """The script uses our library: it is started anew with all that this gives it."""
-    return replace(state, rules=replace(state.rules, own_saves=False), finished=True), (StartAnew(),)
+    return replace(state, rules=replace(state.rules, own_saves=False), finished=True), (RestartAll(),)
 
 
 def _change_target(state: State, observation: TargetChanged) -> Decision:
@@ -326,7 +326,7 @@ _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     GroupHangs: _nothing,
     MemberSlow: _nothing,
     NoticeExpires: _nothing,
-    BegunAgain: _nothing,
+    ResumePointFound: _nothing,
     SaveAsked: _nothing,
     StopAsked: stop_asked,
     Interrupted: interrupt,

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from elastic_launcher.engines.kubernetes.access.job_key import find_key
 from elastic_launcher.engines.kubernetes.access.reviews import lacks
 from elastic_launcher.engines.kubernetes.access.rights import Asked, Lack, needs_of, told
-from elastic_launcher.engines.kubernetes.leadership.leadership import Seat
+from elastic_launcher.engines.kubernetes.leadership.leadership import Leadership
 from elastic_launcher.engines.kubernetes.objects.names import (
     POD_VARIABLE,
     STEP_VARIABLE,
@@ -108,7 +108,7 @@ async def settle(api: Api, site: Site) -> Settled:
     """
     may = not any(one.asked.need.resource == "secrets" for one in site.lacking)
     key, in_secret = await find_key(api, site.namespace, site.names, site.owner, may)
-    record = await Seat(api, site.namespace, site.names).take(site.owner, PORTS, site.pod["metadata"]["name"])
+    record = await Leadership(api, site.namespace, site.names).take(site.owner, PORTS, site.pod["metadata"]["name"])
     if ":" in record.address:
         raise ConfigError(
             f"Service {site.names.service} has the address {record.address}; only IPv4 clusters are supported"

@@ -26,15 +26,15 @@ TRIES = 10
 Answer = TypeVar("Answer")
 
 
-class Deposed(Exception):
+class LeadershipLost(Exception):
     """Another coordinator governs the job now, or the job was given up: this one must touch nothing any more."""
 
 
-class Abolished(Deposed):
+class ServiceDeleted(LeadershipLost):
     """The Service was deleted: alone, or with what the job belongs to."""
 
 
-class Seat:
+class Leadership:
     """The Service of a job, as its coordinator holds it.
 
     Args:
@@ -93,7 +93,7 @@ class Seat:
             async for change in found:
                 match change:
                     case Snapshot(objects=[]) | Change(deleted=True):
-                        raise Abolished(f"Service {self._names.service} was deleted")
+                        raise ServiceDeleted(f"Service {self._names.service} was deleted")
                     case Snapshot(objects=[service]) | Change(object=service):
                         self._check(read_record(service))
                         yield self.record
@@ -111,7 +111,7 @@ class Seat:
             # of a Service that is there the address is refused before the name, with another status
             if error.status != CONFLICT and (error.away or await self._found() is None):
                 raise
-            raise Deposed(f"another coordinator has made Service {self._names.service} anew") from error
+            raise LeadershipLost(f"another coordinator has made Service {self._names.service} anew") from error
         self.record = read_record(made)
 
     async def _take(self, owner: Owner, ports: Mapping[str, int], pod: str) -> Record:
@@ -148,7 +148,9 @@ class Seat:
 
     def _check(self, found: Record) -> None:
         if found.term != self._term:
-            raise Deposed(f"another coordinator governs the job: term {found.term}, and this one's is {self._term}")
+            raise LeadershipLost(
+                f"another coordinator governs the job: term {found.term}, and this one's is {self._term}"
+            )
         self.record = found
 
 

@@ -18,7 +18,7 @@ SIGNAL_SECONDS = 0.1
 """How long a signal waits for the API to show its reason: in a step of Kubeflow it leaves 0.2 s."""
 
 
-class Succession:
+class OwnerWatch:
     """What becomes of the launcher.
 
     Args:

@@ -10,11 +10,11 @@ from elastic_launcher.checkpoint import folder
 from elastic_launcher.checkpoint.files import read_manifest
 from elastic_launcher.checkpoint.folder import Found
 from elastic_launcher.checkpoint.manifest import Manifest, Mark
-from elastic_launcher.checkpoint.remote import RemoteShelf
+from elastic_launcher.checkpoint.remote import RemoteStore
 from elastic_launcher.checkpoint.storage import is_url
 
 
-class Shelf(Protocol):
+class CheckpointStore(Protocol):
     """A job's checkpoints; see `folder` for what its functions do.
 
     Attributes:
@@ -49,7 +49,7 @@ class Shelf(Protocol):
         """Says in words what was saved last, as far as that is known here."""
 
 
-class LocalShelf:
+class LocalStore:
     """The checkpoints in a folder.
 
     Args:
@@ -95,7 +95,7 @@ class LocalShelf:
             return f"what is saved can't be read: {error}"
 
 
-def open_shelf(place: str | None, default: Path, job: str = "") -> Shelf:
+def open_store(place: str | None, default: Path, job: str = "") -> CheckpointStore:
     """Returns a job's checkpoints; touches nothing.
 
     Args:
@@ -104,5 +104,5 @@ def open_shelf(place: str | None, default: Path, job: str = "") -> Shelf:
         job: The id of the job that writes there; "" where it is only read.
     """
     if place and is_url(place):
-        return RemoteShelf(place, default)
-    return LocalShelf(Path(place) if place else default, job)
+        return RemoteStore(place, default)
+    return LocalStore(Path(place) if place else default, job)
