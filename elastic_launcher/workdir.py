@@ -59,7 +59,7 @@ class Past:
     generations: int = 0
 
 
-class JobDone(Exception):  # noqa: N818 - not an error
+class JobDone(Exception):
     """The job in a work directory is done.
 
     Attributes:

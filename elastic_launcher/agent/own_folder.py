@@ -25,11 +25,11 @@ RETRY = 0.5
 """Seconds between tries to reach the coordinator: it is there, but a new pod's network may not be."""
 
 
-class ToldToGo(Exception):  # noqa: N818 - not an error
+class ToldToGo(Exception):
     """SIGTERM came before anything was started."""
 
 
-class Unfit(Exception):  # noqa: N818 - the job's error, which the coordinator knows
+class Unfit(Exception):
     """This machine lacks what the job needs; the message says what."""
 
 

@@ -42,7 +42,7 @@ class ControlUnreachable(OSError):
     """The coordinator could not be reached, or did not answer in time."""
 
 
-class NotTheCoordinator(ControlUnreachable):  # noqa: N818 - named for what it says
+class NotTheCoordinator(ControlUnreachable):
     """Something answered in the coordinator's place: nothing that holds the job's key."""
 
 

@@ -49,7 +49,7 @@ class NodeExit:
     pod: str = ""
 
 
-class EngineAway(OSError):  # noqa: N818 - says what is the case
+class EngineAway(OSError):
     """Nothing can be started at the moment, and the node is not to blame."""
 
 

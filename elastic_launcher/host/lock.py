@@ -15,7 +15,7 @@ from elastic_launcher.host.modes import open_shared
 HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 
-class LockHeld(Exception):  # noqa: N818 - says what is the case
+class LockHeld(Exception):
     """Another process holds the file; the message says which."""
 
 

@@ -28,7 +28,7 @@ def pauses() -> Iterator[float]:
     return chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1]))
 
 
-class StoreAway(ConfigError):  # noqa: N818 - says what is the case
+class StoreAway(ConfigError):
     """A volume or a store can't be read or written now; what was asked for is right, as far as that is known."""
 
 

@@ -14,7 +14,7 @@ from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, Past
 
 
-class CannotBeginAgain(Exception):  # noqa: N818 - it says what can't be done
+class CannotBeginAgain(Exception):
     """What the job was to go on from can't be had; the message says why."""
 
 

@@ -42,7 +42,7 @@ _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up here, not in a process that was just forked
 
 
-class WorkerKilled(RuntimeError):  # noqa: N818 - says what is the case
+class WorkerKilled(RuntimeError):
     """A signal ended a worker; the message names both. Raised in the rank, and no failure of its script."""
 
 

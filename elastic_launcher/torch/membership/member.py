@@ -49,7 +49,7 @@ FORMATION = "elastic-formation"
 ORPHANED = 75
 
 
-class JobOver(Exception):  # noqa: N818 - not an error
+class JobOver(Exception):
     """The coordinator has no more use for this member."""
 
 

@@ -26,7 +26,7 @@ SENDER = "the rank that sends its state"
 COPY_BYTES = 64 * 1024  # registered tensors up to here are copied when captured: a script may change them at any time
 
 
-class StateMismatch(RuntimeError):  # noqa: N818 - what it says, not that it failed
+class StateMismatch(RuntimeError):
     """Two ranks built different models, optimizers or registered objects; the message names what differs."""
 
 
