@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -248,15 +247,6 @@ class Session:
                 "or after the training loop"
             )
         return self.place
-
-    def waiting(self, what: str, *, meets: str | None = "") -> contextlib.AbstractContextManager[None]:
-        """Lets the coordinator know that this rank waits for its peers: who gives no sign of life then is lost.
-
-        Args:
-            what: In which operation; ranks that wait in the same one say the same.
-            meets: In which kind of operation it meets them, where they may call it otherwise; None for any.
-        """
-        return self.pace.waiting(what, meets=meets)
 
     def begin(self, operation: Operation) -> None:
         """Returns when all ranks are known to do the same operation, or expected to (see `together`).

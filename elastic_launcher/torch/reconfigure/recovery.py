@@ -79,7 +79,7 @@ class Recovery:
             formation = session.need_place("a step").formation.number
             member.report("step_failed", formation=formation, step=session.position.step, error=str(error))
             try:
-                with session.waiting(FORM_ANEW, meets=None):  # for peers, which may be frozen or stuck
+                with session.pace.waiting(FORM_ANEW, meets=None):  # for peers, which may be frozen or stuck
                     found = member.wait_for(lambda f: f.mode in ANEW and f.group is not None, self._expect)
             except JobOver as over:
                 session.over = True
@@ -88,7 +88,7 @@ class Recovery:
             assert found.group is not None
             self._resizer.take_place(Place(member.number, found, found.group, found.group.world_size))
             try:
-                with session.waiting(FORM_ANEW, meets=None):
+                with session.pace.waiting(FORM_ANEW, meets=None):
                     way = self._meet(found.group, at)
             except GroupError as broken:
                 found.group.cut()
@@ -144,7 +144,7 @@ class Recovery:
                     return own  # no peer comes: the step is done again, or the training ends
                 point("sums", session.position.step)
                 operation = Operation(what, content=describe(own))
-                with session.waiting(where):
+                with session.pace.waiting(where):
                     session.begin(operation)
                     totals = reduce(place.group, own)
                 point("summed", session.position.step)
@@ -167,7 +167,7 @@ class Recovery:
             try:
                 point("end", session.position.step)
                 operation = Operation(END)
-                with session.waiting(operation.words(session.position.step)):
+                with session.pace.waiting(operation.words(session.position.step)):
                     session.begin(operation)
             except GroupError as error:
                 self.recover(error, At.END)

@@ -164,7 +164,7 @@ class Resizer:
             try:
                 formation = member.wait_for(lambda f: member.number in f.members and f.group is not None)
                 try:
-                    self._enter(formation)
+                    self.enter(formation)
                     return True
                 except GroupError as error:
                     member.check_over()
@@ -176,12 +176,13 @@ class Resizer:
                 self._session.over = True
                 raise SystemExit(0) from over
 
-    def start(self, formation: Formation, number: int) -> None:
-        """Takes the place of rank ``number`` in a group that never changes (plain torchrun)."""
-        self._enter(formation, number)
+    def enter(self, formation: Formation, number: int | None = None) -> None:
+        """Takes this rank's place in its first generation, and the state that goes with it.
 
-    def _enter(self, formation: Formation, number: int | None = None) -> None:
-        """Takes this rank's place in its first generation, and the state that goes with it."""
+        Args:
+            formation: The generation's.
+            number: This rank, in a group that never changes (plain torchrun); None for a member's own number.
+        """
         session = self._session
         me = self._member().number if number is None else number
         group = formation.group
@@ -225,7 +226,8 @@ class Resizer:
                 self._senders.append(Sender(formation.group, rank, captured, self._session.position))
             point("give", self._session.position.step)
 
-    def _finish_sending(self) -> None:
+    def finish_sending(self) -> None:
+        """Waits until nobody reads this rank's state any more: the optimizer may step."""
         senders, self._senders = self._senders, []
         for sender in senders:
             sender.wait()
@@ -322,10 +324,6 @@ class Resizer:
             return False
         point("receive", self._session.position.step)
         return self._receiver.finish()
-
-    def complete_reduction(self) -> None:
-        """Waits until nobody reads this rank's state any more: the optimizer may step."""
-        self._finish_sending()
 
     def after_step(self) -> None:
         """Ends a joiner's first step, tells about a new generation, and leaves or changes to a smaller one if the

@@ -154,11 +154,11 @@ class Backward:
         self._check = None
         signals = self._signals(stop=stop, left_loop=left_loop)
         operation = Operation(STOP if stop else BREAK)
-        with session.waiting(operation.words(step), meets=BACKWARD):
+        with session.pace.waiting(operation.words(step), meets=BACKWARD):
             agreement = session.together.leave(
                 group, operation, step, lambda wire: abstain(wire, group, signals, session.device)
             )
-            self._resizer.complete_reduction()
+            self._resizer.finish_sending()
         self._accept(agreement, signals)
 
     def _accumulate(
@@ -217,11 +217,11 @@ class Backward:
         signals = self._signals(first=call == 0)
         operation, step = self._operation(call, owner, slot), session.position.step
         point("reduction", step)
-        with session.waiting(operation.words(step), meets=BACKWARD):
+        with session.pace.waiting(operation.words(step), meets=BACKWARD):
             session.begin(operation)
             agreement = session.reducer.reduce(slot, place.group, signals, samples=share_samples, count=micro.count)
             session.together.confirm(place.group, agreement, operation, step)
-            self._resizer.complete_reduction()
+            self._resizer.finish_sending()
         point("reduced", session.position.step)
         if session.device.type == "cuda":
             torch.cuda.synchronize(session.device)  # an aborted NCCL reduction shows only when its end is seen here

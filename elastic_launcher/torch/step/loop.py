@@ -160,7 +160,7 @@ class StepLoop:
                     return
                 self._only_looks = session.position.step_in_epoch == 0  # as on the ranks that have trained there
             elif session.unequal:
-                self._resizer.start(session.place.formation, session.place.member)
+                self._resizer.enter(session.place.formation, session.place.member)
                 session.unequal = False
             while self._goes_on(loader):
                 yield from self._step(loader)
