@@ -87,10 +87,9 @@ class Lead:
 
     def _kill(self, act: Act) -> None:
         ranks = [self.rank(seat) for seat in act.hit]
-        moments = [act.moment] * len(ranks)
-        if act.then:
-            moments[-1] = act.then
-        self._lead(faults=[("kill", *pair) for pair in zip(moments, ranks, strict=True)], save=act.moment == SAVING)
+        at_once = [("kill", act.moment, rank) for rank in (ranks[:-1] if act.then else ranks)]
+        self._arm_second(act, ranks[-1])
+        self._lead(faults=at_once, save=act.moment == SAVING)
         self._settle(gone={rank.node for rank in ranks})
 
     def _freeze(self, act: Act) -> None:
@@ -100,15 +99,19 @@ class Lead:
 
     def _break(self, act: Act) -> None:
         ranks = [self.rank(seat) for seat in act.hit]
-        faults = [("break", act.moment, rank) for rank in ranks]
-        if act.then:
-            faults[-1] = ("kill", act.then, ranks[-1])
+        at_once = [("break", act.moment, rank) for rank in (ranks[:-1] if act.then else ranks)]
         before = len(self._formed())
-        self._lead(faults=faults)
+        self._arm_second(act, ranks[-1])
+        self._lead(faults=at_once)
         self._await(lambda: len(self._formed()) > before, "another generation")
         if act.then:
             self._see_giver_go(ranks[-1])
         self._settle(gone={ranks[-1].node} if act.then else ())
+
+    def _arm_second(self, act: Act, rank: Rank) -> None:
+        """Has a rank know ahead that it is to go while the others form anew: each has read that a step later."""
+        if act.then:
+            self._hold(1, "another step", [("kill", act.then, rank)])
 
     def _see_giver_go(self, giver: Rank) -> None:
         """Has a rank go that is to die as it gives its state, also where no other rank lacks it."""
@@ -271,9 +274,9 @@ class Lead:
         aside.write_text(json.dumps(document))
         aside.replace(self.folder / "control.json")
 
-    def _hold(self, after: int, what: str) -> None:
+    def _hold(self, after: int, what: str, faults: Iterable[tuple[str, str, Rank]] = ()) -> None:
         """Holds the training some steps further on."""
-        self._lead(hold=after)
+        self._lead(hold=after, faults=faults)
         at = self.folder / f"at-{self._number}.json"
         self._await(at.exists, what)
         self._step = json.loads(at.read_text())["step"]
