@@ -26,6 +26,7 @@ from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointEr
 from elastic_launcher.host.modes import make_folder, open_shared, share
 
 POINTER = "latest.json"
+POINTER_BYTES = 256  # padded: what is written in its place is as long
 LOCK = ".lock"
 LOCK_SECONDS = 10.0  # what is done under it takes milliseconds
 LOCK_POLL_SECONDS = 0.02
@@ -254,7 +255,8 @@ def _check_owner(folder: Path, last: Pointer, term: int, job: str) -> None:
 def _point(folder: Path, pointer: Pointer) -> None:
     draft = folder / f".{POINTER}"
     draft.unlink(missing_ok=True)  # another user's, who did not live to rename it
-    text = json.dumps({"v": 1, "job": pointer.job, "checkpoint": pointer.checkpoint, **asdict(pointer.mark)}) + "\n"
+    said = {"v": 1, "job": pointer.job, "checkpoint": pointer.checkpoint, **asdict(pointer.mark)}
+    text = json.dumps(said).ljust(POINTER_BYTES - 1) + "\n"
     try:
         write_text(draft, text)
         draft.replace(folder / POINTER)
@@ -269,10 +271,10 @@ def _point(folder: Path, pointer: Pointer) -> None:
 def _overwrite(path: Path, text: str) -> bool:
     """Writes the pointer where it stands, on a full disk; returns whether that could be done.
 
-    It is shorter than a sector, which a disk writes as a whole, and everybody who judges by it holds the lock.
+    It is shorter than a sector, which a disk writes as a whole, and keeps its size. Who judges by it holds the lock.
     """
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     with open(descriptor, "wb", buffering=0) as file:

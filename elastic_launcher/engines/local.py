@@ -18,7 +18,7 @@ from elastic_launcher.host.machine import cores, threads_per_rank
 from elastic_launcher.workdir import Layout
 
 FAULT = "ELASTIC_FAULT"
-"""What a test wants to go wrong in ranks (`torch.faults`)."""
+"""What a test wants to go wrong in ranks (`torch.fault_injection`)."""
 POLL = 0.02
 """Seconds between looks while all nodes are being ended."""
 LONGEST_LINE = 4096

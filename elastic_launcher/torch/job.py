@@ -79,11 +79,11 @@ class Job:
         return self._is_main(3)
 
     def _is_main(self, level: int) -> bool:
-        """Returns whether this process is rank 0; warns, so many frames above, where no process is yet."""
+        """Returns whether this process is rank 0; warns, so many frames above, where it is not admitted yet."""
         if self._session.place is None and self._session.micro is None:
             warnings.warn(
-                "no process is rank 0 before the first batch, and later another one may become it: job.is_main is "
-                "False on all of them here. Ask it inside or after the training loop; for a writer, use job.on_main",
+                "job.is_main is False in a process that is not admitted to the training yet: before the first batch, "
+                "in all of them. Ask it inside the training loop or after it; for a writer, use job.on_main",
                 stacklevel=level,
             )
         return self.rank == 0

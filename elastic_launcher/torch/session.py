@@ -80,7 +80,7 @@ class Latest:
     """What came of the last operation of all ranks, for one of them that lost it.
 
     Attributes:
-        outcome: Of the last reduction: a step, or the end of the training or of the loop (see `standing.Todo`).
+        outcome: Of the last reduction: a step, or the end of the training or of the loop (see `reconcile.NextAction`).
         result: Of the last sum over ranks, if nothing was reduced since; JSON.
         acted: How often optimizers, schedulers and scalers acted since the last reduction, by name.
         taken: How often they have still to do nothing, since what came of it was taken over from a peer.
@@ -249,7 +249,7 @@ class Session:
         return self.place
 
     def begin(self, operation: Operation) -> None:
-        """Returns when all ranks are known to do the same operation, or expected to (see `together`).
+        """Returns when all ranks are known to do the same operation, or expected to (see `agreement`).
 
         Raises:
             RuntimeError: If they do different ones.

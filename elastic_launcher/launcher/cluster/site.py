@@ -1,4 +1,4 @@
-"""A cluster as the place where a job's nodes live (see `places.Place`)."""
+"""A cluster as the place where a job's nodes live (see `sites.Place`)."""
 
 from __future__ import annotations
 

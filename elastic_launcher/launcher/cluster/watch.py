@@ -1,4 +1,4 @@
-"""What a cluster does to a job and its launcher, told to the coordinator (see `escort.Escort`)."""
+"""What a cluster does to a job and its launcher, told to the coordinator (see `platform.Platform`)."""
 
 from __future__ import annotations
 

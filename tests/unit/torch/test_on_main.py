@@ -62,7 +62,9 @@ def test_before_admission_nobody_is_rank_0() -> None:
     def body(group: ThreadGroup) -> None:
         job = thread_job(group, 4, 4)
         job._session.place = None
-        with pytest.warns(UserWarning, match="no process is rank 0 before the first batch") as told:
+        with pytest.warns(
+            UserWarning, match="not admitted to the training yet: before the first batch, in all of them"
+        ) as told:
             assert job.on_main(lambda: 1 / 0).write("a line") is None
             assert not job.is_main
         assert {one.filename for one in told} == {__file__} and len(told) == 2

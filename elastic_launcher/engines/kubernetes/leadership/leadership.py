@@ -76,7 +76,7 @@ class Leadership:
         """Writes how the job stands.
 
         Raises:
-            Deposed: If another coordinator has taken over.
+            LeadershipLost: If another coordinator has taken over.
             ApiError: If the cluster refuses it, or can't be reached.
         """
         await _again(lambda: self._tell(status))
@@ -85,7 +85,7 @@ class Leadership:
         """Yields what the Service says, now and after each change.
 
         Raises:
-            Deposed: If another coordinator has taken over.
+            LeadershipLost: If another coordinator has taken over.
             Abolished: If the Service was deleted.
         """
         collection = Collection(self._services, name=self._names.service)
@@ -102,7 +102,7 @@ class Leadership:
         """Makes the Service again that was deleted, under this term and at its address, if that is still free.
 
         Raises:
-            Deposed: If another coordinator has made one.
+            LeadershipLost: If another coordinator has made one.
             ApiError: If the cluster refuses it, or can't be reached.
         """
         try:
