@@ -129,43 +129,6 @@ def plan_step(samples: int, max_batch_per_gpu: int, world_size: int, *, batch_st
     return StepPlan(samples, max_batch_per_gpu, shares)
 
 
-def steps_per_epoch(dataset_size: int, global_batch_size: int, drop_last: bool = False) -> int:
-    """Returns how many optimizer steps an epoch has.
-
-    Args:
-        dataset_size: Samples in the data set.
-        global_batch_size: Samples of a full step.
-        drop_last: Whether an incomplete last step is left out.
-
-    Raises:
-        ValueError: If a number is not a whole one of 1 or more.
-    """
-    dataset_size = whole_number("dataset_size", dataset_size)
-    global_batch_size = whole_number("global_batch_size", global_batch_size)
-    return dataset_size // global_batch_size if drop_last else -(-dataset_size // global_batch_size)
-
-
-def step_size(dataset_size: int, global_batch_size: int, step_in_epoch: int, drop_last: bool = False) -> int:
-    """Returns how many samples a step of the epoch really has: the last one may hold fewer.
-
-    Args:
-        dataset_size: Samples in the data set.
-        global_batch_size: Samples of a full step.
-        step_in_epoch: Counted from 0.
-        drop_last: Whether an incomplete last step is left out.
-
-    Raises:
-        ValueError: If a number is not a whole one, or the epoch has no such step.
-    """
-    dataset_size = whole_number("dataset_size", dataset_size)
-    global_batch_size = whole_number("global_batch_size", global_batch_size)
-    steps = steps_per_epoch(dataset_size, global_batch_size, drop_last)
-    step_in_epoch = whole_number("step_in_epoch", step_in_epoch, 0)
-    if step_in_epoch >= steps:
-        raise ValueError(f"step_in_epoch is {step_in_epoch}; the epoch has {steps} steps, counted from 0")
-    return min(global_batch_size, dataset_size - step_in_epoch * global_batch_size)
-
-
 def fewest_useful_nodes(global_batch_size: int, nproc_per_node: int, max_nodes: int) -> int:
     """Returns the fewest nodes that are as fast as ``max_nodes``.
 

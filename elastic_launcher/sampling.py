@@ -15,7 +15,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_launcher.batch import step_size, whole_number
+from elastic_launcher.batch import whole_number
+from elastic_launcher.batch_schedule import BatchSchedule, DataPass
 
 # Even. Over 40,000 orders of 65, 72 and 81 samples neighbours were seen to be off after 4 and 6 rounds, after 8 not.
 ROUNDS = 8
@@ -142,6 +143,6 @@ def step_indices(
     Raises:
         ValueError: If a number is not a whole one, or the epoch has no such step.
     """
-    count = step_size(dataset_size, global_batch_size, step_in_epoch, drop_last)
-    start = int(step_in_epoch) * int(global_batch_size)
-    return indices(dataset_size, seed, epoch, start, start + count, shuffle)
+    steps = DataPass(BatchSchedule.fixed(global_batch_size), dataset_size, drop_last=drop_last)
+    found = steps.samples(step_in_epoch)
+    return indices(dataset_size, seed, epoch, found.start, found.start + found.count, shuffle)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.checkpoint.manifest import JobIdentity, Manifest, differ, differences
 
 FLAG = "--accept-changes"
@@ -90,4 +91,5 @@ def step_in_epoch(manifest: Manifest, here: JobIdentity) -> int:
     there = manifest.job
     if any(differ(there, here, field) for field in CHANGES["dataset"].fields):
         return 0
-    return manifest.step_in_epoch * there.global_batch_size // here.global_batch_size
+    samples = BatchSchedule.fixed(there.global_batch_size).samples(0, manifest.step_in_epoch)
+    return BatchSchedule.fixed(here.global_batch_size).whole_steps(0, samples)

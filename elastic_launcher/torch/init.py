@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch.distributed.rendezvous import rendezvous
 
+from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.host.output import spare_output
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.collectives.group import build_group, group_from_store
@@ -52,12 +53,19 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | None = N
         spare_output()
         member = Member(launch, device, float(os.environ.get(ORPHAN_TIMEOUT, "60")))
     session = Session(
-        batch, largest, seed, device, launch, member, ModelBuffers(), TrainingState([], [], [], [], {}, {})
+        BatchSchedule.fixed(batch),
+        largest,
+        seed,
+        device,
+        launch,
+        member,
+        ModelBuffers(),
+        TrainingState([], [], [], [], {}, {}),
     )
     if member is not None:
         session.checkpoints = Checkpoints(session, member, Path(os.environ["ELASTIC_WORK_DIR"]))
         standing = member.join()
-        session.position.begin(int(standing.get("phase", 0)), int(standing.get("epoch", 0)), 0)
+        session.move_to(session.position.at(int(standing.get("phase", 0)), int(standing.get("epoch", 0))))
         session.sums.known = dict(standing.get("sums", {}))
         session.least_world_size = int(standing.get("least_world_size", 0))
     job = Job(session)

@@ -25,11 +25,8 @@ from elastic_launcher.torch.data.loader import OPTIONS, REFUSED, REFUSED_VALUES,
 from elastic_launcher.torch.data.workers import WorkerKilled
 from elastic_launcher.torch.membership.member import leave
 from elastic_launcher.torch.on_main import OnMain
-from elastic_launcher.torch.reconfigure.micro_batches import LoadPlan
-from elastic_launcher.torch.reconfigure.recovery import Recovery
-from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.session import LEAVE_OUT, Session
-from elastic_launcher.torch.step.backward import Backward
+from elastic_launcher.torch.step.engine import StepEngine
 from elastic_launcher.torch.step.loop import StepLoop
 from elastic_launcher.torch.step.prepare import prepare
 from elastic_launcher.torch.step.reductions import Number, evaluate, reduce_values
@@ -43,11 +40,8 @@ class Job:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._resizer = Resizer(session)
-        plan = LoadPlan(session, self._resizer)
-        self._recovery = Recovery(session, self._resizer, plan)
-        self._backward = Backward(session, self._resizer, self._recovery, plan)
-        self._steps = StepLoop(session, self._resizer, self._recovery, self._backward, plan)
+        self._engine = StepEngine(session)
+        self._steps = StepLoop(session, self._engine)
         if session.member is not None:
             self._watch_the_end()
 
@@ -180,7 +174,7 @@ class Job:
         session = self._session
         return ElasticLoader(
             dataset,
-            global_batch_size=session.global_batch_size,
+            data_pass=lambda data: session.data_pass(data, session.position),
             device=session.device,
             train=self._steps.train,
             epoch=session.course.epoch_of_what_is_made,
@@ -243,7 +237,7 @@ class Job:
                     "the optimizer given to job.backward was not prepared; call job.prepare(optimizer) first"
                 )
             only = [p for group in optimizer.param_groups for p in group["params"]]
-        self._backward.add(loss, number, only, owner, retain_graph)
+        self._engine.backward(loss, number, only=only, owner=owner, retain_graph=retain_graph)
 
     def evaluate(self, fn: Callable[..., Mapping[str, Number]], loader: ElasticLoader) -> dict[str, Any]:
         """Sums ``fn`` over a data set, which all ranks share; each sample is counted once.
@@ -257,7 +251,7 @@ class Job:
         """
         if not isinstance(loader, ElasticLoader):
             raise TypeError(f"job.evaluate needs a loader made by job.dataloader, got {type(loader).__name__}")
-        return self._steps.sum(lambda: evaluate(self._session, self._recovery, fn, loader))
+        return self._steps.sum(lambda: evaluate(self._session, self._engine.recovery, fn, loader))
 
     def reduce(self, values: Any, *, op: str = "mean", weight: float = 1.0) -> Any:
         """Reduces a number, a tensor or a dict of them over all ranks; every rank must call it.
@@ -272,7 +266,7 @@ class Job:
             ValueError: For another op, or a weight below 0.
             RuntimeError: If ranks give other names or shapes.
         """
-        return self._steps.sum(lambda: reduce_values(self._session, self._recovery, values, op, weight))
+        return self._steps.sum(lambda: reduce_values(self._session, self._engine.recovery, values, op, weight))
 
     def log(self, values: Mapping[str, float]) -> None:
         """Records values under their names with the current step; calls from several ranks count once (the lowest

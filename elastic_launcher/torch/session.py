@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakSet
 
 import torch
@@ -11,13 +11,16 @@ from torch import nn
 from torch.optim import Optimizer
 
 from elastic_launcher.batch import Share, share
+from elastic_launcher.batch_schedule import BatchSchedule, DataPass
 from elastic_launcher.torch.collectives.consensus import Agreement, Signals
 from elastic_launcher.torch.collectives.operations import Operation, Wire
+from elastic_launcher.torch.data.micro_batches import MicroBatch
+from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.grad_scaler import forget_unscaled
 from elastic_launcher.torch.gradients.agreement import Together, abstain
 from elastic_launcher.torch.gradients.reducer import Reducer
 from elastic_launcher.torch.membership.member import leave
-from elastic_launcher.torch.membership.place import Place
+from elastic_launcher.torch.membership.place import Division, Place
 from elastic_launcher.torch.membership.reconcile import NextAction
 from elastic_launcher.torch.membership.step_timer import Pace
 from elastic_launcher.torch.state.buffers import ModelBuffers
@@ -28,7 +31,6 @@ from elastic_launcher.torch.state.tensors import same_objects
 from elastic_launcher.torch.state.training_state import TrainingState
 
 if TYPE_CHECKING:
-    from elastic_launcher.torch.data.loader import ElasticLoader
     from elastic_launcher.torch.membership.environment import Launch
     from elastic_launcher.torch.membership.member import Member
     from elastic_launcher.torch.state.checkpointing import Checkpoints
@@ -40,39 +42,6 @@ LEAVE_OUT = (
 )
 
 MOST_ACTS = 64  # that are compared after a reduction
-
-
-@dataclass
-class MicroBatch:
-    """The micro-batch that the script works on.
-
-    Attributes:
-        samples: Samples that count; 0 in a rehearsal or without a share.
-        count: Samples of the whole step, over all ranks.
-        last: Whether it completes this rank's part of the step.
-        rehearsal: Whether nothing of it is kept.
-        calls: `backward` calls so far.
-        synced: Whether the last of them ended with the reduced gradient.
-        dropped: Whether the step does not count: a peer was lost, or a rank ended the training before it.
-        error: What lost the step.
-        recovered: Whether this rank has found back to its peers since, or did not lose them.
-        piece: Which samples it has.
-        broke: What is said of its backward pass where an exception broke that off.
-        owners: For which optimizers `backward` was called, in a rehearsal; -1 where the script named none.
-    """
-
-    samples: int
-    count: int
-    last: bool
-    rehearsal: bool = False
-    calls: int = 0
-    synced: bool = False
-    dropped: bool = False
-    error: Exception | None = None
-    recovered: bool = False
-    piece: tuple[int, int, int] = (0, 0, 0)
-    broke: str = ""
-    owners: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -102,7 +71,7 @@ class Session:
     """The shared state of one job in one process.
 
     Attributes:
-        global_batch_size: Samples of an optimizer step, over all ranks.
+        schedule: Samples of an optimizer step, over all ranks, by step.
         max_batch_per_gpu: Most samples of a micro-batch.
         seed: What all random numbers derive from.
         device: Where batches go.
@@ -110,9 +79,7 @@ class Session:
         member: The connection to the coordinator; None without our launcher.
         place: Where this process stands among its peers; None until it is admitted.
         checkpoints: What saves the job; None without our launcher.
-        sync_gradients: Whether the micro-batch that runs has completed the global batch.
         stop_reason: Why this rank's script asked for the end, if it did.
-        over: Whether the training has ended on all ranks.
         dying: Whether an exception is ending the script.
         torn: Whether the state is a mixture, since a peer was lost while it sent it.
         latest: What came of the last operation of all ranks.
@@ -132,7 +99,7 @@ class Session:
         looked_at: After how many registrations of modules.
     """
 
-    global_batch_size: int
+    schedule: BatchSchedule
     max_batch_per_gpu: int
     seed: int
     device: torch.device
@@ -140,14 +107,11 @@ class Session:
     member: Member | None
     buffers: ModelBuffers
     state: TrainingState
-    position: Position = field(default_factory=Position)
     place: Place | None = None
     checkpoints: Checkpoints | None = None
     micro: MicroBatch | None = None
-    loader: ElasticLoader | None = None
-    sync_gradients: bool = False
+    data: TrainingData | None = None
     stop_reason: str | None = None
-    over: bool = False
     dying: bool = False
     torn: bool = False
     latest: Latest = field(default_factory=Latest)
@@ -168,6 +132,8 @@ class Session:
     least_world_size: int = 0
     norms: WeakSet[nn.Module] = field(default_factory=WeakSet)
     looked_at: int = 0
+    _position: Position = field(default_factory=Position)
+    _over: bool = False
     _looked: tuple[int, int] = (0, -1)
     _held: list[torch.Tensor] = field(default_factory=list)
     _parameters: list[torch.Tensor] = field(default_factory=list)
@@ -196,23 +162,73 @@ class Session:
         return self._parameters
 
     @property
+    def position(self) -> Position:
+        """Where the training stands."""
+        return self._position
+
+    def move_to(self, position: Position) -> None:
+        """Moves on, or to where a peer or a checkpoint is."""
+        self._position = position
+
+    @property
+    def over(self) -> bool:
+        """Whether the training has ended on all ranks, or goes on without this one."""
+        return self._over
+
+    def end_training(self) -> None:
+        """Ends the training, for this rank at least."""
+        self._over = True
+
+    def leave_job(self) -> NoReturn:
+        """Ends this process with 0: the job has ended, or goes on without it."""
+        self.end_training()
+        raise SystemExit(0)
+
+    def begin_phase(self, phase: int) -> None:
+        """Begins a phase of the training that no rank has trained in."""
+        self.move_to(self.position.at(phase, 0))
+        self._over = False
+        self.report("again", phase=phase, step=self.position.step, sums=self.sums.lasting())
+
+    @property
+    def sync_gradients(self) -> bool:
+        """Whether the micro-batch that runs has completed the global batch."""
+        return self.micro is not None and self.micro.synced
+
+    @property
     def step(self) -> int:
         """Optimizer steps done, the one that has just been reduced included."""
         return self.position.step + self.sync_gradients
 
-    def share(self, count: int, ranks: int, rank: int) -> Share:
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of the next optimizer step, over all ranks, if the epoch has as many."""
+        return self.schedule.batch_size(self.position.step)
+
+    def data_pass(self, data: TrainingData, position: Position) -> DataPass:
+        """Returns the pass over the data in which a position is."""
+        return DataPass(self.schedule, data.size, position.step - position.step_in_epoch, data.drop_last)
+
+    def share(self, count: int, division: Division) -> Share:
         """Returns a rank's part of a step.
 
         Args:
             count: The step's samples.
-            ranks: Among how many they are divided.
-            rank: Which of them.
+            division: Among how many ranks they are divided, and which of them it is.
 
         Raises:
             ValueError: If they can't be divided so that batch norm has two samples at a time.
         """
+        if division.rank >= division.ranks:
+            return Share(count, ())
         try:
-            return share(count, self.max_batch_per_gpu, ranks, rank, batch_statistics=self.normalizes is not None)
+            return share(
+                count,
+                self.max_batch_per_gpu,
+                division.ranks,
+                division.rank,
+                batch_statistics=self.normalizes is not None,
+            )
         except ValueError as error:
             raise ValueError(
                 f"{error}: {self.normalizes} needs two. Raise max_batch_per_gpu to 3 or more, or have an even number "
@@ -222,7 +238,7 @@ class Session:
     def too_few_for_two_passes(self) -> str:
         """Returns what is said where a rank may come to have several micro-batches in a step; "" where it can't."""
         least = self.least_world_size or self.need_place("a step").world_size
-        pieces = self.share(self.global_batch_size, least, 0).micro_batches
+        pieces = self.share(self.global_batch_size, Division(0, least)).micro_batches
         if len(pieces) < 2:
             return ""
         return (
@@ -271,14 +287,17 @@ class Session:
                 "call it after that block"
             )
 
+    def _count_operation(self, by: int = 1) -> None:
+        self.move_to(replace(self.position, operations=self.position.operations + by))
+
     def reduced(self, outcome: str = NextAction.AGAIN) -> None:
         """Notes that a reduction has ended well."""
-        self.position.operations += 1
+        self._count_operation()
         self.latest = Latest(outcome, order=[])
 
     def summed(self, result: Any) -> None:
         """Notes that a sum over ranks has ended well."""
-        self.position.operations += 1
+        self._count_operation()
         self.latest.result = result
 
     def adopted(self, acted: dict[str, int], ended: bool) -> None:
@@ -288,7 +307,7 @@ class Session:
             acted: How often optimizers, schedulers and scalers acted there since.
             ended: Whether the peer had ended the step.
         """
-        self.position.operations += 1
+        self._count_operation()
         self.latest = Latest(taken=dict(acted), ended=ended)
 
     def acts(self, name: str, optimizer: Optimizer | None = None) -> bool:
@@ -312,8 +331,12 @@ class Session:
             if any(self.state.optimizers[number] is optimizer for number in self.lost):
                 leave("a step broke off after one optimizer had stepped, and the gradient that another needs is lost")
             if not name.endswith(".unscale_"):  # which changes gradients alone
-                self.position.calls = self.micro.calls  # what was reduced is part of the state from here on
+                self.apply_calls(self.micro.calls)  # what was reduced is part of the state from here on
         return True
+
+    def apply_calls(self, calls: int) -> None:
+        """Notes that so many `backward` calls of this step are reduced and applied (see `Position.calls`)."""
+        self.move_to(replace(self.position, calls=calls))
 
     def acted(self) -> str:
         """Returns what has acted since the last reduction, in order, the same on all ranks; "" where this one doesn't
@@ -337,9 +360,9 @@ class Session:
     def drop_step(self) -> None:
         """Gives a reduced step up of which nothing has come yet."""
         assert self.micro is not None
-        self.position.operations -= 1
+        self._count_operation(-1)
         self.latest.order = None  # on those that do it again it is that of the step before
-        self.micro.dropped, self.micro.synced, self.sync_gradients = True, False, False
+        self.micro.dropped, self.micro.synced = True, False
         self.micro.recovered = True
         self.buffers.undo_step()
         self.reducer.renew()

@@ -15,7 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from elastic_launcher import batch
-from elastic_launcher.batch import Share, StepPlan, fewest_useful_nodes, plan_step, share, step_size, steps_per_epoch
+from elastic_launcher.batch import Share, StepPlan, fewest_useful_nodes, plan_step, share
+from elastic_launcher.batch_schedule import BatchSchedule, DataPass, StepSamples
 
 steps = st.tuples(st.integers(1, 3000), st.integers(1, 300), st.integers(1, 200))
 
@@ -124,14 +125,14 @@ def test_a_rank_of_very_many_costs_no_more_than_its_micro_batches() -> None:
 @example(101, 100, True)
 @example(99, 100, True)
 def test_an_epoch_is_its_steps(dataset_size: int, global_batch_size: int, drop_last: bool) -> None:
-    steps = steps_per_epoch(dataset_size, global_batch_size, drop_last)
-    sizes = [step_size(dataset_size, global_batch_size, step, drop_last) for step in range(steps)]
+    whole = DataPass(BatchSchedule.fixed(global_batch_size), dataset_size, drop_last=drop_last)
+    sizes = [whole.samples(step).count for step in range(whole.steps)]
     left_out = dataset_size % global_batch_size if drop_last else 0
     assert sum(sizes) == dataset_size - left_out
     assert all(size == global_batch_size for size in sizes[:-1])
     assert all(1 <= size <= global_batch_size for size in sizes)
-    with pytest.raises(ValueError, match=f"step_in_epoch is {steps}; the epoch has {steps} steps"):
-        step_size(dataset_size, global_batch_size, steps, drop_last)
+    with pytest.raises(ValueError, match=f"step_in_epoch is {whole.steps}; the epoch has {whole.steps} steps"):
+        whole.samples(whole.steps)
 
 
 @given(st.integers(1, 3000), st.integers(1, 16), st.integers(1, 64))
@@ -155,11 +156,19 @@ def test_useful_nodes_as_written_down(arguments: tuple[int, int, int], fewest: i
     assert fewest_useful_nodes(*arguments) == fewest
 
 
+def epoch_of(dataset_size: int, global_batch_size: int) -> int:
+    return DataPass(BatchSchedule.fixed(global_batch_size), dataset_size).steps
+
+
+def samples_of_step(dataset_size: int, global_batch_size: int, step_in_epoch: int) -> StepSamples:
+    return DataPass(BatchSchedule.fixed(global_batch_size), dataset_size).samples(step_in_epoch)
+
+
 CALLS: list[tuple[Callable[..., Any], dict[str, int]]] = [
     (share, {"samples": 8, "max_batch_per_gpu": 2, "world_size": 2, "rank": 1}),
     (plan_step, {"samples": 8, "max_batch_per_gpu": 2, "world_size": 2}),
-    (steps_per_epoch, {"dataset_size": 8, "global_batch_size": 2}),
-    (step_size, {"dataset_size": 8, "global_batch_size": 2, "step_in_epoch": 1}),
+    (epoch_of, {"dataset_size": 8, "global_batch_size": 2}),
+    (samples_of_step, {"dataset_size": 8, "global_batch_size": 2, "step_in_epoch": 1}),
     (fewest_useful_nodes, {"global_batch_size": 8, "nproc_per_node": 2, "max_nodes": 2}),
 ]
 

@@ -14,7 +14,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from elastic_launcher import sampling
-from elastic_launcher.batch import steps_per_epoch
+from elastic_launcher.batch_schedule import BatchSchedule, DataPass
 from elastic_launcher.sampling import BLOCK, SMALL, indices, step_indices
 
 BILLION = 10**9
@@ -145,7 +145,7 @@ def test_a_long_slice_is_its_short_ones(start: int, count: int) -> None:
 
 @given(st.integers(1, 2000), st.integers(1, 300), st.booleans(), st.booleans())
 def test_steps_tile_the_epoch(size: int, batch: int, shuffle: bool, drop_last: bool) -> None:
-    steps = range(steps_per_epoch(size, batch, drop_last))
+    steps = range(DataPass(BatchSchedule.fixed(batch), size, drop_last=drop_last).steps)
     found = [step_indices(size, batch, 5, 2, step, shuffle, drop_last) for step in steps]
     used = len(steps) * batch if drop_last else size
     assert np.array_equal(np.concatenate([*found, np.empty(0, np.int64)]), indices(size, 5, 2, 0, used, shuffle))

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from elastic_launcher import batch as batching
 from elastic_launcher import sampling
+from elastic_launcher.batch_schedule import DataPass
 from elastic_launcher.torch.data.fetch import Fetcher, batch_to_device, check_dataset, pin
+from elastic_launcher.torch.data.micro_batches import Piece
+from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.data.workers import WorkerPool
 
-Piece = tuple[int, int, int]
-"""A micro-batch: epoch, its first sample's place in the epoch's order, number of samples."""
+BLOCK = 4096  # positions of an epoch's order that are worked out at once
 
 OPTIONS = ("drop_last", "num_workers", "collate_fn", "pin_memory", "prefetch_factor", "worker_init_fn", "timeout")
 REFUSED = {
@@ -37,12 +38,12 @@ REFUSED_VALUES = {
 """Options that are taken for any other value."""
 
 
-class ElasticLoader:
+class ElasticLoader(TrainingData):
     """Gives this rank's micro-batches of each optimizer step; made by `Job.dataloader`.
 
     Args:
         dataset: Any map-style data set.
-        global_batch_size: Samples of an optimizer step, over all ranks.
+        data_pass: Returns the pass over the data in which the job stands.
         device: Where batches go.
         train: Runs the training loop over a loader.
         epoch: The epoch in which it is made; None before the first one.
@@ -61,7 +62,7 @@ class ElasticLoader:
         self,
         dataset: Dataset[Any],
         *,
-        global_batch_size: int,
+        data_pass: Callable[[TrainingData], DataPass],
         device: torch.device,
         train: Callable[[ElasticLoader], Iterator[Any]],
         epoch: int | None,
@@ -80,34 +81,32 @@ class ElasticLoader:
             raise ValueError(
                 f"num_workers is {num_workers} and prefetch_factor {prefetch_factor}; they must be at least 0 and 1"
             )
+        size = len(cast(Sized, dataset))
+        super().__init__(type(dataset).__name__, size, epoch=epoch, shuffle=shuffle, seed=seed, drop_last=drop_last)
         self.dataset = dataset
-        self.shuffle = shuffle
-        self.seed = seed
-        self.drop_last = drop_last
-        self.size = len(cast(Sized, dataset))
-        self.epoch = epoch
-        self._global_batch_size = global_batch_size
+        self.ahead = num_workers * prefetch_factor
+        self._data_pass = data_pass
         self._device = device
         self._train = train
         self._pin = pin_memory and device.type == "cuda"
         self._timeout = timeout or None
         self._fetcher = Fetcher(dataset, collate_fn, seed)
         self._pool = WorkerPool(self._fetcher, num_workers, worker_init_fn=worker_init_fn) if num_workers else None
-        self._ahead = num_workers * prefetch_factor
         self._asked: set[Piece] = set()
         self._taken: Piece | None = None  # by the training thread at the moment
         self._lock = threading.RLock()
-        self._order = lru_cache(maxsize=16)(self._order_of_step)
-        if self.steps_per_epoch == 0:
+        steps = data_pass(self)
+        if steps.steps == 0:
             raise ValueError(
-                f"the data set has {self.size} samples, fewer than one global batch of {global_batch_size}, "
-                "and drop_last leaves none of it"
+                f"the data set has {self.size} samples, fewer than one global batch of "
+                f"{steps.schedule.batch_size(steps.first_step)}, and drop_last leaves none of it"
             )
+        self._order = lru_cache(maxsize=16)(self._order_of_block)
 
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps of one epoch."""
-        return batching.steps_per_epoch(self.size, self._global_batch_size, self.drop_last)
+        return self._data_pass(self).steps
 
     def __len__(self) -> int:
         raise TypeError(
@@ -118,27 +117,20 @@ class ElasticLoader:
     def __bool__(self) -> bool:
         return True
 
-    def step_size(self, step_in_epoch: int) -> int:
-        """Returns how many samples a step has, over all ranks."""
-        return batching.step_size(self.size, self._global_batch_size, step_in_epoch, self.drop_last)
-
     def __iter__(self) -> Iterator[Any]:
         """Runs the training loop over this loader from where the job stands."""
         return self._train(self)
 
-    def _order_of_step(self, epoch: int, step: int) -> np.ndarray:
-        return sampling.step_indices(
-            self.size, self._global_batch_size, self.seed, epoch, step, self.shuffle, self.drop_last
-        )
+    def _order_of_block(self, epoch: int, block: int) -> np.ndarray:
+        start, stop = block * BLOCK, min((block + 1) * BLOCK, self.size)
+        return sampling.indices(self.size, self.seed, epoch, start, stop, self.shuffle)
 
     def _indices(self, piece: Piece) -> list[int]:
         epoch, start, count = piece
-        step, offset = divmod(start, self._global_batch_size)
-        if offset + count <= self._global_batch_size:
-            return cast("list[int]", self._order(epoch, step)[offset : offset + count].tolist())
-        return cast(
-            "list[int]", sampling.indices(self.size, self.seed, epoch, start, start + count, self.shuffle).tolist()
-        )
+        first, last = start // BLOCK, (start + count - 1) // BLOCK
+        order = np.concatenate([self._order(epoch, block) for block in range(first, last + 1)])
+        start -= first * BLOCK
+        return cast("list[int]", order[start : start + count].tolist())
 
     def take(self, piece: Piece) -> Any:
         """Returns a micro-batch, on the job's device."""
@@ -176,11 +168,6 @@ class ElasticLoader:
         if piece not in self._asked:
             self._asked.add(piece)
             pool.request(piece, piece[0], self._indices(piece))
-
-    @property
-    def ahead(self) -> int:
-        """How many micro-batches are loaded ahead; 0 without workers."""
-        return self._ahead
 
     def is_ready(self, pieces: Sequence[Piece]) -> bool:
         """Says whether micro-batches that were asked for are there (always without workers)."""

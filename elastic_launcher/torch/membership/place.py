@@ -53,6 +53,14 @@ class Formation:
         return self.members.index(member)
 
 
+@dataclass(frozen=True)
+class Division:
+    """Among how many ranks samples are divided, and which of them this one is: none of them while it joins."""
+
+    rank: int
+    ranks: int
+
+
 @dataclass
 class Place:
     """This process's place in the generation that trains now.
@@ -79,6 +87,11 @@ class Place:
     def world_size(self) -> int:
         """Ranks in the generation."""
         return self.group.world_size
+
+    @property
+    def division(self) -> Division:
+        """How the present step is divided."""
+        return Division(self.rank, self.dividing)
 
     def publish(self, local_rank: int) -> None:
         """Sets the variables by which other libraries know their rank, and marks the log for the launcher."""

@@ -6,28 +6,28 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from elastic_launcher.torch.data.loader import ElasticLoader
+    from elastic_launcher.torch.data.training_data import TrainingData
     from elastic_launcher.torch.session import Session
 
 
-def data_of(loader: ElasticLoader) -> dict[str, str | int | bool]:
-    """Returns the data set of a loader, and how it is gone through."""
+def data_of(data: TrainingData) -> dict[str, str | int | bool]:
+    """Returns what is trained on, and in which order."""
     return {
-        "dataset": f"{type(loader.dataset).__name__} of {loader.size} samples",
-        "shuffle": loader.shuffle,
-        "loader_seed": loader.seed,
-        "drop_last": loader.drop_last,
+        "dataset": f"{data.name} of {data.size} samples",
+        "shuffle": data.shuffle,
+        "loader_seed": data.seed,
+        "drop_last": data.drop_last,
     }
 
 
-def fingerprint(session: Session, loader: ElasticLoader) -> dict[str, str | int | bool]:
+def fingerprint(session: Session, data: TrainingData) -> dict[str, str | int | bool]:
     """Returns batch settings, data set, models and optimizers of this rank."""
     found: dict[str, str | int | bool] = {
-        "global_batch_size": session.global_batch_size,
+        "global_batch_size": session.schedule.batch_size(0),
         "max_batch_per_gpu": session.max_batch_per_gpu,
         "seed": session.seed,
         "epochs": session.epochs or 0,
-        **data_of(loader),
+        **data_of(data),
     }
     for number, model in enumerate(session.models):
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):

@@ -17,9 +17,9 @@ from elastic_launcher.torch.collectives.operations import END, Operation
 from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.membership.member import JobOver, leave
-from elastic_launcher.torch.membership.place import Formation, Place
+from elastic_launcher.torch.membership.place import Division, Formation, Place
 from elastic_launcher.torch.membership.reconcile import At, NextAction, RankStatus, RecoveryPlan
-from elastic_launcher.torch.reconfigure.micro_batches import Division, LoadPlan
+from elastic_launcher.torch.reconfigure.load_plan import LoadPlan
 from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.reconfigure.state_sync import meet
 from elastic_launcher.torch.session import Latest, Session
@@ -81,9 +81,8 @@ class Recovery:
             try:
                 with session.pace.waiting(FORM_ANEW, meets=None):  # for peers, which may be frozen or stuck
                     found = member.wait_for(lambda f: f.mode in ANEW and f.group is not None, self._expect)
-            except JobOver as over:
-                session.over = True
-                raise SystemExit(0) from over
+            except JobOver:
+                session.leave_job()
             self._resizer.close_old()
             assert found.group is not None
             self._resizer.take_place(Place(member.number, found, found.group, found.group.world_size))
@@ -199,7 +198,8 @@ class Recovery:
             session.latest = Latest(acted=dict(source.acted))  # since a reduction in which this rank took no part
         elif way.todo in (NextAction.STOPPED, NextAction.LEFT):
             session.reduced(way.todo)
-            session.over = session.over or way.todo is NextAction.STOPPED
+            if way.todo is NextAction.STOPPED:
+                session.end_training()
         elif way.todo is NextAction.DROP:
             session.drop_step()
         elif at is At.STEP and group.rank == 0:

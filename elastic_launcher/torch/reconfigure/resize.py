@@ -18,7 +18,7 @@ from typing import Any
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.torch.collectives.group import Group, release_cut
 from elastic_launcher.torch.collectives.work import GroupError
-from elastic_launcher.torch.data.loader import ElasticLoader
+from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.membership.member import JobOver, Member, MovedOn
 from elastic_launcher.torch.membership.place import Formation, Place, mark_log
@@ -65,8 +65,8 @@ class Resizer:
         self._receiver: Receiver | None = None
         self._old_group: Group | None = None
         self._fingerprint: dict[str, Any] = {}
-        self._first_loader: ElasticLoader | None = None  # of this epoch: joiners come into its first loop
-        self._meets: dict[int, tuple[ElasticLoader | None, int, int]] = {}  # by formation, where its joiners come in
+        self._first_data: TrainingData | None = None  # of this epoch: joiners come into its first loop
+        self._meets: dict[int, tuple[TrainingData | None, int, int]] = {}  # by formation, where its joiners come in
         self._waits = 0  # for admission, in one loop of the script after the other
         self._elsewhere = Position()  # where the job has gone on to while this rank waited for admission
         self.check_due = False
@@ -99,36 +99,36 @@ class Resizer:
             return formation
         return formation if time.monotonic() - self._member().ready_since() > LOAD_SECONDS else None
 
-    def begin_loop(self, loader: ElasticLoader) -> None:
+    def begin_loop(self, data: TrainingData) -> None:
         """Notes that the script begins a training loop, and gives up a growth whose joiners wait in another one that
         does not come again.
         """
         if self._session.course.loop == 0:
-            self._first_loader = loader
+            self._first_data = data
             if self._session.checkpoints is not None:
-                self._session.checkpoints.note_data(data_of(loader))
+                self._session.checkpoints.note_data(data_of(data))
         formation = self.standing()
         if formation is None or formation.mode != "grow" or self._session.course.loop:
             return
-        if self._meets.get(formation.number) != self._meeting(loader):
+        if self._meets.get(formation.number) != self._meeting(data):
             self._member().decline(formation, MovedOn("the training has gone on to another loop"))
 
-    def _meeting(self, loader: ElasticLoader | None) -> tuple[ElasticLoader | None, int, int]:
+    def _meeting(self, data: TrainingData | None) -> tuple[TrainingData | None, int, int]:
         """Returns what is the same in all loops in which a joiner that waits in one of them can come in: it can begin
         with a later epoch of its `job.epochs`, but not with a later one of the script's own loops.
         """
         course = self._session.course
-        return loader, course.phase, 0 if course.counted else course.epoch
+        return data, course.phase, 0 if course.counted else course.epoch
 
     def _can_grow_next(self, formation: Formation) -> bool:
         """Whether the step after the one that runs is in the loop in which joiners wait, as far as that is known."""
-        session, course, loader = self._session, self._session.course, self._session.loader
-        if loader is None or course.loop or self._meets.get(formation.number) != self._meeting(loader):
+        session, course, data = self._session, self._session.course, self._session.data
+        if data is None or course.loop or self._meets.get(formation.number) != self._meeting(data):
             return False
-        if session.position.step_in_epoch + 1 < loader.steps_per_epoch:
+        if session.position.step_in_epoch + 1 < session.data_pass(data, session.position).steps:
             return True
         last = session.epochs is not None and session.position.epoch + 1 >= session.epochs
-        return course.counted and course.repeats() and loader.epoch is None and not last
+        return course.counted and course.repeats() and data.epoch is None and not last
 
     def agree(self, number: int) -> None:
         """Notes that all ranks are ready for a formation: the change comes at the next boundary.
@@ -170,11 +170,10 @@ class Resizer:
                     member.check_over()
                     member.give_up(formation, error)
             except MovedOn:
-                self._session.position = self._elsewhere
+                self._session.move_to(self._elsewhere)
                 return False
-            except JobOver as over:
-                self._session.over = True
-                raise SystemExit(0) from over
+            except JobOver:
+                self._session.leave_job()
 
     def enter(self, formation: Formation, number: int | None = None) -> None:
         """Takes this rank's place in its first generation, and the state that goes with it.
@@ -189,9 +188,9 @@ class Resizer:
         assert group is not None
         growing = formation.mode == "grow"
         if growing:
-            source = formation.rank_of(formation.sources[me])
-            session.position = receive_position(group, source)
-            self._receiver = Receiver(group, source, session.state)
+            giver = formation.rank_of(formation.sources[me])
+            session.move_to(receive_position(group, giver))
+            self._receiver = Receiver(group, giver, session.state)
         else:
             if session.checkpoints is not None and group.rank == 0:
                 session.checkpoints.resume(self._fingerprint)
@@ -218,7 +217,7 @@ class Resizer:
     def _send(self, formation: Formation, me: int) -> None:
         """Starts to send this rank's state to those that get it from here."""
         assert formation.group is not None
-        receivers = [receiver for receiver, source in formation.sources.items() if source == me]
+        receivers = [receiver for receiver, giver in formation.sources.items() if giver == me]
         if receivers:
             captured = self._session.state.capture()
             for receiver in receivers:
@@ -242,12 +241,12 @@ class Resizer:
         """
         group, state = formation.group, self._session.state
         assert group is not None
-        joins, loader = self._member().number in formation.joiners, self._first_loader
+        joins, data = self._member().number in formation.joiners, self._first_data
         outline = b""
-        if not joins and loader is not None:
-            self._meets[formation.number] = self._meeting(loader)
+        if not joins and data is not None:
+            self._meets[formation.number] = self._meeting(data)
             if group.rank == 0:
-                outline = json.dumps(self._outline(loader)).encode()
+                outline = json.dumps(self._outline(data)).encode()
         told = json.loads(group.all_gather_bytes(outline)[0] or "null")
         if told is None:
             raise MovedOn("the training is between two loops")
@@ -256,13 +255,13 @@ class Resizer:
             state.reserve(told["state"])
         group.all_gather_bytes(b"")  # all joiners have it
 
-    def _outline(self, loader: ElasticLoader) -> dict[str, Any]:
+    def _outline(self, data: TrainingData) -> dict[str, Any]:
         session = self._session
         return {
             "position": session.position.numbers(),
             "epochs": session.epochs,
-            "of_epoch": loader.epoch is not None,
-            "fingerprint": fingerprint(session, loader),
+            "of_epoch": data.epoch is not None,
+            "fingerprint": fingerprint(session, data),
             "sums": session.sums.known,
             "state": session.state.outline(),
         }
@@ -275,13 +274,13 @@ class Resizer:
             GroupError: If what it trains differs.
         """
         session, member, wait = self._session, self._member(), self._waits
-        there, here, loader = Position.from_numbers(told["position"]), session.course, session.loader
-        if loader is None:
+        there, here, data = Position.from_numbers(told["position"]), session.course, session.data
+        if data is None:
             raise MovedOn("this rank is on its way to another epoch", wait)
         epoch = there.epoch + (there.loop > 0)  # the first one whose first loop is not over
-        different = difference(told["fingerprint"], fingerprint(session, loader))
+        different = difference(told["fingerprint"], fingerprint(session, data))
         at_once = (there.phase, there.epoch) == (here.phase, here.epoch)
-        later = here.counted and there.phase == here.phase and not (told["of_epoch"] or loader.epoch is not None)
+        later = here.counted and there.phase == here.phase and not (told["of_epoch"] or data.epoch is not None)
         if not different and (at_once or later):
             return
         if at_once:
@@ -303,7 +302,7 @@ class Resizer:
             return
         formation, self._next = self._next, None
         meets = self._meets.pop(formation.number, None)
-        if not ends and (meets != self._meeting(self._session.loader) or self._session.course.loop):
+        if not ends and (meets != self._meeting(self._session.data) or self._session.course.loop):
             raise GroupError("ranks that join wait in another training loop than the one that has come")
         place = self._session.need_place("a resize")
         assert formation.group is not None
@@ -350,8 +349,7 @@ class Resizer:
         member = self._member()
         if member.number in formation.leavers:
             member.report("left", step=session.position.step)
-            session.over = True
-            raise SystemExit(0)
+            session.leave_job()
         place = session.need_place("a resize")
         assert formation.group is not None
         place.group.close()

@@ -5,7 +5,7 @@ when a generation is formed anew.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -136,9 +136,9 @@ def meet(session: Session, group: Group, mine: RankStatus) -> tuple[RecoveryPlan
         position = receive_position(group, way.source)
         Receiver(group, way.source, session.state, keep_own=session.torn).finish()
         if mine.operations < 0:
-            session.position = position
+            session.move_to(position)
         elif way.todo is NextAction.AGAIN:
-            session.position.calls, session.position.operations = position.calls, position.operations
+            session.move_to(replace(session.position, calls=position.calls, operations=position.operations))
         session.torn, session.lost = False, set(standings[way.source].lost)
     elif group.rank == way.source and any(one.takes for one in ways):
         captured = session.state.capture()

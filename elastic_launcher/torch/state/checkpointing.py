@@ -10,10 +10,10 @@ import contextlib
 import math
 import os
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from elastic_launcher.checkpoint import CheckpointError, JobIdentity, Mark
 from elastic_launcher.checkpoint.changes import OF_SCRIPT, Resumed, step_in_epoch
@@ -48,10 +48,18 @@ class Training(Protocol):
     """What is saved of a job; see `Session`."""
 
     state: TrainingState
-    position: Position
     sums: Sums
     place: Place | None
-    over: bool
+
+    @property
+    def position(self) -> Position:
+        """Where the training stands."""
+
+    def move_to(self, position: Position) -> None:
+        """Moves to where a checkpoint is."""
+
+    def leave_job(self) -> NoReturn:
+        """Ends this process with 0."""
 
     def need_place(self, what: str) -> Place:
         """Returns the place, or says why there is none yet."""
@@ -123,8 +131,8 @@ class Checkpoints:
             if different := Resumed(manifest.job, self._config.accepted, str(folder)).refuse(self._fingerprint):
                 raise RuntimeError(different)
             position = load(folder, manifest, self._session.state)
-            position.step_in_epoch = step_in_epoch(manifest, self._identity())
-            self._session.position = position
+            here = step_in_epoch(manifest, self._identity())
+            self._session.move_to(replace(position, step_in_epoch=here))
         except (CheckpointError, StateMismatch) as error:
             raise RuntimeError(f"this job can't go on from {folder}: {error}") from error
 
@@ -245,9 +253,8 @@ class Checkpoints:
                 if self._member.stand_still(pause if again else math.inf):
                     self._halting = False
                     return
-            except JobOver as over:
-                self._session.over = True
-                raise SystemExit(0) from over
+            except JobOver:
+                self._session.leave_job()
             saves = True
 
     def _tell_saved(self, saved: Saved) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from elastic_launcher.torch.rng import derive
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Position:
-    """Which step comes next.
+    """Which step comes next. `Session.move_to` replaces it as a whole, since other threads read it.
 
     Attributes:
         epoch: Counted from 0 within its phase.
@@ -58,13 +58,19 @@ class Position:
         epoch = self.epoch + later
         return derive(self.phase, epoch, self.loop) if self.phase or self.loop else epoch
 
-    def begin(self, phase: int, epoch: int, loop: int) -> None:
-        """Moves on to the beginning of a loop."""
-        self.phase, self.epoch, self.loop, self.step_in_epoch = phase, epoch, loop, 0
+    def at(self, phase: int, epoch: int, loop: int = 0) -> Position:
+        """Returns this position at the beginning of a loop."""
+        return replace(self, phase=phase, epoch=epoch, loop=loop, step_in_epoch=0)
 
-    def at(self, phase: int, epoch: int) -> Position:
-        """Returns this position at the beginning of an epoch."""
-        return replace(self, phase=phase, epoch=epoch, loop=0, step_in_epoch=0)
+    def after_step(self, samples: int) -> Position:
+        """Returns the position after the step, which used so many samples."""
+        return replace(
+            self,
+            step=self.step + 1,
+            step_in_epoch=self.step_in_epoch + 1,
+            samples=self.samples + samples,
+            calls=0,
+        )
 
     @property
     def where(self) -> tuple[int, int, int]:

@@ -11,6 +11,7 @@ import torch
 from elastic_launcher.torch.collectives.consensus import Agreement, Signals
 from elastic_launcher.torch.collectives.operations import BACKWARD, BREAK, STOP, Operation
 from elastic_launcher.torch.collectives.work import GroupError
+from elastic_launcher.torch.data.micro_batches import MicroBatch
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.gradients.agreement import abstain
 from elastic_launcher.torch.gradients.buckets import Slot
@@ -21,10 +22,10 @@ from elastic_launcher.torch.reconfigure.divergence import (
     name_different_acts,
     name_positions,
 )
-from elastic_launcher.torch.reconfigure.micro_batches import LoadPlan, share_of_step
+from elastic_launcher.torch.reconfigure.load_plan import LoadPlan
 from elastic_launcher.torch.reconfigure.recovery import Recovery
 from elastic_launcher.torch.reconfigure.resize import Resizer
-from elastic_launcher.torch.session import LEAVE_OUT, MicroBatch, Session
+from elastic_launcher.torch.session import LEAVE_OUT, Session
 from elastic_launcher.torch.state.tensors import same_objects
 from elastic_launcher.torch.step.prepare import check_replaced
 
@@ -87,7 +88,7 @@ class Backward:
             self._leave_out(loss, only, micro)
             return
         call, micro.calls = micro.calls, micro.calls + 1
-        session.sync_gradients = False
+        micro.synced = False
         session.reducer.retain_graph = retain_graph
         if micro.rehearsal:
             micro.owners.append(owner)
@@ -101,8 +102,7 @@ class Backward:
             if micro.last:
                 self._reduce(call, only, owner, micro)
         except GroupError as error:
-            micro.dropped, micro.error = True, error
-            session.sync_gradients = False
+            micro.dropped, micro.error, micro.synced = True, error, False
             session.lose_gradients()
             if micro.last and session.member is not None and not self._resizer.joining:
                 # here, since what follows in the script may sum over ranks too
@@ -139,8 +139,8 @@ class Backward:
         way = self._recovery.recover(error, At.STEP)
         micro.error = None
         if way.todo is NextAction.ADOPT:
-            session.position.calls = call + 1
-            micro.dropped, micro.synced, session.sync_gradients = False, True, True
+            session.apply_calls(call + 1)
+            micro.dropped, micro.synced = False, True
             for parameter in session.parameters() if only is None else only:
                 if parameter.requires_grad:  # what a script reads is there, and an optimizer that acted does nothing
                     parameter.grad = torch.zeros_like(parameter)
@@ -213,7 +213,7 @@ class Backward:
             session.buffers.refuse_changed(self._still)
             self._still = {}
         slot = session.reducer.slot(call, only, owner)
-        share_samples = share_of_step(session, place, micro.count).samples
+        share_samples = session.share(micro.count, place.division).samples
         signals = self._signals(first=call == 0)
         operation, step = self._operation(call, owner, slot), session.position.step
         point("reduction", step)
@@ -231,7 +231,6 @@ class Backward:
         session.reduced()
         session.loss = agreement.loss if call == 0 else session.loss + agreement.loss
         micro.synced = True
-        session.sync_gradients = True
         point("step", session.position.step)
 
     def _operation(self, call: int, owner: int, slot: Slot) -> Operation:
@@ -253,8 +252,8 @@ class Backward:
         return Signals(session.position.mark(), ready, stop, left_loop, save, halt, check, acts=acts)
 
     def _ready(self) -> int | None:
-        loader = self._session.loader
-        formation = self._resizer.ready(lambda: loader is None or self._plan.is_loaded(loader))
+        data = self._session.data
+        formation = self._resizer.ready(lambda: data is None or self._plan.is_loaded(data))
         return formation.number if formation is not None else None
 
     def _accept(self, agreement: Agreement, signals: Signals) -> bool:
@@ -275,7 +274,7 @@ class Backward:
         if check is not None and not agreement.same_check:
             raise RuntimeError(name_differences(group, check) + doubt())
         if agreement.stop:
-            session.over = True
+            session.end_training()
         elif agreement.left_loop:
             if agreement.left_loop != group.world_size:
                 raise RuntimeError(name_positions(group, session.position, left_loop=signals.left_loop))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from elastic_launcher.torch.membership.member import FLUSH_SECONDS
 
 if TYPE_CHECKING:
-    from elastic_launcher.torch.data.loader import ElasticLoader
+    from elastic_launcher.torch.data.training_data import TrainingData
     from elastic_launcher.torch.session import Session
 
 FIRST_INTERVAL = 1.0  # seconds between two reports
@@ -39,17 +39,21 @@ class Progress:
         """Notes that an epoch is over."""
         self._epoch_steps = self._session.position.step - self._epoch_began
 
-    def _total(self, loader: ElasticLoader) -> int | None:
-        """Returns the steps up to the end of this phase, if all its epochs are as long as the last one."""
+    def _total(self, steps: int) -> int | None:
+        """Returns the steps up to the end of this phase, if all its epochs are as long as the last one.
+
+        Args:
+            steps: Of the loop that runs.
+        """
         position, epochs = self._session.position, self._session.epochs
         if epochs is None:
             return None
         loop_began = position.step - position.step_in_epoch
         began = self._epoch_began if position.loop else loop_began
-        this_epoch = max(self._epoch_steps, loop_began - began + loader.steps_per_epoch)
+        this_epoch = max(self._epoch_steps, loop_began - began + steps)
         return began + this_epoch * (epochs - position.epoch)
 
-    def tell(self, loader: ElasticLoader, *, at_epoch_end: bool = False) -> None:
+    def tell(self, data: TrainingData, *, at_epoch_end: bool = False) -> None:
         """Reports, if it is this rank's turn and it is time."""
         session = self._session
         position = session.position
@@ -64,6 +68,7 @@ class Progress:
         interval = max(FIRST_INTERVAL, (now - self._began) / REPORTS_PER_DOUBLING)
         if not at_epoch_end and now - self._told < interval:
             return
+        steps = session.data_pass(data, position).steps
         elapsed = max(now - self._told, 1e-9)
         rate = (position.samples - self._told_samples) / elapsed if self._told_step >= 0 else None
         session.report(
@@ -74,9 +79,9 @@ class Progress:
             if session.loss == session.loss and abs(session.loss) != float("inf")
             else str(session.loss),
             samples_per_second=round(rate, 2) if rate is not None else None,
-            steps_per_epoch=loader.steps_per_epoch,
+            steps_per_epoch=steps,
             epochs=session.epochs,
-            total_steps=self._total(loader),
+            total_steps=self._total(steps),
             samples=position.samples,
             phase=position.phase,
         )

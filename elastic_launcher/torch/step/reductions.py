@@ -9,9 +9,11 @@ import numpy as np
 import torch
 
 from elastic_launcher.batch import share
+from elastic_launcher.batch_schedule import StepSamples
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import EVALUATE, REDUCE
+from elastic_launcher.torch.data.micro_batches import pieces_of
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.data.loader import ElasticLoader
@@ -47,21 +49,16 @@ def _evaluate_share(
         GroupError: If a peer was lost meanwhile.
     """
     mine = share(loader.size, session.max_batch_per_gpu, place.world_size, place.rank)
+    pieces = pieces_of(0, StepSamples(0, loader.size), mine)
     sums: dict[str, torch.Tensor] = {}
     with rng.preserve(), torch.no_grad():
-        if not mine.micro_batches:  # learns the names and shapes of the sums; adds nothing
-            for name, value in _call(fn, loader.take((0, 0, min(2, loader.size)))).items():
-                sums[name] = torch.zeros_like(_number(name, value))
-        start = mine.start
-        pieces = []
-        for size in mine.micro_batches:
-            pieces.append((0, start, size))
-            start += size
         for number, piece in enumerate(pieces):
             place.group.check()
             loader.want(pieces[number : number + loader.ahead + 1])
             for name, value in _call(fn, loader.take(piece)).items():
                 number_value = _number(name, value)
+                if not mine.samples:  # learns the names and shapes of the sums; adds nothing
+                    number_value = torch.zeros_like(number_value)
                 sums[name] = sums[name] + number_value if name in sums else number_value
     sums[COUNT] = torch.tensor(float(mine.samples), dtype=torch.float64)
     return sums

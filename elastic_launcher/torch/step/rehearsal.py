@@ -12,41 +12,36 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Generator, Iterator
-from typing import Any
 
 from elastic_launcher.torch import rng
-from elastic_launcher.torch.data.loader import ElasticLoader, Piece
-from elastic_launcher.torch.reconfigure.micro_batches import SPARE_SAMPLES
-from elastic_launcher.torch.session import MicroBatch, Session
-
-Issue = Callable[[ElasticLoader, Piece, MicroBatch], Iterator[Any]]
+from elastic_launcher.torch.data.micro_batches import SPARE_SAMPLES, MicroBatch
+from elastic_launcher.torch.membership.place import Division
+from elastic_launcher.torch.session import Session
 
 
-def rehearse(session: Session, loader: ElasticLoader, issue: Issue, ranks: int) -> Iterator[Any]:
+def rehearse(session: Session, micro_batch: Callable[[int], MicroBatch]) -> Iterator[MicroBatch]:
     """Yields the largest and the smallest micro-batch of the next step, and twice more the largest where the script's
     calls differ.
 
     Args:
         session: The job.
-        loader: What the script loops over.
-        issue: Yields a micro-batch to the script.
-        ranks: Among how many a step will be divided, as far as is known.
+        micro_batch: Makes a micro-batch of at most so many samples of the next step, of which nothing is kept.
 
     Raises:
         RuntimeError: If the script calls `job.backward` for other optimizers from one try to the next, or has buffers
             that can't be averaged.
+        TypeError: If the script's state can't travel to a joiner.
     """
-    position = session.position
-    count = loader.step_size(position.step_in_epoch)
-    largest = max(session.share(count, ranks, 0).micro_batches)
-    seed = rng.step_seed(session.seed, position.step, 0)
+    member = session.member
+    ranks = max(1, member.expected_world_size) if member is not None else 1
+    largest = max(session.share(micro_batch(1).count, Division(0, ranks)).micro_batches)
+    seed = rng.step_seed(session.seed, session.position.step, 0)
     _warn_of_enumerate()
 
-    def try_body(size: int) -> Generator[Any, None, list[int]]:
+    def try_body(size: int) -> Generator[MicroBatch, None, list[int]]:
         rng.seed_all(seed, session.device)
-        start = position.step_in_epoch * session.global_batch_size
-        micro = MicroBatch(samples=0, count=count, last=True, rehearsal=True)
-        yield from issue(loader, (position.order(), start, size), micro)
+        micro = micro_batch(size)
+        yield micro
         session.buffers.check()
         session.buffers.refuse_changed(still)
         return micro.owners
@@ -54,13 +49,18 @@ def rehearse(session: Session, loader: ElasticLoader, issue: Issue, ranks: int) 
     session.buffers.begin_step()
     still = session.buffers.still()
     first = yield from try_body(largest)
-    second = yield from try_body(min(count, SPARE_SAMPLES))
+    second = yield from try_body(SPARE_SAMPLES)
     if first != second:  # because of the samples, or of something that changes from try to try
         for _ in range(2):
             again = yield from try_body(largest)
             if again != first:
                 raise RuntimeError(_name_counter(first, again))
     session.buffers.undo_step()
+    session.state.capture()  # what can't be carried to a joiner is said now, not when one comes
+    if member is not None:
+        member.warm_up()
+    gc.collect()
+    gc.freeze()  # a full collection over all that was imported takes longer than any resize
 
 
 def _name_counter(first: list[int], again: list[int]) -> str:

@@ -61,7 +61,7 @@ def main() -> None:
                     job.stop()
                 elif APART == "own break":
                     break
-            if APART == "stop" and job.is_main and job._resizer._next is not None:
+            if APART == "stop" and job.is_main and job._engine._resizer._next is not None:
                 job.stop()
             while APART == "slow" and job.is_main and job.step == AT and not (FOLDER / "go").exists():
                 time.sleep(0.01)

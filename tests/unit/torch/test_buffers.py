@@ -135,7 +135,7 @@ def test_a_buffer_whose_shape_follows_the_batch_is_refused(world_size: int) -> N
 def test_booleans_that_differ_between_ranks_are_an_error_that_names_them() -> None:
     def body(group: ThreadGroup) -> None:
         job = thread_job(group, BATCH, BATCH)
-        job._resizer.check_due = True  # as after each change of the membership
+        job._engine._resizer.check_due = True  # as after each change of the membership
         train(job, Net(torch.tensor([group.rank == 0])))
 
     with pytest.raises(RuntimeError, match="the buffer kept on rank 1"):
@@ -200,7 +200,7 @@ def test_what_a_joiner_gets_from_its_peer_is_not_taken_for_a_change_by_a_forward
             model.kept.copy_(torch.tensor([3, 4], dtype=torch.uint64))
             return True
 
-        job._steps._resizer.take_state = take_state  # type: ignore[method-assign]
+        job._engine._resizer.take_state = take_state  # type: ignore[method-assign]
         for _ in job.epochs(1):
             for (x,) in job.dataloader(TensorDataset(torch.ones(4, 3))):
                 job.backward(model(x).mean())

@@ -160,7 +160,7 @@ def test_a_rank_that_skips_a_phase_gets_what_sums_came_to_after_it() -> None:
         script = Script(group)
         session = script.job._session
         place, session.place = session.place, None  # as a joiner that comes in the second phase
-        session.position.begin(1, 1, 0)
+        session.move_to(session.position.at(1, 1))
         session.sums.known = {"0.end.1": {"named": {"x": 3.5}}}
         found = []
         for _ in range(2):
@@ -194,7 +194,7 @@ def test_a_script_that_goes_on_in_a_later_loop_of_its_own_gets_the_newest_sum_af
         script = Script(group)
         session = script.job._session
         place, session.place = session.place, None  # as one that goes on from a checkpoint of loop 2
-        session.position.begin(0, 2, 0)
+        session.move_to(session.position.at(0, 2))
         session.sums.known = {"0.1.1": {"named": {"x": 3.5}}}
         loader, found = script.loader(16), []
         for loop in range(4):
@@ -211,8 +211,8 @@ def test_the_whole_training_is_told_with_all_loops_of_an_epoch(monkeypatch: pyte
     def body(group: ThreadGroup) -> list[int | None]:
         script = Script(group)
         told = []
-        progress = script.job._steps._progress
-        monkeypatch.setattr(progress, "tell", lambda loader, **_: told.append(progress._total(loader)))
+        progress = script.job._engine.progress
+        monkeypatch.setattr(progress, "tell", lambda loader, **_: told.append(progress._total(loader.steps_per_epoch)))
         first, second = script.loader(16), script.loader(24)
         for epochs in (2, 1):
             for _ in script.job.epochs(epochs):
@@ -246,7 +246,7 @@ def test_outside_of_loops_all_ranks_draw_the_same_numbers_at_any_size(
     def body(group: ThreadGroup, behind: int = 0) -> list[int | None]:
         script = Script(group)
         loader = script.loader(32)
-        script.job._session.position.begin(0, behind, 0)  # as a rank that comes where others have done so much
+        script.job._session.move_to(Position(epoch=behind))  # as a rank that comes where others have done so much
         seeds = []
         for _ in script.job.epochs(3) if counted else range(3):
             seeds.append(last_seed())
@@ -314,14 +314,14 @@ def test_an_optimizer_of_a_later_phase_whose_state_can_not_travel_is_found_in_it
 
     def body(group: ThreadGroup) -> list[int]:
         script = Script(group)
-        steps, loader = script.job._steps, script.loader(8)
-        advance = steps._advance
+        engine, loader = script.job._engine, script.loader(8)
+        advance = engine.advance
 
-        def with_a_launcher(loader: ElasticLoader) -> None:
-            advance(loader)
-            steps._refuse_what_stays()
+        def with_a_launcher() -> None:
+            advance()
+            engine._refuse_what_stays()
 
-        steps._advance = with_a_launcher  # type: ignore[method-assign]
+        engine.advance = with_a_launcher  # type: ignore[method-assign]
         for _ in script.job.epochs(1):
             script.train(loader)
         script.optimizer = script.job.prepare(Own(script.model.parameters(), lr=0.1))
@@ -341,13 +341,13 @@ def test_a_joiner_whose_phase_ends_while_it_waits_goes_on_to_the_next_one(monkey
 
         def admit(_: object) -> bool:
             if session.course.phase == 0:
-                session.position.begin(1, 1, 0)
+                session.move_to(session.position.at(1, 1))
                 session.sums.known = {"0.2.1": 3.5}
                 return False
             session.place = place
             return True
 
-        monkeypatch.setattr(script.job._resizer, "admit", admit)
+        monkeypatch.setattr(script.job._engine._resizer, "admit", admit)
         loader, seen, sums = script.loader(16), list[int](), list[float]()
         for _ in range(2):
             for epoch in script.job.epochs(3):
@@ -370,7 +370,7 @@ def test_a_look_at_a_joiners_first_batch_is_no_loop_as_on_the_others(monkeypatch
             session.place = place
             return True
 
-        monkeypatch.setattr(script.job._resizer, "admit", admit)
+        monkeypatch.setattr(script.job._engine._resizer, "admit", admit)
         loader = script.loader(16)
         for _ in script.job.epochs(1):
             for x, y in loader:
@@ -407,7 +407,7 @@ class Standing:
 def test_a_growth_is_given_up_whose_joiners_wait_in_a_loop_that_does_not_come_again(way: str, declined: bool) -> None:
     def body(group: ThreadGroup) -> bool:
         script = Script(group)
-        session, resizer, loader = script.job._session, script.job._resizer, script.loader(16)
+        session, resizer, loader = script.job._session, script.job._engine._resizer, script.loader(16)
         session.course.begin_phase(counted=way != "the next own loop")
         session.course.begin_epoch(0)
         session.course.begin_loop()

@@ -54,6 +54,25 @@ def test_what_is_reduced_is_left_out_of_a_step_that_is_redone_only_once_somethin
     assert run_ranks(2, body) == [[0, 0, 2]] * 2
 
 
+def test_a_loop_that_is_left_by_break_counts_its_last_step_once() -> None:
+    def body(group: ThreadGroup) -> list[tuple[int, bool]]:
+        job = thread_job(group, 4, 4)
+        model = nn.Linear(FEATURES, 3).double()
+        model, optimizer = job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        loader = job.dataloader(TensorDataset(X[:16], Y[:16]), seed=SEED)
+        found = []
+        for _ in job.epochs(2):
+            for x, y in loader:
+                job.backward(functional.cross_entropy(model(x), y))
+                optimizer.step()
+                if job.step in (2, 4):
+                    break
+            found.append((job.step, job.sync_gradients))
+        return found
+
+    assert run_ranks(2, body) == [[(2, False), (4, False)]] * 2
+
+
 @pytest.mark.parametrize("ended", [True, False])
 def test_in_a_step_that_was_taken_over_nothing_acts_that_its_peer_left_out(ended: bool) -> None:
     """A script that leaves out the step of a gradient that is too large sees zeros here; ``ended``: the peer's whole

@@ -6,8 +6,8 @@ import warnings
 
 import pytest
 
+from elastic_launcher.torch.data.micro_batches import MicroBatch
 from elastic_launcher.torch.on_main import OnMain
-from elastic_launcher.torch.session import MicroBatch
 from tests.unit.torch.thread_group import ThreadGroup, run_ranks, thread_job
 
 

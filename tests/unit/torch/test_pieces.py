@@ -8,34 +8,27 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.batch import share
-from elastic_launcher.torch.data.loader import Piece
-from elastic_launcher.torch.membership.place import Formation
-from elastic_launcher.torch.reconfigure.micro_batches import (
-    LEAD_SECONDS,
-    SPARE_SAMPLES,
-    SPARE_STEPS,
-    Division,
-    LoadPlan,
-)
+from elastic_launcher.batch import Share, share
+from elastic_launcher.batch_schedule import BatchSchedule, DataPass
+from elastic_launcher.torch.data.micro_batches import SPARE_SAMPLES, Piece
+from elastic_launcher.torch.data.training_data import TrainingData
+from elastic_launcher.torch.membership.place import Division, Formation
+from elastic_launcher.torch.reconfigure.load_plan import LEAD_SECONDS, SPARE_STEPS, LoadPlan
 from elastic_launcher.torch.state.position import Position
 
 BATCH, PER_EPOCH, AHEAD = 12, 10, 4
 FAST, SLOW = LEAD_SECONDS / 8, 2 * LEAD_SECONDS  # seconds a step
 
 
-class Loader:
+class Loader(TrainingData):
     """Remembers what is wanted; all of it is loaded, or nothing."""
 
     ahead = AHEAD
-    steps_per_epoch = PER_EPOCH
     loaded = True
 
     def __init__(self) -> None:
+        super().__init__("data", BATCH * PER_EPOCH)
         self.wanted: list[Piece] = []
-
-    def step_size(self, step: int) -> int:
-        return BATCH
 
     def want(self, pieces: Sequence[Piece]) -> None:
         assert len(set(pieces)) == len(pieces)
@@ -51,18 +44,28 @@ class Rank:
     def __init__(
         self, rank: int, ranks: int, usual: float = FAST, epochs: int | None = None, micro: int = BATCH
     ) -> None:
-        self.place = SimpleNamespace(rank=rank, dividing=ranks, world_size=ranks)
+        self.place: Any = SimpleNamespace(rank=rank, dividing=ranks, world_size=ranks, division=Division(rank, ranks))
         self.session: Any = SimpleNamespace(
             position=Position(epoch=0, step=0, step_in_epoch=0),
             need_place=lambda what: self.place,
-            share=lambda count, ranks, rank: share(count, micro, ranks, rank),
-            global_batch_size=BATCH,
+            share=self.share,
+            data_pass=self.data_pass,
             epochs=epochs,
             pace=SimpleNamespace(usual=lambda: usual),
         )
         self.formation: Formation | None = None
         self.loader: Any = Loader()
         self.plan = LoadPlan(self.session, SimpleNamespace(standing=lambda: self.formation))  # type: ignore[arg-type]
+
+        self.micro = micro
+
+    def share(self, count: int, division: Division) -> Share:
+        if division.rank >= division.ranks:
+            return Share(count, ())
+        return share(count, self.micro, division.ranks, division.rank)
+
+    def data_pass(self, data: TrainingData, position: Position) -> DataPass:
+        return DataPass(BatchSchedule.fixed(BATCH), data.size, position.step - position.step_in_epoch)
 
     def stands(self, mode: str, rank: int, ranks: int, number: int = 1) -> None:
         group: Any = SimpleNamespace(rank=rank, world_size=ranks)
@@ -71,8 +74,7 @@ class Rank:
     def step(self) -> dict[int, list[tuple[int, int]]]:
         """Plans the present step, goes on to the next, and returns what was wanted: (start, size) by step."""
         self.plan.load(self.loader)
-        self.session.position.step += 1
-        self.session.position.step_in_epoch += 1
+        self.session.position = self.session.position.after_step(BATCH)
         found: dict[int, list[tuple[int, int]]] = {}
         for epoch, start, size in self.loader.wanted:
             step, offset = divmod(start, BATCH)
@@ -92,7 +94,7 @@ def test_steps_of_several_micro_batches_count_by_micro_batch() -> None:
 
 def test_the_next_epoch_follows_and_the_last_one_ends() -> None:
     rank = Rank(0, 2, epochs=2)
-    rank.session.position.step = rank.session.position.step_in_epoch = PER_EPOCH - 2
+    rank.session.position = Position(step=PER_EPOCH - 2, step_in_epoch=PER_EPOCH - 2)
     assert sorted(rank.step()) == [8, 9, 10, 11, 12]
     rank.session.position = Position(epoch=1, step=2 * PER_EPOCH - 2, step_in_epoch=PER_EPOCH - 2)
     assert sorted(rank.step()) == [18, 19]
@@ -171,7 +173,7 @@ def test_one_who_leaves_loads_on_and_keeps_nobody_waiting() -> None:
 def test_what_is_done_again_is_loaded_as_it_is_divided_then() -> None:
     """While the ranks that are left form a group: the place is still that of the group that broke off."""
     rank = Rank(2, 3)
-    rank.session.loader = rank.loader
+    rank.session.data = rank.loader
     rank.step()
     assert rank.session.position.step == 1
     rank.plan.expect(Division(1, 2))
@@ -180,8 +182,8 @@ def test_what_is_done_again_is_loaded_as_it_is_divided_then() -> None:
 
 def test_nothing_is_loaded_ahead_without_workers_or_outside_a_loop() -> None:
     rank = Rank(2, 3)
-    rank.session.loader = None
+    rank.session.data = None
     rank.plan.expect(Division(1, 2))
-    rank.session.loader, rank.loader.ahead = rank.loader, 0
+    rank.session.data, rank.loader.ahead = rank.loader, 0
     rank.plan.expect(Division(1, 2))
     assert rank.loader.wanted == []

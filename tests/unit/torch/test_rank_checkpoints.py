@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.checkpoint.files import MANIFEST, STATE
 from elastic_launcher.config import JobConfig
 from elastic_launcher.torch.collectives.consensus import Agreement
@@ -64,18 +66,18 @@ class Rank:
         self.member.checkpoint = resumes
         self.state = TrainingState([nn.Linear(2, 1)], [], [], [], {}, {})
         launch = Launch("control.json", 1, 1, torchrun=False, local_rank=0)
-        self.session = Session(8, 8, 0, CPU, launch, self.member, ModelBuffers(), self.state)
+        self.session = Session(BatchSchedule.fixed(8), 8, 0, CPU, launch, self.member, ModelBuffers(), self.state)
         self.checkpoints = self.session.checkpoints = Checkpoints(self.session, self.member, folder)
 
     def train(self, step: int) -> None:
         """Takes its place, in which it has done so many steps."""
         self.session.place = Place(1, Formation(1, 1, "start", (1,)), build_group("", 1, 0, 1, 1.0, CPU), 1)
-        self.session.position.step = step
+        self.session.move_to(replace(self.session.position, step=step))
         self.checkpoints.note_training(FINGERPRINT)
 
     def save(self, step: int) -> list[dict[str, Any]]:
         """Saves after a step; returns what it told of that."""
-        self.session.position.step = step
+        self.session.move_to(replace(self.session.position, step=step))
         self.checkpoints.agree(Agreement(8.0, 0.5, None, 0, 0, 1, 0, 0, same_position=True, same_check=True))
         self.checkpoints.after_step()
         return until(lambda: [one for one in self.member.told if one["step"] == step], "it tells of it")

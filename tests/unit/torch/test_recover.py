@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.torch.reconfigure.micro_batches import Division
+from elastic_launcher.torch.data.micro_batches import MicroBatch
+from elastic_launcher.torch.membership.place import Division
 from elastic_launcher.torch.reconfigure.recovery import Recovery
-from elastic_launcher.torch.session import MicroBatch
 
 
 class Plan:

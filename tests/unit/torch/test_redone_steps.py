@@ -72,7 +72,7 @@ def trained(body: Body, breaks: bool, *, scales: bool = True) -> tuple[list[torc
     def run(group: ThreadGroup) -> tuple[list[torch.Tensor], int]:
         job = thread_job(group, 4, 4)
         parts = Parts(job, scales=scales)
-        reducer, recovery = job._session.reducer, job._steps._recovery
+        reducer, recovery = job._session.reducer, job._engine.recovery
         reduce, reductions = reducer.reduce, 0
 
         def broken(*arguments: Any, **named: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.membership.environment import Launch
 from elastic_launcher.torch.membership.place import Formation, Place
@@ -141,7 +142,8 @@ def thread_job(
     """Returns a job whose peers are threads: all of the library but processes and sockets."""
     launch = Launch(control=None, member=None, node=None, torchrun=False, local_rank=0)
     state = TrainingState([], [], [], [], {}, {})
-    session = Session(global_batch_size, max_batch_per_gpu, seed, device, launch, None, ModelBuffers(), state)
+    schedule = BatchSchedule.fixed(global_batch_size)
+    session = Session(schedule, max_batch_per_gpu, seed, device, launch, None, ModelBuffers(), state)
     formation = Formation(1, 1, "start", tuple(range(group.world_size)), group=group)  # type: ignore[arg-type]
     session.place = Place(group.rank, formation, group, group.world_size)  # type: ignore[arg-type]
     return Job(session)

@@ -1,0 +1,61 @@
+"""The micro-batches of one rank in one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from elastic_launcher.batch import Share
+from elastic_launcher.batch_schedule import StepSamples
+
+SPARE_SAMPLES = 2  # a rank without a share runs on two samples, since batch norm refuses one
+
+Piece = tuple[int, int, int]
+"""The samples of a micro-batch: epoch, its first sample's place in the epoch's order, number of samples."""
+
+
+@dataclass
+class MicroBatch:
+    """The micro-batch that the script works on.
+
+    Attributes:
+        samples: Samples that count; 0 in a rehearsal or without a share.
+        count: Samples of the whole step, over all ranks.
+        last: Whether it completes this rank's part of the step.
+        rehearsal: Whether nothing of it is kept.
+        calls: `backward` calls so far.
+        synced: Whether the last of them ended with the reduced gradient.
+        dropped: Whether the step does not count: a peer was lost, or a rank ended the training before it.
+        error: What lost the step.
+        recovered: Whether this rank has found back to its peers since, or did not lose them.
+        piece: Which samples it has.
+        broke: What is said of its backward pass where an exception broke that off.
+        owners: For which optimizers `backward` was called, in a rehearsal; -1 where the script named none.
+    """
+
+    samples: int
+    count: int
+    last: bool
+    rehearsal: bool = False
+    calls: int = 0
+    synced: bool = False
+    dropped: bool = False
+    error: Exception | None = None
+    recovered: bool = False
+    piece: Piece = (0, 0, 0)
+    broke: str = ""
+    owners: list[int] = field(default_factory=list)
+
+
+def pieces_of(order: int, step: StepSamples, share: Share) -> list[Piece]:
+    """Returns the samples of a rank's micro-batches in a step, in the order in which they run.
+
+    Args:
+        order: What the order of samples derives from; see `Position.order`.
+        step: The samples of all ranks.
+        share: This rank's part of them. Without any, it runs on a few that do not count.
+    """
+    if not share.micro_batches:
+        return [(order, step.start, min(step.count, SPARE_SAMPLES))]
+    starts = accumulate(share.micro_batches, initial=step.start + share.start)
+    return [(order, start, size) for start, size in zip(starts, share.micro_batches, strict=False)]

@@ -1,0 +1,47 @@
+"""What the steps of a training loop take their samples from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elastic_launcher.torch.data.micro_batches import Piece
+
+
+class TrainingData:
+    """A data set as the step engine sees it: how many samples it has, and what must be the same on all ranks.
+
+    Args:
+        name: What messages call the data set.
+        size: Its samples.
+        epoch: The epoch in which it was made; None before the first one.
+        shuffle: Whether each epoch has an order of its own.
+        seed: What the order derives from.
+        drop_last: Whether an epoch's incomplete last step is left out.
+    """
+
+    ahead = 0
+    """How many micro-batches are loaded ahead."""
+
+    def __init__(
+        self,
+        name: str,
+        size: int,
+        *,
+        epoch: int | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        self.name = name
+        self.size = size
+        self.epoch = epoch
+        self.shuffle = shuffle
+        self.seed = seed
+        self.drop_last = drop_last
+
+    def want(self, pieces: Sequence[Piece]) -> None:
+        """Has these micro-batches loaded ahead, in this order, and no others, where something loads ahead."""
+
+    def is_ready(self, pieces: Sequence[Piece]) -> bool:
+        """Says whether micro-batches that were asked for are there; always where nothing loads ahead."""
+        return True

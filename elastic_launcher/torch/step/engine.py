@@ -1,0 +1,364 @@
+"""The step engine: optimizer steps by explicit calls, for whatever drives a training loop.
+
+    if engine.begin_loop(data):
+        for micro in engine.rehearse():
+            work_on(micro)
+        if engine.admit():
+            while engine.begin_step():
+                for micro in engine.micro_batches():
+                    work_on(micro)
+                engine.end_step()
+            engine.end_loop()
+        engine.close_loop()
+
+`work_on` calls `begin_micro_batch`, `backward`, the optimizer and `end_micro_batch`. `begin_step` and `end_step` do all
+that is between two steps: reconfigurations, checkpoints, the end of the training on all ranks. A step that a lost peer
+spoiled is begun again with the ranks that are left, and counts once.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from elastic_launcher.torch import rng
+from elastic_launcher.torch.collectives.work import GroupError
+from elastic_launcher.torch.data.micro_batches import MicroBatch, Piece, pieces_of
+from elastic_launcher.torch.data.training_data import TrainingData
+from elastic_launcher.torch.fault_injection import point
+from elastic_launcher.torch.membership.place import Division
+from elastic_launcher.torch.membership.reconcile import At, NextAction
+from elastic_launcher.torch.reconfigure.fingerprint import fingerprint
+from elastic_launcher.torch.reconfigure.load_plan import LoadPlan
+from elastic_launcher.torch.reconfigure.recovery import Recovery
+from elastic_launcher.torch.reconfigure.resize import Resizer
+from elastic_launcher.torch.session import LEAVE_OUT, Session
+from elastic_launcher.torch.step.backward import Backward
+from elastic_launcher.torch.step.phases import Phases
+from elastic_launcher.torch.step.prepare import warn_of_unprepared_schedulers
+from elastic_launcher.torch.step.progress import Progress
+from elastic_launcher.torch.step.rehearsal import rehearse
+
+
+class StepEngine:
+    """Runs the optimizer steps of one job in one process.
+
+    Args:
+        session: The job.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.phases = Phases(session)
+        self.progress = Progress(session)
+        self._resizer = Resizer(session)
+        self._plan = LoadPlan(session, self._resizer)
+        self.recovery = Recovery(session, self._resizer, self._plan)
+        self._backward = Backward(session, self._resizer, self.recovery, self._plan)
+        self._pieces: list[Piece] = []  # of this rank in the step that runs
+        self._samples = 0  # in them that count
+        self._count = 0  # of the step, over all ranks
+        self._warned = False
+        self._carried = 0  # optimizers whose state is known to travel
+
+    # -- a training loop
+
+    def begin_loop(self, data: TrainingData) -> bool:
+        """Begins a loop over some data; returns whether there is something to do: the job may have done it already.
+
+        Raises:
+            RuntimeError: If no optimizer was prepared, or another loop runs.
+            ValueError: If its steps can't be divided as the model needs it.
+        """
+        session = self._session
+        if session.data is not None:
+            raise RuntimeError(
+                "two training loaders are iterated at once; combine the data sets in one, e.g. with torch's "
+                "StackDataset or ConcatDataset"
+            )
+        if not session.state.optimizers:
+            raise RuntimeError("no optimizer was prepared: call job.prepare(model, optimizer) before the training loop")
+        self.phases.begin_loop()
+        self._resizer.begin_loop(data)
+        warn_of_unprepared_schedulers(session)
+        steps = session.data_pass(data, session.position)
+        for step in (0, steps.steps - 1):  # a full step and the epoch's tail
+            session.share(steps.samples(step).count, Division(0, 1))
+        if session.course.is_ahead(session.position):
+            return False
+        session.data = data
+        return True
+
+    def rehearse(self) -> Iterator[MicroBatch]:
+        """Yields micro-batches of which nothing is kept, where this rank is not admitted yet (see `rehearsal`)."""
+        if self._session.place is None:
+            yield from rehearse(self._session, self._rehearsal)
+
+    def admit(self) -> bool:
+        """Waits until this rank has a place among its peers, and their state.
+
+        Returns:
+            Whether it has; not where the job has gone on to another loop, to which the script has to go.
+
+        Raises:
+            RuntimeError: If the job trains something else.
+            SystemExit: With 0, if the job ends without needing it.
+        """
+        session = self._session
+        if session.place is None:
+            return self._resizer.admit(fingerprint(session, self._data))
+        if session.unequal:  # ranks of plain torchrun
+            self._resizer.enter(session.place.formation, session.place.member)
+            session.unequal = False
+        return True
+
+    def end_loop(self) -> None:
+        """Ends the loop after its last step."""
+        self.progress.tell(self._data, at_epoch_end=True)
+        self.phases.end_loop()
+
+    def close_loop(self) -> None:
+        """Forgets the loop, however it ended."""
+        session = self._session
+        session.data, session.micro = None, None
+        session.pace.end_loop()
+
+    @property
+    def _data(self) -> TrainingData:
+        data = self._session.data
+        assert data is not None
+        return data
+
+    def _is_left(self) -> bool:
+        """Whether there is a step left of the loop."""
+        session = self._session
+        ahead = session.course.is_ahead(session.position)
+        return not session.over and not ahead and session.position.step_in_epoch < self._steps()
+
+    def _steps(self) -> int:
+        return self._session.data_pass(self._data, self._session.position).steps
+
+    # -- one step
+
+    def begin_step(self) -> bool:
+        """Begins the next step, or begins one again; returns False where the loop is over.
+
+        Raises:
+            SystemExit: With 0, on a rank that leaves the job.
+        """
+        session = self._session
+        while self._is_left():
+            if session.stop_reason is not None:
+                self.exchange(stop=True)
+                continue
+            try:
+                self._resizer.before_step()
+                session.need_place("a step").group.check()  # a step that can't be done has nothing loaded
+                self._begin_try()
+                return True
+            except GroupError as error:
+                self._find_back(error)
+        return False
+
+    def _begin_try(self) -> None:
+        session = self._session
+        place, position = session.need_place("a step"), session.position
+        samples = session.data_pass(self._data, position).samples(position.step_in_epoch)
+        rng.seed_all(rng.step_seed(session.seed, position.step, place.rank), session.device)
+        self._backward.begin_step()
+        self._plan.load(self._data)
+        mine = session.share(samples.count, place.division)
+        self._pieces = pieces_of(position.order(), samples, mine)
+        self._samples, self._count = mine.samples, samples.count
+        session.pace.begin_work([size for _, _, size in self._pieces], position.step)
+
+    def micro_batches(self) -> Iterator[MicroBatch]:
+        """Yields this rank's micro-batches of the step, up to one with which it is known not to count.
+
+        A rank without a share gets one with a few samples of which nothing is kept: it takes part in the reduction.
+        """
+        for number, piece in enumerate(self._pieces):
+            samples = piece[2] if self._samples else 0
+            micro = MicroBatch(samples, self._count, last=number == len(self._pieces) - 1, piece=piece)
+            yield micro
+            if micro.dropped:
+                return
+
+    def _rehearsal(self, size: int) -> MicroBatch:
+        session, position = self._session, self._session.position
+        samples = session.data_pass(self._data, position).samples(position.step_in_epoch)
+        piece = (position.order(), samples.start, min(size, samples.count))
+        return MicroBatch(0, samples.count, last=True, rehearsal=True, piece=piece)
+
+    def begin_micro_batch(self, micro: MicroBatch) -> None:
+        """Begins the work on a micro-batch, whose samples are there."""
+        session = self._session
+        if micro.samples:
+            session.buffers.begin_micro_batch()
+        session.asked = False
+        session.micro = micro
+
+    def backward(
+        self,
+        loss: torch.Tensor | None,
+        weight: float | None = None,
+        *,
+        only: list[torch.Tensor] | None = None,
+        owner: int = -1,
+        retain_graph: bool = False,
+    ) -> None:
+        """Adds a micro-batch's gradient, or none, and, when it completes the step, reduces (see `Job.backward`).
+
+        Args:
+            loss: The mean over the micro-batch.
+            weight: Over how many samples or tokens it was taken; its samples by default.
+            only: The parameters that get gradients; all by default.
+            owner: The number of the optimizer that steps them; -1 for all.
+            retain_graph: As in torch.
+        """
+        self._backward.add(loss, weight, only, owner, retain_graph)
+
+    def end_micro_batch(self, micro: MicroBatch) -> None:
+        """Ends the work on a micro-batch.
+
+        Raises:
+            RuntimeError: If its gradient was not added.
+        """
+        if micro.rehearsal or micro.dropped:
+            return
+        if micro.broke:
+            raise RuntimeError(f"{micro.broke}, and the loop body went on; {LEAVE_OUT}")
+        if not micro.calls or (micro.last and not micro.synced):
+            raise RuntimeError(
+                f"the loop body ended without job.backward(loss); call it once for each micro-batch; {LEAVE_OUT}. "
+                "A loop over a loader trains: what only looks at data, a test set say, is job.evaluate(fn, loader)"
+            )
+
+    def end_step(self) -> bool:
+        """Ends the step after its last micro-batch; returns whether it counts, and is not to be done again.
+
+        Raises:
+            SystemExit: With 0, on a rank that leaves the job.
+        """
+        session = self._session
+        micro = session.micro
+        assert micro is not None
+        try:
+            if not micro.dropped:
+                self._complete()
+                return True
+            if micro.error is not None:
+                raise micro.error
+            session.micro = None
+            if not micro.recovered:
+                self._end_together()
+        except GroupError as error:
+            self._find_back(error)
+        return False
+
+    def _find_back(self, error: GroupError) -> NextAction:
+        session = self._session
+        session.micro = None
+        session.buffers.undo_step()
+        session.reducer.renew()
+        return self.recovery.recover(error, At.STEP).todo
+
+    def _complete(self) -> None:
+        session = self._session
+        point("stepped", session.position.step)
+        if not session.asked and not self._warned and not math.isnan(session.loss):
+            self._warned = True
+            warnings.warn(
+                f"step {session.position.step} ended without optimizer.step(): its gradient is dropped. job.backward "
+                "accumulates over the global batch by itself; call optimizer.step() after it each time, without "
+                "`if (i + 1) % k == 0` around it: it acts when the global batch is complete",
+                stacklevel=2,
+            )
+        self.advance()
+        if session.member is not None:
+            self._refuse_what_stays()
+        self.pass_boundary(self._data)
+
+    def advance(self) -> None:
+        """Moves on to the next step."""
+        session = self._session
+        session.move_to(session.position.after_step(self._count))
+        session.micro, session.lost, session.left_out = None, set(), set()
+
+    def _refuse_what_stays(self) -> None:
+        """Refuses an optimizer whose state can't travel after its first step, not when somebody joins after hours."""
+        state = self._session.state
+        if len(state.optimizers) == self._carried:
+            return
+        self._carried = len(state.optimizers)
+        try:
+            state.capture()
+        except TypeError as error:
+            raise TypeError(f"{error}. It is there since its first step; joiners and checkpoints need it") from None
+
+    def pass_boundary(self, data: TrainingData) -> None:
+        """Reports, saves, and changes to a smaller generation, where it is time for that after a step."""
+        self.progress.tell(data)
+        checkpoints = self._session.checkpoints
+        if checkpoints is not None and checkpoints.after_step():
+            self._resizer.check_due = self._session.need_place("a checkpoint").world_size > 1
+        self._session.pace.tick(self._samples)
+        self._resizer.after_step()
+
+    # -- ends
+
+    def exchange(self, *, stop: bool) -> None:
+        """Tells the other ranks, if there are any, that this one ends the training before the next step, or has left
+        the loop.
+        """
+        session = self._session
+        while session.need_place("the end of the loop").world_size > 1:
+            try:
+                if stop:
+                    self._resizer.before_step(ends=True)  # where peers are that go on
+                self._backward.exchange(stop=stop, left_loop=not stop)
+                return
+            except GroupError as error:
+                if self._find_back(error) is not NextAction.AGAIN:
+                    return
+        if stop:
+            session.end_training()
+
+    def leave_loop(self, data: TrainingData) -> None:
+        """Ends a loop that the script has left: the peers must have left it at the same step.
+
+        Raises:
+            RuntimeError: If they have not.
+            SystemExit: With 0, on a rank that leaves the job.
+        """
+        session = self._session
+        stop = session.stop_reason is not None
+        if session.position.step_in_epoch < session.data_pass(data, session.position).steps and not session.over:
+            self.exchange(stop=stop)
+        elif stop and session.need_place("the end of the loop").world_size == 1:
+            session.end_training()
+        self.phases.end_loop()
+
+    def note_last_step(self, data: TrainingData) -> None:
+        """Reports the step after which the script ended."""
+        self.progress.tell(data)
+        self._resizer.after_step()
+
+    def finish(self) -> None:
+        """Ends the training on all ranks together, after the last epoch."""
+        self.recovery.confirm_end()
+        self._resizer.tell_active()
+        self.progress.finish()
+
+    def _end_together(self) -> None:
+        """Ends the epoch or the training where another rank's script did; the step that this rank had begun does not
+        count.
+        """
+        session = self._session
+        session.buffers.undo_step()
+        if not session.over:
+            session.move_to(replace(session.position, step_in_epoch=self._steps()))
