@@ -82,8 +82,11 @@ def take_form_failed(state: State, number: int, report: FormFailed, now: float) 
     """A formation's group could not be built at a member."""
     if report.wait:
         state = _take_moved_on(state, number, report.wait, now)
-    if state.formation is None or state.formation.number != report.formation:
+    formation = state.formation
+    if formation is None or formation.number != report.formation:
         return state, ()
+    if formation.active and formation.mode != "grow":
+        return state, ()  # a member has completed a step in it, in which all took part
     reason = f"{state.name(number)} could not form the group: {report.error or 'no reason given'}"
     return fail_formation(state, reason, (), now, known=report.moved)
 

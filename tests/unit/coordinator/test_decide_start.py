@@ -8,7 +8,7 @@ import pytest
 
 from elastic_launcher.checkpoint.changes import Resumed
 from elastic_launcher.config import ExitCode
-from elastic_launcher.control.messages import Abandon, End, Failed, Form, Formed, FormFailed
+from elastic_launcher.control.messages import Abandon, Active, Done, End, Ended, Failed, Form, Formed, FormFailed
 from elastic_launcher.coordinator.model.actions import Emit, Finish, StartNode
 from elastic_launcher.coordinator.model.observations import (
     Interrupted,
@@ -262,6 +262,22 @@ def test_the_first_formation_is_tried_three_times() -> None:
     assert job.finish.exit_code == 1
     assert "Connection refused" in job.finish.message
     assert len(job.orders(Form)) == 3
+
+
+def test_a_group_in_which_a_step_was_completed_is_not_given_up_for_a_member_that_had_none() -> None:
+    job = Job(minimum=1, nproc=2, target=1)
+    job.warm(1)
+    job.report(1, Active(1, 0, 1))
+    job.report(1, Done(8))
+    job.report(2, FormFailed(1, "time-out"))
+    assert not job.orders(Abandon)
+    job.complete(8)
+    for member in (1, 2):
+        job.report(member, Done(8))
+        job.report(member, Ended(8, True))
+        job.rank_ended(member, 0)
+    job.node_exited(1, 0)
+    assert job.finish is not None and job.finish.exit_code == ExitCode.DONE
 
 
 def test_a_death_while_the_first_group_forms_costs_that_node_only() -> None:
