@@ -64,7 +64,7 @@ from elastic_launcher.coordinator.runtime.platform import Platform
 from elastic_launcher.coordinator.runtime.store import Store
 from elastic_launcher.coordinator.runtime.target import Clocks, Quota
 from elastic_launcher.coordinator.runtime.tasks import Background
-from elastic_launcher.engines import Engine
+from elastic_launcher.engines import Engine, NodeSpec
 from elastic_launcher.events import Events
 from elastic_launcher.hints import HintError, HintSource
 from elastic_launcher.host.transient import StoreAway
@@ -145,7 +145,6 @@ class Coordinator:
         self._deciding = False
         self._watch = self._new_watch()
         self._decide = decide_rounds if config.resize == "respawn" else decide_in_process
-        self._driver.respawn = config.resize == "respawn"
         self._new_start = FullRestart(self._driver, self._store, self._again)
         self._lives = WorkerEvents(self._observe, monotonic)
         self._desk = JobHandlers(
@@ -270,7 +269,6 @@ class Coordinator:
         """Takes what the job goes on from, all of whose nodes were ended for it."""
         self._state, actions = await_nodes(first, self._monotonic())
         self._decide = decide_restarts if self._config.resize == "respawn" else decide_in_process
-        self._driver.respawn = False
         self._watch = self._new_watch()
         for message in refused:
             self._warn(message)
@@ -352,7 +350,8 @@ class Coordinator:
                 self._server.order(action.members, action.order)
             case StartNode():
                 self._wanted.set()
-                self._driver.put(action)
+                respawns = self._decide is decide_rounds
+                self._driver.put(NodeSpec(action.node, action.first_member, action.nproc_per_node, respawns))
             case KillNode():
                 self._driver.put(action)
             case RestartAll():

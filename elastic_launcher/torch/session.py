@@ -139,8 +139,7 @@ class Session:
     _parameters: list[torch.Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.reducer = Reducer(self.parameters, self.buffers, self.device, self.name_of)
-        self.reducer.passes.too_few = self.too_few_for_two_passes
+        self.reducer = Reducer(self.parameters, self.buffers, self.device, self.name_of, self.too_few_for_two_passes)
         if self.member is not None:
             self.member.vitals = self.pace.vitals
 

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import AsyncIterator
 
-from elastic_launcher.coordinator.model.actions import StartNode
 from elastic_launcher.coordinator.model.observations import AgentKilled, NodeExited, Observation
 from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.coordinator.runtime.engine_driver import EngineDriver
@@ -53,7 +52,7 @@ class Told:
         self.driver = EngineDriver(engine, self._told.put_nowait, lambda node: exits, time.monotonic)  # type: ignore[arg-type]
 
     async def agent(self) -> subprocess.Popen[bytes]:
-        self.driver.put(StartNode(1, 1, 1))
+        self.driver.put(NodeSpec(1, 1, 1))
         while (process := self.engine.process) is None:
             await asyncio.sleep(0)
         return process

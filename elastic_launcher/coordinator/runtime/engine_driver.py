@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from subprocess import Popen
 from typing import Any, TypeVar
 
-from elastic_launcher.coordinator.model.actions import KillNode, StartNode
+from elastic_launcher.coordinator.model.actions import KillNode
 from elastic_launcher.coordinator.model.observations import AgentKilled, NodeExited, NodeNotStarted, Observation
 from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.engines import Engine, EngineAway, NodeExit, NodeSpec
@@ -28,9 +28,6 @@ class EngineDriver:
         observe: Takes what happened.
         exits: Returns how a node's processes ended, by local rank, as far as they have.
         monotonic: The clock of observations.
-
-    Attributes:
-        respawn: Whether nodes end their workers and start them anew when the job changes its size.
     """
 
     def __init__(
@@ -45,31 +42,30 @@ class EngineDriver:
         self._exits = exits
         self._monotonic = monotonic
         self._thread = ThreadPoolExecutor(1, "engine")
-        self._commands: asyncio.Queue[StartNode | KillNode] = asyncio.Queue()
+        self._commands: asyncio.Queue[NodeSpec | KillNode] = asyncio.Queue()
         self._nodes: set[int] = set()
         self._none = asyncio.Event()
         self._watched: set[int] = set()
-        self.respawn = False
 
     def adopt(self, nodes: Iterable[int]) -> None:
         """Takes nodes for its own that an earlier launcher has started; the engine has them already."""
         self._nodes |= {*nodes}
 
-    def put(self, command: StartNode | KillNode) -> None:
-        """Has a command done after those before it."""
-        if isinstance(command, StartNode):
+    def put(self, command: NodeSpec | KillNode) -> None:
+        """Has a node started or killed, after the commands before it."""
+        if isinstance(command, NodeSpec):
             self._nodes.add(command.node)
         self._commands.put_nowait(command)
 
     async def run(self) -> None:
         """Does what is asked and tells what ended, for ever."""
         while True:
-            command: StartNode | KillNode | None = None
+            command: NodeSpec | KillNode | None = None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
                     command = await self._commands.get()
             match command:
-                case StartNode():
+                case NodeSpec():
                     await self._start(command)
                 case KillNode():
                     await self.call(self._engine.kill, command.node)
@@ -99,10 +95,9 @@ class EngineDriver:
             self._unwatch(descriptor)
         self._thread.shutdown(wait=False)
 
-    async def _start(self, command: StartNode) -> None:
-        spec = NodeSpec(command.node, command.first_member, command.nproc_per_node, self.respawn)
+    async def _start(self, command: NodeSpec) -> None:
         try:
-            await self.call(self._engine.start, spec)
+            await self.call(self._engine.start, command)
         except OSError as error:
             self._nodes.discard(command.node)
             away = isinstance(error, EngineAway)

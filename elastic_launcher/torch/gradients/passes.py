@@ -14,14 +14,12 @@ class Passes:
 
     Args:
         name: Returns what messages call a parameter.
-
-    Attributes:
         too_few: Returns why a rank may come to have several micro-batches in a step: how few ranks this job may have.
             "" where it can't.
     """
 
-    def __init__(self, name: Callable[[torch.Tensor], str]) -> None:
-        self.too_few: Callable[[], str] = str
+    def __init__(self, name: Callable[[torch.Tensor], str], too_few: Callable[[], str]) -> None:
+        self._too_few = too_few
         self._name = name
         self._reduced: list[tuple[torch.Tensor, int]] = []
 
@@ -51,7 +49,7 @@ class Passes:
         if first or slot.versions is None:
             slot.versions = versions
             moved = next((p for p, then in self._reduced if p._version != then), None)
-            if moved is not None and (said := self.too_few()):
+            if moved is not None and (said := self._too_few()):
                 raise RuntimeError(f"{self._changed(moved)}: {said}")
         elif versions != slot.versions:
             moved = next(

@@ -49,6 +49,7 @@ class Reducer:
         buffers: The models' buffers.
         device: Where the tail lies when there is no parameter to carry it.
         name: Returns what messages call a parameter.
+        too_few: See `Passes`.
 
     Attributes:
         in_backward: Whether a backward pass runs.
@@ -62,11 +63,12 @@ class Reducer:
         buffers: ModelBuffers,
         device: torch.device,
         name: Callable[[torch.Tensor], str] = describe,
+        too_few: Callable[[], str] = str,
     ) -> None:
         self.in_backward = False
         self.retain_graph = False
         self._name = name
-        self.passes = Passes(name)
+        self.passes = Passes(name, too_few)
         self._handed_over = False
         self._parameters = parameters
         self._buffers = buffers
