@@ -22,7 +22,7 @@ from torch.utils.data import Dataset
 from elastic_launcher.batch import StepPlan, plan_step
 from elastic_launcher.host.output import give_up_unflushable
 from elastic_launcher.torch.data.loader import OPTIONS, REFUSED, REFUSED_VALUES, ElasticLoader
-from elastic_launcher.torch.data.workers import WorkerKilled
+from elastic_launcher.torch.data.worker_pool import WorkerKilled
 from elastic_launcher.torch.membership.member import leave
 from elastic_launcher.torch.on_main import OnMain
 from elastic_launcher.torch.session import LEAVE_OUT, Session

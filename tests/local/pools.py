@@ -11,7 +11,7 @@ import psutil
 from torch.utils.data import Dataset
 
 from elastic_launcher.torch.data.fetch import Fetcher
-from elastic_launcher.torch.data.workers import WorkerPool
+from elastic_launcher.torch.data.worker_pool import WorkerPool
 from tests.support import PATIENCE
 
 FORK = multiprocessing.get_context("fork")

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import default_collate, get_worker_info
 
 from elastic_launcher.torch.data.fetch import Fetcher
-from elastic_launcher.torch.data.workers import AHEAD
+from elastic_launcher.torch.data.worker_pool import AHEAD
 from tests.local.pools import FORK, Gate, Items, lives, loaded, pool_of
 from tests.support import PATIENCE, until
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from elastic_launcher.torch.data.fetch import Fetcher
-from elastic_launcher.torch.data.workers import END_SECONDS, WorkerKilled, WorkerPool
+from elastic_launcher.torch.data.worker_pool import END_SECONDS, WorkerKilled, WorkerPool
 from tests.local.pools import FORK, Gate, Items, lives, loaded, pool_of
 from tests.support import PATIENCE, until
 
@@ -189,7 +189,7 @@ SCRIPT = """
 import os, signal, sys, threading
 import torch
 from elastic_launcher.torch.data.fetch import Fetcher
-from elastic_launcher.torch.data.workers import WorkerPool
+from elastic_launcher.torch.data.worker_pool import WorkerPool
 
 threading.Thread(target=signal.sigwait, args=[{signal.SIGUSR1}], daemon=True).start()  # as a rank's heartbeat
 

@@ -18,7 +18,7 @@ from elastic_launcher.batch_schedule import DataPass
 from elastic_launcher.torch.data.fetch import Fetcher, batch_to_device, check_dataset, pin
 from elastic_launcher.torch.data.micro_batches import Piece
 from elastic_launcher.torch.data.training_data import TrainingData
-from elastic_launcher.torch.data.workers import WorkerPool
+from elastic_launcher.torch.data.worker_pool import WorkerPool
 
 BLOCK = 4096  # positions of an epoch's order that are worked out at once
 

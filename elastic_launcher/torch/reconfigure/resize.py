@@ -8,7 +8,6 @@ same optimizer step as all.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -23,10 +22,10 @@ from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.membership.member import JobOver, Member, MovedOn
 from elastic_launcher.torch.membership.place import Formation, Place, mark_log
 from elastic_launcher.torch.membership.reconcile import RankStatus
-from elastic_launcher.torch.reconfigure.fingerprint import data_of, difference, fingerprint
+from elastic_launcher.torch.reconfigure.fingerprint import data_of
+from elastic_launcher.torch.reconfigure.join_point import JoinPoint
 from elastic_launcher.torch.reconfigure.state_sync import Receiver, Sender, meet, receive_position
 from elastic_launcher.torch.session import Session
-from elastic_launcher.torch.state.position import Position
 
 LOAD_SECONDS = 2.0  # how long a change waits for loader workers
 
@@ -65,14 +64,11 @@ class Resizer:
         self._receiver: Receiver | None = None
         self._old_group: Group | None = None
         self._fingerprint: dict[str, Any] = {}
-        self._first_data: TrainingData | None = None  # of this epoch: joiners come into its first loop
-        self._meets: dict[int, tuple[TrainingData | None, int, int]] = {}  # by formation, where its joiners come in
-        self._waits = 0  # for admission, in one loop of the script after the other
-        self._elsewhere = Position()  # where the job has gone on to while this rank waited for admission
+        self._join_point = JoinPoint(session)
         self.check_due = False
         self.transition: Formation | None = None
         if session.member is not None:
-            session.member.before_growing = self._reserve
+            session.member.before_growing = self._join_point.reserve
             session.member.account.where = self._where
 
     @property
@@ -93,7 +89,7 @@ class Resizer:
             is_loaded: Says whether workers have loaded what this rank would need first.
         """
         formation = self.standing()
-        if formation is not None and formation.mode == "grow" and not self._can_grow_next(formation):
+        if formation is not None and formation.mode == "grow" and not self._join_point.is_next(formation):
             return None
         if formation is None or formation.group is None or is_loaded():
             return formation
@@ -103,32 +99,12 @@ class Resizer:
         """Notes that the script begins a training loop, and gives up a growth whose joiners wait in another one that
         does not come again.
         """
-        if self._session.course.loop == 0:
-            self._first_data = data
-            if self._session.checkpoints is not None:
-                self._session.checkpoints.note_data(data_of(data))
+        self._join_point.begin_loop(data)
+        if self._session.course.loop == 0 and self._session.checkpoints is not None:
+            self._session.checkpoints.note_data(data_of(data))
         formation = self.standing()
-        if formation is None or formation.mode != "grow" or self._session.course.loop:
-            return
-        if self._meets.get(formation.number) != self._meeting(data):
+        if formation is not None and formation.mode == "grow" and not self._join_point.may_come(formation, data):
             self._member().decline(formation, MovedOn("the training has gone on to another loop"))
-
-    def _meeting(self, data: TrainingData | None) -> tuple[TrainingData | None, int, int]:
-        """Returns what is the same in all loops in which a joiner that waits in one of them can come in: it can begin
-        with a later epoch of its `job.epochs`, but not with a later one of the script's own loops.
-        """
-        course = self._session.course
-        return data, course.phase, 0 if course.counted else course.epoch
-
-    def _can_grow_next(self, formation: Formation) -> bool:
-        """Whether the step after the one that runs is in the loop in which joiners wait, as far as that is known."""
-        session, course, data = self._session, self._session.course, self._session.data
-        if data is None or course.loop or self._meets.get(formation.number) != self._meeting(data):
-            return False
-        if session.position.step_in_epoch + 1 < session.data_pass(data, session.position).steps:
-            return True
-        last = session.epochs is not None and session.position.epoch + 1 >= session.epochs
-        return course.counted and course.repeats() and data.epoch is None and not last
 
     def agree(self, number: int) -> None:
         """Notes that all ranks are ready for a formation: the change comes at the next boundary.
@@ -158,8 +134,7 @@ class Resizer:
         member = self._member()
         if fingerprint:
             self._fingerprint = fingerprint
-        self._waits += bool(fingerprint)
-        member.report("warm", fingerprint=fingerprint, wait=self._waits)
+        member.report("warm", fingerprint=fingerprint, wait=self._join_point.wait(bool(fingerprint)))
         while True:
             try:
                 formation = member.wait_for(lambda f: member.number in f.members and f.group is not None)
@@ -170,7 +145,7 @@ class Resizer:
                     member.check_over()
                     member.give_up(formation, error)
             except MovedOn:
-                self._session.move_to(self._elsewhere)
+                self._session.move_to(self._join_point.elsewhere)
                 return False
             except JobOver:
                 self._session.leave_job()
@@ -231,67 +206,6 @@ class Resizer:
         for sender in senders:
             sender.wait()
 
-    def _reserve(self, formation: Formation) -> None:
-        """Has joiners see whether they wait in the right loop, and make the memory ready for what they will get, beside
-        the training: new memory is slow at first.
-
-        Raises:
-            GroupError: If a peer was lost, or the formation was given up.
-            MovedOn: If the job has gone on to another loop.
-        """
-        group, state = formation.group, self._session.state
-        assert group is not None
-        joins, data = self._member().number in formation.joiners, self._first_data
-        outline = b""
-        if not joins and data is not None:
-            self._meets[formation.number] = self._meeting(data)
-            if group.rank == 0:
-                outline = json.dumps(self._outline(data)).encode()
-        told = json.loads(group.all_gather_bytes(outline)[0] or "null")
-        if told is None:
-            raise MovedOn("the training is between two loops")
-        if joins:
-            self._compare(told)
-            state.reserve(told["state"])
-        group.all_gather_bytes(b"")  # all joiners have it
-
-    def _outline(self, data: TrainingData) -> dict[str, Any]:
-        session = self._session
-        return {
-            "position": session.position.numbers(),
-            "epochs": session.epochs,
-            "of_epoch": data.epoch is not None,
-            "fingerprint": fingerprint(session, data),
-            "sums": session.sums.known,
-            "state": session.state.outline(),
-        }
-
-    def _compare(self, told: dict[str, Any]) -> None:
-        """Sees whether this rank, which waits for admission, waits where the job can take it in.
-
-        Raises:
-            MovedOn: If it has to go on to a later epoch first.
-            GroupError: If what it trains differs.
-        """
-        session, member, wait = self._session, self._member(), self._waits
-        there, here, data = Position.from_numbers(told["position"]), session.course, session.data
-        if data is None:
-            raise MovedOn("this rank is on its way to another epoch", wait)
-        epoch = there.epoch + (there.loop > 0)  # the first one whose first loop is not over
-        different = difference(told["fingerprint"], fingerprint(session, data))
-        at_once = (there.phase, there.epoch) == (here.phase, here.epoch)
-        later = here.counted and there.phase == here.phase and not (told["of_epoch"] or data.epoch is not None)
-        if not different and (at_once or later):
-            return
-        if at_once:
-            member.interrupt(RuntimeError(different))
-            raise GroupError(different)
-        session.sums.known = {**told["sums"], **session.sums.known}
-        if told["epochs"] is None or epoch < told["epochs"]:  # else there is none left
-            self._elsewhere = there.at(there.phase, epoch)
-            member.interrupt(MovedOn("", wait))
-        raise MovedOn("the training has gone on to another epoch", wait)
-
     def before_step(self, *, ends: bool = False) -> None:
         """Changes to a larger generation, if the ranks have agreed on one: the next step is the joiners' first.
 
@@ -301,8 +215,7 @@ class Resizer:
         if self._next is None or self._next.mode != "grow":
             return
         formation, self._next = self._next, None
-        meets = self._meets.pop(formation.number, None)
-        if not ends and (meets != self._meeting(self._session.data) or self._session.course.loop):
+        if not ends and not self._join_point.is_here(formation):
             raise GroupError("ranks that join wait in another training loop than the one that has come")
         place = self._session.need_place("a resize")
         assert formation.group is not None

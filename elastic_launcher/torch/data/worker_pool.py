@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
 import mmap
 import os
-import pickle
 import select
 import signal
 import socket
-import stat
 import threading
 import time
-import traceback
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import util
@@ -26,162 +22,19 @@ from typing import Any
 
 import torch
 import torch.multiprocessing
-from torch.utils.data._utils import worker as torch_worker
 
-from elastic_launcher.torch import rng
 from elastic_launcher.torch.data import shm_message
 from elastic_launcher.torch.data.fetch import Fetcher
+from elastic_launcher.torch.data.worker import CLOSING, SLOTS, WorkerFailure, WorkerPost, serve
 
 AHEAD = 8  # tasks for each worker that are handed over; far fewer than a line holds, more than anyone loads ahead
 END_SECONDS = 2.0  # for workers that are deep in foreign code to notice that the loader closes
 _NUDGE_SECONDS = 0.05
 CHECK_SECONDS = 5.0  # between looks at workers whose end nothing may tell: their own children hold what would
-_SLOTS = 1 << 16  # for marks on tasks that are called off; many times what can be handed over at once
-_CLOSING = _SLOTS  # behind them: the mark that the loader closes
-_PR_SET_PDEATHSIG = 1
-_prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up here, not in a process that was just forked
 
 
 class WorkerKilled(RuntimeError):
     """A signal ended a worker; the message names both. Raised in the rank, and no failure of its script."""
-
-
-# -- in the worker
-
-
-class _Failure:
-    """An exception of a worker, on its way to the rank."""
-
-    def __init__(self, error: Exception, number: int) -> None:
-        self._trace = "".join(traceback.format_exception(error)).rstrip()
-        self._text = f"in loader worker {number} (pid {os.getpid()}):\n{self._trace}"
-        self._error = self._travelling(error)
-
-    def _travelling(self, error: Exception) -> Exception:
-        """Returns the exception, or the nearest thing to it that can be sent."""
-        for candidate in (error, RuntimeError(f"{type(error).__name__}: {error}")):
-            try:
-                if type(pickle.loads(pickle.dumps(candidate))) is type(candidate):
-                    return candidate
-            except Exception:  # noqa: BLE001 - an exception's own pickling may raise anything
-                continue
-        return RuntimeError(type(error).__name__)
-
-    def to_raise(self) -> Exception:
-        """Returns the exception, which tells where it was raised."""
-        self._error.add_note(self._text)
-        return self._error
-
-
-def _close_sockets(keep: set[int]) -> None:
-    """Lets go of every inherited socket but those; its number stays taken, since Python objects still hold it."""
-    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for name in os.listdir("/proc/self/fd"):
-        number = int(name)
-        with contextlib.suppress(OSError):  # the listing's own is gone
-            if number not in keep and stat.S_ISSOCK(os.fstat(number).st_mode):
-                os.dup2(nothing, number, inheritable=False)
-    os.close(nothing)
-
-
-@dataclass(frozen=True)
-class _Post:
-    """What a worker is given when it is forked.
-
-    Attributes:
-        fetcher: Loads a batch.
-        workers: How many there are.
-        tasks: Where tasks come from, one to whichever worker is free.
-        results: Where batches go.
-        marks: Memory that all share: a byte for each task, 1 if nobody wants it any more, and `_CLOSING`.
-        parent: The rank's process id.
-        thread_lives_on: Whether the thread that forks lives as long as the rank.
-        worker_init_fn: Called with the worker's number before anything is loaded.
-    """
-
-    fetcher: Fetcher
-    workers: int
-    tasks: socket.socket
-    results: socket.socket
-    marks: mmap.mmap
-    parent: int
-    thread_lives_on: bool
-    worker_init_fn: Callable[[int], None] | None
-
-
-def _serve(post: _Post, number: int) -> None:
-    """Runs one worker until its rank is gone or closes the line."""
-    if post.thread_lives_on:  # the kernel counts the thread that forked as the parent
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != post.parent:
-        return
-
-    loading = False
-
-    def heard(*_: object) -> None:
-        nonlocal loading
-        if loading and post.marks[_CLOSING]:  # a worker that loads nothing sees the end of its line
-            loading = False  # not once more, while the data set cleans up
-            raise SystemExit(0)
-
-    # not merely ignored: programs that a data set starts would be deaf too
-    signal.signal(signal.SIGINT, heard)
-    signal.signal(signal.SIGTERM, heard)
-    _close_sockets({post.tasks.fileno(), post.results.fileno()})
-    failure = _prepare(post, number)
-
-    def wanted() -> bool:
-        return not post.marks[task.number % _SLOTS]
-
-    with contextlib.suppress(EOFError, ConnectionError):
-        while True:
-            task = shm_message.receive(post.tasks)
-            outcome: Any = None
-            if wanted():
-                epoch, indices = task.open()
-                loading = True
-                if post.marks[_CLOSING]:  # it may have been heard just before
-                    loading = False
-                    return
-                outcome = failure or _load(post.fetcher, number, epoch, indices, wanted)
-                loading = False
-            try:
-                shm_message.send(post.results, task.number, outcome)
-            except ConnectionError:
-                raise
-            except Exception as error:  # noqa: BLE001 - a batch that can't be sent, for whatever reason
-                shm_message.send(post.results, task.number, _Failure(error, number))
-            del task, outcome
-
-
-def _prepare(post: _Post, number: int) -> _Failure | None:
-    """Sets the worker up as torch's own are; returns what went wrong in the user's part of that."""
-    torch.set_num_threads(1)  # threads of a forked process's pool would hang
-    # torch's default collating asks for storages in /dev/shm when it runs in a worker; a parcel needs none
-    torch.UntypedStorage._new_shared = classmethod(  # type: ignore[assignment,method-assign]
-        lambda cls, size, *, device="cpu": cls(size, device=device)
-    )
-    seed = rng.derive(post.fetcher.seed, number)
-    torch_worker._worker_info = torch_worker.WorkerInfo(
-        id=number, num_workers=post.workers, seed=seed, dataset=post.fetcher.dataset
-    )
-    rng.seed_all(seed)
-    try:
-        if post.worker_init_fn is not None:
-            post.worker_init_fn(number)
-    except Exception as error:  # noqa: BLE001 - whatever it is goes to the rank
-        return _Failure(error, number)
-    return None
-
-
-def _load(fetcher: Fetcher, number: int, epoch: int, indices: Sequence[int], wanted: Callable[[], bool]) -> Any:
-    try:
-        return fetcher.load(epoch, indices, wanted)
-    except Exception as error:  # noqa: BLE001 - whatever it is goes to the rank
-        return _Failure(error, number)
-
-
-# -- in the rank
 
 
 @dataclass
@@ -210,7 +63,7 @@ class _Processes:
 
     def end(self) -> None:
         """Ends the workers: in the midst of what they load if they can within `END_SECONDS`, else by force."""
-        self.marks[_CLOSING] = 1
+        self.marks[CLOSING] = 1
         for line in (self.tasks, self.results):
             with contextlib.suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)  # whoever else may have inherited it
@@ -243,9 +96,9 @@ class WorkerPool:
     ) -> None:
         tasks, their_tasks = shm_message.open_line()
         results, their_results = shm_message.open_line()
-        self._marks = mmap.mmap(-1, _SLOTS + 1)
+        self._marks = mmap.mmap(-1, SLOTS + 1)
         self._processes = _Processes(tasks, results, self._marks)
-        post = _Post(
+        post = WorkerPost(
             fetcher,
             num_workers,
             their_tasks,
@@ -260,7 +113,7 @@ class WorkerPool:
         context = torch.multiprocessing.get_context("fork")
         with their_tasks, their_results:
             for number in range(num_workers):
-                process = context.Process(target=_serve, args=(post, number), daemon=True)
+                process = context.Process(target=serve, args=(post, number), daemon=True)
                 process.start()
                 self._processes.workers.append(process)
         self._poll = select.poll()
@@ -330,7 +183,7 @@ class WorkerPool:
             self._wait(rest)
         del self._asked[ticket]
         outcome = asked.come.open()
-        if isinstance(outcome, _Failure):
+        if isinstance(outcome, WorkerFailure):
             raise outcome.to_raise()
         return outcome
 
@@ -345,7 +198,7 @@ class WorkerPool:
                     asked.come.drop()
                 elif asked.number in self._handed:
                     self._handed[asked.number] = None
-                    self._marks[asked.number % _SLOTS] = 1
+                    self._marks[asked.number % SLOTS] = 1
                 else:
                     self._waiting.remove(asked)
             self._hand_on()
@@ -382,7 +235,7 @@ class WorkerPool:
                 self._hand_over(self._waiting[0])
 
     def _hand_over(self, asked: _Asked) -> None:
-        self._marks[asked.number % _SLOTS] = 0
+        self._marks[asked.number % SLOTS] = 0
         shm_message.send(self._processes.tasks, asked.number, asked.task, socket.MSG_DONTWAIT)
         asked.task = None
         self._handed[asked.number] = asked
