@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import fcntl
 import os
-import sys
 import tempfile
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -20,11 +16,9 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
 from elastic_launcher.batch import StepPlan, plan_step
-from elastic_launcher.host.output import give_up_unflushable
 from elastic_launcher.torch.data.loader import OPTIONS, REFUSED, REFUSED_VALUES, ElasticLoader
-from elastic_launcher.torch.data.worker_pool import WorkerKilled
-from elastic_launcher.torch.membership.member import leave
 from elastic_launcher.torch.on_main import OnMain
+from elastic_launcher.torch.script_end import watch_script_end
 from elastic_launcher.torch.session import LEAVE_OUT, Session
 from elastic_launcher.torch.step.engine import StepEngine
 from elastic_launcher.torch.step.loop import StepLoop
@@ -43,7 +37,7 @@ class Job:
         self._engine = StepEngine(session)
         self._steps = StepLoop(session, self._engine)
         if session.member is not None:
-            self._watch_the_end()
+            watch_script_end(session, self._steps)
 
     # -- where the job stands
 
@@ -341,66 +335,3 @@ class Job:
             finally:
                 session.locked = False
                 fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough: what was forked inside holds the file too
-
-    # -- how it ends
-
-    def _watch_the_end(self) -> None:
-        """Tells the coordinator how this process's script ends."""
-        session = self._session
-        rank = os.getpid()
-        before = sys.excepthook
-
-        def tell(error: BaseException) -> None:
-            if isinstance(error, WorkerKilled) and session.member is not None:
-                leave(str(error))  # as if this process had been killed, and not its script's failure
-            if not session.dying and not isinstance(error, KeyboardInterrupt):
-                lines = "".join(traceback.format_exception(error))
-                message = f"{type(error).__name__}: {error}"
-                session.report("failed", message=message, traceback=lines, step=session.position.step)
-            session.dying = True
-
-        def failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            try:
-                before(kind, error, trace)
-            finally:
-                tell(error)
-
-        def ended() -> None:
-            if os.getpid() != rank:
-                return  # a child that the script has forked: none of the threads is there that would tell
-            if (error := _uncaught()) is not None:  # a script or a library has replaced the hook since
-                tell(error)
-            if not session.dying and session.stop_reason is not None:
-                with contextlib.suppress(RuntimeError, SystemExit):  # there is nobody left to tell
-                    self._steps.settle()
-            elif not session.dying:
-                try:
-                    self._steps.note_end()  # it may have left its loop, and called nothing of the job since
-                except RuntimeError as left:
-                    tell(left)
-            finished = session.over or (session.epochs is not None and session.position.epoch >= session.epochs)
-            if session.member is not None:
-                if not session.dying:
-                    position = session.position
-                    session.report("ended", step=position.step, done=finished, samples=position.samples)
-                session.member.flush()
-                session.member.stop_forming()
-            give_up_unflushable()
-
-        sys.excepthook = failed
-        atexit.register(ended)
-
-
-def _uncaught() -> BaseException | None:
-    """Returns the exception that ended the script, if one did: Python notes it before it calls the hook.
-
-    Others that were only printed may be noted there too; they did not come up through the script's own lines.
-    """
-    error: BaseException | None = getattr(sys, "last_value", None)
-    trace = error.__traceback__ if error is not None else None
-    while trace is not None:
-        code, names = trace.tb_frame.f_code, trace.tb_frame.f_globals
-        if code.co_name == "<module>" and names.get("__name__") == "__main__":
-            return error
-        trace = trace.tb_next
-    return None

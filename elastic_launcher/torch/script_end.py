@@ -1,0 +1,82 @@
+"""How a training script ends: by itself, in the middle of a loop, or by an exception."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import traceback
+from types import TracebackType
+
+from elastic_launcher.host.output import give_up_unflushable
+from elastic_launcher.torch.data.worker_pool import WorkerKilled
+from elastic_launcher.torch.membership.member import leave
+from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.step.loop import StepLoop
+
+
+def watch_script_end(session: Session, steps: StepLoop) -> None:
+    """Has the coordinator told how the script ends, whatever way that is.
+
+    Args:
+        session: The job.
+        steps: Runs the script's loops.
+    """
+    rank = os.getpid()
+    before = sys.excepthook
+
+    def tell(error: BaseException) -> None:
+        if isinstance(error, WorkerKilled) and session.member is not None:
+            leave(str(error))  # as if this process had been killed, and not its script's failure
+        if not session.dying and not isinstance(error, KeyboardInterrupt):
+            lines = "".join(traceback.format_exception(error))
+            message = f"{type(error).__name__}: {error}"
+            session.report("failed", message=message, traceback=lines, step=session.position.step)
+        session.dying = True
+
+    def failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        try:
+            before(kind, error, trace)
+        finally:
+            tell(error)
+
+    def ended() -> None:
+        if os.getpid() != rank:
+            return  # a child that the script has forked: none of the threads is there that would tell
+        if (error := _uncaught()) is not None:  # a script or a library has replaced the hook since
+            tell(error)
+        if not session.dying and session.stop_reason is not None:
+            with contextlib.suppress(RuntimeError, SystemExit):  # there is nobody left to tell
+                steps.settle()
+        elif not session.dying:
+            try:
+                steps.note_end()  # it may have left its loop, and called nothing of the job since
+            except RuntimeError as left:
+                tell(left)
+        finished = session.over or (session.epochs is not None and session.position.epoch >= session.epochs)
+        if session.member is not None:
+            if not session.dying:
+                position = session.position
+                session.report("ended", step=position.step, done=finished, samples=position.samples)
+            session.member.flush()
+            session.member.stop_forming()
+        give_up_unflushable()
+
+    sys.excepthook = failed
+    atexit.register(ended)
+
+
+def _uncaught() -> BaseException | None:
+    """Returns the exception that ended the script, if one did: Python notes it before it calls the hook.
+
+    Others that were only printed may be noted there too; they did not come up through the script's own lines.
+    """
+    error: BaseException | None = getattr(sys, "last_value", None)
+    trace = error.__traceback__ if error is not None else None
+    while trace is not None:
+        code, names = trace.tb_frame.f_code, trace.tb_frame.f_globals
+        if code.co_name == "<module>" and names.get("__name__") == "__main__":
+            return error
+        trace = trace.tb_next
+    return None
