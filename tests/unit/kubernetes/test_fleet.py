@@ -140,7 +140,7 @@ class Unread(Refusing):
 @pytest.mark.parametrize("status", [0, 403, 429, 500])
 def test_events_that_could_not_be_read_are_asked_for_again(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("EXPLAIN_SECONDS", "EXPLAIN_AGAIN_SECONDS"):
-        monkeypatch.setattr(f"elastic_launcher.engines.kubernetes.nodes.fleet.{name}", 0.01)
+        monkeypatch.setattr(f"elastic_launcher.engines.kubernetes.nodes.explanations.{name}", 0.01)
 
     async def steps() -> None:
         api = Unread(*[ApiError(status, "", "not now")] * 3)
@@ -178,7 +178,7 @@ class Explained(Unread):
 
 
 def test_of_nodes_that_wait_alike_the_events_of_one_tell_why_all_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_launcher.engines.kubernetes.nodes.fleet.EXPLAIN_SECONDS", 0.01)
+    monkeypatch.setattr("elastic_launcher.engines.kubernetes.nodes.explanations.EXPLAIN_SECONDS", 0.01)
 
     async def steps() -> None:
         api = Explained()

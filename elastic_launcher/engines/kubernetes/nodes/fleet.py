@@ -11,19 +11,16 @@ from typing import Any
 
 from elastic_launcher.engines import NodeExit, NodeSpec
 from elastic_launcher.engines.kubernetes.nodes.backoff import Machines
+from elastic_launcher.engines.kubernetes.nodes.explanations import Explanations
 from elastic_launcher.engines.kubernetes.nodes.pod_status import (
-    Cause,
     Gone,
     Standing,
     Waiting,
-    in_kueue,
     refused,
     refused_for_now,
-    suspended,
     turned_away,
 )
 from elastic_launcher.engines.kubernetes.nodes.track import Track
-from elastic_launcher.engines.kubernetes.nodes.workloads import UNREADABLE, next_asked, why_not_admitted
 from elastic_launcher.engines.kubernetes.objects.job import JobPlan, node_job, node_of, spec_of
 from elastic_launcher.engines.kubernetes.objects.names import NODE_LABEL
 from elastic_launcher.kube.api import BUSY, CONFLICT, LONG_PAUSES, NOT_FOUND, Api, ApiError, insist, items_of
@@ -36,14 +33,6 @@ FORCE_AFTER = 10.0
 """Seconds after which a machine that does not end a pod counts as lost, and the API forgets the pod."""
 ASK_AGAIN_SECONDS = 5.0
 """Between tries to make a Job that was forbidden: one request, however many nodes wait."""
-EXPLAIN_SECONDS = 5.0
-"""Between looks at the events of nodes that wait; most are running by then."""
-EXPLAIN_AGAIN_SECONDS = 60.0
-"""The same after they could not be read: the right to may come, or be back."""
-MOST_EXPLAINED = 4
-"""Such looks at a time: the server reads all events of the namespace for each, and one line tells few reasons."""
-EXPLAINED_BY_EVENTS = (Cause.STARTING, Cause.QUOTA, Cause.REFUSED)
-FORBIDDEN = 403
 CROSSED = "Conflict"
 """A write of the server's own lost to another one, as where many Jobs are charged to one ResourceQuota at once."""
 
@@ -60,11 +49,10 @@ class Fleet:
     def __init__(self, api: Api, namespace: str, plan: JobPlan) -> None:
         self._api = api
         self._plan = plan
-        self._namespace = namespace
         self._jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
-        self._events = f"/api/v1/namespaces/{namespace}/events"
         self._tracks: dict[int, Track] = {}
+        self._explanations = Explanations(api, namespace, plan.names, self._tracks)
         self._exits: list[NodeExit] = []
         self._making: dict[int, bool] = {}  # whether a list without its Job came meanwhile
         self._perhaps_made: set[int] = set()
@@ -80,8 +68,8 @@ class Fleet:
         async with asyncio.TaskGroup() as self._group:
             self._group.create_task(self._follow(self._jobs, self._take_jobs))
             self._group.create_task(self._follow(self._pods, self._take_pods))
-            self._group.create_task(self._explain())
-            self._group.create_task(self._ask_queues())
+            self._group.create_task(self._explanations.follow_events())
+            self._group.create_task(self._explanations.follow_queues())
             self._group.create_task(self._ask_again())
 
     def standings(self) -> dict[int, Standing]:
@@ -173,59 +161,6 @@ class Fleet:
                     continue  # nothing is known to have changed; agents tell the coordinator themselves how they are
                 take(change)
                 await self._settle()
-
-    async def _explain(self) -> None:
-        """Looks for the events of nodes that wait; seldom where they may not be read, as in a stock KFP step.
-
-        Nodes that wait alike, as for a pod, wait for the same: the events of the first of them stand for all.
-        """
-        pause = EXPLAIN_SECONDS
-        while True:
-            await asyncio.sleep(pause)
-            pause = EXPLAIN_SECONDS
-            alike: dict[Standing, list[int]] = {}
-            for node, track in self._tracks.items():
-                now = track.standing
-                if track.held is None and isinstance(now, Waiting) and now.cause in EXPLAINED_BY_EVENTS:
-                    alike.setdefault(track.show_events(()).standing, []).append(node)
-            for nodes in list(alike.values())[:MOST_EXPLAINED]:
-                pod = self._tracks[nodes[0]].pod if nodes[0] in self._tracks else None
-                name = pod["metadata"]["name"] if pod is not None else self._plan.names.node(nodes[0])
-                query = {"fieldSelector": f"involvedObject.name={name}"}
-                try:
-                    found = items_of(await self._api.request("GET", self._events, query=query))
-                except ApiError as error:
-                    if error.status == FORBIDDEN:
-                        pause = EXPLAIN_AGAIN_SECONDS
-                        break
-                    continue
-                events = sorted(found, key=_time_of)
-                self._tracks |= {one: self._tracks[one].show_events(events) for one in nodes if one in self._tracks}
-
-    async def _ask_queues(self) -> None:
-        """Looks for what Kueue says of the Jobs that it has not admitted; seldom where that may not be read."""
-        pause, last = EXPLAIN_SECONDS, ""
-        while True:
-            await asyncio.sleep(pause)
-            pause = EXPLAIN_SECONDS
-            waiting = {
-                track.job["metadata"]["uid"]: node
-                for node, track in self._tracks.items()
-                if track.job is not None and suspended(track.job) and in_kueue(track.job)
-            }
-            if not waiting:
-                continue
-            asked = next_asked(waiting, last)
-            last = asked[-1]
-            try:
-                found = await why_not_admitted(self._api, self._namespace, asked)
-            except ApiError:
-                continue  # the next look may tell
-            if UNREADABLE in found.values():
-                pause = EXPLAIN_AGAIN_SECONDS
-            for uid, why in found.items():
-                if (node := waiting.get(uid)) in self._tracks:
-                    self._tracks[node] = self._tracks[node].show_admission(why)
 
     def _take_jobs(self, change: Snapshot | Change) -> None:
         if isinstance(change, Snapshot):
@@ -460,8 +395,3 @@ class Fleet:
         task = self._group.create_task(do())
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
-
-
-def _time_of(event: Mapping[str, Any]) -> str:
-    made = (event.get("metadata") or {}).get("creationTimestamp")
-    return str(event.get("lastTimestamp") or event.get("eventTime") or made)
