@@ -310,16 +310,24 @@ _PHASES = {
 }
 
 
+def pod_after(pod: str, event: Event) -> str:
+    """Returns the name of a node's pod after an event of that node; "" where it has none.
+
+    A node that its queue took back has none, unless the event of its next pod came first.
+    """
+    if event.kind == "node_placed":
+        return str(event.get("pod") or "")
+    return "" if event.kind == "node_requeued" and event.get("pod") in (None, "", pod) else pod
+
+
 def _follow_node(state: JobState, event: Event) -> JobState:
     number = event["node"]
     known = state.nodes.get(number, NodeState(number, (), "starting"))
     if event.kind == "node_placed":
-        after = replace(known, pod=str(event.get("pod") or ""))
+        after = replace(known, pod=pod_after(known.pod, event))
     elif event.kind in _PHASES:
-        went = event.kind == "node_requeued" and event.get("pod") in (None, "", known.pod)
-        pod = "" if went else known.pod  # its next one may have been told before
         members = tuple(event.get("members") or known.members)
-        after = replace(known, members=members, phase=_PHASES[event.kind], pod=pod)
+        after = replace(known, members=members, phase=_PHASES[event.kind], pod=pod_after(known.pod, event))
     else:
         return state
     return replace(state, nodes={**state.nodes, number: after})

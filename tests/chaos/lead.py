@@ -87,9 +87,8 @@ class Lead:
 
     def _kill(self, act: Act) -> None:
         ranks = [self.rank(seat) for seat in act.hit]
-        at_once = [("kill", act.moment, rank) for rank in (ranks[:-1] if act.then else ranks)]
-        self._arm_second(act, ranks[-1])
-        self._lead(faults=at_once, save=act.moment == SAVING)
+        at_once = self._arm_second(act, ranks)
+        self._lead(faults=[("kill", act.moment, rank) for rank in at_once], save=act.moment == SAVING)
         self._settle(gone={rank.node for rank in ranks})
 
     def _freeze(self, act: Act) -> None:
@@ -99,19 +98,23 @@ class Lead:
 
     def _break(self, act: Act) -> None:
         ranks = [self.rank(seat) for seat in act.hit]
-        at_once = [("break", act.moment, rank) for rank in (ranks[:-1] if act.then else ranks)]
         before = len(self._formed())
-        self._arm_second(act, ranks[-1])
-        self._lead(faults=at_once)
+        at_once = self._arm_second(act, ranks)
+        self._lead(faults=[("break", act.moment, rank) for rank in at_once])
         self._await(lambda: len(self._formed()) > before, "another generation")
         if act.then:
             self._see_giver_go(ranks[-1])
         self._settle(gone={ranks[-1].node} if act.then else ())
 
-    def _arm_second(self, act: Act, rank: Rank) -> None:
-        """Has a rank know ahead that it is to go while the others form anew: each has read that a step later."""
-        if act.then:
-            self._hold(1, "another step", [("kill", act.then, rank)])
+    def _arm_second(self, act: Act, ranks: list[Rank]) -> list[Rank]:
+        """Returns the ranks that are hit at once. If one is to die while the others form anew, the last of them is.
+
+        That one reads of it ahead: each has read it a step later.
+        """
+        if not act.then:
+            return ranks
+        self._hold(1, "another step", [("kill", act.then, ranks[-1])])
+        return ranks[:-1]
 
     def _see_giver_go(self, giver: Rank) -> None:
         """Has a rank go that is to die as it gives its state, also where no other rank lacks it."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from elastic_launcher.coordinator.model.pause import EarlierWait
 from elastic_launcher.events import Event
+from elastic_launcher.report.state import pod_after
 from elastic_launcher.workdir import Past
 
 TOLD_ONCE = ("node_warm", "node_left", "node_failed", "node_lost", "notice")
@@ -166,14 +167,11 @@ def _told(run: Sequence[Event]) -> set[tuple[str, int]]:
 
 
 def _pods(run: Sequence[Event]) -> dict[int, str]:
-    """Returns the pods that nodes have; one that its queue took back has none, unless its next one was told before."""
     pods: dict[int, str] = {}
     for event in run:
-        if event.kind == "node_placed":
-            pods[event["node"]] = str(event.get("pod") or "")
-        elif event.kind == "node_requeued" and event.get("pod") in (None, "", pods.get(event["node"])):
-            pods.pop(event["node"], None)
-    return pods
+        if "node" in event:
+            pods[event["node"]] = pod_after(pods.get(event["node"], ""), event)
+    return {node: pod for node, pod in pods.items() if pod}
 
 
 def earlier_wait(run: Sequence[Event], now: float) -> EarlierWait | None:
