@@ -18,18 +18,17 @@ from typing import Any
 
 from elastic_launcher import __version__
 from elastic_launcher.checkpoint.changes import FLAG
-from elastic_launcher.checkpoint.files import sync_folder
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.content import Content, changed, differences
 from elastic_launcher.events import Event, EventError, read_last
+from elastic_launcher.host.files import replacing
 from elastic_launcher.host.layout import Layout as Layout
 from elastic_launcher.host.lock import Lock, LockHeld
-from elastic_launcher.host.modes import make_folder, share
+from elastic_launcher.host.modes import make_folder
 from elastic_launcher.host.transient import StoreAway, may_pass
 from elastic_launcher.options import ConfigError
 
 DEFAULT_PARENT = "elastic-jobs"
-OF_OTHERS = 0o077
 CLASSES = ".classes.json"
 """What a script's confusion matrix and ROC curve are beside its model: ``labels``, ``matrix``; ``roc``."""
 
@@ -232,22 +231,8 @@ def write_json(path: Path, document: dict[str, Any], mode: int = 0o644, *, lasti
     Raises:
         OSError: If it can't be written.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            if mode & OF_OTHERS:
-                share(draft)
-            json.dump(document, file, indent=1)
-            if lasting:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(draft, path)
-        if lasting:
-            sync_folder(path.parent)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
+    with replacing(path, mode=mode, lasting=lasting) as file:
+        file.write(json.dumps(document, indent=1).encode())
 
 
 def _safe(name: str) -> str:

@@ -21,12 +21,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from elastic_launcher.checkpoint.files import MANIFEST, MISSING, check, read_manifest, sync_folder, write_text
+from elastic_launcher.checkpoint.files import MANIFEST, MISSING, check, read_manifest, write_text
 from elastic_launcher.checkpoint.manifest import CheckpointDamaged, CheckpointError, Manifest, Mark
+from elastic_launcher.host.files import sync_folder
 from elastic_launcher.host.modes import make_folder, open_shared, share
 
 POINTER = "latest.json"
-POINTER_BYTES = 256  # padded: what is written in its place is as long
+POINTER_BYTES = 256  # all of this size, so that one can be written in the place of another
 LOCK = ".lock"
 LOCK_SECONDS = 10.0  # what is done under it takes milliseconds
 LOCK_POLL_SECONDS = 0.02
@@ -278,9 +279,8 @@ def _overwrite(path: Path, text: str) -> bool:
     except OSError:
         return False
     with open(descriptor, "wb", buffering=0) as file:
-        content = (
-            text.rstrip().ljust(os.fstat(descriptor).st_size - 1).encode() + b"\n"
-        )  # no byte of the last one stays
+        size = os.fstat(descriptor).st_size  # of a pointer from before all had POINTER_BYTES
+        content = (text.rstrip().ljust(size - 1) + "\n").encode()
         written = file.write(content)
         os.fsync(descriptor)
     return written == len(content)

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from elastic_launcher.host.files import replacing
 from elastic_launcher.host.modes import make_folder, open_to_group, share
 
 MEND = (
@@ -62,14 +63,8 @@ def put(folder: Path, landmark: Landmark) -> None:
     make_folder(folder)
     if landmark.shared:
         open_to_group(folder)
-    draft = _draft(folder, landmark)
-    try:
-        draft.write_text(landmark.value, encoding="utf-8")
-        share(draft)
-        draft.replace(folder / landmark.name)
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink()  # where it was not renamed
+    with replacing(folder / landmark.name) as file:
+        file.write(landmark.value.encode())
 
 
 def remove(folder: Path, landmark: Landmark) -> None:

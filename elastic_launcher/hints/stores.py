@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 from elastic_launcher.hints.edit import Change
 from elastic_launcher.hints.reference import parse_reference
+from elastic_launcher.host.files import replacing
 
 try:
     import fcntl
@@ -96,19 +96,9 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _replace(target: Path, text: str) -> None:
     """Puts a text in a file's place, with the mode and, where that is permitted, the owner of the old one."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        _keep_mode(Path(name), target)
-        os.replace(name, target)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-    if fcntl is not None:
-        _sync_folder(target.parent)
+    with replacing(target, mode=0o600, lasting=True) as file:
+        file.write(text.encode())
+        _keep_mode(Path(file.name), target)
 
 
 def _keep_mode(new: Path, old: Path) -> None:
@@ -120,11 +110,3 @@ def _keep_mode(new: Path, old: Path) -> None:
         with contextlib.suppress(PermissionError):
             os.chown(new, found.st_uid, found.st_gid)
     new.chmod(found.st_mode & 0o7777)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

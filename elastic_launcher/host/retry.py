@@ -1,4 +1,4 @@
-"""What a disk or a store does not give now is asked for again, for a while."""
+"""Asks again, for a while, for what a disk or a store does not give now."""
 
 from __future__ import annotations
 
@@ -7,78 +7,66 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from elastic_launcher.config import JobConfig
 from elastic_launcher.host.transient import StoreAway, pauses
-from elastic_launcher.options import ConfigError
 
 Found = TypeVar("Found")
 
 
-async def ask_again(
-    look: Callable[[], Found],
-    passing: type[ConfigError],
-    seconds: float,
-    warn: Callable[[str], None],
-    clock: Callable[[], float],
-) -> Found:
-    """Returns what is found in a thread, beside all else that the launcher does.
+class Retry:
+    """Looks for something until it is found, or the time for that is over; then the last error is raised.
 
     Args:
-        look: Looks for it.
-        passing: The error after which it is looked for again.
-        seconds: For how long.
+        passing: The error after which it is looked for again; any other is raised at once.
+        seconds: For how long; 0 for a single look.
         warn: Takes what went wrong, and is tried again.
         clock: Monotonic seconds.
-
-    Raises:
-        ConfigError: If it could not be looked for in that time, or another error is no ``passing`` one.
+        once: Whether an error that comes again unchanged is not warned of again.
     """
-    until = clock() + seconds
-    for wait in pauses():
-        try:
-            return await asyncio.to_thread(look)
-        except passing as error:
-            left = until - clock()
-            if left <= 0:
-                raise
-            warn(f"{error}; that is tried again for {left:.0f} s")
-            await asyncio.sleep(min(wait, left))
-    raise AssertionError("the waits have no end")
 
+    def __init__(
+        self,
+        passing: type[Exception],
+        seconds: float,
+        warn: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        once: bool = False,
+    ) -> None:
+        self._passing = passing
+        self._warn = warn
+        self._clock = clock
+        self._once = once
+        self._warned = ""
+        self._until = clock() + seconds
+        self._pauses = pauses()
 
-def patiently(
-    config: JobConfig,
-    look: Callable[[], Found],
-    say: Callable[[str], None],
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Found:
-    """Returns what is found. A local job's user sees what is wrong, and tries again; a launcher in a pod has nobody.
+    def call(self, look: Callable[[], Found]) -> Found:
+        """Returns what is found."""
+        while True:
+            try:
+                return look()
+            except self._passing as error:
+                pause = self._pause(error)
+            time.sleep(pause)
 
-    Args:
-        config: The job.
-        look: Looks for it.
-        say: Takes a line for the user.
-        clock: Monotonic seconds.
-        sleep: Waits so many of them.
+    async def call_in_thread(self, look: Callable[[], Found]) -> Found:
+        """Returns what is found in a thread, beside all else that the process does."""
+        while True:
+            try:
+                return await asyncio.to_thread(look)
+            except self._passing as error:
+                pause = self._pause(error)
+            await asyncio.sleep(pause)
 
-    Raises:
-        StoreAway: If for ``--orphan-timeout`` it could not be looked for; for a local job, at once.
-    """
-    until = clock() + config.orphan_timeout
-    told = ""
-    for wait in pauses():
-        try:
-            return look()
-        except StoreAway as away:
-            left = until - clock()
-            if config.engine == "local" or left <= 0:
-                raise
-            if str(away) != told:
-                told = str(away)
-                say(f"{away}; that is tried again for {left:.0f} s")
-            sleep(min(wait, left))
-    raise AssertionError("the waits have no end")
+    def _pause(self, error: Exception) -> float:
+        """Returns the seconds until the next look; raises the error where there is none."""
+        left = self._until - self._clock()
+        if left <= 0:
+            raise error
+        if not self._once or str(error) != self._warned:
+            self._warned = str(error)
+            self._warn(f"{error}; that is tried again for {left:.0f} s")
+        return min(next(self._pauses), left)
 
 
 def given_up(away: StoreAway, seconds: float) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
-from elastic_launcher.host.modes import make_folder, share
+from elastic_launcher.host.files import replacing
+from elastic_launcher.host.modes import make_folder
 
 
 def script_path(work_dir: Path, name: str, text: str) -> Path:
@@ -29,8 +29,6 @@ def write_script(text: str, path: Path) -> None:
     Raises:
         OSError: If it can't be written.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     make_folder(path.parent)
-    draft.write_text(text, encoding="utf-8")
-    share(draft)
-    os.replace(draft, path)
+    with replacing(path) as file:
+        file.write(text.encode())

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from elastic_launcher.host.files import replacing
 from elastic_launcher.report.state import JobState
 
 VARIABLE = "ARGO_PROGRESS_FILE"
@@ -36,9 +37,8 @@ class ArgoProgress:
         if self._path is None or not line or line == self._told:
             return
         path, self._path = self._path, None
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_text(f"{line}\n", encoding="ascii")
-        os.replace(draft, path)
+        with replacing(path) as file:
+            file.write(f"{line}\n".encode())
         self._path, self._told = path, line
 
 

@@ -28,7 +28,7 @@ from elastic_launcher.hints import FileSource, HintSource
 from elastic_launcher.hints.configmap import ConfigMapSource
 from elastic_launcher.hints.reference import parse_reference
 from elastic_launcher.host.machine import gpus
-from elastic_launcher.host.retry import given_up, patiently
+from elastic_launcher.host.retry import Retry, given_up
 from elastic_launcher.host.transient import StoreAway, unavailable
 from elastic_launcher.launcher.argo_progress import ArgoProgress, argo_progress
 from elastic_launcher.launcher.log_cursor import Shown
@@ -240,7 +240,7 @@ def claim_in_time(config: JobConfig, directory: Path, content: Content = Content
     told = False
     while True:
         try:
-            return patiently(config, lambda: claim(config, directory, content), say)
+            return _retry(config).call(lambda: claim(config, directory, content))
         except WorkDirHeld as held:
             if config.engine == "local" or time.monotonic() >= until:
                 raise
@@ -250,11 +250,17 @@ def claim_in_time(config: JobConfig, directory: Path, content: Content = Content
         time.sleep(CLAIM_SECONDS)
 
 
+def _retry(config: JobConfig) -> Retry:
+    """Returns a retry; a local job looks once, since its user sees what is wrong, and a pod has nobody."""
+    seconds = 0.0 if config.engine == "local" else config.orphan_timeout
+    return Retry(StoreAway, seconds, say, once=True)
+
+
 @contextlib.contextmanager
 def _events(config: JobConfig, work_dir: WorkDir) -> Iterator[EventLog]:
     """Opens the job's events: those of an earlier launcher too, also where that wrote them on another machine."""
     path = work_dir.layout.events
-    recalled = patiently(config, lambda: recall_events(config, path), say)
+    recalled = _retry(config).call(lambda: recall_events(config, path))
     try:
         if recalled:
             say(f"the events so far are from {config.checkpoint_dir}")
@@ -331,7 +337,7 @@ def _resume(config: JobConfig, work_dir: WorkDir, place: Place) -> Origin:
             raise unavailable(f"the checkpoints can't be read: {error}", error) from error
         return find_origin(config, work_dir.layout, work_dir.past, say)
 
-    return patiently(config, look, say)
+    return _retry(config).call(look)
 
 
 def _resume_instead(config: JobConfig, work_dir: WorkDir, place: Place) -> Origin:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 
 from elastic_launcher.events import read_events
-from elastic_launcher.host.modes import share
+from elastic_launcher.host.files import replacing
 from elastic_launcher.report.history import relate
 from elastic_launcher.report.metrics import Metrics, measure
 from elastic_launcher.report.summary import summarize
@@ -66,15 +64,5 @@ def write_atomically(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
         return
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        share(Path(temporary))
-        os.replace(temporary, path)
-    except OSError:
-        os.unlink(temporary)
-        raise
+    with replacing(path, mode=0o644, lasting=True) as file:
+        file.write(text.encode(errors="replace"))

@@ -9,7 +9,7 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.model.observations import ResumePointFound
 from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin
-from elastic_launcher.host.retry import ask_again
+from elastic_launcher.host.retry import Retry
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, Past
 
@@ -77,7 +77,8 @@ class Again:
             return find_origin(self._config, self._layout, past, said.append)
 
         try:
-            self.origin = await ask_again(look, ConfigError, self._config.orphan_timeout, self._warn, self._monotonic)
+            retry = Retry(ConfigError, self._config.orphan_timeout, self._warn, self._monotonic)
+            self.origin = await retry.call_in_thread(look)
         except ConfigError as error:
             raise CannotBeginAgain(f"all nodes are gone, and the job can't begin again: {error}") from error
         refused = tuple(dict.fromkeys(line for line in said if line.endswith("is used instead")))

@@ -19,7 +19,7 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.coordinator.runtime.endpoints import CoordinatorHost
 from elastic_launcher.coordinator.runtime.failure_excerpt import read_exit
-from elastic_launcher.host.retry import ask_again, given_up
+from elastic_launcher.host.retry import Retry, given_up
 from elastic_launcher.host.transient import StoreAway, may_pass
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, job_id, read_content, write_json
@@ -70,7 +70,7 @@ class NodeFiles:
             return
         seconds = self._config.orphan_timeout
         try:
-            await ask_again(partial(self._put, self._home.landmark), StoreAway, seconds, warn, clock)
+            await Retry(StoreAway, seconds, warn, clock).call_in_thread(partial(self._put, self._home.landmark))
         except StoreAway as away:
             raise StoreAway(given_up(away, seconds)) from away
 

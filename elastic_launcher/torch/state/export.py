@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from elastic_launcher.checkpoint import CheckpointError, Manifest
 from elastic_launcher.checkpoint.files import STATE
 from elastic_launcher.checkpoint.shards import read_shards
+from elastic_launcher.host.files import replacing
 from elastic_launcher.torch.state.codec import decode
 
 
@@ -34,15 +35,11 @@ def export(folder: Path, manifest: Manifest, path: Path) -> None:
         OSError: If the file can't be written.
     """
     document = gather(folder, manifest)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(draft, "wb") as file:
+        with replacing(path) as file:
             torch.save(document, file)
-        draft.replace(path)
     except RuntimeError as error:  # torch's writer, where the disk takes no more
         raise OSError(str(error.__context__ or error)) from error
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def export_dcp(folder: Path, manifest: Manifest, path: Path) -> None:

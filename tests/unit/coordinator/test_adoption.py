@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import time
 from dataclasses import replace
@@ -117,10 +118,15 @@ def test_members_begin_from_the_beginning_where_nothing_was_found(tmp_path: Path
     assert gathered(tmp_path) is not None
 
 
-def test_a_job_that_has_not_begun_is_not_adopted_where_nobody_knows_from_what(tmp_path: Path) -> None:
+def test_a_job_that_has_not_begun_is_not_adopted_where_nobody_knows_from_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, document: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     layout = Layout(tmp_path)
     find_origin(CONFIG, layout, Past(), quiet)
     save(layout.checkpoints, 10)
-    (tmp_path / f".origin.json.{os.getpid()}").mkdir()  # it can't be written
+    monkeypatch.setattr("elastic_launcher.coordinator.resume.resume_point.write_json", refuse)
     assert find_origin(CONFIG, layout, Past(term=2), quiet).folder is not None
     assert gathered(tmp_path) is None
