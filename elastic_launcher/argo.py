@@ -13,13 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elastic_launcher import __version__
+from elastic_launcher import __version__, variables
 from elastic_launcher.config import CONFIG_VERSION, RETRIED, JobConfig
 from elastic_launcher.engines.kubernetes.objects.names import (
     ELASTIC_LABEL,
-    LABEL_VARIABLE,
     NODES_ANNOTATION,
-    NODES_VARIABLE,
     POD_VARIABLE,
     PREFIX,
 )
@@ -77,10 +75,13 @@ OUTPUTS: tuple[Document, ...] = tuple(
 """Of the step. They have defaults, since a file that is not there would end a training in an error."""
 ENVIRONMENT: tuple[Document, ...] = (
     *({"name": name, "value": value} for name, value in WRITABLE.items()),
-    {"name": step_outputs.VARIABLE, "value": OUTPUT_FOLDER},
+    {"name": variables.STEP_OUTPUTS, "value": OUTPUT_FOLDER},
     {"name": POD_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-    {"name": LABEL_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{ELASTIC_LABEL}']"}}},
-    {"name": NODES_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{NODES_ANNOTATION}']"}}},
+    {"name": variables.POD_LABEL, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{ELASTIC_LABEL}']"}}},
+    {
+        "name": variables.POD_NODES,
+        "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{NODES_ANNOTATION}']"}},
+    },
 )
 _SCRATCH, _SHM = "elastic-launcher-scratch", "elastic-launcher-shm"
 VOLUMES: tuple[Document, ...] = (

@@ -12,8 +12,6 @@ from typing import Any
 
 from elastic_launcher.config import JobConfig
 
-SOURCE = "ELASTIC_DATA_SOURCE"
-"""Names it to a launcher whose ``--data`` is a copy."""
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _OF_ATTEMPT = re.compile(rf"({_UUID}/[^/]+)/{_UUID}(/[^/]+)$")
 """Kubeflow keeps what a task makes under the run, the task and the attempt at it."""

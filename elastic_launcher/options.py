@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from elastic_launcher import variables
 from elastic_launcher.argument import word
 from elastic_launcher.period import read_seconds
 
@@ -198,7 +199,7 @@ OPTIONS: tuple[Option, ...] = (
         "B",
         None,
         "Samples of each optimizer step, whatever the number of nodes.",
-        "ELASTIC_GLOBAL_BATCH_SIZE",
+        variables.GLOBAL_BATCH_SIZE,
     ),
     Option(
         "max_batch_per_gpu",
@@ -206,7 +207,7 @@ OPTIONS: tuple[Option, ...] = (
         "M",
         None,
         "Most samples that a rank works on at a time.",
-        "ELASTIC_MAX_BATCH_PER_GPU",
+        variables.MAX_BATCH_PER_GPU,
     ),
     Option(
         "checkpoint_every",
@@ -214,16 +215,16 @@ OPTIONS: tuple[Option, ...] = (
         "PERIOD",
         None,
         "How often the training is saved: 30s, 5m, '100 steps'. Default: at most a twentieth of the time, 30s or more.",
-        "ELASTIC_CHECKPOINT_EVERY",
+        variables.CHECKPOINT_EVERY,
     ),
-    Option("keep_checkpoints", "whole", "N", "2", "How many checkpoints are kept.", "ELASTIC_KEEP_CHECKPOINTS"),
+    Option("keep_checkpoints", "whole", "N", "2", "How many checkpoints are kept.", variables.KEEP_CHECKPOINTS),
     Option(
         "checkpoint_dir",
         "text",
         "DIR|URL",
         None,
         "Where checkpoints go: a folder, s3://bucket/folder or the like; default: a folder in the work directory.",
-        "ELASTIC_CHECKPOINT_DIR",
+        variables.CHECKPOINT_DIR,
     ),
     Option(
         "accept_changes",
@@ -232,8 +233,8 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "What may differ from the checkpoint that is gone on from: arguments,global-batch-size,seed,dataset,script.",
     ),
-    Option("data", "text", "PATH", None, "Where the script finds its data (ELASTIC_DATA).", "ELASTIC_DATA"),
-    Option("output", "text", "PATH", None, "Where the script leaves its model (ELASTIC_OUTPUT).", "ELASTIC_OUTPUT"),
+    Option("data", "text", "PATH", None, "Where the script finds its data (ELASTIC_DATA).", variables.DATA),
+    Option("output", "text", "PATH", None, "Where the script leaves its model (ELASTIC_OUTPUT).", variables.OUTPUT),
     Option("name", "text", "NAME", None, "The job's name; default: the script's name without .py."),
     Option(
         "script",

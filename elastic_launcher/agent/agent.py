@@ -14,6 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from elastic_launcher import variables
 from elastic_launcher.agent import torchrun
 from elastic_launcher.agent.echo import Echo
 from elastic_launcher.agent.lives import Lives
@@ -72,7 +73,7 @@ class Agent:
         self._signals = 0
         self._began = time.time()
         self._exits: dict[int, dict[str, Any]] = {}
-        self._respawn = os.environ.get("ELASTIC_RESIZE") == "respawn"
+        self._respawn = os.environ.get(variables.RESIZE) == "respawn"
         self._lives = Lives(layout.lives_file(node))
 
     def run(self) -> int:
@@ -216,28 +217,28 @@ def main() -> int:
     """Runs the node that the environment describes; returns its exit code."""
     spare_output()
     environment = os.environ
-    elsewhere = "ELASTIC_WORK_DIR" not in environment
+    elsewhere = variables.WORK_DIR not in environment
     own = None
     try:
         if elsewhere:
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until the agent takes it
             own = make_own_folder(environment)
-        work_dir = Path(environment["ELASTIC_WORK_DIR"])
+        work_dir = Path(environment[variables.WORK_DIR])
         job_id, config = read_job(work_dir)
         agent = Agent(
-            node=int(environment["ELASTIC_NODE"]),
-            first_member=int(environment["ELASTIC_FIRST_MEMBER"]),
+            node=int(environment[variables.NODE]),
+            first_member=int(environment[variables.FIRST_MEMBER]),
             config=config,
             job_id=job_id,
             layout=Layout(work_dir),
-            control=environment["ELASTIC_CONTROL"],
+            control=environment[variables.CONTROL],
             elsewhere=elsewhere,
         )
         return agent.run()
     except ToldToGo:
         return ExitCode.STOPPED
     except (OSError, ControlRefused, ConfigError, Unfit) as error:  # the third: job.json can't be read
-        print(f"agent of node {environment['ELASTIC_NODE']}: {error}", file=sys.stderr, flush=True)
+        print(f"agent of node {environment[variables.NODE]}: {error}", file=sys.stderr, flush=True)
         return ExitCode.BAD_USAGE if isinstance(error, Unfit) else ExitCode.LAUNCHER_FAILED
     finally:
         if own is not None:

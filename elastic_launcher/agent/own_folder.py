@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from elastic_launcher import variables
 from elastic_launcher.agent.surroundings import unmet
 from elastic_launcher.checkpoint.landmark import Landmark, sample
 from elastic_launcher.config import JobConfig
@@ -47,10 +48,10 @@ def make_own_folder(environment: MutableMapping[str, str]) -> Path:
         ToldToGo: If the node is not wanted any more.
         Unfit: If checkpoints or data are not here as the coordinator sees them, which it has been told.
     """
-    url, key, node = environment["ELASTIC_CONTROL"], _take_key(environment), environment["ELASTIC_NODE"]
-    patience = float(environment.get("ELASTIC_ORPHAN_TIMEOUT", "60"))
+    url, key, node = environment[variables.CONTROL], _take_key(environment), environment[variables.NODE]
+    patience = float(environment.get(variables.ORPHAN_TIMEOUT, "60"))
     with ControlClient(url, f"n{node}", key) as client:
-        pod = environment.get("ELASTIC_POD", "")
+        pod = environment.get(variables.POD, "")
         job = _insist(lambda: client.get(f"/v1/nodes/{node}/job?{urlencode({'pod': pod})}"), patience)
         first = {"first_member": int(job["first_member"])}
         whose = f"node {node} (pod {pod})" if pod else f"node {node}"
@@ -72,16 +73,16 @@ def make_own_folder(environment: MutableMapping[str, str]) -> Path:
     control = {"v": 1, "url": url, "store": job["store"], "key": key, "term": job["term"]}
     write_json(layout.control, control, mode=0o600)
     environment.setdefault("OMP_NUM_THREADS", str(threads_per_rank(cores(), config.nproc_per_node)))
-    environment["ELASTIC_CONTROL"] = str(layout.control)
-    environment["ELASTIC_WORK_DIR"] = str(layout.path)
-    environment["ELASTIC_FIRST_MEMBER"] = str(job["first_member"])
+    environment[variables.CONTROL] = str(layout.control)
+    environment[variables.WORK_DIR] = str(layout.path)
+    environment[variables.FIRST_MEMBER] = str(job["first_member"])
     return layout.path
 
 
 def _take_key(environment: MutableMapping[str, str]) -> str:
     """Returns the job's key, in hexadecimal digits; ranks don't find it in their environment."""
-    path = environment.get("ELASTIC_KEY_FILE")
-    return Path(path).read_text().strip() if path else environment.pop("ELASTIC_KEY")
+    path = environment.get(variables.KEY_FILE)
+    return Path(path).read_text().strip() if path else environment.pop(variables.KEY)
 
 
 def _insist(ask: Callable[[], dict[str, Any]], patience: float) -> dict[str, Any]:

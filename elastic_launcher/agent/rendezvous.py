@@ -20,6 +20,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
+from elastic_launcher import variables
 from elastic_launcher.agent.rounds import Rounds
 
 BACKEND = "elastic-launcher"
@@ -89,7 +90,7 @@ class SharedRound(OwnRound):
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         super().__init__(parameters)
-        self._rounds = Rounds(*_address(parameters), int(os.environ["ELASTIC_NODE"]))
+        self._rounds = Rounds(*_address(parameters), int(os.environ[variables.NODE]))
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Waits for the next round that this node takes part in."""

@@ -16,6 +16,7 @@ from typing import Any
 from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 
+from elastic_launcher import variables
 from elastic_launcher.agent.rank_exec import tell_life
 
 ANNOUNCED = "elastic-launcher/round"
@@ -50,7 +51,7 @@ class Rounds:
                 break
             time.sleep(POLL)
         self._round = found["round"]
-        os.environ["ELASTIC_ROUND"] = str(self._round)  # for the workers
+        os.environ[variables.ROUND] = str(self._round)  # for the workers
         host, _, port = found["store"].rpartition(":")
         store = TCPStore(host, int(port), is_master=False, timeout=STORE_TIMEOUT)
         place = found["nodes"].index(self._node)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from elastic_launcher import variables
 from elastic_launcher.config import JobConfig
 
 RANK_EXEC = Path(__file__).with_name("rank_exec.py")
@@ -76,6 +77,6 @@ def environment(inherited: Mapping[str, str], agent: int, tmp: Path, cache: Path
         cache: Where compiled code goes, unless the user has said it.
     """
     kept = {name: value for name, value in inherited.items() if not name.startswith(FOREIGN)}
-    kept |= {"ELASTIC_AGENT_PID": str(agent), "TMPDIR": str(tmp), **CURES}
+    kept |= {variables.AGENT_PID: str(agent), "TMPDIR": str(tmp), **CURES}
     kept.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "torchinductor"))
     return kept

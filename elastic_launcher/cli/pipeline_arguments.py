@@ -8,15 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from elastic_launcher import variables
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines.kubernetes.objects.names import (
     ELASTIC_LABEL,
-    LABEL_VARIABLE,
     NODES_ANNOTATION,
-    NODES_VARIABLE,
 )
 from elastic_launcher.host.script_file import script_path, write_script
-from elastic_launcher.launcher.step_outputs import VARIABLE
 from elastic_launcher.options import OPTIONS, ConfigError, read_option
 from elastic_launcher.workdir import DEFAULT_PARENT
 
@@ -53,7 +51,7 @@ def check_arrival(environment: Mapping[str, str] = os.environ) -> None:
     Raises:
         ConfigError: If each ``$`` in them is still there twice.
     """
-    if VARIABLE in environment and ARGS_FILE in environment:
+    if variables.STEP_OUTPUTS in environment and ARGS_FILE in environment:
         raise ConfigError(
             "the step's arguments have more than 128 KiB, which Argo hands over in a file, with each $ twice: put the "
             "script into the image, and give its path"
@@ -70,8 +68,8 @@ def add_words_on_the_pod(texts: MutableMapping[str, Any], environment: Mapping[s
     Raises:
         ConfigError: If the pod's annotation is no range.
     """
-    wanted = environment.get(NODES_VARIABLE, "").strip()
-    if environment.get(LABEL_VARIABLE, "").strip().lower() != "true" or texts.get("nodes"):
+    wanted = environment.get(variables.POD_NODES, "").strip()
+    if environment.get(variables.POD_LABEL, "").strip().lower() != "true" or texts.get("nodes"):
         return ""
     if not wanted:
         return f"the pod has the label {ELASTIC_LABEL}: its annotation {NODES_ANNOTATION}, or --nodes, says MIN:MAX"

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from elastic_launcher import variables
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.host import processes
 
@@ -77,8 +78,8 @@ def find_nodes(work_dir: str, nproc_per_node: int) -> list[FoundNode]:
             continue
         environment = environment_of(process.pid)
         if not agent.has_ended() and _is_agent(process.pid, environment):
-            spec = NodeSpec(int(environment["ELASTIC_NODE"]), int(environment["ELASTIC_FIRST_MEMBER"]), nproc_per_node)
-            found[spec.node] = FoundNode(spec, agent, int(environment.get("ELASTIC_SLOT", "0")))
+            spec = NodeSpec(int(environment[variables.NODE]), int(environment[variables.FIRST_MEMBER]), nproc_per_node)
+            found[spec.node] = FoundNode(spec, agent, int(environment.get(variables.SLOT, "0")))
         else:
             agent.close()
     return [found[number] for number in sorted(found)]
@@ -100,4 +101,4 @@ def _is_agent(pid: int, environment: Mapping[str, str]) -> bool:
         leads = os.getsid(pid) == pid
     except ProcessLookupError:
         return False
-    return leads and "ELASTIC_FIRST_MEMBER" in environment and "ELASTIC_AGENT_PID" not in environment
+    return leads and variables.FIRST_MEMBER in environment and variables.AGENT_PID not in environment

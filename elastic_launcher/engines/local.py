@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from elastic_launcher import variables
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines import NodeExit, NodeSpec
 from elastic_launcher.engines.adopted import AdoptedAgent, FoundNode, environment_of, find_nodes
@@ -17,8 +18,6 @@ from elastic_launcher.host import processes
 from elastic_launcher.host.machine import cores, threads_per_rank
 from elastic_launcher.workdir import Layout
 
-FAULT = "ELASTIC_FAULT"
-"""What a test wants to go wrong in ranks (`torch.fault_injection`)."""
 POLL = 0.02
 """Seconds between looks while all nodes are being ended."""
 LONGEST_LINE = 4096
@@ -77,7 +76,7 @@ class LocalEngine:
         """Takes nodes for its own that an earlier launcher has started, and ends what is left of others."""
         self._nodes |= {one.spec.node: _Node(one.agent, one.slot) for one in found}
         work_dir = str(self._layout.path)
-        nodes = {environment_of(process.pid).get("ELASTIC_NODE") for process in processes.find(work_dir)}
+        nodes = {environment_of(process.pid).get(variables.NODE) for process in processes.find(work_dir)}
         for node in nodes - {None, *map(str, self._nodes)}:
             processes.kill_until_none(work_dir, int(str(node)))
 
@@ -90,10 +89,10 @@ class LocalEngine:
         used = {entry.slot for entry in self._nodes.values()}
         slot = next(number for number in range(len(used) + 1) if number not in used)
         environment = self._environment | {
-            "ELASTIC_NODE": str(spec.node),
-            "ELASTIC_FIRST_MEMBER": str(spec.first_member),
-            "ELASTIC_SLOT": str(slot),
-            "ELASTIC_RESIZE": "respawn" if spec.respawn else "in-process",
+            variables.NODE: str(spec.node),
+            variables.FIRST_MEMBER: str(spec.first_member),
+            variables.SLOT: str(slot),
+            variables.RESIZE: "respawn" if spec.respawn else "in-process",
         }
         if self._gpus is not None:
             own = self._gpus[slot * spec.nproc_per_node : (slot + 1) * spec.nproc_per_node]
@@ -173,13 +172,17 @@ class LocalEngine:
 
 def node_environment(config: JobConfig, layout: Layout, inherited: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables that all nodes of a job have in common."""
-    kept = {name: value for name, value in inherited.items() if not name.startswith("ELASTIC_") or name == FAULT}
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if not name.startswith(variables.PREFIX) or name == variables.FAULT
+    }
     return {
         "OMP_NUM_THREADS": str(threads_per_rank(cores(), config.max_ranks)),
         **kept,
         "PYTHONUNBUFFERED": "1",
-        "ELASTIC_CONTROL": str(layout.control),
-        "ELASTIC_WORK_DIR": str(layout.path),
-        "ELASTIC_ORPHAN_TIMEOUT": f"{config.orphan_timeout:g}",
+        variables.CONTROL: str(layout.control),
+        variables.WORK_DIR: str(layout.path),
+        variables.ORPHAN_TIMEOUT: f"{config.orphan_timeout:g}",
         **config.environment(),
     }

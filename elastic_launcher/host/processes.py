@@ -11,6 +11,8 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from elastic_launcher import variables
+
 if TYPE_CHECKING:
     import psutil
 
@@ -43,8 +45,8 @@ def find(
             environment = process.environ()
         except psutil.Error:  # gone meanwhile, a zombie, or another user's
             continue
-        if environment.get("ELASTIC_WORK_DIR") == work_dir and (
-            node is None or environment.get("ELASTIC_NODE") == str(node)
+        if environment.get(variables.WORK_DIR) == work_dir and (
+            node is None or environment.get(variables.NODE) == str(node)
         ):
             found.setdefault(process.pid, process)
     return [process for process in found.values() if process.pid not in spare and _lives(process)]
@@ -82,7 +84,7 @@ def cpu_seconds(work_dir: str, node: int, members: Collection[int]) -> dict[int,
     used = dict.fromkeys(members, 0.0)
     for process in find(work_dir, node):
         try:
-            member = int(process.environ().get("ELASTIC_MEMBER", "0"))
+            member = int(process.environ().get(variables.MEMBER, "0"))
             if member in used:
                 times = process.cpu_times()
                 used[member] += times.user + times.system

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from elastic_launcher import __version__
+from elastic_launcher import __version__, variables
 from elastic_launcher.checkpoint.storage import StorageError, is_url, open_storage
 from elastic_launcher.config import RETRIED, ExitCode, JobConfig
-from elastic_launcher.content import SOURCE, source_of
+from elastic_launcher.content import source_of
 from elastic_launcher.engines.kubernetes.objects.names import STEP_VARIABLE, job_id_of
 from elastic_launcher.engines.kubernetes.objects.template import node_container
 from elastic_launcher.events import EventError
-from elastic_launcher.goes_on import VARIABLE as GOES_ON_VARIABLE
 from elastic_launcher.host.machine import gpus
 from elastic_launcher.kfp_steps.arrival import revealed
 from elastic_launcher.kfp_steps.classification import FORM, metrics_text, read_classes
@@ -217,7 +216,7 @@ def _train(given: Mapping[str, Any], run: _Run, release: str) -> Trained:
         options={**run.options, "output": run.output},
         work_dir=run.work_dir,
         artifacts=str(Path(given["timeline"].path).parent),
-        environment={**({SOURCE: run.source} if run.source else {}), **_words(run)},
+        environment={**({variables.DATA_SOURCE: run.source} if run.source else {}), **_words(run)},
         beside=beside,
     )
 
@@ -227,8 +226,8 @@ def _words(run: _Run) -> dict[str, str]:
     if not os.environ.get(STEP_VARIABLE):
         return {}
     if run.work_dir or run.options.get("checkpoint_dir"):
-        return {GOES_ON_VARIABLE: "; Retry of the run goes on from there"}
-    return {GOES_ON_VARIABLE: ", in this step's pod, and goes with that: give checkpoint_dir to go on from it"}
+        return {variables.GOES_ON: "; Retry of the run goes on from there"}
+    return {variables.GOES_ON: ", in this step's pod, and goes with that: give checkpoint_dir to go on from it"}
 
 
 def _take_model(given: Mapping[str, Any], run: _Run, folder: Path) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from elastic_launcher import variables
 from elastic_launcher.checkpoint.folder import POINTER
 from elastic_launcher.config import JobConfig
-from elastic_launcher.content import SOURCE, Content, digests, path_seen_from
+from elastic_launcher.content import Content, digests, path_seen_from
 from elastic_launcher.host.layout import Layout
 from elastic_launcher.options import ConfigError, holds_text
 from elastic_launcher.workdir import CLASSES
@@ -45,7 +46,7 @@ def content_of(config: JobConfig, directory: Path, environment: Mapping[str, str
             files = {
                 name: text.encode() for name, text in handed if os.path.realpath(path.with_name(name)) not in apart
             }
-    data = environment.get(SOURCE) or path_seen_from(directory, config.data or "")
+    data = environment.get(variables.DATA_SOURCE) or path_seen_from(directory, config.data or "")
     return Content(digests(files), data if config.data else "")
 
 

@@ -10,10 +10,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from elastic_launcher import variables
 from elastic_launcher.events import Event, EventError, read_events
 from elastic_launcher.report.metrics import measure
 
-VARIABLE = "ELASTIC_STEP_OUTPUTS"
 OUTPUTS = {
     "exit_code": "-1",
     "reason": "",
@@ -71,7 +71,7 @@ def tell_outputs(
         say: Told what kept them from being written.
         environment: Names the folder.
     """
-    folder = environment.get(VARIABLE)
+    folder = environment.get(variables.STEP_OUTPUTS)
     if not folder:
         return
     try:

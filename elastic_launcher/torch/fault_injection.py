@@ -13,10 +13,10 @@ import os
 import signal
 from pathlib import Path
 
+from elastic_launcher import variables
 from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.workdir import Layout
 
-VARIABLE = "ELASTIC_FAULT"
 KINDS = ("kill", "freeze", "break", "launcher")
 
 _faults: dict[str, list[tuple[int, str]]] = {}
@@ -28,14 +28,14 @@ def arm(faults: str) -> None:
     Raises:
         ValueError: If a fault is unknown.
     """
-    member = os.environ.get("ELASTIC_MEMBER", "")
+    member = os.environ.get(variables.MEMBER, "")
     for fault in filter(None, faults.split(",")):
         kind, equals, rest = fault.partition("=")
         moment, _, where = (rest if equals else fault).partition("@")
         step, _, who = where.partition(":")
         kind = kind if equals else "kill"
         if kind not in KINDS:
-            raise ValueError(f"{VARIABLE}: {fault!r} is none of {', '.join(KINDS)}=MOMENT@STEP:MEMBER")
+            raise ValueError(f"{variables.FAULT}: {fault!r} is none of {', '.join(KINDS)}=MOMENT@STEP:MEMBER")
         if who == member:
             _faults.setdefault(moment, []).append((int(step), kind))
 
@@ -62,8 +62,8 @@ def point(moment: str, step: int) -> None:
 
 
 def _launcher() -> int:
-    lock = Layout(Path(os.environ["ELASTIC_WORK_DIR"])).lock
+    lock = Layout(Path(os.environ[variables.WORK_DIR])).lock
     return int(json.loads(lock.read_text())["pid"])
 
 
-arm(os.environ.get(VARIABLE, ""))
+arm(os.environ.get(variables.FAULT, ""))

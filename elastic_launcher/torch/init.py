@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch.distributed.rendezvous import rendezvous
 
+from elastic_launcher import variables
 from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.host.output import spare_output
 from elastic_launcher.torch import rng
@@ -21,7 +22,6 @@ from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.checkpointing import Checkpoints
 from elastic_launcher.torch.state.training_state import TrainingState
 
-ORPHAN_TIMEOUT = "ELASTIC_ORPHAN_TIMEOUT"
 TORCHRUN_SECONDS = 300.0  # for all ranks of plain torchrun to come
 _is_rank = False  # whether this process is a rank of a job that others know
 
@@ -51,7 +51,7 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | None = N
     member = None
     if launch.control is not None:
         spare_output()
-        member = Member(launch, device, float(os.environ.get(ORPHAN_TIMEOUT, "60")))
+        member = Member(launch, device, float(os.environ.get(variables.ORPHAN_TIMEOUT, "60")))
     session = Session(
         BatchSchedule.fixed(batch),
         largest,
@@ -63,7 +63,7 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | None = N
         TrainingState([], [], [], [], {}, {}),
     )
     if member is not None:
-        session.checkpoints = Checkpoints(session, member, Path(os.environ["ELASTIC_WORK_DIR"]))
+        session.checkpoints = Checkpoints(session, member, Path(os.environ[variables.WORK_DIR]))
         standing = member.join()
         session.move_to(session.position.at(int(standing.get("phase", 0)), int(standing.get("epoch", 0))))
         session.sums.known = dict(standing.get("sums", {}))

@@ -15,6 +15,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
+from elastic_launcher import variables
 from elastic_launcher.batch import StepPlan, plan_step
 from elastic_launcher.torch.data.loader import OPTIONS, REFUSED, REFUSED_VALUES, ElasticLoader
 from elastic_launcher.torch.on_main import OnMain
@@ -322,7 +323,7 @@ class Job:
 
         Nothing in which ranks wait for each other may be called inside.
         """
-        folder = os.environ.get("ELASTIC_WORK_DIR") or tempfile.gettempdir()
+        folder = os.environ.get(variables.WORK_DIR) or tempfile.gettempdir()
         path = os.path.join(folder, f".elastic-first-on-node-{os.getuid()}.lock")
         session = self._session
         session.check_unlocked("job.first_on_node")

@@ -22,8 +22,9 @@ from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.engines.kubernetes.leadership.bootstrap import own_pod_name
 from elastic_launcher.engines.kubernetes.objects.template import read_template
 from elastic_launcher.kube.expansion import literal
-from elastic_launcher.launcher.step_outputs import OUTPUTS, VARIABLE, tell_outputs
+from elastic_launcher.launcher.step_outputs import OUTPUTS, tell_outputs
 from elastic_launcher.options import OPTIONS, ConfigError, Option
+from elastic_launcher.variables import STEP_OUTPUTS
 from tests.manifests import MANIFESTS, documents, objects
 from tests.unit.expansion import expanded
 
@@ -212,10 +213,10 @@ def test_a_script_that_just_fits_is_taken() -> None:
 
 
 def test_what_argo_handed_over_in_a_file_is_refused_by_name() -> None:
-    check_arrival({VARIABLE: "/tmp/elastic-outputs"})
+    check_arrival({STEP_OUTPUTS: "/tmp/elastic-outputs"})
     check_arrival({ARGS_FILE: "/argo/config/args"})
     with pytest.raises(ConfigError, match="more than 128 KiB, which Argo hands over in a file"):
-        check_arrival({VARIABLE: "/tmp/elastic-outputs", ARGS_FILE: "/argo/config/args"})
+        check_arrival({STEP_OUTPUTS: "/tmp/elastic-outputs", ARGS_FILE: "/argo/config/args"})
 
 
 ENDS = [
@@ -287,11 +288,11 @@ def test_each_output_is_the_file_that_the_launcher_writes_and_none_is_missed(
     key: tuple[str, str], tmp_path: Path
 ) -> None:
     template = TEMPLATES[key]
-    (told,) = [one["value"] for one in template["container"]["env"] if one["name"] == VARIABLE]
+    (told,) = [one["value"] for one in template["container"]["env"] if one["name"] == STEP_OUTPUTS]
     found = {one["name"]: one["valueFrom"] for one in template["outputs"]["parameters"]}
     assert {name: one["default"] for name, one in found.items()} == OUTPUTS, "a missing file fails a step otherwise"
     assert any(Path(told).is_relative_to(one["mountPath"]) for one in template["container"]["volumeMounts"])
-    tell_outputs(2, "bad", None, pytest.fail, {VARIABLE: str(tmp_path / "told")})
+    tell_outputs(2, "bad", None, pytest.fail, {STEP_OUTPUTS: str(tmp_path / "told")})
     assert {one["path"] for one in found.values()} == {f"{told}/{one.name}" for one in (tmp_path / "told").iterdir()}
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from elastic_launcher.checkpoint import raise_fence
 from elastic_launcher.config import JobConfig
-from elastic_launcher.content import SOURCE, Content, changed, source_of
+from elastic_launcher.content import Content, changed, source_of
 from elastic_launcher.events import EventLog
 from elastic_launcher.launcher.script_bundle import code_of, content_of
 from elastic_launcher.report import write_report
+from elastic_launcher.variables import DATA_SOURCE
 from elastic_launcher.workdir import CLASSES, claim, write_json
 
 RUN, FIRST, SECOND = (f"{digit * 8}-aaaa-bbbb-cccc-{digit * 12}" for digit in "123")
@@ -87,8 +88,8 @@ def test_data_is_known_by_where_it_is_from(tmp_path: Path) -> None:
     def of(data: str | None, **environment: str) -> str:
         return content_of(JobConfig(module="train", data=data), tmp_path, environment).data
 
-    assert of(None) == of(None, **{SOURCE: "s3://a"}) == ""
-    assert of("/copy/1", **{SOURCE: "s3://a"}) == of("/copy/2", **{SOURCE: "s3://a"}) == "s3://a"
+    assert of(None) == of(None, **{DATA_SOURCE: "s3://a"}) == ""
+    assert of("/copy/1", **{DATA_SOURCE: "s3://a"}) == of("/copy/2", **{DATA_SOURCE: "s3://a"}) == "s3://a"
     assert of("s3://a") == "s3://a"
     assert of(f"{tmp_path}/digits") == "digits", "both may be moved"
     assert of("/mnt/digits") == "/mnt/digits"

@@ -14,8 +14,8 @@ import pytest
 from elastic_launcher.cli.pipeline_arguments import add_words_on_the_pod, keep_script, plain_switches
 from elastic_launcher.cli.run import read
 from elastic_launcher.config import JobConfig
-from elastic_launcher.engines.kubernetes.objects.names import LABEL_VARIABLE, NODES_VARIABLE
 from elastic_launcher.options import ConfigError
+from elastic_launcher.variables import POD_LABEL, POD_NODES
 
 TEXT = "import torch\nprint(torch)\n"
 
@@ -59,18 +59,18 @@ def test_the_pod_says_how_many_nodes_where_the_command_does_not(
     label: str, wanted: str, given: str | None, nodes: str | None
 ) -> None:
     texts: dict[str, Any] = {"nodes": given}
-    told = add_words_on_the_pod(texts, {LABEL_VARIABLE: label, NODES_VARIABLE: wanted})
+    told = add_words_on_the_pod(texts, {POD_LABEL: label, POD_NODES: wanted})
     assert texts["nodes"] == nodes
     assert bool(told) == (label == "true" and not given), "who only moves here is told what counted"
 
 
 def test_an_annotation_that_is_no_range_is_named() -> None:
     with pytest.raises(ConfigError, match="annotation elastic-launcher/nodes of the launcher's pod: --nodes is '4'"):
-        add_words_on_the_pod({}, {LABEL_VARIABLE: "true", NODES_VARIABLE: "4"})
+        add_words_on_the_pod({}, {POD_LABEL: "true", POD_NODES: "4"})
 
 
 def test_the_annotation_counts_on_the_command_line(tmp_path: Path) -> None:
-    words = {LABEL_VARIABLE: "true", NODES_VARIABLE: "3:2"}
+    words = {POD_LABEL: "true", POD_NODES: "3:2"}
     for given, code in ([], "annotation elastic-launcher/nodes"), (["--nodes=1:1"], "the script none.py is not there"):
         command = [sys.executable, "-m", "elastic_launcher", "run", *given, "--", "none.py"]
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, **words})

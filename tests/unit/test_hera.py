@@ -37,8 +37,9 @@ from elastic_launcher.cli import main
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines.kubernetes.objects.template import read_template
 from elastic_launcher.hera import ElasticTrain, PodFields, elastic_train
-from elastic_launcher.launcher.step_outputs import OUTPUTS, VARIABLE
+from elastic_launcher.launcher.step_outputs import OUTPUTS
 from elastic_launcher.options import OPTIONS, ConfigError
+from elastic_launcher.variables import STEP_OUTPUTS
 from tests.unit.expansion import expanded
 
 Front = Callable[..., Container]
@@ -199,7 +200,7 @@ def test_all_that_is_preset_can_be_overridden(front: Front) -> None:
     assert container["securityContext"] == {"runAsGroup": 1000}
     assert (container["workingDir"], container["terminationMessagePolicy"]) == ("/work", "File")
     values = [(one["name"], one["value"]) for one in container["env"] if "value" in one]
-    preset = [("TMPDIR", "/tmp"), ("LOGNAME", "elastic"), (VARIABLE, argo.OUTPUT_FOLDER)]
+    preset = [("TMPDIR", "/tmp"), ("LOGNAME", "elastic"), (STEP_OUTPUTS, argo.OUTPUT_FOLDER)]
     assert values == [*preset, ("HOME", "/work"), ("LR", "0.1"), ("USER", "me")]
     mounts = sorted((one["mountPath"], one["name"]) for one in container["volumeMounts"])
     scratch = argo.VOLUMES[0]["name"]

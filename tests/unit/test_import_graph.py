@@ -11,7 +11,19 @@ from grimp import ImportGraph, build_graph
 
 ROOT = "elastic_launcher"
 FLOORS = (
-    {"argument", "batch", "batch_schedule", "config", "content", "goes_on", "logged", "options", "period", "sampling"},
+    {
+        "argument",
+        "batch",
+        "batch_schedule",
+        "config",
+        "content",
+        "goes_on",
+        "logged",
+        "options",
+        "period",
+        "sampling",
+        "variables",
+    },
     {"checkpoint", "control", "events", "hints", "host", "kube", "workdir"},
     {"agent", "engines", "report", "torch"},
     {"coordinator"},

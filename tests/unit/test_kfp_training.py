@@ -16,7 +16,6 @@ from kfp import dsl
 
 from elastic_launcher import kfp as front
 from elastic_launcher.config import JobConfig
-from elastic_launcher.content import SOURCE
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.job_plan import given_template, make_plan
 from elastic_launcher.engines.kubernetes.leadership.bootstrap import Site
@@ -29,6 +28,7 @@ from elastic_launcher.kfp_steps.release import ended_by_shrink
 from elastic_launcher.lint.pipelines.pipeline import STEPS
 from elastic_launcher.options import command_line
 from elastic_launcher.step import StepFailed, Trained
+from elastic_launcher.variables import DATA_SOURCE
 from tests.object_store import object_store
 from tests.unit import kfp_bodies as bodies
 from tests.unit.kfp_bodies import NUMBERS, Step
@@ -156,7 +156,7 @@ def test_the_launcher_knows_where_the_data_is_from(step: Step, tmp_path: Path) -
     (tmp_path / "digits").touch()
     data = SimpleNamespace(path=str(tmp_path / "digits"), uri="s3://bucket/digits")
     step.run("elastic_train", data=data)
-    assert step.asked["environment"] == {SOURCE: "s3://bucket/digits"}
+    assert step.asked["environment"] == {DATA_SOURCE: "s3://bucket/digits"}
     step.run("elastic_train")
     assert not step.asked["environment"]
 

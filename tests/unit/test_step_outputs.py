@@ -13,8 +13,9 @@ from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.events import Event
 from elastic_launcher.kfp import elastic_train
 from elastic_launcher.launcher import launch
-from elastic_launcher.launcher.step_outputs import OUTPUTS, VARIABLE, outputs_of, tell_outputs
+from elastic_launcher.launcher.step_outputs import OUTPUTS, outputs_of, tell_outputs
 from elastic_launcher.report import measure
+from elastic_launcher.variables import STEP_OUTPUTS
 from elastic_launcher.workdir import claim
 from tests.unit.report import jobs
 
@@ -63,7 +64,7 @@ def test_they_have_kubeflows_names() -> None:
 
 def test_a_refused_step_tells_why(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "elastic_launcher", "run", "--nodes=3", "--", "train.py"]
-    environment = {VARIABLE: str(tmp_path / "told"), "PYTHONPATH": ":".join(sys.path), "PATH": ""}
+    environment = {STEP_OUTPUTS: str(tmp_path / "told"), "PYTHONPATH": ":".join(sys.path), "PATH": ""}
     ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     told = told_in(tmp_path / "told")
     assert (ended.returncode, told["exit_code"]) == (2, "2")
@@ -72,7 +73,7 @@ def test_a_refused_step_tells_why(tmp_path: Path) -> None:
 
 
 def test_a_job_without_quota_tells_so_and_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "told"))
+    monkeypatch.setenv(STEP_OUTPUTS, str(tmp_path / "told"))
     hints = tmp_path / "hints.json"
     none = {"gpus": {"guaranteed": 0, "allowed": 0, "limit": 4}}
     hints.write_text(json.dumps({"apiVersion": "elastic-hints/v1", "defaults": none}))
@@ -88,7 +89,7 @@ def test_a_job_that_was_done_before_tells_what_it_was(tmp_path: Path, monkeypatc
     with claim(config, tmp_path):
         lines = [event.to_line() for event in jobs.resized().events]
         (tmp_path / "job" / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "told"))
+    monkeypatch.setenv(STEP_OUTPUTS, str(tmp_path / "told"))
     assert launch.launch(config, tmp_path) == ExitCode.DONE
     told = told_in(tmp_path / "told")
     assert told["exit_code"] == "0" and int(told["steps"]) > 0 and told["job_dir"] == str(tmp_path / "job")
@@ -103,5 +104,5 @@ def test_without_a_reader_nothing_is_written(tmp_path: Path) -> None:
 def test_what_keeps_them_from_being_written_is_said(tmp_path: Path) -> None:
     said: list[str] = []
     (tmp_path / "told").write_text("a file is in the way")
-    tell_outputs(2, "bad", None, said.append, {VARIABLE: str(tmp_path / "told")})
+    tell_outputs(2, "bad", None, said.append, {STEP_OUTPUTS: str(tmp_path / "told")})
     assert said and said[0].startswith(f"the step's outputs could not be written to {tmp_path / 'told'}: ")

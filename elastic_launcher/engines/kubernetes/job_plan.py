@@ -8,13 +8,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from elastic_launcher import variables
 from elastic_launcher.config import NO_GPUS, JobConfig
 from elastic_launcher.engines.kubernetes.leadership.bootstrap import PORTS, Site
 from elastic_launcher.engines.kubernetes.objects.job import JobPlan
 from elastic_launcher.engines.kubernetes.objects.mounts import check_places
 from elastic_launcher.engines.kubernetes.objects.pod import Shape, node_pod
 from elastic_launcher.engines.kubernetes.objects.template import Document, node_container, read_template
-from elastic_launcher.engines.local import FAULT
 from elastic_launcher.options import ConfigError, holds_text
 
 NODE_USER = 65532
@@ -94,10 +94,10 @@ def make_plan(
         command=[python, "-P", "-m", "elastic_launcher.agent"],
         environment={
             "PYTHONUNBUFFERED": "1",
-            "ELASTIC_CONTROL": f"http://{address}:{PORTS['control']}",
-            "ELASTIC_ORPHAN_TIMEOUT": f"{config.orphan_timeout:g}",
+            variables.CONTROL: f"http://{address}:{PORTS['control']}",
+            variables.ORPHAN_TIMEOUT: f"{config.orphan_timeout:g}",
             **config.environment(),
-            **({FAULT: environment[FAULT]} if FAULT in environment else {}),
+            **({variables.FAULT: environment[variables.FAULT]} if variables.FAULT in environment else {}),
         },
         key=key,
         key_secret=site.names.secret,

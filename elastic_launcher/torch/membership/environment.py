@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-GLOBAL_BATCH_SIZE = "ELASTIC_GLOBAL_BATCH_SIZE"
-MAX_BATCH_PER_GPU = "ELASTIC_MAX_BATCH_PER_GPU"
+from elastic_launcher import variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +38,16 @@ def read_launch(environment: Mapping[str, str] = os.environ) -> Launch:
     Raises:
         RuntimeError: If the variables of our launcher are incomplete.
     """
-    control = environment.get("ELASTIC_CONTROL")
+    control = environment.get(variables.CONTROL)
     local_rank = int(environment.get("LOCAL_RANK", "0"))
     if control is not None:
-        missing = [name for name in ("ELASTIC_MEMBER", "ELASTIC_NODE") if name not in environment]
+        missing = [name for name in (variables.MEMBER, variables.NODE) if name not in environment]
         if missing:
             raise RuntimeError(
-                f"ELASTIC_CONTROL is set but {' and '.join(missing)} not: start this script with `elastic-launcher "
-                "run`, or unset ELASTIC_CONTROL."
+                f"{variables.CONTROL} is set but {' and '.join(missing)} not: start this script with `elastic-launcher "
+                f"run`, or unset {variables.CONTROL}."
             )
-        return Launch(control, int(environment["ELASTIC_MEMBER"]), int(environment["ELASTIC_NODE"]), False, local_rank)
+        return Launch(control, int(environment[variables.MEMBER]), int(environment[variables.NODE]), False, local_rank)
     return Launch(None, None, None, int(environment.get("WORLD_SIZE", "1")) > 1, local_rank)
 
 
@@ -84,8 +83,8 @@ def read_batch(
     Raises:
         ValueError: If a number is missing, not a whole number of 1 or more, or given twice and different.
     """
-    batch = _setting("global_batch_size", global_batch_size, GLOBAL_BATCH_SIZE, environment)
-    return batch, _setting("max_batch_per_gpu", max_batch_per_gpu, MAX_BATCH_PER_GPU, environment)
+    batch = _setting("global_batch_size", global_batch_size, variables.GLOBAL_BATCH_SIZE, environment)
+    return batch, _setting("max_batch_per_gpu", max_batch_per_gpu, variables.MAX_BATCH_PER_GPU, environment)
 
 
 def choose_device(local_rank: int) -> torch.device:

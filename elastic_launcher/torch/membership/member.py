@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from elastic_launcher import variables
 from elastic_launcher.checkpoint.store import open_store
 from elastic_launcher.control.client import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.control.contact import Contact
@@ -340,8 +341,8 @@ class Member:
     def _consider_leaving(self) -> None:
         silence = self._contact.silence()
         if silence > self.orphan_timeout:
-            default = Layout(Path(os.environ["ELASTIC_WORK_DIR"])).checkpoints
-            saved = open_store(os.environ.get("ELASTIC_CHECKPOINT_DIR"), default).kept()
+            default = Layout(Path(os.environ[variables.WORK_DIR])).checkpoints
+            saved = open_store(os.environ.get(variables.CHECKPOINT_DIR), default).kept()
             leave(f"the launcher has not been heard of for {self.orphan_timeout:g} s; {saved}")
         if silence > self.orphan_timeout / 2 and not self._alone:
             self._alone = self.save_wanted = True  # before this rank, or its agent, leaves

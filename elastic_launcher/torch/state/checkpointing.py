@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from elastic_launcher import variables
 from elastic_launcher.checkpoint import CheckpointError, JobIdentity, Mark
 from elastic_launcher.checkpoint.changes import OF_SCRIPT, Resumed, step_in_epoch
 from elastic_launcher.checkpoint.files import read_manifest
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
     from elastic_launcher.torch.state.position import Position
     from elastic_launcher.torch.state.training_state import TrainingState
 
-PLACE = "ELASTIC_CHECKPOINT_DIR"
-EVERY = "ELASTIC_CHECKPOINT_EVERY"
-KEEP = "ELASTIC_KEEP_CHECKPOINTS"
 JOB = "TORCHELASTIC_RUN_ID"  # torchrun's name for it
 
 
@@ -75,13 +73,17 @@ class Checkpoints:
     """
 
     def __init__(self, session: Training, member: Member, work_dir: Path) -> None:
-        every = os.environ.get(EVERY)
+        every = os.environ.get(variables.CHECKPOINT_EVERY)
         self._session = session
         self._member = member
         self._work_dir = work_dir
         self._period = read_period(every) if every else Period()
-        self._shelf = open_store(os.environ.get(PLACE), Layout(work_dir).checkpoints, os.environ[JOB])
-        self._saver = Saver(self._shelf, int(os.environ.get(KEEP, "2")), self._tell_saved, self._tell_failed)
+        self._shelf = open_store(
+            os.environ.get(variables.CHECKPOINT_DIR), Layout(work_dir).checkpoints, os.environ[JOB]
+        )
+        self._saver = Saver(
+            self._shelf, int(os.environ.get(variables.KEEP_CHECKPOINTS, "2")), self._tell_saved, self._tell_failed
+        )
         self._fingerprint: dict[str, Any] = {}
         self._asked = False
         self._due = False

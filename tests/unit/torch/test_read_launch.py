@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from elastic_launcher.torch.membership.environment import GLOBAL_BATCH_SIZE, MAX_BATCH_PER_GPU, read_batch, read_launch
+from elastic_launcher.torch.membership.environment import read_batch, read_launch
+from elastic_launcher.variables import GLOBAL_BATCH_SIZE, MAX_BATCH_PER_GPU
 
 GIVEN = {GLOBAL_BATCH_SIZE: "256", MAX_BATCH_PER_GPU: "64"}
 

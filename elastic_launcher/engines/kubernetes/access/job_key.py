@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL, Names, Owner
-from elastic_launcher.engines.kubernetes.objects.pod import KEY_NAME, KEY_VARIABLE
+from elastic_launcher.engines.kubernetes.objects.pod import KEY_NAME
 from elastic_launcher.kube.api import CONFLICT, NOT_FOUND, Api, ApiError, items_of
 from elastic_launcher.options import ConfigError
+from elastic_launcher.variables import KEY
 
 KEY_BYTES = 32
 
@@ -93,7 +94,7 @@ def key_of(secret: Mapping[str, Any]) -> str:
 def key_in(job: Mapping[str, Any]) -> str:
     """Returns the key in the environment of a node's Job; empty where there is none."""
     variables = (one for container in _pod_of(job).get("containers") or () for one in container.get("env") or ())
-    return _digits(next((one.get("value", "") for one in variables if one.get("name") == KEY_VARIABLE), ""))
+    return _digits(next((one.get("value", "") for one in variables if one.get("name") == KEY), ""))
 
 
 def mounts_key(names: Names, job: Mapping[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from elastic_launcher import variables
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL, NODE_LABEL, PREFIX, Names, Owner
 from elastic_launcher.engines.kubernetes.objects.pod import Shape, node_pod
@@ -59,10 +60,10 @@ def node_job(plan: JobPlan, spec: NodeSpec, avoided: Sequence[str] = ()) -> Docu
     resize = _RESIZES[spec.respawn]
     ours = {JOB_LABEL: plan.names.job_id, NODE_LABEL: str(spec.node)}
     environment = {
-        "ELASTIC_NODE": str(spec.node),
-        "ELASTIC_FIRST_MEMBER": str(spec.first_member),
-        "ELASTIC_SLOT": "0",
-        "ELASTIC_RESIZE": resize,
+        variables.NODE: str(spec.node),
+        variables.FIRST_MEMBER: str(spec.first_member),
+        variables.SLOT: "0",
+        variables.RESIZE: resize,
     }
     notes = {FIRST_MEMBER: str(spec.first_member), NPROC_PER_NODE: str(spec.nproc_per_node), RESIZE: resize}
     pod = node_pod(plan.template, plan.shape, ours, environment)

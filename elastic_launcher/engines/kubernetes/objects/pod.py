@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from elastic_launcher import variables
 from elastic_launcher.engines.kubernetes.objects.names import PREFIX
 from elastic_launcher.engines.kubernetes.objects.template import (
     DEFAULT_CONTAINER,
@@ -22,10 +23,6 @@ from elastic_launcher.engines.kubernetes.objects.template import (
 from elastic_launcher.kube.expansion import literal
 from elastic_launcher.options import ConfigError
 
-RESERVED = "ELASTIC_"
-"""What variables start with that are ours alone."""
-KEY_VARIABLE = "ELASTIC_KEY"
-KEY_FILE_VARIABLE = "ELASTIC_KEY_FILE"
 KEY_FOLDER = "/var/run/secrets/elastic-launcher"
 KEY_NAME = "key"
 """The Secret's entry, and the file's name."""
@@ -163,15 +160,17 @@ def _complete(container: Document, shape: Shape, environment: Mapping[str, str])
 
 def _variables(given: Sequence[Document], shape: Shape, environment: Mapping[str, str]) -> list[Document]:
     names = {one["name"] for one in given}
-    taken = sorted(name for name in names if name.startswith(RESERVED))
+    taken = sorted(name for name in names if name.startswith(variables.PREFIX))
     if taken:
-        raise ConfigError(f"the pod template sets {taken[0]}: the launcher sets all of {RESERVED}*; leave it out")
-    key = {KEY_FILE_VARIABLE: f"{KEY_FOLDER}/{KEY_NAME}"} if shape.key is None else {KEY_VARIABLE: shape.key}
+        raise ConfigError(
+            f"the pod template sets {taken[0]}: the launcher sets all of {variables.PREFIX}*; leave it out"
+        )
+    key = {variables.KEY_FILE: f"{KEY_FOLDER}/{KEY_NAME}"} if shape.key is None else {variables.KEY: shape.key}
     ours: dict[str, str] = {**WRITABLE, **shape.environment, **environment, **key}
     return [
         *given,
         *({"name": name, "value": literal(value)} for name, value in ours.items() if name not in names),
-        {"name": "ELASTIC_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": variables.POD, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
     ]
 
 
