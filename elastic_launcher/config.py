@@ -55,46 +55,9 @@ RETRIED = (ExitCode.LAUNCHER_FAILED, ExitCode.STOPPED, ExitCode.NO_QUOTA)
 class JobConfig:
     """Everything that was asked of a job; checked when made.
 
-    Attributes:
-        script: Path of the training script, or its text, which holds a line break; None when ``module`` is given.
-        module: Module that is run with ``python -m``; None when ``script`` is given.
-        arguments: The script's own arguments.
-        name: The job's name; "" stands for the script's name without its suffix.
-        min_nodes: Fewest nodes to train on.
-        max_nodes: Most nodes to train on.
-        engine: Where nodes live: ``local`` or ``kubernetes``.
-        pod_template: File of the nodes' pod template, or its text; None for a plain pod.
-        node_image: What nodes run; None for the launcher's own image.
-        gpu_resource: What the cluster calls a GPU; ``none`` for nodes without.
-        nproc_per_node: Ranks on each node.
-        hints: Where quota hints come from; None for a fixed target of ``max_nodes``.
-        match: What hints are matched by; ``job`` is always there.
-        share: (i, n) takes the i-th of n parts of the hint's entry, i from 1.
-        require_hints: Whether missing hints at the start are an error.
-        wait_for_quota: Seconds to wait for a hint that allows ``min_nodes``, at the start and each time later on.
-        node_timeout: Seconds to wait for ``min_nodes`` nodes once those of a job that has trained are taken; 0 ends it.
-        work_dir: Folder of the job's files; None for a new one.
-        max_runtime: Seconds after which this launch is saved and ends; None for no limit.
-        metrics_port: Where the launcher answers Prometheus; None for nowhere.
-        start_timeout: Seconds until a node that is not warm counts as failed.
-        pending_timeout: Seconds that a node may wait for a place in the cluster; None for no limit.
-        min_wait: Seconds that fewer nodes than ``min_nodes`` hold their places in the cluster before training.
-        orphan_timeout: Seconds after which nodes leave that can't reach the coordinator.
-        heartbeat_timeout: Seconds without a sign of life after which a rank counts as lost that others wait for.
-        progress_timeout: Least seconds after which a rank counts as lost that others wait for in a step.
-        silence_timeout: Seconds without a sign of life after which any rank counts as lost; None for `silence_seconds`.
-        grace_period: Seconds from a node's notice until it may be killed.
-        resize: ``in-process``, or ``respawn``: the workers are ended and started at the new size.
-        rdzv_backend: ``elastic-launcher``, or ``c10d``: torchrun's own rendezvous, with ``respawn`` only.
-        max_failures: Failures of the script within an hour that count as the loss of a node; None for none.
-        global_batch_size: Samples of one optimizer step; None where the script says it.
-        max_batch_per_gpu: Most samples of one micro-batch; None where the script says it.
-        checkpoint_every: How often the training is saved, as it was typed; None for the default.
-        keep_checkpoints: How many checkpoints are kept.
-        checkpoint_dir: Folder or URL of the checkpoints; None for one in the work directory.
-        accept_changes: What may differ from the job whose checkpoint is used, as it was typed; None for nothing.
-        data: What the script finds as ``ELASTIC_DATA``.
-        output: What the script finds as ``ELASTIC_OUTPUT``.
+    Its fields are the options, as `read_option` reads their texts; the table says what each is. Three differ: ``nodes``
+    is ``min_nodes`` and ``max_nodes``, an empty ``name`` becomes that of the script, and ``match`` always has a
+    ``job``. `components.from_options` writes the lines of all others.
     """
 
     script: str | None = None
@@ -142,28 +105,19 @@ class JobConfig:
             raise ConfigError("give one script to run, after --: `elastic-launcher run [OPTIONS] -- SCRIPT|-m MODULE`")
         if not 1 <= self.min_nodes <= self.max_nodes:
             raise ConfigError(nodes_message(f"{self.min_nodes}:{self.max_nodes}"))
-        for key in ("nproc_per_node", "max_failures", "global_batch_size", "max_batch_per_gpu", "keep_checkpoints"):
-            value = getattr(self, key)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ConfigError(f"{_flag(key)} is {value}: it must be a whole number, 1 or more")
+        for option in OPTIONS:
+            if option.kind == "whole" and option.key != "metrics_port":
+                value = getattr(self, option.key)
+                if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                    raise ConfigError(f"{option.flag} is {value}: it must be a whole number, 1 or more")
         if self.metrics_port is not None and not 1 <= self.metrics_port <= 65535:
             raise ConfigError(f"--metrics-port is {self.metrics_port}: it must be a port, 1 to 65535")
-        for key, least in (
-            ("wait_for_quota", 0.0),
-            ("node_timeout", 0.0),
-            ("max_runtime", 0.1),
-            ("start_timeout", 0.1),
-            ("pending_timeout", 0.1),
-            ("min_wait", 0.1),
-            ("orphan_timeout", 0.1),
-            ("heartbeat_timeout", 1.0),
-            ("progress_timeout", 1.0),
-            ("silence_timeout", 1.0),
-            ("grace_period", 0.0),
-        ):
-            value = getattr(self, key)
-            if value is not None and not (math.isfinite(value) and value >= least):
-                raise ConfigError(f"{_flag(key)} is {value:g}: it must be a number of seconds, {least:g} or more")
+        for option in OPTIONS:
+            value = getattr(self, option.key) if option.kind in ("seconds", "time") else None
+            if value is not None and not (math.isfinite(value) and value >= option.least):
+                raise ConfigError(
+                    f"{option.flag} is {value:g}: it must be a number of seconds, {option.least:g} or more"
+                )
         check_work_dir(self.work_dir)
         _check_checkpoints(self.checkpoint_dir)
         if self.checkpoint_every is not None:
@@ -313,10 +267,6 @@ def _check_checkpoints(place: str | None) -> None:
         raise ConfigError(
             f"--checkpoint-dir is {place!r}, which {why}: give a folder, or a URL such as s3://bucket/folder"
         )
-
-
-def _flag(key: str) -> str:
-    return "--" + key.replace("_", "-")
 
 
 def _name_of(script: str | None, module: str | None) -> str:

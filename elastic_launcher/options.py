@@ -1,7 +1,7 @@
 """The one table of what a user can set about a job, and how each option's text is read.
 
-The command line, a pipeline component's parameters, Hera's fields, Argo's parameters and their documents all derive
-from it, or are tested to agree.
+The command line and Argo's parameters are made of it. Fields of the configuration, of Hera's template and inputs of the
+components are written by `components.from_options`, and documents by what those are written with.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ class Option:
         default: Its text when not given; None where there is none.
         help: One sentence for the user.
         environment: The variable in which each rank finds it, or None.
+        least: Fewest seconds that ``seconds`` or a ``time`` may be.
+        is_path: Whether it is a path: a relative one starts where the user stands.
+        component: The one training component of Kubeflow's that takes it; None where both do.
     """
 
     key: str
@@ -51,6 +54,9 @@ class Option:
     default: str | None
     help: str
     environment: str | None = None
+    least: float = 0.1
+    is_path: bool = False
+    component: str | None = None
 
     @property
     def flag(self) -> str:
@@ -60,198 +66,86 @@ class Option:
 
 OPTIONS: tuple[Option, ...] = (
     Option("nodes", "nodes", "MIN:MAX", "1:1", "Fewest and most nodes to train on."),
-    Option(
-        "engine", "choice", "local|kubernetes", "local", "Where nodes live: on this machine, or as pods of a cluster."
-    ),
-    Option(
-        "pod_template",
-        "text",
-        "FILE|YAML",
-        None,
+    Option("engine", "choice", "local|kubernetes", "local",
+        "Where nodes live: on this machine, or as pods of a cluster.", component="elastic_train_distributed"),
+    Option("pod_template", "text", "FILE|YAML", None,
         "With --engine kubernetes: the nodes' pod, as YAML; what it says nothing of, the launcher adds.",
-    ),
-    Option(
-        "node_image",
-        "text",
-        "IMAGE",
-        None,
+        is_path=True, component="elastic_train_distributed"),
+    Option("node_image", "text", "IMAGE", None,
         "With --engine kubernetes: what nodes run where the pod template names no image; default: the launcher's own.",
-    ),
-    Option(
-        "gpu_resource",
-        "text",
-        "NAME",
-        "nvidia.com/gpu",
+        component="elastic_train_distributed"),
+    Option("gpu_resource", "text", "NAME", "nvidia.com/gpu",
         "With --engine kubernetes: what the cluster calls a GPU, of which each rank gets one; `none` for none.",
-    ),
+        component="elastic_train_distributed"),
     Option("nproc_per_node", "whole", "N", "1", "Ranks (GPUs, where there are some) on each node."),
-    Option(
-        "hints",
-        "text",
-        "FILE|configmap/[NAMESPACE/]NAME",
-        None,
-        "Quota hints: how many GPUs the job may use now. Without it: MAX nodes.",
-    ),
-    Option(
-        "match",
-        "pairs",
-        "KEY=VALUE",
-        None,
-        f"What hints are matched by ({', '.join(MATCH_KEYS)}), with commas between. job defaults to the job's name.",
-    ),
+    Option("hints", "text", "FILE|configmap/[NAMESPACE/]NAME", None,
+        "Quota hints: how many GPUs the job may use now. Without it: MAX nodes.", is_path=True),
+    Option("match", "pairs", "KEY=VALUE", None,
+        f"What hints are matched by ({', '.join(MATCH_KEYS)}), with commas between. job defaults to the job's name."),
     Option("share", "share", "I/N", None, "Take the I-th of N equal parts of the hint's entry (1/2, 2/2)."),
-    Option(
-        "require_hints", "switch", "", None, "Fail when there are no hints at the start, instead of running at MIN."
-    ),
-    Option(
-        "wait_for_quota",
-        "seconds",
-        "SECONDS",
-        "0",
+    Option("require_hints", "switch", "", None,
+        "Fail when there are no hints at the start, instead of running at MIN."),
+    Option("wait_for_quota", "seconds", "SECONDS", "0",
         "How long to wait for hints that allow MIN nodes: at the start, and, saved and without any node, later on.",
-    ),
-    Option(
-        "node_timeout",
-        "seconds",
-        "SECONDS",
-        "1800",
-        "How long a job whose nodes were taken waits, saved, for MIN others; 0 ends it with exit code 75.",
-    ),
-    Option(
-        "work_dir", "text", "DIR", None, "Where all of the job's files go; default: a new folder in ./elastic-jobs."
-    ),
-    Option(
-        "max_runtime",
-        "time",
-        "TIME",
-        None,
-        "Save and end with exit code 75 when this launch has taken so long: 90s, 30m, 12h.",
-    ),
+        least=0.0),
+    Option("node_timeout", "seconds", "SECONDS", "1800",
+        "How long a job whose nodes were taken waits, saved, for MIN others; 0 ends it with exit code 75.", least=0.0),
+    Option("work_dir", "text", "DIR", None,
+        "Where all of the job's files go; default: a new folder in ./elastic-jobs.", is_path=True),
+    Option("max_runtime", "time", "TIME", None,
+        "Save and end with exit code 75 when this launch has taken so long: 90s, 30m, 12h."),
     Option("metrics_port", "whole", "PORT", None, "Where the launcher answers Prometheus, at /metrics."),
     Option("start_timeout", "seconds", "SECONDS", "600", "A node that is not ready to train by then counts as failed."),
-    Option(
-        "pending_timeout",
-        "time",
-        "TIME",
-        None,
+    Option("pending_timeout", "time", "TIME", None,
         "How long a node may wait for a place in the cluster: 90s, 30m. Default: as long as the hint asks for it.",
-    ),
-    Option(
-        "min_wait",
-        "seconds",
-        "SECONDS",
-        "300",
+        component="elastic_train_distributed"),
+    Option("min_wait", "seconds", "SECONDS", "300",
         "How long fewer than MIN nodes hold their places in the cluster before training; then they are given back.",
-    ),
+        component="elastic_train_distributed"),
     Option("orphan_timeout", "seconds", "SECONDS", "60", "How long nodes go on when the launcher can't be reached."),
-    Option(
-        "heartbeat_timeout",
-        "seconds",
-        "SECONDS",
-        "10",
+    Option("heartbeat_timeout", "seconds", "SECONDS", "10",
         "A rank that others wait for and that gives no sign of life for so long counts as lost, with its node.",
-    ),
-    Option(
-        "progress_timeout",
-        "seconds",
-        "SECONDS",
-        "60",
+        least=1.0),
+    Option("progress_timeout", "seconds", "SECONDS", "60",
         "A rank that gets no further in a step for so long (or 10 usual steps) while others wait counts as lost.",
-    ),
-    Option(
-        "silence_timeout",
-        "time",
-        "TIME",
-        None,
+        least=1.0),
+    Option("silence_timeout", "time", "TIME", None,
         "Any rank without a sign of life for so long counts as lost. Default: 60s, or six heartbeat time-outs if more.",
-    ),
-    Option(
-        "grace_period",
-        "seconds",
-        "SECONDS",
-        "15",
-        "How long a node has from its notice (SIGTERM) until it may be killed.",
-    ),
-    Option(
-        "resize",
-        "choice",
-        "in-process|respawn",
-        "in-process",
+        least=1.0),
+    Option("grace_period", "seconds", "SECONDS", "15",
+        "How long a node has from its notice (SIGTERM) until it may be killed.", least=0.0),
+    Option("resize", "choice", "in-process|respawn", "in-process",
         "How the job changes its size: while it trains, or by ending and starting its workers (any torchrun script).",
-    ),
-    Option(
-        "rdzv_backend",
-        "choice",
-        "elastic-launcher|c10d",
-        "elastic-launcher",
+        component="elastic_train"),
+    Option("rdzv_backend", "choice", "elastic-launcher|c10d", "elastic-launcher",
         "With --resize respawn: who decides when torchrun starts its workers anew, the launcher or torchrun alone.",
-    ),
-    Option(
-        "max_failures",
-        "whole",
-        "N",
-        None,
-        "Failures of the script on single ranks within an hour that cost their node only; without it, none.",
-    ),
-    Option(
-        "global_batch_size",
-        "whole",
-        "B",
-        None,
-        "Samples of each optimizer step, whatever the number of nodes.",
-        variables.GLOBAL_BATCH_SIZE,
-    ),
-    Option(
-        "max_batch_per_gpu",
-        "whole",
-        "M",
-        None,
-        "Most samples that a rank works on at a time.",
-        variables.MAX_BATCH_PER_GPU,
-    ),
-    Option(
-        "checkpoint_every",
-        "period",
-        "PERIOD",
-        None,
+        component="elastic_train"),
+    Option("max_failures", "whole", "N", None,
+        "Failures of the script on single ranks within an hour that cost their node only; without it, none."),
+    Option("global_batch_size", "whole", "B", None,
+        "Samples of each optimizer step, whatever the number of nodes.", variables.GLOBAL_BATCH_SIZE),
+    Option("max_batch_per_gpu", "whole", "M", None,
+        "Most samples that a rank works on at a time.", variables.MAX_BATCH_PER_GPU),
+    Option("checkpoint_every", "period", "PERIOD", None,
         "How often the training is saved: 30s, 5m, '100 steps'. Default: at most a twentieth of the time, 30s or more.",
-        variables.CHECKPOINT_EVERY,
-    ),
+        variables.CHECKPOINT_EVERY),
     Option("keep_checkpoints", "whole", "N", "2", "How many checkpoints are kept.", variables.KEEP_CHECKPOINTS),
-    Option(
-        "checkpoint_dir",
-        "text",
-        "DIR|URL",
-        None,
+    Option("checkpoint_dir", "text", "DIR|URL", None,
         "Where checkpoints go: a folder, s3://bucket/folder or the like; default: a folder in the work directory.",
-        variables.CHECKPOINT_DIR,
-    ),
-    Option(
-        "accept_changes",
-        "text",
-        "NAMES",
-        None,
-        "What may differ from the checkpoint that is gone on from: arguments,global-batch-size,seed,dataset,script.",
-    ),
-    Option("data", "text", "PATH", None, "Where the script finds its data (ELASTIC_DATA).", variables.DATA),
-    Option("output", "text", "PATH", None, "Where the script leaves its model (ELASTIC_OUTPUT).", variables.OUTPUT),
+        variables.CHECKPOINT_DIR, is_path=True),
+    Option("accept_changes", "text", "NAMES", None,
+        "What may differ from the checkpoint that is gone on from: arguments,global-batch-size,seed,dataset,script."),
+    Option("data", "text", "PATH", None,
+        "Where the script finds its data (ELASTIC_DATA).", variables.DATA, is_path=True),
+    Option("output", "text", "PATH", None,
+        "Where the script leaves its model (ELASTIC_OUTPUT).", variables.OUTPUT, is_path=True),
     Option("name", "text", "NAME", None, "The job's name; default: the script's name without .py."),
-    Option(
-        "script",
-        "text",
-        "FILE|TEXT",
-        None,
-        "The script's path, or its text (what holds a line break), instead of SCRIPT; only arguments follow -- then.",
-    ),
+    Option("script", "text", "FILE|TEXT", None,
+        "The script's path, or its text (what holds a line break), instead of SCRIPT; only arguments follow -- then."),
     Option("module", "text", "MODULE", None, "The module, instead of -m MODULE; only arguments follow -- then."),
-    Option(
-        "arguments",
-        "words",
-        "TEXT",
-        None,
-        "The script's arguments in one text: words as in a shell, or a JSON list; those after -- follow them.",
-    ),
-)
+    Option("arguments", "words", "TEXT", None,
+        "The script's arguments in one text: words as in a shell, or a JSON list; those after -- follow them."),
+)  # fmt: skip
 BY_KEY = {option.key: option for option in OPTIONS}
 _SWITCHES = {"true": True, "false": False}
 

@@ -30,8 +30,6 @@ USAGE = "SCRIPT|-m MODULE [ARGS...]"
 """What to train, and its own arguments."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that ask for the end: Ctrl-C gives SIGINT, a terminal that is closed or loses its connection SIGHUP."""
-PATHS = ("hints", "work_dir", "checkpoint_dir", "data", "output", "pod_template")
-"""Options that are paths: relative ones start where the user stands."""
 OF_SCRIPTS = {"--data", "--output", "--name", "--script", "--module", "--arguments"}
 """Options of ours that many scripts have too."""
 
@@ -149,7 +147,9 @@ def read(texts: Mapping[str, Any], command: Sequence[str], directory: Path) -> J
             raise ConfigError(f"the script {config.script} can't be read: see its permissions")
     elif PathFinder.find_spec(str(config.module).partition(".")[0], [str(directory), *sys.path]) is None:
         raise ConfigError(f"there is no module {config.module}: start in the folder that holds it, or install it")
-    paths: dict[str, Any] = {key: _absolute(getattr(config, key), directory) for key in PATHS}
+    paths: dict[str, Any] = {
+        option.key: _absolute(getattr(config, option.key), directory) for option in OPTIONS if option.is_path
+    }
     if paths["data"] is not None and "://" not in paths["data"] and not Path(paths["data"]).exists():
         raise ConfigError(f"--data is {config.data!r}: there is nothing at {paths['data']}")
     config = dataclasses.replace(config, **paths)
