@@ -30,7 +30,7 @@ from elastic_launcher.engines.kubernetes.objects.pod import HOME
 from elastic_launcher.engines.kubernetes.objects.template import PodFields, template_of
 from elastic_launcher.hints.reference import SCHEME
 from elastic_launcher.options import BY_KEY, OPTIONS, ConfigError, command_line, read_option
-from elastic_launcher.step import StepFailed, Trained, train
+from elastic_launcher.pipeline_step import StepFailed, Trained, train
 
 __all__ = ["ElasticTrain", "PodFields", "StepFailed", "Trained", "elastic_train"]
 

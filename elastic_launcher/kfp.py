@@ -12,7 +12,7 @@ import functools
 import importlib
 from typing import Any
 
-from elastic_launcher.step import StepFailed
+from elastic_launcher.pipeline_step import StepFailed
 
 __all__ = ["COMPONENTS", "StepFailed"]
 

@@ -46,23 +46,24 @@ from elastic_launcher.coordinator.model.observations import (
 )
 from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.coordinator.model.state import State, Target
-from elastic_launcher.coordinator.resume.event_fields import account_of_adoption, account_of_job
+from elastic_launcher.coordinator.resume.event_fields import account_of_job, account_of_takeover
 from elastic_launcher.coordinator.resume.full_restart import FullRestart
-from elastic_launcher.coordinator.resume.orphans import Adoption
+from elastic_launcher.coordinator.resume.orphans import Takeover
 from elastic_launcher.coordinator.resume.resume_point import Origin, last_saved
-from elastic_launcher.coordinator.resume.resume_search import Again, CannotBeginAgain
+from elastic_launcher.coordinator.resume.resume_search import CannotRestart, ResumeSearch
+from elastic_launcher.coordinator.rules.checkpoint_restart import await_nodes
+from elastic_launcher.coordinator.rules.decide import decide_in_process
 from elastic_launcher.coordinator.rules.ending import kept
-from elastic_launcher.coordinator.rules.respawn.full_restart import await_nodes, decide_in_process
 from elastic_launcher.coordinator.rules.respawn.resize_by_restart import decide_restarts
 from elastic_launcher.coordinator.rules.respawn.rounds import decide_rounds
 from elastic_launcher.coordinator.runtime.endpoints import CoordinatorHost
 from elastic_launcher.coordinator.runtime.engine_driver import EngineDriver
 from elastic_launcher.coordinator.runtime.failure_excerpt import last_message
+from elastic_launcher.coordinator.runtime.hint_follower import Clocks, HintFollower
 from elastic_launcher.coordinator.runtime.node_files import NodeFiles
 from elastic_launcher.coordinator.runtime.os_signals import taken
 from elastic_launcher.coordinator.runtime.platform import Platform
 from elastic_launcher.coordinator.runtime.store import Store
-from elastic_launcher.coordinator.runtime.target import Clocks, Quota
 from elastic_launcher.coordinator.runtime.tasks import Background
 from elastic_launcher.engines import Engine, NodeSpec
 from elastic_launcher.events import Events
@@ -89,7 +90,7 @@ class Coordinator:
         home: What there is of the place that this runs in; nodes on this machine, if None.
         escort: Knows what is done to the launcher from outside; None where it runs by itself.
         origin: What the job goes on from; None for a job that begins.
-        adoption: What an earlier launcher has left running; None if nothing.
+        takeover: What an earlier launcher has left running; None if nothing.
         last_hint: What it follows while no hint can be read; None for a job that never began.
         monotonic: The clock of all waits.
         wall: The clock of hints, in seconds since the epoch.
@@ -113,7 +114,7 @@ class Coordinator:
         home: CoordinatorHost | None = None,
         escort: Platform | None = None,
         origin: Origin | None = None,
-        adoption: Adoption | None = None,
+        takeover: Takeover | None = None,
         last_hint: LastHint | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -133,11 +134,13 @@ class Coordinator:
         home = home or CoordinatorHost()
         self._key = home.key
         self._store = store or Store(home.where)
-        self._adoption = adoption
-        origin = adoption.origin() if adoption is not None else origin or Origin()
-        self._again = Again(config, self._layout, origin, self._begin_again, self._warn, monotonic)
+        self._takeover = takeover
+        origin = takeover.origin() if takeover is not None else origin or Origin()
+        self._resume_search = ResumeSearch(config, self._layout, origin, self._begin_again, self._warn, monotonic)
         self._term = origin.past.term
-        self._quota = Quota(config, hint_source, self._tell_target, self.note, Clocks(monotonic, wall), last_hint)
+        self._hints = HintFollower(
+            config, hint_source, self._tell_target, self.note, Clocks(monotonic, wall), last_hint
+        )
         self._state = origin.first_state(config, self._store.address)
         self._files = NodeFiles(config, self._layout, self._store.address, home)
         self._driver = EngineDriver(engine, self._observe, self._exits, monotonic)
@@ -145,12 +148,12 @@ class Coordinator:
         self._deciding = False
         self._watch = self._new_watch()
         self._decide = decide_rounds if config.resize == "respawn" else decide_in_process
-        self._new_start = FullRestart(self._driver, self._store, self._again)
+        self._new_start = FullRestart(self._driver, self._store, self._resume_search)
         self._lives = WorkerEvents(self._observe, monotonic)
         self._desk = JobHandlers(
             config, self._layout, self, self._observe, self._lives, self._store.address, self._term, monotonic
         )
-        self._gathering = None if adoption is None else Rejoin(self._desk.welcome, adoption.record.superseded)
+        self._gathering = None if takeover is None else Rejoin(self._desk.welcome, takeover.record.superseded)
         refusals = Refusals(self._warn, monotonic)
         self._server = ControlServer(
             self._key, self._gathering or self._desk, self._term, home.where, self._files, refusals.take
@@ -172,7 +175,7 @@ class Coordinator:
     @property
     def checkpoint(self) -> Path | None:
         """What its members begin with; None for a training from the beginning."""
-        return self._again.origin.folder
+        return self._resume_search.origin.folder
 
     def _new_watch(self) -> Watch:
         config = self._config
@@ -188,7 +191,7 @@ class Coordinator:
         with taken(self.interrupt, loop):
             try:
                 finish = await self._govern()
-            except (StoreAway, CannotBeginAgain) as error:
+            except (StoreAway, CannotRestart) as error:
                 finish = Finish(ExitCode.STOPPED, str(error))
             except (HintError, ConfigError) as error:
                 finish = Finish(ExitCode.BAD_USAGE, str(error))
@@ -212,35 +215,35 @@ class Coordinator:
 
     async def _begin(self, background: Background) -> None:
         """Takes over what runs, or begins; from then on this answers, also what was said so far."""
-        adoption, gathering = self._adoption, self._gathering
-        if adoption is None or gathering is None or not await self._adopt(adoption, gathering):
+        takeover, gathering = self._takeover, self._gathering
+        if takeover is None or gathering is None or not await self._adopt(takeover, gathering):
             await self._files.open(self._warn, self._monotonic)
-            self._emit("job_started", 0, **account_of_job(self._config, self._layout, self._again.origin))
+            self._emit("job_started", 0, **account_of_job(self._config, self._layout, self._resume_search.origin))
         elif wrong := await asyncio.to_thread(self._files.missed):
             self._warn(wrong)
         if gathering is not None:
             self._gathering, self._server.desk = None, self._desk
             gathering.hand_over(self._desk)
         background.add(self._tick(), self._driver.run(), self._serve_store(), self._limit())
-        background.add(self._quota.watch(), self._quota.run())
-        background.add(self._again.run(), self._new_start.run(lambda: self._state, self._begin_anew))
+        background.add(self._hints.watch(), self._hints.run())
+        background.add(self._resume_search.run(), self._new_start.run(lambda: self._state, self._begin_anew))
 
-    async def _adopt(self, adoption: Adoption, gathering: Rejoin) -> bool:
+    async def _adopt(self, takeover: Takeover, gathering: Rejoin) -> bool:
         """Goes on with what an earlier launcher has left running; returns whether there was something."""
-        left, _ = await asyncio.gather(adoption.gather(gathering), self._store.serve())
+        left, _ = await asyncio.gather(takeover.gather(gathering), self._store.serve())
         if left is None:
             waits = self._state.rules.waits
-            self._again.origin = replace(await self._driver.call(adoption.resume), waits=waits)
-            self._state = self._again.origin.first_state(self._config, self._store.address)
+            self._resume_search.origin = replace(await self._driver.call(takeover.resume), waits=waits)
+            self._state = self._resume_search.origin.first_state(self._config, self._store.address)
             return False
-        self._driver.adopt(await self._driver.call(adoption.take_nodes))
-        found = adoption.take_over(left, self._state, self._monotonic())
+        self._driver.adopt(await self._driver.call(takeover.take_nodes))
+        found = takeover.take_over(left, self._state, self._monotonic())
         self._state, self._told = found.state, found.told
         for member in found.heard:
             self._watch.hear(member, self._monotonic())
-        self._emit("coordinator_adopted", self._state.generation_number, **account_of_adoption(self._state, self._term))
+        self._emit("coordinator_adopted", self._state.generation_number, **account_of_takeover(self._state, self._term))
         if self._state.target is not None:
-            self._quota.go_on(self._state.target.nodes, found.taken_seconds_ago)
+            self._hints.go_on(self._state.target.nodes, found.taken_seconds_ago)
         for action in found.actions:
             self._do(action)
         return True
@@ -364,9 +367,9 @@ class Coordinator:
             case LetGo():
                 self._lives.let_go(action.node)
             case NoteNotice():
-                self._quota.note_notice(self._state.target.nodes if self._state.target is not None else 0)
+                self._hints.note_notice(self._state.target.nodes if self._state.target is not None else 0)
             case FindResumePoint():
-                self._again.put(self._state)
+                self._resume_search.put(self._state)
             case Finish():
                 if not self._end.done():
                     self._end.set_result(action)

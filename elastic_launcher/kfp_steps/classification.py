@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from elastic_launcher.step import StepFailed
+from elastic_launcher.pipeline_step import StepFailed
 from elastic_launcher.workdir import CLASSES
 
 FORM = '{"labels": [...], "matrix": [[...]], "roc": [{"fpr": ..., "tpr": ..., "threshold": ...}]}'

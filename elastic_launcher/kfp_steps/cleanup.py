@@ -17,7 +17,7 @@ from elastic_launcher.kfp_steps.own_pod import is_step, own_pod, run_of
 from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError, insist, items_of
 from elastic_launcher.kube.login import Login, log_in
 from elastic_launcher.options import ConfigError
-from elastic_launcher.step import StepFailed, say
+from elastic_launcher.pipeline_step import StepFailed, say
 
 LOOK_SECONDS = 2.0
 """Between looks at whether a coordinator has ended."""

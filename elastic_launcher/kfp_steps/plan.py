@@ -10,7 +10,7 @@ from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.hints import Demand, HintError, Resolution, parse, resolve
 from elastic_launcher.hints.stores import hint_place
 from elastic_launcher.options import ConfigError
-from elastic_launcher.step import StepFailed, say
+from elastic_launcher.pipeline_step import StepFailed, say
 
 LOOK_SECONDS = 5.0
 """Between looks at the hints while the step waits for quota."""

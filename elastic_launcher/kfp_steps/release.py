@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from elastic_launcher.events import Event, EventError, EventFollower
-from elastic_launcher.step import going_on_beside, say
+from elastic_launcher.pipeline_step import going_on_beside, say
 
 LOOK_SECONDS = 0.5
 """Between looks at the events; saving takes longer."""

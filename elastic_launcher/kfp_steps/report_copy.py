@@ -14,8 +14,8 @@ from pathlib import Path
 from elastic_launcher.checkpoint.storage import RemoteFolder, is_url
 from elastic_launcher.events import EventError, read_events
 from elastic_launcher.host.modes import make_folder
+from elastic_launcher.pipeline_step import Companion, going_on_beside, say
 from elastic_launcher.report import write_report
-from elastic_launcher.step import Companion, going_on_beside, say
 
 COPY_SECONDS = 30.0
 """Between copies, as between the log's lines of progress."""

@@ -26,8 +26,17 @@ from elastic_launcher.kfp_steps.release import CHOICES as RELEASES
 from elastic_launcher.kfp_steps.release import ended_by_shrink
 from elastic_launcher.kfp_steps.travel import FIX, Meeting, fetch, model_place, read_beside, remove, send
 from elastic_launcher.options import BY_KEY, OPTIONS, ConfigError, read_option
+from elastic_launcher.pipeline_step import (
+    Companion,
+    StepFailed,
+    Trained,
+    left_behind,
+    nothing_left,
+    say,
+    train,
+    what_to_run,
+)
 from elastic_launcher.report.write import framed_timeline
-from elastic_launcher.step import Companion, StepFailed, Trained, left_behind, nothing_left, say, train, what_to_run
 from elastic_launcher.workdir import CLASSES
 
 FAILURES = ("raise", "report")

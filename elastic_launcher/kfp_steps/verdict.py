@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elastic_launcher.config import ExitCode
-from elastic_launcher.step import StepFailed, say
+from elastic_launcher.pipeline_step import StepFailed, say
 
 
 def verdict_step(exit_code: int, reason: str) -> None:

@@ -19,9 +19,9 @@ from elastic_launcher.content import Content
 from elastic_launcher.coordinator.coordinator import Coordinator
 from elastic_launcher.coordinator.model.actions import Finish
 from elastic_launcher.coordinator.model.event_replay import earlier_wait, last_hint, past_after, run_of
-from elastic_launcher.coordinator.resume.orphans import Adoption
+from elastic_launcher.coordinator.resume.orphans import Takeover
 from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin, own_term
-from elastic_launcher.coordinator.resume.resume_search import CannotBeginAgain
+from elastic_launcher.coordinator.resume.resume_search import CannotRestart
 from elastic_launcher.coordinator.rules.ending import kept, when
 from elastic_launcher.events import Event, EventError, EventLog, read_events
 from elastic_launcher.hints import FileSource, HintSource
@@ -36,7 +36,7 @@ from elastic_launcher.launcher.log_follower import LOOKS, LogFollower
 from elastic_launcher.launcher.output_pump import drain
 from elastic_launcher.launcher.remote_events import copied_events, recall_events
 from elastic_launcher.launcher.script_bundle import content_of
-from elastic_launcher.launcher.sites import LocalPlace, Place, fit_gpus
+from elastic_launcher.launcher.sites import LocalSite, Site, fit_gpus
 from elastic_launcher.launcher.step_outputs import tell_outputs
 from elastic_launcher.options import ConfigError
 from elastic_launcher.report.state import JobState
@@ -175,44 +175,44 @@ def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) 
         say(f"work directory {work_dir.path}")
         if work_dir.remark:
             say(f"another job was here: {work_dir.remark}")
-        place = _place(config, work_dir, directory)
-        work_dir.past = place.past(work_dir.past)
+        site = _site(config, work_dir, directory)
+        work_dir.past = site.past(work_dir.past)
         with contextlib.suppress(OSError):  # nodes that still run need no checkpoint; who begins from one asks again
             work_dir.past = own_term(config, work_dir.layout, work_dir.past)
         display = Display(config)
         so_far = _events_so_far(work_dir)
         run = run_of(so_far)
-        adoption = _adoption(config, work_dir, place, run)
+        takeover = _takeover(config, work_dir, site, run)
         first_node = work_dir.past.first_node
-        if adoption is not None:
-            first_node = adoption.record.first_node
+        if takeover is not None:
+            first_node = takeover.record.first_node
             display.recall(run)
         waits = earlier_wait(run, time.time())
-        origin = None if adoption is not None else replace(_resume(config, work_dir, place), waits=waits)
-        for remark in place.remarks:
+        origin = None if takeover is not None else replace(_resume(config, work_dir, site), waits=waits)
+        for remark in site.remarks:
             say(remark)
-        logs, come_back = work_dir.layout.logs, adoption is not None
+        logs, come_back = work_dir.layout.logs, takeover is not None
         showing = Showing(display, logs, config.nproc_per_node, first_node, come_back, argo_progress())
 
         def hurry(*signal_and_frame: object) -> None:
-            _kill_all(coordinator, work_dir, place, display)
+            _kill_all(coordinator, work_dir, site, display)
 
         coordinator = Coordinator(
             config,
             work_dir.path,
-            place.engine,
+            site.engine,
             events,
             _hint_source(config),
             on_event=showing.take,
             on_second_interrupt=hurry,
             origin=origin,
             began=began,
-            adoption=adoption,
+            takeover=takeover,
             last_hint=last_hint(
                 so_far, config.nproc_per_node, resumes=origin is not None and origin.manifest is not None
             ),
-            home=place.home,
-            escort=place.escort,
+            home=site.home,
+            escort=site.escort,
         )
         try:
             copied = copied_events(config, work_dir.layout.events, work_dir.past.term, say)
@@ -220,7 +220,7 @@ def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) 
                 display.start()
                 code, message = asyncio.run(_train(coordinator, showing, hurry))
         finally:
-            place.close()
+            site.close()
             display.stop()
         say(_report(work_dir))
         tell_outputs(code, message.partition(LAST_LINES)[0], work_dir.path, say)
@@ -285,12 +285,12 @@ def _metrics(port: int | None, state: Callable[[], JobState]) -> AbstractContext
     return serving(port, state)
 
 
-def _place(config: JobConfig, work_dir: WorkDir, directory: Path) -> Place:
+def _site(config: JobConfig, work_dir: WorkDir, directory: Path) -> Site:
     if config.engine == "local":
-        return LocalPlace(config, work_dir)
-    from elastic_launcher.launcher.cluster.site import ClusterPlace  # what it needs is an extra of ours
+        return LocalSite(config, work_dir)
+    from elastic_launcher.launcher.cluster.site import ClusterSite  # what it needs is an extra of ours
 
-    return ClusterPlace(config, work_dir, directory)
+    return ClusterSite(config, work_dir, directory)
 
 
 def _events_so_far(work_dir: WorkDir) -> Sequence[Event]:
@@ -300,9 +300,9 @@ def _events_so_far(work_dir: WorkDir) -> Sequence[Event]:
     return ()
 
 
-def _adoption(config: JobConfig, work_dir: WorkDir, place: Place, run: Sequence[Event]) -> Adoption | None:
+def _takeover(config: JobConfig, work_dir: WorkDir, site: Site, run: Sequence[Event]) -> Takeover | None:
     """Returns what of that run still runs, if this launcher can go on with it as it is."""
-    found = place.find() if run else []
+    found = site.find() if run else []
     if not found or work_dir.before is None:
         return None
     if config.resize == "respawn":
@@ -316,9 +316,7 @@ def _adoption(config: JobConfig, work_dir: WorkDir, place: Place, run: Sequence[
         say(f"the running ranks were started with other options ({changed}): they are ended, and the job resumes")
         return None
     say(f"{plural(len(found), 'node')} of this job still run: the launcher goes on with them")
-    return Adoption(
-        config, work_dir.layout, work_dir.past, run, place, lambda: _resume_instead(config, work_dir, place)
-    )
+    return Takeover(config, work_dir.layout, work_dir.past, run, site, lambda: _resume_instead(config, work_dir, site))
 
 
 def _of_ranks(config: JobConfig) -> dict[str, object]:
@@ -326,9 +324,9 @@ def _of_ranks(config: JobConfig) -> dict[str, object]:
     return {"nproc_per_node": config.nproc_per_node, "arguments": config.arguments, **config.environment()}
 
 
-def _resume(config: JobConfig, work_dir: WorkDir, place: Place) -> Origin:
+def _resume(config: JobConfig, work_dir: WorkDir, site: Site) -> Origin:
     """Ends what an earlier launcher has left behind; returns the checkpoint that the job goes on from."""
-    _end_leftovers(work_dir, place)
+    _end_leftovers(work_dir, site)
 
     def look() -> Origin:
         try:
@@ -340,25 +338,25 @@ def _resume(config: JobConfig, work_dir: WorkDir, place: Place) -> Origin:
     return _retry(config).call(look)
 
 
-def _resume_instead(config: JobConfig, work_dir: WorkDir, place: Place) -> Origin:
+def _resume_instead(config: JobConfig, work_dir: WorkDir, site: Site) -> Origin:
     """The same for a coordinator that could not take the running job over: it answers signals, and does not wait."""
-    _end_leftovers(work_dir, place)
+    _end_leftovers(work_dir, site)
     try:
         return find_origin(config, work_dir.layout, work_dir.past, say)
     except StoreAway as away:
         if config.engine == "local":
             raise
-        raise CannotBeginAgain(f"the running job could not be taken over, and can't begin again: {away}") from away
+        raise CannotRestart(f"the running job could not be taken over, and can't begin again: {away}") from away
 
 
-def _end_leftovers(work_dir: WorkDir, place: Place) -> None:
+def _end_leftovers(work_dir: WorkDir, site: Site) -> None:
     if work_dir.past.term > 1:
-        place.end_leftovers()
+        site.end_leftovers()
 
 
-def _kill_all(coordinator: Coordinator, work_dir: WorkDir, place: Place, display: Display) -> NoReturn:
+def _kill_all(coordinator: Coordinator, work_dir: WorkDir, site: Site, display: Display) -> NoReturn:
     """Ends all nodes and this process at once, whatever both are doing: Ctrl-C was pressed a second time."""
-    place.kill_all(coordinator.state.nodes.keys())
+    site.kill_all(coordinator.state.nodes.keys())
     if not coordinator.message:
         where = when(coordinator.state)
         killed = f"interrupted from the keyboard {where}, and again: all was killed at once; {kept(coordinator.state)}"

@@ -13,7 +13,7 @@ from elastic_launcher.workdir import write_json
 FILE = "shown.json"
 EVERY_SECONDS = 1.0  # what was shown in between is shown again
 
-Place = tuple[int, int]
+RankKey = tuple[int, int]
 """Node and local rank."""
 
 
@@ -28,35 +28,35 @@ class Shown:
     def __init__(self, folder: Path, come_back: bool = False) -> None:
         self._path = folder / FILE
         self._before = _read(self._path) if come_back else {}
-        self._written: Mapping[Place, int] = self._before
+        self._written: Mapping[RankKey, int] = self._before
         self._written_at = float("-inf")
 
-    def was_shown(self, place: Place, end: int) -> bool:
+    def was_shown(self, key: RankKey, end: int) -> bool:
         """Returns whether an earlier launcher has seen the line that ends there."""
-        return end <= self._before.get(place, 0)
+        return end <= self._before.get(key, 0)
 
-    def remember(self, ends: Mapping[Place, int]) -> None:
+    def remember(self, ends: Mapping[RankKey, int]) -> None:
         """Writes down, now and then, to where each log was shown; where it can't be written, more is shown twice."""
         now = time.monotonic()
         if ends == self._written or now - self._written_at < EVERY_SECONDS:
             return
-        self._before = {place: end for place, end in self._before.items() if ends.get(place, 0) < end}
+        self._before = {key: end for key, end in self._before.items() if ends.get(key, 0) < end}
         document = {f"{node}-{local_rank}": end for (node, local_rank), end in {**ends, **self._before}.items()}
         with contextlib.suppress(OSError):
             write_json(self._path, document)
             self._written, self._written_at = dict(ends), now
 
 
-def _read(path: Path) -> dict[Place, int]:
+def _read(path: Path) -> dict[RankKey, int]:
     """Returns what was written down; nothing for a log that has become shorter since: it was cut, and begins anew."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         found = {name.partition("-"): int(end) for name, end in document.items()}
-        places = {(int(node), int(local_rank)): end for (node, _, local_rank), end in found.items()}
+        keys = {(int(node), int(local_rank)): end for (node, _, local_rank), end in found.items()}
     except (OSError, ValueError, AttributeError):
         return {}
-    sizes = {place: _size(path.with_name(f"{place[0]}-{place[1]}.log")) for place in places}
-    return {place: end for place, end in places.items() if end <= sizes[place]}
+    sizes = {key: _size(path.with_name(f"{key[0]}-{key[1]}.log")) for key in keys}
+    return {key: end for key, end in keys.items() if end <= sizes[key]}
 
 
 def _size(path: Path) -> int:

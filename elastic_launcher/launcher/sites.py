@@ -23,12 +23,12 @@ KILL_PATIENCE = 1.0
 """Seconds for killed processes to be gone after a second Ctrl-C; the kernel ends what is left without us."""
 
 
-class Place(Protocol):
+class Site(Protocol):
     """Where the nodes of one job live.
 
     Attributes:
         engine: Creates and ends them.
-        home: What the coordinator has of the place.
+        home: What the coordinator has of the site.
         remarks: What the user is told of it, a line each.
         escort: Knows what is done to the launcher there; None where it runs by itself.
     """
@@ -39,7 +39,7 @@ class Place(Protocol):
     escort: Platform | None
 
     def past(self, past: Past) -> Past:
-        """Returns what earlier launchers have used up, where the place knows of more than the work directory."""
+        """Returns what earlier launchers have used up, where the site knows of more than the work directory."""
 
     def find(self) -> Sequence[NodeSpec]:
         """Returns the nodes that an earlier launcher has left."""
@@ -60,8 +60,8 @@ class Place(Protocol):
         """Ends all nodes at once, whatever the coordinator does."""
 
 
-class LocalPlace:
-    """This machine (see `Place`).
+class LocalSite:
+    """This machine (see `Site`).
 
     Args:
         config: The job.

@@ -16,7 +16,7 @@ from elastic_launcher.torch.collectives.group import build_group, group_from_sto
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.membership.environment import choose_device, read_batch, read_launch
 from elastic_launcher.torch.membership.member import Member
-from elastic_launcher.torch.membership.place import Formation, Place
+from elastic_launcher.torch.membership.membership import Formation, Membership
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.checkpointing import Checkpoints
@@ -71,7 +71,7 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | None = N
     job = Job(session)
     if member is None and not launch.torchrun:
         alone = Formation(1, 1, "start", (0,))
-        session.place = Place(0, alone, build_group("", 1, 0, 1, 1.0, device), 1)
+        session.place = Membership(0, alone, build_group("", 1, 0, 1, 1.0, device), 1)
     elif member is None:
         _join_torchrun(session, device)
     rng.seed_all(rng.derive(seed), device)
@@ -84,5 +84,5 @@ def _join_torchrun(session: Session, device: torch.device) -> None:
     group = group_from_store(store, "elastic-launcher", rank, world_size, TORCHRUN_SECONDS, device)
     sources = dict.fromkeys(range(1, world_size), 0)
     formation = Formation(1, 1, "start", tuple(range(world_size)), sources=sources, group=group)
-    session.place = Place(rank, formation, group, world_size)
+    session.place = Membership(rank, formation, group, world_size)
     session.unequal = True

@@ -20,9 +20,9 @@ from elastic_launcher.torch.grad_scaler import forget_unscaled
 from elastic_launcher.torch.gradients.agreement import Together, abstain
 from elastic_launcher.torch.gradients.reducer import Reducer
 from elastic_launcher.torch.membership.member import leave
-from elastic_launcher.torch.membership.place import Division, Place
+from elastic_launcher.torch.membership.membership import Division, Membership
 from elastic_launcher.torch.membership.reconcile import NextAction
-from elastic_launcher.torch.membership.step_timer import Pace
+from elastic_launcher.torch.membership.step_timer import StepTimer
 from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.course import Course, Sums
 from elastic_launcher.torch.state.position import Position
@@ -107,7 +107,7 @@ class Session:
     member: Member | None
     buffers: ModelBuffers
     state: TrainingState
-    place: Place | None = None
+    place: Membership | None = None
     checkpoints: Checkpoints | None = None
     micro: MicroBatch | None = None
     data: TrainingData | None = None
@@ -125,7 +125,7 @@ class Session:
     sums: Sums = field(default_factory=Sums)
     epochs: int | None = None
     loss: float = float("nan")
-    pace: Pace = field(default_factory=Pace)
+    pace: StepTimer = field(default_factory=StepTimer)
     normalizes: str | None = None
     stepping: bool = False
     asked: bool = False
@@ -250,7 +250,7 @@ class Session:
         """Returns what messages call a parameter: its name in a model, or else its place in an optimizer."""
         return self.state.name_of(parameter)
 
-    def need_place(self, what: str) -> Place:
+    def need_place(self, what: str) -> Membership:
         """Returns the place, or says why there is none yet.
 
         Raises:

@@ -14,7 +14,7 @@ import pytest
 from elastic_launcher.engines.kubernetes.access.reviews import lacks
 from elastic_launcher.engines.kubernetes.access.rights import needs_of, told
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
-from elastic_launcher.engines.kubernetes.leadership.bootstrap import POD_VARIABLE, Settled, look_around, settle
+from elastic_launcher.engines.kubernetes.leadership.bootstrap import POD_VARIABLE, JobClaim, claim_job, inspect_cluster
 from elastic_launcher.engines.kubernetes.leadership.leadership import Leadership
 from elastic_launcher.engines.kubernetes.nodes.pod_status import Waiting
 from elastic_launcher.engines.kubernetes.objects.names import Names, job_id
@@ -73,10 +73,10 @@ async def make_step(admin: Api, space: str) -> dict[str, Any]:
     return await admin.request("POST", f"/api/v1/namespaces/{space}/pods", pod)
 
 
-async def come(api: Api, space: str) -> Settled:
+async def come(api: Api, space: str) -> JobClaim:
     """Takes the seat of the job that the pod `step` of a namespace stands for."""
     async with Api(replace(api.login, namespace=space)) as there:
-        return await settle(there, await look_around(there, "digits"))
+        return await claim_job(there, await inspect_cluster(there, "digits"))
 
 
 def test_a_launcher_with_the_rights_of_the_overlay_lacks_none() -> None:
@@ -110,9 +110,9 @@ def test_a_launcher_that_may_make_no_secret_begins_and_says_where_its_key_is(mon
     async def steps() -> None:
         async with as_launcher(without=("secrets", "create")) as (admin, api, name):
             await make_step(admin, name)
-            settled = await come(api, name)
-            assert not settled.in_secret
-            lacking = told(settled.site.account, settled.site.lacking)
+            claim = await come(api, name)
+            assert not claim.in_secret
+            lacking = told(claim.context.account, claim.context.lacking)
             assert "may not create secrets" in lacking and "a value in the nodes' pods" in lacking
 
     asyncio.run(steps())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.step import StepFailed, Trained, train
+from elastic_launcher.pipeline_step import StepFailed, Trained, train
 from tests.local.line import SCRIPT
 
 SHORT = SCRIPT.replace("FAILS", "pass")

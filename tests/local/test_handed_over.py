@@ -12,7 +12,7 @@ import pytest
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator import Coordinator
 from elastic_launcher.coordinator.model.observations import StopAsked
-from elastic_launcher.coordinator.resume.orphans import Adoption
+from elastic_launcher.coordinator.resume.orphans import Takeover
 from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin
 from elastic_launcher.coordinator.runtime.platform import Escorted
 from elastic_launcher.events import Event
@@ -63,9 +63,9 @@ def come_back(folder: Path, escort: Escort, nodes: OneNode, log: Log) -> Coordin
     config = JobConfig(script="train.py", orphan_timeout=300.0, heartbeat_timeout=300.0)
     layout, past = Layout(folder), Past(term=2, first_node=2, first_member=2)
     find_origin(config, layout, Past(), lambda line: None)
-    adoption = Adoption(config, layout, past, RUN, nodes, lambda: Origin(past))
+    takeover = Takeover(config, layout, past, RUN, nodes, lambda: Origin(past))
     engine = PlayedEngine(folder, Play())
-    return Coordinator(config, folder, engine, log, store=NoStore(), escort=escort, adoption=adoption)
+    return Coordinator(config, folder, engine, log, store=NoStore(), escort=escort, takeover=takeover)
 
 
 def test_it_leaves_at_once_and_leaves_the_nodes_alone(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_what_it_sees_before_is_said_and_done_in_time_when_it_knows(tmp_path: Pa
     assert [event["kind"] for event in log.all] == ["job_started", "warning", "job_finished"]
 
 
-@pytest.mark.parametrize("wrong", ["escort", "adoption"])
+@pytest.mark.parametrize("wrong", ["escort", "takeover"])
 def test_what_goes_wrong_meanwhile_ends_it(tmp_path: Path, wrong: str) -> None:
     class Failing(Escort):
         async def run(self, job: Escorted) -> None:
@@ -123,7 +123,7 @@ def test_what_goes_wrong_meanwhile_ends_it(tmp_path: Path, wrong: str) -> None:
 
     async def steps() -> tuple[int, str]:
         escort = Failing(lambda job: None) if wrong == "escort" else Escort(lambda job: None)
-        nodes = NoNode() if wrong == "adoption" else OneNode()
+        nodes = NoNode() if wrong == "takeover" else OneNode()
         coordinator = come_back(tmp_path, escort, nodes, Log())
         async with asyncio.timeout(PATIENCE):
             return await coordinator.run(), coordinator.message

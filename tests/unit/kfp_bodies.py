@@ -12,7 +12,7 @@ from kfp import dsl
 from elastic_launcher import kfp as front
 from elastic_launcher.config import JobConfig
 from elastic_launcher.kfp_steps import own_pod, training
-from elastic_launcher.step import StepFailed, Trained
+from elastic_launcher.pipeline_step import StepFailed, Trained
 
 ARTIFACTS = {
     "model": dsl.Model,

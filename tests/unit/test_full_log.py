@@ -18,9 +18,9 @@ from elastic_launcher.workdir import claim
 
 MARK = """
 from typing import Any
-from elastic_launcher.torch.membership.place import Formation, Place, mark_log
+from elastic_launcher.torch.membership.membership import Formation, Membership, mark_log
 group: Any = type("Group", (), {"rank": 0, "world_size": 2})
-mark_log(Place(1, Formation(1, 1, "start", (1, 2)), group, 2))
+mark_log(Membership(1, Formation(1, 1, "start", (1, 2)), group, 2))
 """
 LEAVE = """
 from elastic_launcher.torch.membership.member import leave

@@ -18,7 +18,7 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.kfp import elastic_train, elastic_train_distributed
 from elastic_launcher.lint import lint
 from elastic_launcher.options import OPTIONS, ConfigError
-from elastic_launcher.step import left_behind, run_arguments
+from elastic_launcher.pipeline_step import left_behind, run_arguments
 from pipelines.digits_elastic.run import in_order
 from pipelines.digits_search.steps import divide, list_trials
 from tests.unit.report import jobs

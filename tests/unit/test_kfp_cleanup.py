@@ -15,7 +15,7 @@ from elastic_launcher.engines.kubernetes.objects.names import COORDINATOR_LABEL,
 from elastic_launcher.kfp_steps import cleanup
 from elastic_launcher.kfp_steps.cleanup import cleanup_step
 from elastic_launcher.kube.login import Login
-from elastic_launcher.step import StepFailed
+from elastic_launcher.pipeline_step import StepFailed
 from tests.unit.kfp_bodies import pod
 
 JOBS, PODS = "/apis/batch/v1/namespaces/ml/jobs", "/api/v1/namespaces/ml/pods"

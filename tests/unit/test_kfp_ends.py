@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from elastic_launcher.kfp_steps import training
-from elastic_launcher.step import StepFailed
+from elastic_launcher.pipeline_step import StepFailed
 from tests.unit import kfp_bodies as bodies
 from tests.unit.kfp_bodies import NUMBERS, Step
 

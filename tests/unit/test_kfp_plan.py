@@ -11,7 +11,7 @@ import pytest
 from elastic_launcher.kfp import elastic_plan
 from elastic_launcher.kfp_steps import plan
 from elastic_launcher.kfp_steps.plan import plan_step
-from elastic_launcher.step import StepFailed
+from elastic_launcher.pipeline_step import StepFailed
 from tests.unit.hints import documents
 
 

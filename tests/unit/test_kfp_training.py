@@ -18,7 +18,7 @@ from elastic_launcher import kfp as front
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.job_plan import given_template, make_plan
-from elastic_launcher.engines.kubernetes.leadership.bootstrap import Site
+from elastic_launcher.engines.kubernetes.leadership.bootstrap import ClusterContext
 from elastic_launcher.engines.kubernetes.objects.job import node_job
 from elastic_launcher.engines.kubernetes.objects.names import Names, job_id_of, owner_of
 from elastic_launcher.goes_on import GOES_ON, goes_on, tried_again
@@ -27,7 +27,7 @@ from elastic_launcher.kfp_steps.classification import classification_step
 from elastic_launcher.kfp_steps.release import ended_by_shrink
 from elastic_launcher.lint.pipelines.pipeline import STEPS
 from elastic_launcher.options import command_line
-from elastic_launcher.step import StepFailed, Trained
+from elastic_launcher.pipeline_step import StepFailed, Trained
 from elastic_launcher.variables import DATA_SOURCE
 from tests.object_store import object_store
 from tests.unit import kfp_bodies as bodies
@@ -329,8 +329,8 @@ def test_a_node_is_made_of_what_the_task_says(step: Step, claim: dict[str, Any],
     tolerations = [{"key": "gpu", "operator": "Exists"}]
     task = bodies.task(**claim, resources=resources, tolerations=tolerations, env=[{"name": "REGION", "value": "eu"}])
     step.run("elastic_train_distributed", task_config=task, max_nodes=4, shared_dir=f"{tmp_path}/work")
-    site = Site("ml", step.pod, owner_of(step.pod), Names(job_id_of(step.pod)), [], [])
-    plan = make_plan(step.config, given_template(step.config), site, "10.96.0.7")
+    context = ClusterContext("ml", step.pod, owner_of(step.pod), Names(job_id_of(step.pod)), [], [])
+    plan = make_plan(step.config, given_template(step.config), context, "10.96.0.7")
     job = node_job(plan, NodeSpec(1, 1, step.config.nproc_per_node))
     assert job["metadata"]["labels"]["pipeline/runid"] == "run-1", "what elastic_cleanup looks for"
     spec = job["spec"]["template"]["spec"]

@@ -3,7 +3,7 @@
 import pytest
 
 from elastic_launcher.kfp_steps.verdict import verdict_step
-from elastic_launcher.step import StepFailed
+from elastic_launcher.pipeline_step import StepFailed
 
 
 def test_a_training_that_is_done_is_green(capsys: pytest.CaptureFixture[str]) -> None:

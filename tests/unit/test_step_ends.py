@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher import step
+from elastic_launcher import pipeline_step
 from elastic_launcher.config import JobConfig
 from elastic_launcher.host.script_file import script_path
 from elastic_launcher.workdir import claim
@@ -18,11 +18,13 @@ def test_the_lines_of_a_run_that_were_just_shown_are_not_shown_again(
 ) -> None:
     lines = "print('a line'); print('elastic-launcher: stopped after step 9; step 9 is saved'); raise SystemExit(75)"
     (tmp_path / "python").write_text(f"#!{sys.executable}\n{lines}\n")
-    monkeypatch.setattr(step, "run_arguments", lambda *_: [])
+    monkeypatch.setattr(pipeline_step, "run_arguments", lambda *_: [])
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     (tmp_path / "python").chmod(0o755)
-    with pytest.raises(step.StepFailed) as failed:
-        step.train(script="train.py", module="", arguments=(), options={}, work_dir=str(tmp_path / "job"), artifacts="")
+    with pytest.raises(pipeline_step.StepFailed) as failed:
+        pipeline_step.train(
+            script="train.py", module="", arguments=(), options={}, work_dir=str(tmp_path / "job"), artifacts=""
+        )
     assert capsys.readouterr().out.count("a line") == 1
     why = "the training was preempted or stopped (exit code 75): stopped after step 9; step 9 is saved"
     assert str(failed.value) == why
@@ -33,11 +35,11 @@ def test_a_step_that_is_refused_leaves_the_script_of_the_job_that_runs_as_it_is(
     first, other = "import sys\nprint(1)\n", "import sys\nprint(2)\n"
     options = {"nodes": "1:1", "nproc_per_node": 1, "name": "digits"}
     job = str(tmp_path / "job")
-    step.run_arguments(first, "", [], options, copy := script_path(Path(job), "digits", first))
+    pipeline_step.run_arguments(first, "", [], options, copy := script_path(Path(job), "digits", first))
     with (
         claim(JobConfig(script=str(copy), name="digits", work_dir=job), tmp_path),
-        pytest.raises(step.StepFailed, match="belongs to a job that is alive") as refused,
+        pytest.raises(pipeline_step.StepFailed, match="belongs to a job that is alive") as refused,
     ):
-        step.train(script=other, module="", arguments=(), options=options, work_dir=job, artifacts="")
+        pipeline_step.train(script=other, module="", arguments=(), options=options, work_dir=job, artifacts="")
     assert refused.value.exit_code == 2
     assert copy.read_text() == first

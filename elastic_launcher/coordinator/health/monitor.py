@@ -22,8 +22,8 @@ from elastic_launcher.coordinator.model.observations import (
     Observation,
 )
 from elastic_launcher.coordinator.model.roster import Phase
+from elastic_launcher.coordinator.model.roster_tables import THERE
 from elastic_launcher.coordinator.model.state import State
-from elastic_launcher.coordinator.model.tables import THERE
 
 LEAST_WAIT = 1 / 3  # of the heartbeat time-out, for which each rank is known to wait before ranks are taken to be apart
 LOOK_SECONDS = 0.05

@@ -15,7 +15,7 @@ from elastic_launcher.coordinator.model.deadlines import NOTICE_SECONDS
 from elastic_launcher.coordinator.model.pause import EarlierWait, Pause
 from elastic_launcher.coordinator.model.restart_budget import RestartBudget, Taken
 from elastic_launcher.coordinator.model.roster import Node, Phase
-from elastic_launcher.coordinator.model.tables import THERE, Members, Nodes, Ranks
+from elastic_launcher.coordinator.model.roster_tables import THERE, Members, Nodes, Ranks
 from elastic_launcher.goes_on import GOES_ON
 from elastic_launcher.logged import Logged
 

@@ -37,7 +37,7 @@ def account_of_job(config: JobConfig, layout: Layout, origin: Origin) -> dict[st
     }
 
 
-def account_of_adoption(state: State, term: int) -> dict[str, Any]:
+def account_of_takeover(state: State, term: int) -> dict[str, Any]:
     """Returns the fields of ``coordinator_adopted``."""
     members = [state.members[number] for number in state.group]
     return {

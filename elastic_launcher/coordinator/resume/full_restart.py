@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from elastic_launcher.coordinator.model.observations import Interrupted, Observation, StopAsked, TargetChanged
 from elastic_launcher.coordinator.model.state import State
-from elastic_launcher.coordinator.resume.resume_search import Again
-from elastic_launcher.coordinator.rules.respawn.full_restart import state_after
+from elastic_launcher.coordinator.resume.resume_search import ResumeSearch
+from elastic_launcher.coordinator.rules.checkpoint_restart import state_after
 from elastic_launcher.coordinator.runtime.engine_driver import EngineDriver
 from elastic_launcher.coordinator.runtime.store import Store
 
@@ -22,10 +22,10 @@ class FullRestart:
         again: Finds what it goes on from.
     """
 
-    def __init__(self, driver: EngineDriver, store: Store, again: Again) -> None:
+    def __init__(self, driver: EngineDriver, store: Store, search: ResumeSearch) -> None:
         self._driver = driver
         self._store = store
-        self._again = again
+        self._resume_search = search
         self._asked = asyncio.Event()
         self._held: list[Observation] = []
 
@@ -52,13 +52,13 @@ class FullRestart:
             begin: Takes what is known when it begins anew, and why checkpoints were refused; what was kept comes after.
 
         Raises:
-            CannotBeginAgain: If no checkpoint could be had for too long.
+            CannotRestart: If no checkpoint could be had for too long.
         """
         while True:
             await self._asked.wait()
             await self._driver.end_all()
             self._store.forget_all()
-            first, refused = await self._again.look(ended())
+            first, refused = await self._resume_search.look(ended())
             self._asked.clear()
             begin(state_after(ended(), first), refused)
 

@@ -18,14 +18,14 @@ from elastic_launcher.coordinator.model.pause import EarlierWait
 from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.coordinator.model.state import Rules, State
 from elastic_launcher.coordinator.resume.resume_point import Origin, last_saved, noted_manifest, noted_origin
-from elastic_launcher.coordinator.rules.respawn.full_restart import fall_back
+from elastic_launcher.coordinator.rules.checkpoint_restart import fall_back
 from elastic_launcher.coordinator.rules.takeover import Leftovers, Numbers, adopt, expected, runs_on
 from elastic_launcher.coordinator.runtime.failure_excerpt import read_exit
 from elastic_launcher.events import Event
 from elastic_launcher.workdir import Layout, Past
 
 
-class LeftNodes(Protocol):
+class OrphanNodes(Protocol):
     """The nodes that an earlier launcher has left, wherever they live."""
 
     def living(self) -> Collection[int]:
@@ -36,7 +36,7 @@ class LeftNodes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class TakenOver:
     """A job that was taken over.
 
     Attributes:
@@ -54,7 +54,7 @@ class Adopted:
     taken_seconds_ago: float | None
 
 
-class Adoption:
+class Takeover:
     """A job that runs without a coordinator.
 
     Args:
@@ -72,7 +72,7 @@ class Adoption:
         layout: Layout,
         past: Past,
         run: Sequence[Event],
-        nodes: LeftNodes,
+        nodes: OrphanNodes,
         resume: Callable[[], Origin],
     ) -> None:
         self._config = config
@@ -115,7 +115,7 @@ class Adoption:
         """Makes the nodes the engine's own; returns their numbers."""
         return self._nodes.take()
 
-    def take_over(self, left: Leftovers, first: State, now: float) -> Adopted:
+    def take_over(self, left: Leftovers, first: State, now: float) -> TakenOver:
         """Returns the job as it goes on, or begins anew where nobody is left who holds its state.
 
         Args:
@@ -127,7 +127,7 @@ class Adoption:
         first = replace(first, rules=rules, saved=self._saved() or first.saved)
         found = adopt(first, left, now, self._config.heartbeat_timeout)
         state, actions = fall_back(*found, now)
-        return Adopted(
+        return TakenOver(
             state,
             actions,
             heard=frozenset({*left.introductions, *state.survivors()}),

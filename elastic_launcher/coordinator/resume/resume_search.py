@@ -14,11 +14,11 @@ from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Layout, Past
 
 
-class CannotBeginAgain(Exception):
+class CannotRestart(Exception):
     """What the job was to go on from can't be had; the message says why."""
 
 
-class Again:
+class ResumeSearch:
     """Looks for what the job goes on from, in a thread, since all of it is read, and tells.
 
     Args:
@@ -58,7 +58,7 @@ class Again:
         """Does so whenever it is asked for, for ever.
 
         Raises:
-            CannotBeginAgain: See `look`.
+            CannotRestart: See `look`.
         """
         while True:
             first, refused = await self.look(await self._ended.get())
@@ -68,7 +68,7 @@ class Again:
         """Returns what a job knows that begins again after ``state``, and why checkpoints were refused.
 
         Raises:
-            CannotBeginAgain: If for ``--orphan-timeout`` no checkpoint could be had.
+            CannotRestart: If for ``--orphan-timeout`` no checkpoint could be had.
         """
         said: list[str] = []
         past = used_up(state, self.origin.past)
@@ -80,7 +80,7 @@ class Again:
             retry = Retry(ConfigError, self._config.orphan_timeout, self._warn, self._monotonic)
             self.origin = await retry.call_in_thread(look)
         except ConfigError as error:
-            raise CannotBeginAgain(f"all nodes are gone, and the job can't begin again: {error}") from error
+            raise CannotRestart(f"all nodes are gone, and the job can't begin again: {error}") from error
         refused = tuple(dict.fromkeys(line for line in said if line.endswith("is used instead")))
         return self.origin.first_state(self._config, state.rules.store), refused
 

@@ -39,17 +39,10 @@ from elastic_launcher.coordinator.model.observations import (
     Tick,
 )
 from elastic_launcher.coordinator.model.state import State
+from elastic_launcher.coordinator.rules.checkpoint_restart import fall_back, record_restart_cause
 from elastic_launcher.coordinator.rules.ending import Decision, conclude, ended_early, interrupt, save, stop_asked, then
 from elastic_launcher.coordinator.rules.exits import take_agent_killed, take_node_exit, take_rank_end
 from elastic_launcher.coordinator.rules.formation import check_formation, form_next
-from elastic_launcher.coordinator.rules.health import (
-    take_apart,
-    take_awaited,
-    take_silence,
-    take_silent_node,
-    take_slow,
-    take_stuck,
-)
 from elastic_launcher.coordinator.rules.loss import recover, take_hang
 from elastic_launcher.coordinator.rules.nodes import (
     change_target,
@@ -62,9 +55,25 @@ from elastic_launcher.coordinator.rules.nodes import (
 )
 from elastic_launcher.coordinator.rules.notice import take_expired_notice, take_notice
 from elastic_launcher.coordinator.rules.pause import begin_again, take_pause
-from elastic_launcher.coordinator.rules.pending import check_held, check_pending, take_standing
+from elastic_launcher.coordinator.rules.pending import check_held, check_pending, take_registration, take_standing
 from elastic_launcher.coordinator.rules.reports import take_join, take_report
-from elastic_launcher.coordinator.rules.requeue import take_registration
+from elastic_launcher.coordinator.rules.unhealthy_members import (
+    take_apart,
+    take_awaited,
+    take_silence,
+    take_silent_node,
+    take_slow,
+    take_stuck,
+)
+
+
+def decide_in_process(state: State, observation: Observation) -> Decision:
+    """Decides for a job with in-process resize; where all state is lost, it restarts from the last checkpoint."""
+    if state.finished:
+        return state, ()
+    before, now = state, observation.now
+    state, actions = fall_back(*decide(state, observation), now)
+    return record_restart_cause(before, state, actions, now)
 
 
 def decide(state: State, observation: Observation) -> tuple[State, tuple[Action, ...]]:

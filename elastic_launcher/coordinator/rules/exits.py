@@ -34,7 +34,7 @@ from elastic_launcher.coordinator.rules.loss import (
     lose_node,
 )
 from elastic_launcher.coordinator.rules.nodes import dismiss, fail_node, hold_back, tell_exit
-from elastic_launcher.coordinator.rules.requeue import is_earlier_pod, take_back
+from elastic_launcher.coordinator.rules.pending import is_earlier_pod, take_back
 
 
 def take_rank_end(state: State, observation: RankEnded) -> Decision:

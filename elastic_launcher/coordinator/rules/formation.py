@@ -11,8 +11,8 @@ from elastic_launcher.control.messages import Abandon, Active, Form, Formed, For
 from elastic_launcher.coordinator.model.actions import Order
 from elastic_launcher.coordinator.model.deadlines import NOTICE_GATHER_SECONDS
 from elastic_launcher.coordinator.model.roster import Member, Node, Phase
+from elastic_launcher.coordinator.model.roster_tables import Members, Ranks
 from elastic_launcher.coordinator.model.state import Formation, State
-from elastic_launcher.coordinator.model.tables import Members, Ranks
 from elastic_launcher.coordinator.rules.ending import Decision, emit, finish, then, when
 from elastic_launcher.coordinator.rules.nodes import fail_node
 from elastic_launcher.coordinator.rules.pause import lose_nodes

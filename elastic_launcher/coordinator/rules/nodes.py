@@ -10,8 +10,8 @@ from elastic_launcher.control.messages import End
 from elastic_launcher.coordinator.model.actions import Action, KillNode, Order, StartNode
 from elastic_launcher.coordinator.model.observations import NodeExited, NodeNotStarted, NodeUnfit, TargetChanged
 from elastic_launcher.coordinator.model.roster import Member, Node, Phase
+from elastic_launcher.coordinator.model.roster_tables import Members, Nodes
 from elastic_launcher.coordinator.model.state import State
-from elastic_launcher.coordinator.model.tables import Members, Nodes
 from elastic_launcher.coordinator.rules.ending import Decision, emit, finish, then
 from elastic_launcher.coordinator.rules.pause import check_quota, go_on_waiting, lose_quota
 

@@ -20,7 +20,7 @@ from elastic_launcher.coordinator.rules.ending import Decision, emit, then
 from elastic_launcher.coordinator.rules.formation import check_minimum, fail_formation, form_if_active, let_go
 from elastic_launcher.coordinator.rules.loss import break_off
 from elastic_launcher.coordinator.rules.nodes import dismiss, hold_back
-from elastic_launcher.coordinator.rules.requeue import is_earlier_pod, take_back
+from elastic_launcher.coordinator.rules.pending import is_earlier_pod, take_back
 
 BY_SIGNAL = "signal"  # what an agent says of a notice
 

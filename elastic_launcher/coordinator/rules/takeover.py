@@ -17,8 +17,8 @@ from elastic_launcher.coordinator.model.actions import Action, Emit, KillNode
 from elastic_launcher.coordinator.model.event_replay import Generation, Record
 from elastic_launcher.coordinator.model.observations import MemberReported, MemberSilent, NodeExited, RankEnded
 from elastic_launcher.coordinator.model.roster import Exit, Member, Node, Phase
+from elastic_launcher.coordinator.model.roster_tables import Members, Nodes, Ranks
 from elastic_launcher.coordinator.model.state import Formation, Recovery, State, Target
-from elastic_launcher.coordinator.model.tables import Members, Nodes, Ranks
 from elastic_launcher.coordinator.rules.decide import decide
 from elastic_launcher.coordinator.rules.ending import Decision, then
 from elastic_launcher.coordinator.rules.formation import fail_formation

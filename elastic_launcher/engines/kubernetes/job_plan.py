@@ -10,7 +10,7 @@ from pathlib import Path
 
 from elastic_launcher import variables
 from elastic_launcher.config import NO_GPUS, JobConfig
-from elastic_launcher.engines.kubernetes.leadership.bootstrap import PORTS, Site
+from elastic_launcher.engines.kubernetes.leadership.bootstrap import PORTS, ClusterContext
 from elastic_launcher.engines.kubernetes.objects.job import JobPlan
 from elastic_launcher.engines.kubernetes.objects.mounts import check_places
 from elastic_launcher.engines.kubernetes.objects.pod import Shape, node_pod
@@ -67,7 +67,7 @@ def _source(given: str, option: str) -> str:
 def make_plan(
     config: JobConfig,
     template: Document,
-    site: Site,
+    context: ClusterContext,
     address: str = "",
     key: str | None = None,
     environment: Mapping[str, str] = os.environ,
@@ -77,7 +77,7 @@ def make_plan(
     Args:
         config: The job.
         template: Its pod template.
-        site: What the launcher has found in the cluster.
+        context: What the launcher has found in the cluster.
         address: Of the coordinator's Service; empty where there is none yet.
         key: The job's key; None where nodes find it in its Secret.
         environment: The launcher's own variables.
@@ -85,10 +85,10 @@ def make_plan(
     Raises:
         ConfigError: If the template's pod can't keep what is saved.
     """
-    default = config.node_image or site.image
+    default = config.node_image or context.image
     image = _image_of(template) or default
     # another image has its Python elsewhere
-    python = sys.executable if image == site.image else "python3"
+    python = sys.executable if image == context.image else "python3"
     shape = Shape(
         image=default,
         command=[python, "-P", "-m", "elastic_launcher.agent"],
@@ -100,29 +100,29 @@ def make_plan(
             **({variables.FAULT: environment[variables.FAULT]} if variables.FAULT in environment else {}),
         },
         key=key,
-        key_secret=site.names.secret,
+        key_secret=context.names.secret,
         gpus=0 if config.gpu_resource == NO_GPUS else config.nproc_per_node,
         resource=config.gpu_resource,
         grace_seconds=max(LEAST_GRACE, math.ceil(config.grace_period)),
         # another image has a user of its own, and may be readable to that one only
-        run_as_user=os.getuid() or (NODE_USER if image == site.image else None),
-        fs_group=_group_of_volumes(site),
+        run_as_user=os.getuid() or (NODE_USER if image == context.image else None),
+        fs_group=_group_of_volumes(context),
         launcher=os.getuid(),
         groups=sorted({os.getgid(), *os.getgroups()}),
-        pull_secrets=site.pod["spec"].get("imagePullSecrets") or (),
+        pull_secrets=context.pod["spec"].get("imagePullSecrets") or (),
     )
     check_places(config, node_pod(template, shape, {}, {}))
-    return JobPlan(site.names, site.owner, template, shape)
+    return JobPlan(context.names, context.owner, template, shape)
 
 
-def _group_of_volumes(site: Site) -> int | None:
+def _group_of_volumes(context: ClusterContext) -> int | None:
     """Returns the group that nodes' volumes are given to: one of a root launcher's, since its nodes are another user.
 
     It has no more rights there than its groups give it: Kubeflow drops all capabilities of a step, root's too.
     """
     if os.getuid():
         return None
-    given: int | None = (site.pod["spec"].get("securityContext") or {}).get("fsGroup")
+    given: int | None = (context.pod["spec"].get("securityContext") or {}).get("fsGroup")
     return os.getgid() if given is None else given
 
 

@@ -1,4 +1,4 @@
-"""A cluster as the place where a job's nodes live (see `sites.Place`)."""
+"""A cluster as the place where a job's nodes live (see `sites.Site`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from elastic_launcher.engines import Engine, EngineAway, NodeSpec
 from elastic_launcher.engines.kubernetes.access.rights import told
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
 from elastic_launcher.engines.kubernetes.job_plan import given_template, make_plan, template_source
-from elastic_launcher.engines.kubernetes.leadership.bootstrap import PORTS, Settled, look_around, settle
+from elastic_launcher.engines.kubernetes.leadership.bootstrap import PORTS, JobClaim, claim_job, inspect_cluster
 from elastic_launcher.engines.kubernetes.nodes.dry_run import try_out
 from elastic_launcher.engines.kubernetes.objects.pod import node_pod, user_of
 from elastic_launcher.engines.kubernetes.objects.template import Document
@@ -35,7 +35,7 @@ from elastic_launcher.workdir import Past, WorkDir, note_past
 EVERYWHERE = "0.0.0.0"
 
 
-class ClusterPlace:
+class ClusterSite:
     """The namespace of the launcher's own pod.
 
     Args:
@@ -53,32 +53,32 @@ class ClusterPlace:
         template = given_template(config)
         login = log_in()
         with refusals():
-            settled = asyncio.run(insist(lambda: _settle(login, config, template), LONG_PAUSES))
-        site, record = settled.site, settled.record
-        plan = make_plan(config, template, site, record.address, None if settled.in_secret else settled.key)
-        self._settled = settled
+            claim = asyncio.run(insist(lambda: _claim(login, config, template), LONG_PAUSES))
+        context, record = claim.context, claim.record
+        plan = make_plan(config, template, context, record.address, None if claim.in_secret else claim.key)
+        self._claim = claim
         self._work_dir = work_dir
-        self._cluster = KubernetesEngine(login, site.namespace, plan)
+        self._cluster = KubernetesEngine(login, context.namespace, plan)
         self._found: Sequence[NodeSpec] = ()
         self.engine: Engine = self._cluster
-        self._escort = ClusterWatch(login, settled, self._cluster, work_dir.layout)
+        self._escort = ClusterWatch(login, claim, self._cluster, work_dir.layout)
         self.escort: Platform | None = self._escort
         where = Endpoint(EVERYWHERE, record.address, PORTS["control"], PORTS["store"])
-        key, folder = bytes.fromhex(settled.key), str(config.checkpoint_dir)
+        key, folder = bytes.fromhex(claim.key), str(config.checkpoint_dir)
         shared = user_of(node_pod(template, plan.shape, {}, {})) != os.getuid()
-        landmark = None if is_url(folder) else landmark_of(site.names.job_id, key, shared)
+        landmark = None if is_url(folder) else landmark_of(context.names.job_id, key, shared)
         self.home = CoordinatorHost(where, key, code.files, landmark)
         left = ", ".join(code.left_out)
         self.remarks: Sequence[str] = [
-            f"job {site.names.job_id} in namespace {site.namespace}, owned by {site.owner.kind} {site.owner.name}; "
-            f"its coordinator is at Service {site.names.service} ({record.address})",
-            *([told(site.account, site.lacking)] if site.lacking else []),
+            f"job {context.names.job_id} in namespace {context.namespace}, owned by {context.owner.kind} "
+            f"{context.owner.name}; its coordinator is at Service {context.names.service} ({record.address})",
+            *([told(context.account, context.lacking)] if context.lacking else []),
             *([f"beside the script, too large or no text to be handed to nodes: {left}"] if left else []),
         ]
 
     def past(self, past: Past) -> Past:
         """Returns a past after all that the cluster and the events know of: the work directory may be a new one."""
-        record, after = self._settled.record, past
+        record, after = self._claim.record, past
         with refusals():
             nodes = self._cluster.used()
         with contextlib.suppress(OSError, EventError):
@@ -122,14 +122,14 @@ class ClusterPlace:
         self._cluster.close()
 
 
-async def _settle(login: Login, config: JobConfig, template: Document) -> Settled:
+async def _claim(login: Login, config: JobConfig, template: Document) -> JobClaim:
     """Takes the job's seat, once it is known that its nodes can be."""
     reference = parse_reference(config.hints) if config.hints is not None else None
     hints = (reference.namespace or login.namespace, reference.name) if reference is not None else None
     async with Api(login) as api:
-        site = await look_around(api, config.name, hints)
-        await try_out(api, site.namespace, make_plan(config, template, site), template_source(config))
-        return await settle(api, site)
+        context = await inspect_cluster(api, config.name, hints)
+        await try_out(api, context.namespace, make_plan(config, template, context), template_source(config))
+        return await claim_job(api, context)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from elastic_launcher.coordinator.runtime.platform import Escorted
 from elastic_launcher.engines.kubernetes.access.reviews import lacks
 from elastic_launcher.engines.kubernetes.access.rights import MACHINES_OF_ALL, Told
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
-from elastic_launcher.engines.kubernetes.leadership.bootstrap import PORTS, Settled
+from elastic_launcher.engines.kubernetes.leadership.bootstrap import PORTS, JobClaim
 from elastic_launcher.engines.kubernetes.leadership.leadership import Leadership, LeadershipLost, ServiceDeleted
 from elastic_launcher.engines.kubernetes.leadership.owner_state import Order, Verdict
 from elastic_launcher.engines.kubernetes.leadership.owner_watch import OwnerWatch
@@ -40,18 +40,18 @@ class ClusterWatch:
 
     Args:
         login: The cluster.
-        settled: What the launcher has there.
+        claim: What the launcher has there.
         engine: Follows the nodes.
         layout: The job's work directory.
     """
 
-    def __init__(self, login: Login, settled: Settled, engine: KubernetesEngine, layout: Layout) -> None:
+    def __init__(self, login: Login, claim: JobClaim, engine: KubernetesEngine, layout: Layout) -> None:
         self._login = login
-        self._site = settled.site
-        self._record = settled.record
+        self._context = claim.context
+        self._record = claim.record
         self._engine = engine
         self._status = ToldStatus(layout)
-        self._succession = OwnerWatch(settled.site.pod)
+        self._succession = OwnerWatch(claim.context.pod)
         self._known: dict[int, Standing] = {}
         self._placed: set[str] = set()
         self._going: dict[str, str] = {}
@@ -60,7 +60,7 @@ class ClusterWatch:
     async def run(self, job: Escorted) -> None:
         """Tells what happens, for ever."""
         async with Api(self._login) as api:
-            seat = Leadership(api, self._site.namespace, self._site.names, self._record)
+            seat = Leadership(api, self._context.namespace, self._context.names, self._record)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._succession.run(api, lambda verdict: self._end(job, verdict)))
                 group.create_task(self._keep(job, seat))
@@ -72,7 +72,7 @@ class ClusterWatch:
     async def tell_last(self) -> None:
         """Writes how the job stands when its launcher ends."""
         async with Api(self._login) as api:
-            seat = Leadership(api, self._site.namespace, self._site.names, self._record)
+            seat = Leadership(api, self._context.namespace, self._context.names, self._record)
             with contextlib.suppress(ApiError, LeadershipLost, TimeoutError):
                 async with asyncio.timeout(LAST_SECONDS):
                     await seat.tell(self._status.now())
@@ -107,12 +107,12 @@ class ClusterWatch:
         async with contextlib.aclosing(seat.follow()) as records:
             async for record in records:
                 if record.stop:
-                    _stop(job, f"annotation {STOP} of Service {self._site.names.service} says {record.stop!r}")
+                    _stop(job, f"annotation {STOP} of Service {self._context.names.service} says {record.stop!r}")
 
     async def _restore(self, job: Escorted, seat: Leadership, abolished: ServiceDeleted) -> None:
         """Makes the Service again, which is all that was deleted: the nodes' way to this launcher."""
         try:
-            await seat.restore(self._site.owner, PORTS)
+            await seat.restore(self._context.owner, PORTS)
         except ApiError as error:
             if error.away:
                 return  # it is missed again, and made then
@@ -155,11 +155,11 @@ class ClusterWatch:
 
     async def _review_rights(self, job: Escorted, api: Api) -> None:
         """Says which rights are taken away while the job runs, and which are back; whoever uses them tries again."""
-        known = Told(self._site.lacking)
+        known = Told(self._context.lacking)
         while True:
             await asyncio.sleep(REVIEW_SECONDS)
             with contextlib.suppress(ApiError):
-                known, said = known.look(self._site.account, await lacks(api, self._site.needs))
+                known, said = known.look(self._context.account, await lacks(api, self._context.needs))
                 for message in said:
                     job.note("warning", message=message)
 

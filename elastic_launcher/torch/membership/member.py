@@ -33,7 +33,7 @@ from elastic_launcher.torch.collectives.threads import have_ended, start_thread
 from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.membership.environment import Launch
-from elastic_launcher.torch.membership.place import Formation
+from elastic_launcher.torch.membership.membership import Formation
 from elastic_launcher.torch.membership.rejoin_state import Account
 from elastic_launcher.workdir import Layout
 

@@ -27,7 +27,7 @@ OWN_COLLECTIVE = "in a collective operation of the script's own"
 
 
 @dataclass
-class Pace:
+class StepTimer:
     """When steps were completed, on a monotonic clock, and what was done in between."""
 
     last: float | None = None

@@ -8,7 +8,7 @@ from typing import Any
 from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.membership.member import Member, MovedOn
-from elastic_launcher.torch.membership.place import Formation
+from elastic_launcher.torch.membership.membership import Formation
 from elastic_launcher.torch.reconfigure.fingerprint import difference, fingerprint
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.state.position import Position

@@ -6,7 +6,7 @@ import math
 
 from elastic_launcher.torch.data.micro_batches import Piece, pieces_of
 from elastic_launcher.torch.data.training_data import TrainingData
-from elastic_launcher.torch.membership.place import Division
+from elastic_launcher.torch.membership.membership import Division
 from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.session import Session
 

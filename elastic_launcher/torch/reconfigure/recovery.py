@@ -17,7 +17,7 @@ from elastic_launcher.torch.collectives.operations import END, Operation
 from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.membership.member import JobOver, leave
-from elastic_launcher.torch.membership.place import Division, Formation, Place
+from elastic_launcher.torch.membership.membership import Division, Formation, Membership
 from elastic_launcher.torch.membership.reconcile import At, NextAction, RankStatus, RecoveryPlan
 from elastic_launcher.torch.reconfigure.load_plan import LoadPlan
 from elastic_launcher.torch.reconfigure.resize import Resizer
@@ -85,7 +85,7 @@ class Recovery:
                 session.leave_job()
             self._resizer.close_old()
             assert found.group is not None
-            self._resizer.take_place(Place(member.number, found, found.group, found.group.world_size))
+            self._resizer.take_place(Membership(member.number, found, found.group, found.group.world_size))
             try:
                 with session.pace.waiting(FORM_ANEW, meets=None):
                     way = self._meet(found.group, at)
@@ -119,7 +119,7 @@ class Recovery:
     def sums(
         self,
         what: str,
-        compute: Callable[[Place], Sums],
+        compute: Callable[[Membership], Sums],
         describe: Callable[[Sums], str],
         reduce: Callable[[Group, Sums], Sums],
     ) -> Sums:

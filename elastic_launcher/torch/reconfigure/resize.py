@@ -20,7 +20,7 @@ from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.membership.member import JobOver, Member, MovedOn
-from elastic_launcher.torch.membership.place import Formation, Place, mark_log
+from elastic_launcher.torch.membership.membership import Formation, Membership, mark_log
 from elastic_launcher.torch.membership.reconcile import RankStatus
 from elastic_launcher.torch.reconfigure.fingerprint import data_of
 from elastic_launcher.torch.reconfigure.join_point import JoinPoint
@@ -171,7 +171,7 @@ class Resizer:
                 session.checkpoints.resume(self._fingerprint)
             meet(session, group, RankStatus())
         dividing = group.world_size - (len(formation.joiners) if growing else 0)
-        self.take_place(Place(me, formation, group, dividing))
+        self.take_place(Membership(me, formation, group, dividing))
         if session.checkpoints is not None:
             session.checkpoints.note_training(self._fingerprint)
         self.transition = formation if growing else None
@@ -180,7 +180,7 @@ class Resizer:
         first_step = session.position.step + growing
         self._activation = Activation(formation, first_step, session.position.step + 1, survivor=False)
 
-    def take_place(self, place: Place) -> None:
+    def take_place(self, place: Membership) -> None:
         """Makes a place this rank's own."""
         self._session.place = place
         self._session.pace.renew()
@@ -220,7 +220,7 @@ class Resizer:
         place = self._session.need_place("a resize")
         assert formation.group is not None
         self._old_group = place.group
-        self.take_place(Place(place.member, formation, formation.group, place.world_size))
+        self.take_place(Membership(place.member, formation, formation.group, place.world_size))
         self.transition = formation
         first_step = self._session.position.step + 1
         self._activation = Activation(formation, first_step, first_step, survivor=True)
@@ -266,7 +266,7 @@ class Resizer:
         place = session.need_place("a resize")
         assert formation.group is not None
         place.group.close()
-        self.take_place(Place(place.member, formation, formation.group, formation.group.world_size))
+        self.take_place(Membership(place.member, formation, formation.group, formation.group.world_size))
         step = session.position.step
         self._activation = Activation(formation, step, step + 1, survivor=True)
 
@@ -274,7 +274,7 @@ class Resizer:
         """Tells that a new generation works, if that is still to be told.
 
         Args:
-            late: By how many seconds its first step took longer than usual (see `Pace.late`).
+            late: By how many seconds its first step took longer than usual (see `StepTimer.late`).
         """
         if self._activation is None:
             return

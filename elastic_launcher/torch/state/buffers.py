@@ -15,7 +15,7 @@ _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BufferSlot:
     """Where a model keeps a buffer that belongs to its state.
 
     Attributes:
@@ -39,7 +39,7 @@ def is_whole(buffer: torch.Tensor) -> bool:
     return is_plain(buffer) and buffer.dtype in _WHOLE
 
 
-def places(models: Sequence[nn.Module]) -> Iterator[tuple[Place, torch.Tensor]]:
+def buffer_slots(models: Sequence[nn.Module]) -> Iterator[tuple[BufferSlot, torch.Tensor]]:
     """Yields each persistent buffer of some models once, and where it is kept."""
     seen: set[int] = set()
     for number, model in enumerate(models):
@@ -47,7 +47,7 @@ def places(models: Sequence[nn.Module]) -> Iterator[tuple[Place, torch.Tensor]]:
             for name, buffer in list(module._buffers.items()):
                 if buffer is not None and id(buffer) not in seen and name not in module._non_persistent_buffers_set:
                     seen.add(id(buffer))
-                    yield Place(f"{path}.{name}" if path else name, module._buffers, name), buffer
+                    yield BufferSlot(f"{path}.{name}" if path else name, module._buffers, name), buffer
 
 
 class Snapshot:
@@ -84,9 +84,9 @@ class ModelBuffers:
     def __init__(self) -> None:
         self._models: list[nn.Module] = []
         self._looked = -1
-        self._averaged: list[Place] = []
-        self._whole: list[Place] = []
-        self._still: list[Place] = []
+        self._averaged: list[BufferSlot] = []
+        self._whole: list[BufferSlot] = []
+        self._still: list[BufferSlot] = []
         self._step = Snapshot()
         self._micro_batch = Snapshot()
         self._fresh: set[int] = set()  # numbers of the averaged ones that have come within the step
@@ -100,15 +100,15 @@ class ModelBuffers:
         """Looks through the models."""
         self._looked = registrations()
         self._averaged, self._whole, self._still = [], [], []
-        for place, buffer in places(self._models):
+        for slot, buffer in buffer_slots(self._models):
             if buffer.is_conj() or buffer.is_neg():  # written to as pairs of real numbers
-                place.owner[place.key] = buffer.resolve_conj().resolve_neg()
+                slot.owner[slot.key] = buffer.resolve_conj().resolve_neg()
             kind = self._averaged if is_averaged(buffer) else self._whole if is_whole(buffer) else self._still
-            kind.append(place)
+            kind.append(slot)
 
     @staticmethod
-    def _resolve(places: list[Place]) -> list[torch.Tensor]:
-        return [buffer for place in places if (buffer := place.owner[place.key]) is not None]
+    def _resolve(slots: list[BufferSlot]) -> list[torch.Tensor]:
+        return [buffer for slot in slots if (buffer := slot.owner[slot.key]) is not None]
 
     def floating(self) -> list[torch.Tensor]:
         """Returns the averaged buffers as they are now, complex ones as pairs of real numbers."""
@@ -144,11 +144,11 @@ class ModelBuffers:
     def _put_back(self, snapshot: Snapshot) -> None:
         now = self.all()
         if _forms(now) != _forms(snapshot.copies):
-            for place, mine, copy in zip(self._averaged + self._whole, now, snapshot.copies, strict=False):
+            for slot, mine, copy in zip(self._averaged + self._whole, now, snapshot.copies, strict=False):
                 if mine.shape != copy.shape or mine.dtype != copy.dtype:
-                    old = place.owner[place.key]
+                    old = slot.owner[slot.key]
                     complex_one = old is not None and old.is_complex()
-                    place.owner[place.key] = torch.view_as_complex(copy.clone()) if complex_one else copy.clone()
+                    slot.owner[slot.key] = torch.view_as_complex(copy.clone()) if complex_one else copy.clone()
             now = self.all()
         snapshot.put_back(now)
 
@@ -161,9 +161,9 @@ class ModelBuffers:
         """Looks for buffers of modules that the script has replaced or added since the step began."""
         if self._looked == registrations():
             return
-        was = [(id(place.owner), place.key) for place in self._averaged + self._whole]
+        was = [(id(slot.owner), slot.key) for slot in self._averaged + self._whole]
         self._look()
-        now = [(id(place.owner), place.key) for place in self._averaged + self._whole]
+        now = [(id(slot.owner), slot.key) for slot in self._averaged + self._whole]
         for snapshot in (self._step, self._micro_batch):
             copies = dict(zip(was, snapshot.copies, strict=False))
             snapshot.copies = [
@@ -179,17 +179,17 @@ class ModelBuffers:
         """
         now, then = self.all(), self._step.copies
         if _forms(now) != _forms(then):
-            for place, mine, before in zip(self._averaged + self._whole, now, then, strict=False):
+            for slot, mine, before in zip(self._averaged + self._whole, now, then, strict=False):
                 if (mine.shape, mine.dtype) != (before.shape, before.dtype):
                     raise RuntimeError(
-                        f"the buffer {place.name} was {_form(before)} when the step began and is {_form(mine)} after a "
+                        f"the buffer {slot.name} was {_form(before)} when the step began and is {_form(mine)} after a "
                         "forward pass: one whose shape follows the batch can't be averaged over ranks. Register it "
                         "with persistent=False if it is no state of the model, or give it one shape"
                     )
 
     def still(self) -> dict[str, int]:
         """Returns a checksum of each persistent buffer that is left alone, by name."""
-        return {place.name: bit_sum(buffer) for place in self._still if (buffer := place.owner[place.key]) is not None}
+        return {slot.name: bit_sum(buffer) for slot in self._still if (buffer := slot.owner[slot.key]) is not None}
 
     def refuse_changed(self, before: dict[str, int]) -> None:
         """Refuses what no rank can average, where a forward pass has changed it.
@@ -200,7 +200,7 @@ class ModelBuffers:
         Raises:
             RuntimeError: If one has changed.
         """
-        kinds = {place.name: place.owner[place.key] for place in self._still}
+        kinds = {slot.name: slot.owner[slot.key] for slot in self._still}
         for name, value in self.still().items():
             kind = kinds[name]
             if before.get(name, value) != value and kind is not None and kind.dtype != torch.bool:

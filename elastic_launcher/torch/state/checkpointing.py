@@ -34,7 +34,7 @@ from elastic_launcher.workdir import Layout, WorkDirError, read_content, read_jo
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.membership.member import Member
-    from elastic_launcher.torch.membership.place import Place
+    from elastic_launcher.torch.membership.membership import Membership
     from elastic_launcher.torch.state.course import Sums
     from elastic_launcher.torch.state.position import Position
     from elastic_launcher.torch.state.training_state import TrainingState
@@ -47,7 +47,7 @@ class Training(Protocol):
 
     state: TrainingState
     sums: Sums
-    place: Place | None
+    place: Membership | None
 
     @property
     def position(self) -> Position:
@@ -59,7 +59,7 @@ class Training(Protocol):
     def leave_job(self) -> NoReturn:
         """Ends this process with 0."""
 
-    def need_place(self, what: str) -> Place:
+    def need_place(self, what: str) -> Membership:
         """Returns the place, or says why there is none yet."""
 
 

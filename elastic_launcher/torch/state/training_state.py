@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from elastic_launcher.torch.state.buffers import places
+from elastic_launcher.torch.state.buffers import buffer_slots
 from elastic_launcher.torch.state.codec import decode, encode, match
 from elastic_launcher.torch.state.optimizer_state import (
     capture_optimizer,
@@ -288,11 +288,11 @@ class TrainingState:
 
     def _buffers(self) -> dict[str, torch.Tensor]:
         """Returns every buffer once that belongs to a model's ``state_dict`` and travels."""
-        return {place.name: buffer for place, buffer in places(self.models) if is_plain(buffer)}
+        return {place.name: buffer for place, buffer in buffer_slots(self.models) if is_plain(buffer)}
 
     def _compared(self) -> dict[str, int]:
         """Returns a checksum of each sparse, quantized or nested buffer, which does not travel."""
-        return {place.name: bit_sum(buffer) for place, buffer in places(self.models) if not is_plain(buffer)}
+        return {place.name: bit_sum(buffer) for place, buffer in buffer_slots(self.models) if not is_plain(buffer)}
 
     def _prefix(self, number: int) -> str:
         return f"model{number}" if len(self.models) > 1 else ""

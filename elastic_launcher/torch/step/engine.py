@@ -30,7 +30,7 @@ from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.data.micro_batches import MicroBatch, Piece, pieces_of
 from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.fault_injection import point
-from elastic_launcher.torch.membership.place import Division
+from elastic_launcher.torch.membership.membership import Division
 from elastic_launcher.torch.membership.reconcile import At, NextAction
 from elastic_launcher.torch.reconfigure.fingerprint import fingerprint
 from elastic_launcher.torch.reconfigure.load_plan import LoadPlan

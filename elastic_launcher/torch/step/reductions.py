@@ -17,7 +17,7 @@ from elastic_launcher.torch.data.micro_batches import pieces_of
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.data.loader import ElasticLoader
-    from elastic_launcher.torch.membership.place import Place
+    from elastic_launcher.torch.membership.membership import Membership
     from elastic_launcher.torch.reconfigure.recovery import Recovery
     from elastic_launcher.torch.session import Session
 
@@ -41,7 +41,7 @@ def evaluate(
 
 
 def _evaluate_share(
-    session: Session, place: Place, fn: Callable[..., Mapping[str, Number]], loader: ElasticLoader
+    session: Session, place: Membership, fn: Callable[..., Mapping[str, Number]], loader: ElasticLoader
 ) -> dict[str, torch.Tensor]:
     """Returns the sums over this rank's share of a data set.
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.data.micro_batches import SPARE_SAMPLES, MicroBatch
-from elastic_launcher.torch.membership.place import Division
+from elastic_launcher.torch.membership.membership import Division
 from elastic_launcher.torch.session import Session
 
 

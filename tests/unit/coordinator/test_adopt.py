@@ -18,7 +18,7 @@ from elastic_launcher.coordinator.model.observations import NodeRegistered, Node
 from elastic_launcher.coordinator.model.pause import EarlierWait
 from elastic_launcher.coordinator.model.roster import Exit, Phase
 from elastic_launcher.coordinator.model.state import State
-from elastic_launcher.coordinator.rules.respawn.full_restart import fall_back, tell_why
+from elastic_launcher.coordinator.rules.checkpoint_restart import fall_back, record_restart_cause
 from elastic_launcher.coordinator.rules.takeover import Leftovers, Numbers, adopt, expected, runs_on
 from elastic_launcher.events import Event
 from elastic_launcher.torch.membership.rejoin_state import Account
@@ -437,7 +437,7 @@ def test_who_comes_begins_where_the_checkpoint_is_and_tells_what_took_the_nodes_
     before = job.state
     job.complete(40)
     assert job.state.pause is None and phase(job.state) == "training"
-    _, told = tell_why(before, job.state, tuple(job.actions), job.now)
+    _, told = record_restart_cause(before, job.state, tuple(job.actions), job.now)
     (formed,) = [one.fields for one in told if isinstance(one, Emit) and one.kind == "generation_formed"]
     assert (formed["cause"], formed["pause_seconds"]) == ("notice", 610.0)
 

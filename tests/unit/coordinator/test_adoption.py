@@ -15,7 +15,7 @@ from elastic_launcher.checkpoint.store import open_store
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.api.rejoin import Rejoin
 from elastic_launcher.coordinator.model.roster import Exit
-from elastic_launcher.coordinator.resume.orphans import Adoption
+from elastic_launcher.coordinator.resume.orphans import Takeover
 from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin
 from elastic_launcher.coordinator.rules.takeover import Leftovers, Numbers
 from elastic_launcher.coordinator.runtime.endpoints import CoordinatorHost
@@ -41,8 +41,8 @@ class OneNode:
         return [1]
 
 
-def adoption(config: JobConfig, folder: Path) -> Adoption:
-    return Adoption(config, Layout(folder), Past(term=3, first_node=2, first_member=2), RUN, OneNode(), Origin)
+def takeover(config: JobConfig, folder: Path) -> Takeover:
+    return Takeover(config, Layout(folder), Past(term=3, first_node=2, first_member=2), RUN, OneNode(), Origin)
 
 
 def quiet(line: str) -> None:
@@ -50,7 +50,7 @@ def quiet(line: str) -> None:
 
 
 def gathered(folder: Path) -> Leftovers | None:
-    return asyncio.run(adoption(CONFIG, folder).gather(Rejoin(dict, lambda member: False)))
+    return asyncio.run(takeover(CONFIG, folder).gather(Rejoin(dict, lambda member: False)))
 
 
 @pytest.mark.parametrize("place", [None, "{}/elsewhere", "file://{}/store"])
@@ -59,7 +59,7 @@ def test_members_begin_with_what_was_found_wherever_that_is(tmp_path: Path, plac
     publish_on(open_store(config.checkpoint_dir, Layout(tmp_path).checkpoints), 10)
     found = find_origin(config, Layout(tmp_path), Past(term=2), quiet).folder
     assert found is not None and found.name.startswith("step-00000010")
-    assert adoption(config, tmp_path).origin().folder == found
+    assert takeover(config, tmp_path).origin().folder == found
 
 
 def test_what_was_saved_last_is_known_from_the_events_where_the_pointer_can_not_be_read(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_what_was_saved_last_is_known_from_the_events_where_the_pointer_can_not_
     pointer.unlink()
     pointer.symlink_to(pointer)
     run = [*RUN, Event("checkpoint_saved", 102.0, 1, {"step": 10, "path": path})]
-    mine = Adoption(CONFIG, Layout(tmp_path), Past(term=3, first_node=2, first_member=2), run, OneNode(), Origin)
+    mine = Takeover(CONFIG, Layout(tmp_path), Past(term=3, first_node=2, first_member=2), run, OneNode(), Origin)
     left = Leftovers([1], {}, {}, mine.record, Numbers(2, 2, 0))
     saved = mine.take_over(left, Origin().first_state(CONFIG, "host:1"), 0.0).state.saved
     assert saved is not None and (saved.step, saved.path) == (10, path)
@@ -83,7 +83,7 @@ def test_how_a_rank_ended_whose_pod_was_taken_back_is_not_how_the_next_one_did(
     find_origin(CONFIG, layout, Past(), quiet)
     NodeFiles(CONFIG, layout, "host:1", CoordinatorHost()).note_exit(1, 0, 75, None, first_member=ended)
     given = [Event(kind, 101.0, 0, {"node": 1, "members": [one]}) for kind, one in NUMBERS]
-    mine = Adoption(CONFIG, layout, Past(3, 2, 3), [RUN[0], *given], OneNode(), Origin)
+    mine = Takeover(CONFIG, layout, Past(3, 2, 3), [RUN[0], *given], OneNode(), Origin)
     left = asyncio.run(mine.gather(Rejoin(dict, mine.record.superseded)))
     assert left is not None and left.exits == ({(1, 0): Exit(75)} if known else {})
 
@@ -91,7 +91,7 @@ def test_how_a_rank_ended_whose_pod_was_taken_back_is_not_how_the_next_one_did(
 def test_members_begin_where_the_checkpoint_is(tmp_path: Path) -> None:
     save(Layout(tmp_path).checkpoints, 10, phase=1, epoch=2, sums={"0.end.1": 5})
     find_origin(CONFIG, Layout(tmp_path), Past(term=2), quiet)
-    mine = adoption(CONFIG, tmp_path)
+    mine = takeover(CONFIG, tmp_path)
     left = Leftovers([1], {}, {}, mine.record, Numbers(2, 2, 0))
     state = mine.take_over(left, mine.origin().first_state(CONFIG, "host:1"), 0.0).state
     assert (state.step, state.phase, state.epoch, state.sums) == (10, 1, 2, {"0.end.1": 5})
@@ -106,7 +106,7 @@ def test_what_took_a_node_holds_growth_back_unless_the_node_is_replaced_at_once(
     config = replace(CONFIG, engine=engine, checkpoint_dir=str(tmp_path))
     gone = Event("node_left", time.time() - 5, 1, {"node": 1, "cause": cause})
     run = [*RUN, Event("generation_formed", 102.0, 1, {"formation": 1, "members": [{"member": 1, "node": 1}]}), gone]
-    mine = Adoption(config, Layout(tmp_path), Past(term=3, first_node=2, first_member=2), run, OneNode(), Origin)
+    mine = Takeover(config, Layout(tmp_path), Past(term=3, first_node=2, first_member=2), run, OneNode(), Origin)
     left = Leftovers([1], {}, {}, mine.record, Numbers(2, 2, 1))
     ago = mine.take_over(left, mine.origin().first_state(config, "host:1"), 0.0).taken_seconds_ago
     assert (ago is None) == (engine == "kubernetes" and cause == "notice")
@@ -114,7 +114,7 @@ def test_what_took_a_node_holds_growth_back_unless_the_node_is_replaced_at_once(
 
 def test_members_begin_from_the_beginning_where_nothing_was_found(tmp_path: Path) -> None:
     find_origin(CONFIG, Layout(tmp_path), Past(), quiet)
-    assert adoption(CONFIG, tmp_path).origin().folder is None
+    assert takeover(CONFIG, tmp_path).origin().folder is None
     assert gathered(tmp_path) is not None
 
 

@@ -11,7 +11,7 @@ import pytest
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.model.state import Rules, State
 from elastic_launcher.coordinator.resume.resume_point import Origin
-from elastic_launcher.coordinator.resume.resume_search import Again, CannotBeginAgain
+from elastic_launcher.coordinator.resume.resume_search import CannotRestart, ResumeSearch
 from elastic_launcher.workdir import Layout
 from tests.unit.checkpoint.checkpoints import save
 
@@ -45,7 +45,7 @@ def test_what_can_be_read_later_is_gone_on_from(tmp_path: Path) -> None:
         warnings.append(message)
         disk.mend()
 
-    found = Again(CONFIG, Layout(tmp_path), Origin(), lambda observation: None, warn, lambda: 100.0)
+    found = ResumeSearch(CONFIG, Layout(tmp_path), Origin(), lambda observation: None, warn, lambda: 100.0)
     first, refused = asyncio.run(found.look(ENDED))
     assert (first.step, refused, len(warnings)) == (20, (), 1)
     assert "can't be read: " in warnings[0] and warnings[0].endswith("; that is tried again for 30 s")
@@ -54,9 +54,9 @@ def test_what_can_be_read_later_is_gone_on_from(tmp_path: Path) -> None:
 def test_what_can_never_be_read_ends_the_job_after_a_time(tmp_path: Path) -> None:
     Disk(tmp_path)
     clock, warnings = count(100, 10), list[str]()
-    found = Again(
+    found = ResumeSearch(
         CONFIG, Layout(tmp_path), Origin(), lambda observation: None, warnings.append, lambda: float(next(clock))
     )
-    with pytest.raises(CannotBeginAgain, match="all nodes are gone, .* can't be read: .*the same command goes on"):
+    with pytest.raises(CannotRestart, match="all nodes are gone, .* can't be read: .*the same command goes on"):
         asyncio.run(found.look(ENDED))
     assert len(warnings) == 2

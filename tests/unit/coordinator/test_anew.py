@@ -17,8 +17,9 @@ from elastic_launcher.coordinator.model.observations import GroupHangs, Observat
 from elastic_launcher.coordinator.model.restart_budget import MOST_FALLS, RestartBudget
 from elastic_launcher.coordinator.model.state import Rules, State
 from elastic_launcher.coordinator.resume.resume_search import used_up
+from elastic_launcher.coordinator.rules.checkpoint_restart import state_after
+from elastic_launcher.coordinator.rules.decide import decide_in_process
 from elastic_launcher.coordinator.rules.ending import AGENT_SECONDS, COLLECT_SECONDS
-from elastic_launcher.coordinator.rules.respawn.full_restart import decide_in_process, state_after
 from elastic_launcher.coordinator.rules.root_cause import PEER_SECONDS, tells_of_a_peer
 from elastic_launcher.workdir import Past
 from tests.unit.coordinator.driver import Job, training

@@ -29,7 +29,7 @@ from elastic_launcher.coordinator.model.roster import Phase
 from elastic_launcher.coordinator.model.state import Restart, State
 from elastic_launcher.coordinator.resume.resume_point import Origin
 from elastic_launcher.coordinator.resume.resume_search import used_up
-from elastic_launcher.coordinator.rules.respawn.full_restart import await_nodes, state_after
+from elastic_launcher.coordinator.rules.checkpoint_restart import await_nodes, state_after
 from elastic_launcher.workdir import Past
 from tests.unit.checkpoint.checkpoints import JOB, manifest
 from tests.unit.coordinator.driver import Job, lose, training

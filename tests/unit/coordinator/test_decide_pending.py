@@ -12,9 +12,9 @@ from elastic_launcher.coordinator.model.actions import KillNode, StartNode
 from elastic_launcher.coordinator.model.observations import NodeExited, NodeNoticed, NodeNotStarted, NodeStands
 from elastic_launcher.coordinator.model.roster import Phase
 from elastic_launcher.coordinator.model.state import Restart, State
+from elastic_launcher.coordinator.rules.checkpoint_restart import state_after
 from elastic_launcher.coordinator.rules.nodes import AWAY_SECONDS
 from elastic_launcher.coordinator.rules.pending import QUEUE_SECONDS
-from elastic_launcher.coordinator.rules.respawn.full_restart import state_after
 from tests.unit.coordinator.driver import Job, lose, redo, training
 
 WHY = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu"

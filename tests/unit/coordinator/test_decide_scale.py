@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from elastic_launcher.coordinator.health.monitor import LOOK_SECONDS, between_looks
 from elastic_launcher.coordinator.health.silence import STALL_SECONDS
 from elastic_launcher.coordinator.model.roster import Exit, Member, Node, Phase
-from elastic_launcher.coordinator.model.tables import Members, Nodes, Ranks
+from elastic_launcher.coordinator.model.roster_tables import Members, Nodes, Ranks
 from tests.unit.coordinator.driver import Job, training
 
 FEW, MANY = 48, 192  # members; four times as many

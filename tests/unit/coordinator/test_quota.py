@@ -16,7 +16,7 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.model.deadlines import RECLAIM_SECONDS
 from elastic_launcher.coordinator.model.event_replay import LastHint
 from elastic_launcher.coordinator.model.state import Target
-from elastic_launcher.coordinator.runtime.target import Clocks, Quota
+from elastic_launcher.coordinator.runtime.hint_follower import Clocks, HintFollower
 from elastic_launcher.hints import HintError, HintRead
 
 PATIENCE = 10.0
@@ -58,7 +58,7 @@ class Played:
         self.source = Source()
         self.told: list[tuple[Target, str]] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
-        self.quota = Quota(
+        self.quota = HintFollower(
             JobConfig(**settings),
             None if fixed else self.source,
             lambda target, message: self.told.append((target, message)),
@@ -192,7 +192,7 @@ def test_a_raised_number_lifts_the_wait_after_a_notice() -> None:
 
 
 def test_without_hints_a_noticed_node_is_replaced_by_the_rule_for_growth(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elastic_launcher.coordinator.runtime.target.DEFAULT_GROW_AFTER", 0.2)
+    monkeypatch.setattr("elastic_launcher.coordinator.runtime.hint_follower.DEFAULT_GROW_AFTER", 0.2)
 
     async def story(played: Played) -> None:
         await played.expect(4)

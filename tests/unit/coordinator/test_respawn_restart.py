@@ -13,8 +13,8 @@ from elastic_launcher.coordinator.model.observations import Interrupted, Observa
 from elastic_launcher.coordinator.model.restart_budget import MOST_FALLS
 from elastic_launcher.coordinator.model.state import Rules, State
 from elastic_launcher.coordinator.resume.resume_search import used_up
+from elastic_launcher.coordinator.rules.checkpoint_restart import state_after
 from elastic_launcher.coordinator.rules.ending import COLLECT_SECONDS
-from elastic_launcher.coordinator.rules.respawn.full_restart import state_after
 from elastic_launcher.coordinator.rules.respawn.resize_by_restart import decide_restarts
 from elastic_launcher.workdir import Past
 from tests.unit.coordinator.driver import Job, training

@@ -32,8 +32,8 @@ from elastic_launcher.coordinator.model.pause import EarlierWait
 from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.coordinator.model.state import Rules, State, Target
 from elastic_launcher.coordinator.resume.resume_point import Origin
+from elastic_launcher.coordinator.rules.checkpoint_restart import state_after
 from elastic_launcher.coordinator.rules.respawn.ends import MOST_SHORT_ROUNDS, STOP_SECONDS
-from elastic_launcher.coordinator.rules.respawn.full_restart import state_after
 from elastic_launcher.coordinator.rules.respawn.round_state import GATHER_SECONDS
 from elastic_launcher.coordinator.rules.respawn.rounds import OWN_SAVES, decide_rounds
 from elastic_launcher.workdir import Past

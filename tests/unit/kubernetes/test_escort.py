@@ -79,16 +79,16 @@ class Job:
         """Keeps it for later: it is not known yet where the job stands."""
 
 
-def settled(pod: dict[str, Any]) -> Any:
+def claim(pod: dict[str, Any]) -> Any:
     """Returns what a launcher in that pod has in the cluster, as far as an escort looks."""
-    site = SimpleNamespace(namespace="ml", names=None, owner=None, pod=pod, lacking=[])
-    return SimpleNamespace(site=site, record=None)
+    context = SimpleNamespace(namespace="ml", names=None, owner=None, pod=pod, lacking=[])
+    return SimpleNamespace(context=context, record=None)
 
 
 async def escorted(job: Any, engine: Any, folder: Path, until: asyncio.Event) -> None:
     """Escorts a job until that happens."""
     login: Any = None
-    escort = asyncio.create_task(ClusterWatch(login, settled({}), engine, Layout(folder)).run(job))
+    escort = asyncio.create_task(ClusterWatch(login, claim({}), engine, Layout(folder)).run(job))
     await asyncio.wait_for(until.wait(), 30.0)
     escort.cancel()
     await asyncio.gather(escort, return_exceptions=True)
@@ -100,7 +100,7 @@ def test_a_signal_says_how_long_its_pod_has_until_it_is_killed(tmp_path: Path) -
     seen: list[Any] = []
     job: Any = SimpleNamespace(observe=lambda make: seen.append(make(7.0)))
     nobody: Any = None
-    escort = ClusterWatch(nobody, settled(pod), nobody, Layout(tmp_path))
+    escort = ClusterWatch(nobody, claim(pod), nobody, Layout(tmp_path))
 
     async def steps() -> None:
         for _ in range(3):  # whoever is impatient may signal it again

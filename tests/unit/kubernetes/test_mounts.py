@@ -14,7 +14,7 @@ from elastic_launcher.engines.kubernetes.objects.mounts import trouble_at
 from elastic_launcher.engines.kubernetes.objects.pod import node_pod
 from elastic_launcher.options import ConfigError
 from tests.unit.kubernetes.templates import SHAPE, template
-from tests.unit.kubernetes.test_plan import SITE, config_of
+from tests.unit.kubernetes.test_plan import CONTEXT, config_of
 
 CLAIM: dict[str, Any] = {"persistentVolumeClaim": {"claimName": "work"}}
 
@@ -25,7 +25,7 @@ def trouble(path: str, *mounts: dict[str, Any], **volumes: dict[str, Any]) -> st
 
 
 def plan(config: JobConfig) -> JobPlan:
-    return make_plan(config, given_template(config), SITE)
+    return make_plan(config, given_template(config), CONTEXT)
 
 
 def at(path: str, name: str = "work", **more: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from elastic_launcher.engines.kubernetes.leadership import bootstrap
-from elastic_launcher.engines.kubernetes.leadership.bootstrap import look_around
+from elastic_launcher.engines.kubernetes.leadership.bootstrap import inspect_cluster
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.login import Login
 from elastic_launcher.options import ConfigError
@@ -48,7 +48,7 @@ class Cluster:
 
 def found_by(host: str, *pods: dict[str, Any]) -> str:
     async def steps() -> str:
-        return str((await look_around(cast(Api, Cluster(*pods)), "digits")).pod["metadata"]["name"])
+        return str((await inspect_cluster(cast(Api, Cluster(*pods)), "digits")).pod["metadata"]["name"])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bootstrap.socket, "gethostname", lambda: host)

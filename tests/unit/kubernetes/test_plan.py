@@ -14,7 +14,7 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.access.job_key import key_in, key_of, new_secret
 from elastic_launcher.engines.kubernetes.job_plan import given_template, make_plan
-from elastic_launcher.engines.kubernetes.leadership.bootstrap import Site
+from elastic_launcher.engines.kubernetes.leadership.bootstrap import ClusterContext
 from elastic_launcher.engines.kubernetes.objects.job import JobPlan, node_job
 from elastic_launcher.engines.kubernetes.objects.names import Names, job_id_of, owner_of
 from elastic_launcher.launcher.script_bundle import MOST_BYTES, Code, code_of
@@ -27,12 +27,12 @@ POD: dict[str, Any] = {
 KEY = "ab" * 32
 
 
-SITE = Site("ml", POD, owner_of(POD), Names(job_id_of(POD, "digits")), [], [])
+CONTEXT = ClusterContext("ml", POD, owner_of(POD), Names(job_id_of(POD, "digits")), [], [])
 
 
 def plan(config: JobConfig, in_secret: bool = True) -> JobPlan:
     return make_plan(
-        config, given_template(config), SITE, "10.96.0.7", None if in_secret else KEY, environment={"HOME": "/root"}
+        config, given_template(config), CONTEXT, "10.96.0.7", None if in_secret else KEY, environment={"HOME": "/root"}
     )
 
 
@@ -67,8 +67,8 @@ def test_nodes_run_the_launchers_image_and_not_that_of_what_a_webhook_put_before
         "metadata": POD["metadata"] | {"annotations": {"kubectl.kubernetes.io/default-container": "main"}},
         "spec": {"containers": [{"name": "proxy", "image": "registry/proxy:1"}, *POD["spec"]["containers"]]},
     }
-    assert replace(SITE, pod=proxied).image == "registry/step:1"
-    assert replace(SITE, pod=proxied | {"metadata": POD["metadata"]}).image == "registry/proxy:1"
+    assert replace(CONTEXT, pod=proxied).image == "registry/step:1"
+    assert replace(CONTEXT, pod=proxied | {"metadata": POD["metadata"]}).image == "registry/proxy:1"
 
 
 def security(config: JobConfig) -> tuple[Any, Any]:
@@ -107,16 +107,16 @@ def test_nodes_of_another_user_are_of_the_launchers_groups(monkeypatch: pytest.M
     assert of_pod == {"runAsUser": 7, "supplementalGroups": [5, 20, 100]} and "runAsUser" not in of_container
     monkeypatch.setattr(os, "getuid", lambda: 0)
     given = POD | {"spec": POD["spec"] | {"securityContext": {"fsGroup": 300}}}
-    made = make_plan(config_of(), given_template(config_of()), replace(SITE, pod=given))
+    made = make_plan(config_of(), given_template(config_of()), replace(CONTEXT, pod=given))
     assert made.shape.fs_group == 300, "what a step's own volumes are given to"
 
 
 def test_nodes_are_pulled_with_the_launchers_secrets_unless_the_template_names_some(tmp_path: Path) -> None:
     secrets = [{"name": "registry"}]
-    site = replace(SITE, pod=POD | {"spec": POD["spec"] | {"imagePullSecrets": secrets}})
+    context = replace(CONTEXT, pod=POD | {"spec": POD["spec"] | {"imagePullSecrets": secrets}})
 
     def pulled_with(config: JobConfig) -> Any:
-        made = make_plan(config, given_template(config), site)
+        made = make_plan(config, given_template(config), context)
         return node_job(made, NodeSpec(1, 1, 1))["spec"]["template"]["spec"].get("imagePullSecrets")
 
     assert pulled_with(config_of()) == secrets
@@ -139,7 +139,7 @@ def test_the_key_is_in_the_environment_only_where_there_is_no_secret() -> None:
     job = node_job(plan(config_of(), in_secret=False), NodeSpec(1, 1, 1))
     assert key_in(job) == KEY
     assert key_in(node_job(plan(config_of()), NodeSpec(1, 1, 1))) == ""
-    assert key_of(new_secret(SITE.names, SITE.owner, KEY)) == KEY
+    assert key_of(new_secret(CONTEXT.names, CONTEXT.owner, KEY)) == KEY
 
 
 def test_a_template_that_is_not_there_is_named() -> None:

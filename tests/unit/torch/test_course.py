@@ -15,7 +15,7 @@ from elastic_launcher.torch import rng
 from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.membership.member import MovedOn
-from elastic_launcher.torch.membership.place import Formation
+from elastic_launcher.torch.membership.membership import Formation
 from elastic_launcher.torch.state.course import Course, Sums
 from elastic_launcher.torch.state.position import Position
 from tests.unit.torch.thread_group import ThreadGroup, run_ranks, thread_job

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from elastic_launcher.torch.membership import step_timer as pace_module
-from elastic_launcher.torch.membership.step_timer import LONG_WORK, Pace, compiles, own_collective
+from elastic_launcher.torch.membership.step_timer import LONG_WORK, StepTimer, compiles, own_collective
 
 
 class Clock:
@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
-def step(pace: Pace, clock: Clock, work: float = 0.3, wait: float = 0.7, sizes: tuple[int, ...] = (4, 4)) -> None:
+def step(pace: StepTimer, clock: Clock, work: float = 0.3, wait: float = 0.7, sizes: tuple[int, ...] = (4, 4)) -> None:
     pace.begin_work(sizes)
     clock.now += work
     with pace.waiting("job.backward"):
@@ -39,8 +39,8 @@ def step(pace: Pace, clock: Clock, work: float = 0.3, wait: float = 0.7, sizes: 
     pace.tick(sum(sizes))
 
 
-def settled(clock: Clock) -> Pace:
-    pace = Pace()
+def settled(clock: Clock) -> StepTimer:
+    pace = StepTimer()
     for _ in range(3):
         step(pace, clock)
     return pace
@@ -83,12 +83,12 @@ def test_each_wait_has_a_number_of_its_own_and_says_in_which_operation_it_is(clo
 
 
 def test_a_step_is_late_by_what_its_samples_do_not_explain(clock: Clock) -> None:
-    def late(pace: Pace, seconds: float, samples: int) -> float:
+    def late(pace: StepTimer, seconds: float, samples: int) -> float:
         clock.now += seconds
         pace.tick(samples)
         return round(pace.late(), 6)
 
-    fresh = Pace()
+    fresh = StepTimer()
     assert [late(fresh, 5, 8), late(fresh, 5, 8)] == [0, 0], "nothing to compare with"
     for samples, seconds, over in (
         (8, 1, 0),
@@ -99,14 +99,14 @@ def test_a_step_is_late_by_what_its_samples_do_not_explain(clock: Clock) -> None
         (0, 1.5, 0.5),
     ):
         assert late(settled(clock), seconds, samples) == over, samples
-    idle = Pace()  # more ranks than samples
+    idle = StepTimer()  # more ranks than samples
     for _ in range(3):
         late(idle, 1, 0)
     assert late(idle, 1.75, 8) == 0.75
 
 
 def test_the_first_step_another_generation_another_size_and_an_evaluation_are_not_judged(clock: Clock) -> None:
-    fresh = Pace()
+    fresh = StepTimer()
     fresh.begin_work((4, 4))
     assert not fresh.vitals().work
     pace = settled(clock)

@@ -12,7 +12,7 @@ from elastic_launcher.batch import Share, share
 from elastic_launcher.batch_schedule import BatchSchedule, DataPass
 from elastic_launcher.torch.data.micro_batches import SPARE_SAMPLES, Piece
 from elastic_launcher.torch.data.training_data import TrainingData
-from elastic_launcher.torch.membership.place import Division, Formation
+from elastic_launcher.torch.membership.membership import Division, Formation
 from elastic_launcher.torch.reconfigure.load_plan import LEAD_SECONDS, SPARE_STEPS, LoadPlan
 from elastic_launcher.torch.state.position import Position
 

@@ -19,7 +19,7 @@ from elastic_launcher.torch.collectives.consensus import Agreement
 from elastic_launcher.torch.collectives.group import build_group
 from elastic_launcher.torch.membership.environment import Launch
 from elastic_launcher.torch.membership.member import Member
-from elastic_launcher.torch.membership.place import Formation, Place
+from elastic_launcher.torch.membership.membership import Formation, Membership
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.checkpointing import Checkpoints
@@ -71,7 +71,7 @@ class Rank:
 
     def train(self, step: int) -> None:
         """Takes its place, in which it has done so many steps."""
-        self.session.place = Place(1, Formation(1, 1, "start", (1,)), build_group("", 1, 0, 1, 1.0, CPU), 1)
+        self.session.place = Membership(1, Formation(1, 1, "start", (1,)), build_group("", 1, 0, 1, 1.0, CPU), 1)
         self.session.move_to(replace(self.session.position, step=step))
         self.checkpoints.note_training(FINGERPRINT)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from elastic_launcher.torch.data.micro_batches import MicroBatch
-from elastic_launcher.torch.membership.place import Division
+from elastic_launcher.torch.membership.membership import Division
 from elastic_launcher.torch.reconfigure.recovery import Recovery
 
 

@@ -12,7 +12,7 @@ import torch
 from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.torch.job import Job
 from elastic_launcher.torch.membership.environment import Launch
-from elastic_launcher.torch.membership.place import Formation, Place
+from elastic_launcher.torch.membership.membership import Formation, Membership
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.training_state import TrainingState
@@ -145,5 +145,5 @@ def thread_job(
     schedule = BatchSchedule.fixed(global_batch_size)
     session = Session(schedule, max_batch_per_gpu, seed, device, launch, None, ModelBuffers(), state)
     formation = Formation(1, 1, "start", tuple(range(group.world_size)), group=group)  # type: ignore[arg-type]
-    session.place = Place(group.rank, formation, group, group.world_size)  # type: ignore[arg-type]
+    session.place = Membership(group.rank, formation, group, group.world_size)  # type: ignore[arg-type]
     return Job(session)

@@ -22,10 +22,10 @@ from elastic_launcher.coordinator.model.observations import (
 )
 from elastic_launcher.coordinator.model.roster import Phase
 from elastic_launcher.coordinator.model.state import Halting, Restart, State, Stopping
+from elastic_launcher.coordinator.rules.checkpoint_restart import end_all_nodes, fall_back, record_restart_cause
 from elastic_launcher.coordinator.rules.decide import decide
 from elastic_launcher.coordinator.rules.ending import RESTART, Decision, emit, then
 from elastic_launcher.coordinator.rules.notice import take_notice
-from elastic_launcher.coordinator.rules.respawn.full_restart import fall_back, let_nodes_go, tell_why
 from elastic_launcher.coordinator.rules.respawn.round_state import gathered
 
 
@@ -47,7 +47,7 @@ def decide_restarts(state: State, observation: Observation) -> Decision:
         if _trains(decision[0]) and decision[0].to_replace:
             decision = then(decision, _begin, "failure", now)
     decision = _let_all_go(*decision, now)
-    return tell_why(before, *fall_back(*decision, now), now)
+    return record_restart_cause(before, *fall_back(*decision, now), now)
 
 
 def _decide_together(state: State, observation: Observation) -> Decision:
@@ -161,7 +161,7 @@ def _let_all_go(state: State, actions: tuple[Action, ...], now: float) -> Decisi
             saved = state.saved
             saving = saved.seconds if state.halted and saved is not None and saved.step == state.step else 0.0
             state = replace(state, restart=replace(restart, since=now - saving))  # no step was done meanwhile
-            told += let_nodes_go(state, restart.cause)
+            told += end_all_nodes(state, restart.cause)
         else:
             told.append(action)
     return state, tuple(told)

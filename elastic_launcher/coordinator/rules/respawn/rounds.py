@@ -42,8 +42,8 @@ from elastic_launcher.coordinator.model.observations import (
 )
 from elastic_launcher.coordinator.model.restart_budget import Taken
 from elastic_launcher.coordinator.model.roster import Exit, Node, Phase
+from elastic_launcher.coordinator.model.roster_tables import Ranks
 from elastic_launcher.coordinator.model.state import Formation, State
-from elastic_launcher.coordinator.model.tables import Ranks
 from elastic_launcher.coordinator.rules.ending import (
     APART,
     IS_SAVED,

@@ -33,7 +33,7 @@ _FINISHED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ClusterContext:
     """What a launcher finds in a cluster before it makes anything.
 
     Attributes:
@@ -64,23 +64,23 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class JobClaim:
     """What a launcher has in a cluster once it governs the job.
 
     Attributes:
-        site: What it has found.
+        context: What it has found.
         key: The job's key, in hexadecimal digits.
         in_secret: Whether nodes find that in its Secret.
         record: What the job's Service said when the seat was taken.
     """
 
-    site: Site
+    context: ClusterContext
     key: str
     in_secret: bool
     record: Record
 
 
-async def look_around(api: Api, name: str, hints: tuple[str, str] | None = None) -> Site:
+async def inspect_cluster(api: Api, name: str, hints: tuple[str, str] | None = None) -> ClusterContext:
     """Finds the pod that this process runs in, and by that its job; asks whether it may run that.
 
     Args:
@@ -96,24 +96,26 @@ async def look_around(api: Api, name: str, hints: tuple[str, str] | None = None)
     pod = await _own_pod(api)
     needs = needs_of(pod, hints)
     lacking = await _check_rights(api, pod, needs)
-    return Site(namespace, pod, owner_of(pod), Names(job_id_of(pod, name)), needs, lacking)
+    return ClusterContext(namespace, pod, owner_of(pod), Names(job_id_of(pod, name)), needs, lacking)
 
 
-async def settle(api: Api, site: Site) -> Settled:
+async def claim_job(api: Api, context: ClusterContext) -> JobClaim:
     """Takes the seat of a job.
 
     Raises:
         ConfigError: If nodes can't reach it, or know a key that it may not read.
         ApiError: If the cluster refuses something, or can't be reached.
     """
-    may = not any(one.asked.need.resource == "secrets" for one in site.lacking)
-    key, in_secret = await find_key(api, site.namespace, site.names, site.owner, may)
-    record = await Leadership(api, site.namespace, site.names).take(site.owner, PORTS, site.pod["metadata"]["name"])
+    may = not any(one.asked.need.resource == "secrets" for one in context.lacking)
+    key, in_secret = await find_key(api, context.namespace, context.names, context.owner, may)
+    record = await Leadership(api, context.namespace, context.names).take(
+        context.owner, PORTS, context.pod["metadata"]["name"]
+    )
     if ":" in record.address:
         raise ConfigError(
-            f"Service {site.names.service} has the address {record.address}; only IPv4 clusters are supported"
+            f"Service {context.names.service} has the address {record.address}; only IPv4 clusters are supported"
         )
-    return Settled(site, key, in_secret, record)
+    return JobClaim(context, key, in_secret, record)
 
 
 def own_pod_name(environment: Mapping[str, str] = os.environ) -> str:

@@ -62,7 +62,7 @@ class Division:
 
 
 @dataclass
-class Place:
+class Membership:
     """This process's place in the generation that trains now.
 
     Attributes:
@@ -101,7 +101,7 @@ class Place:
         os.environ["ROLE_WORLD_SIZE"] = str(self.world_size)
 
 
-def mark_log(place: Place) -> None:
+def mark_log(place: Membership) -> None:
     """Writes the line by which the launcher knows whose lines follow in this process's log, if there is room for it."""
     generation = place.formation.generation
     say(f"::elastic generation={generation} rank={place.rank} world_size={place.world_size}::", descriptor=1)

@@ -11,21 +11,10 @@ from typing import Any
 
 from elastic_launcher.control.messages import Fail
 from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, Order, RestartAll
-from elastic_launcher.coordinator.model.observations import Observation
 from elastic_launcher.coordinator.model.roster import Phase
 from elastic_launcher.coordinator.model.state import Restart, State
-from elastic_launcher.coordinator.rules.decide import decide
 from elastic_launcher.coordinator.rules.ending import Decision, emit, kept
 from elastic_launcher.coordinator.rules.pause import wait_for_nodes
-
-
-def decide_in_process(state: State, observation: Observation) -> Decision:
-    """Returns what is known after an observation, and what to do, where a job changes its size in process."""
-    if state.finished:
-        return state, ()
-    before, now = state, observation.now
-    state, actions = fall_back(*decide(state, observation), now)
-    return tell_why(before, state, actions, now)
 
 
 def state_after(old: State, first: State) -> State:
@@ -61,10 +50,10 @@ def fall_back(state: State, actions: tuple[Action, ...], now: float) -> Decision
     message = f"{end.message.removesuffix(f'; {kept(state)}')}; all nodes start anew from {where}"
     others = [one for one in actions if one is not end and not (isinstance(one, Order) and isinstance(one.order, Fail))]
     state = replace(state, verdict=None, restart=Restart("failure", now), fallen=fallen)
-    return state, (*others, emit(state, "warning", message=message), *let_nodes_go(state, "failure"))
+    return state, (*others, emit(state, "warning", message=message), *end_all_nodes(state, "failure"))
 
 
-def tell_why(before: State, state: State, actions: tuple[Action, ...], now: float) -> Decision:
+def record_restart_cause(before: State, state: State, actions: tuple[Action, ...], now: float) -> Decision:
     """Has the first generation after a new start tell why it is there, and how long the training stood still."""
     restart = state.restart
     if restart is None or before.generation or not state.generation:
@@ -73,7 +62,7 @@ def tell_why(before: State, state: State, actions: tuple[Action, ...], now: floa
     return replace(state, restart=None), tuple(_with(action, pause) for action in actions)
 
 
-def let_nodes_go(state: State, cause: str) -> tuple[Action, ...]:
+def end_all_nodes(state: State, cause: str) -> tuple[Action, ...]:
     """Returns what ends all nodes, and begins anew once they are gone."""
     there = state.in_phase(Phase.STARTING, Phase.WARM, Phase.ADMITTED)
     return (*(emit(state, "node_left", node=node.number, cause=cause) for node in there), RestartAll())

@@ -30,7 +30,7 @@ class Clocks:
     wall: Callable[[], float]
 
 
-class Quota:
+class HintFollower:
     """Tells the target at the start and whenever it changes.
 
     Args:
