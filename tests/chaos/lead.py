@@ -107,13 +107,14 @@ class Lead:
         self._settle(gone={ranks[-1].node} if act.then else ())
 
     def _arm_second(self, act: Act, ranks: list[Rank]) -> list[Rank]:
-        """Returns the ranks that are hit at once. If one is to die while the others form anew, the last of them is.
+        """Returns the ranks that are hit at once. If one is to die while the others recover, the last of them is.
 
-        That one reads of it ahead: each has read it a step later.
+        That one reads of it ahead. It may be in a step that it began before this was written: all have read it when
+        the step after that one is reduced.
         """
         if not act.then:
             return ranks
-        self._hold(1, "another step", [("kill", act.then, ranks[-1])])
+        self._hold(2, "the step after next", [("kill", act.then, ranks[-1])])
         return ranks[:-1]
 
     def _see_giver_go(self, giver: Rank) -> None:
