@@ -1,4 +1,4 @@
-"""How long a save holds the training, against a synchronous `torch.save`; what the writer costs it; the way back.
+"""Measures how long a save holds the training, against a synchronous `torch.save`, its writer's cost, and a load.
 
 One process trains a model whose parameters and Adam state are 300 MB. Ours and the peer save in turn, both synced to
 the same disk. Held: from the call to the return in the training loop. Slow-down: the median step while the writer runs

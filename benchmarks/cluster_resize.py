@@ -1,4 +1,4 @@
-"""From the edit of a hint in a ConfigMap to the first step at the new size, on the cluster of ``make cluster``.
+"""Measures the time from the edit of a ConfigMap's hint to the first step at the new size, in ``make cluster``.
 
 Of a grow it is shown where the time goes: until the new node's pod has a machine, until its container runs, until torch
 is imported in it (by the agent, then by the rank), and the rest, which is ours. Pause: the survivor's, as in resize.py.

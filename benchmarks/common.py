@@ -1,4 +1,4 @@
-"""What the benchmarks share: starting jobs, waiting for events, reading stamps, and printing results."""
+"""Helpers of the benchmarks: starting jobs, waiting for events, reading stamps, and printing results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the edit of a hint to the first step at the new size, against starting the same script anew with torchrun.
+"""Measures the time from the edit of a hint to the first step at the new size, against a restart with torchrun.
 
 Shrink: nothing has to start. Grow: a node starts beside the training; the peer is ``torchrun --standalone`` of the same
 script up to the end of its first step, beside the same training, in the same run.

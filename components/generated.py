@@ -1,4 +1,4 @@
-"""What is made of code and committed beside it: a component's YAML, and what its README, or a pipeline's, repeats.
+"""Generates the files committed beside the code: a component's YAML, and the repeated parts of READMEs.
 
 ``python -m components.generated`` writes all of them anew; what follows the mark in a README is written by hand. What
 stands before it is, to the letter, what the generator of kubeflow/pipelines-components writes: that is checked there.

@@ -1,4 +1,4 @@
-"""What a script's argument is as a word of its command line, whatever a front was given for it."""
+"""Writes a script's argument as one word of its command line, from whatever a front was given."""
 
 from __future__ import annotations
 

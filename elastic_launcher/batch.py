@@ -1,4 +1,4 @@
-"""One optimizer step: which samples of the global batch each rank works on, in which micro-batches.
+"""Divides one optimizer step among ranks: which samples of the global batch each has, in which micro-batches.
 
 Invariant: for every world size the shares add up to the batch, differ by at most one sample, and no micro-batch is
 larger than the largest one allowed. For models with batch statistics no share and no micro-batch has one sample, unless

@@ -1,4 +1,4 @@
-"""What is one job? Its configuration, from which the command line and every front build theirs.
+"""The configuration of one job, from which the command line and every front build theirs.
 
 Invariant: whatever way a configuration comes in (flags, parameters and fields of a front, ``job.json``), it passes the
 same checks, and what is wrong is said with the option's name and what to give instead.

@@ -1,4 +1,4 @@
-"""What makes a job this one and no other, besides its options: the code that it runs, and where its data is from."""
+"""The identity of a job besides its options: the code that it runs, and where its data comes from."""
 
 from __future__ import annotations
 

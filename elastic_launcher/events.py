@@ -1,4 +1,4 @@
-"""What happened in a job, one JSON object a line: the kinds, writing them, and reading them.
+"""The events of a job, one JSON object a line: their kinds, writing and reading.
 
 It is what the report, the metrics, the progress line and the tests read. Invariant: writing never stops a training.
 What can't be written is counted, and the gap is marked as soon as there is room again.

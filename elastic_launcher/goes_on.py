@@ -1,4 +1,4 @@
-"""How a job that ended goes on from what it has saved, in the words of whoever runs it."""
+"""The advice in messages on how to resume an ended job, in the words of whoever runs it."""
 
 from __future__ import annotations
 

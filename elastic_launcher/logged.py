@@ -1,4 +1,4 @@
-"""Which values of ``job.log`` count, when several ranks log the same names at the same step.
+"""Chooses the values of ``job.log`` that count when several ranks log the same names at the same step.
 
 Invariant: for each name and step it is the lowest rank's value, in whatever order the ranks' reports arrive; of one
 rank it is the last. A value that was taken before a lower rank's arrived is replaced by it.

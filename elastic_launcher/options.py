@@ -1,4 +1,4 @@
-"""The one table of what a user can set about a job, and how each option's text is read.
+"""The table of all that a user can set about a job, and the parser of each option's text.
 
 The command line and Argo's parameters are made of it. Fields of the configuration, of Hera's template and inputs of the
 components are written by `components.from_options`, and documents by what those are written with.

@@ -1,4 +1,4 @@
-"""When is the next checkpoint due? After so many steps, after so much time, or as seldom as saving is dear."""
+"""Decides when the next checkpoint is due: after steps, after seconds, or by the cost of saving."""
 
 from __future__ import annotations
 

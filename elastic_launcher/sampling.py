@@ -1,4 +1,4 @@
-"""Which samples make a step: an epoch's order as a function of (seed, epoch, position), with no permutation in memory.
+"""The order of samples in an epoch as a function of (seed, epoch, position), with no permutation in memory.
 
 The order is a keyed permutation: a Feistel network over a·b ≥ n with a ≈ b ≈ √n (the generalized network of Black and
 Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, §5), whose rare values of n or more are sent through it again

@@ -1,6 +1,4 @@
-"""The folder of a job's files: made, owned by one launcher at a time, taken again where the job is unfinished, and
-refused when it is another job's.
-"""
+"""Claims a job's work directory for one launcher at a time; resumes an unfinished job, and refuses another job's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that a node is: it runs torchrun, takes the signals, and tells the coordinator how its ranks end."""
+"""The process of one node: runs torchrun, handles the signals, and reports the end of each rank to the coordinator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repeats on a node's own output what its ranks write, so that whatever collects a pod's log has it."""
+"""Copies the ranks' output to the node's own output, for whatever collects a pod's log."""
 
 from __future__ import annotations
 

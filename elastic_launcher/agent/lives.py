@@ -1,4 +1,4 @@
-"""What happens to a node's workers where they are started again and again, as they and torchrun write it down."""
+"""The record of starts and ends of a node's workers under the restart-based resize."""
 
 from __future__ import annotations
 

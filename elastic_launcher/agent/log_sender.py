@@ -1,4 +1,4 @@
-"""Tells the coordinator what a node's ranks write, where it can't read their files.
+"""Sends the ranks' output to the coordinator, where the coordinator can't read their files.
 
 Invariants: what is told of a rank has no gap that is not named; what waits to be told never grows without bound,
 however much a script writes or however long the coordinator is away.

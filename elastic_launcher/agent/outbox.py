@@ -1,4 +1,4 @@
-"""What a node's agent says to the coordinator: heartbeats and messages, in order, by a thread of its own."""
+"""Sends a node's heartbeats and messages to the coordinator, in order, from one thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work directory of a node that sees none of the launcher's files: its own, filled with what the coordinator hands.
+"""The work directory of a node that can't see the launcher's files, filled with what the coordinator sends.
 
 It has the same places as a job's, so that ranks need not know where they run. What they write there for the launcher is
 told by `log_sender` and by the agent.

@@ -1,4 +1,4 @@
-"""torchrun's rendezvous: with itself where sizes change in process, or in rounds that the coordinator calls.
+"""The rendezvous handlers for torchrun: one for in-process resizes, one for rounds that the coordinator calls.
 
 In process each node has a round of its own, so that none ever waits for another.
 

@@ -1,4 +1,4 @@
-"""torchrun's rendezvous where workers are started anew for each size: rounds that the coordinator calls and ends.
+"""The rendezvous of the restart-based resize: the coordinator opens and closes the rounds.
 
 It announces them in its store, as one JSON object: ``{"round": 3, "nodes": [1, 4], "store": "host:port", "over": 2}``.
 A node that takes part is the rank of its place in ``nodes``. torchrun sees that a round is over as a node that waits

@@ -1,4 +1,4 @@
-"""torchrun that knows our rendezvous: torch 2.5 does not look for handlers among installed packages."""
+"""Starts torchrun with our rendezvous registered: torch 2.5 finds no handlers in installed packages."""
 
 from __future__ import annotations
 

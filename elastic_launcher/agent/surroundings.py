@@ -1,4 +1,4 @@
-"""What a node must find on its own machine before it starts anything: the job's checkpoints and its data."""
+"""Checks that a node's machine has what the job needs before anything starts: its checkpoints and its data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a node's torchrun is started: its command line and its environment."""
+"""The command line and the environment of a node's torchrun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""May a job go on from the checkpoint of a job that was another in some way, and what is given up by that?"""
+"""Decides whether a job may resume from the checkpoint of a job that differs from it, and what it gives up then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes and checks a checkpoint's files: what is there is whole, or is known not to be."""
+"""Writes and verifies a checkpoint's files: a file is complete, or is known not to be."""
 
 from __future__ import annotations
 

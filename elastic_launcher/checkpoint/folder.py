@@ -1,4 +1,4 @@
-"""A job's folder of checkpoints: how a new one comes into it at once, which one is the newest good one, what is kept.
+"""A job's folder of checkpoints: adds one atomically, finds the newest valid one, and removes old ones.
 
 ``latest.json`` points at the last one and is the fence: it only moves forward, so that a writer of an earlier term or
 generation, a process that was frozen and thaws, say, changes nothing. It says whose the folder is, too: a job that

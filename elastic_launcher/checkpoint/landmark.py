@@ -1,4 +1,4 @@
-"""Does a path lead to one and the same folder on all machines? A file tells that one of them puts there.
+"""Checks by a marker file that a path leads to the same folder on all machines.
 
 Its value is made of the job's key, so that each coordinator of the job puts the same: a node may look for it while one
 replaces another.

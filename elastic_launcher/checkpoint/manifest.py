@@ -1,4 +1,4 @@
-"""What is in a checkpoint, and whose is it? Its manifest, as values that go through JSON text and back.
+"""The manifest of a checkpoint: its contents and its job, as values that JSON can hold.
 
 Invariant: ``Manifest.from_text(manifest.to_text())`` equals ``manifest``, and a text with any one bit changed is
 refused.

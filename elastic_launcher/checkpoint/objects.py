@@ -1,4 +1,4 @@
-"""An object store, by obstore's blocking calls.
+"""An object store, through obstore's blocking calls.
 
 What obstore gives fsspec answers from threads of its own, which hold Python objects for a moment after the last answer
 and abort a process that ends meanwhile. Blocking calls leave nothing behind.

@@ -1,4 +1,4 @@
-"""A job's checkpoints in an object store, or wherever else fsspec reaches: without rename, fsync, locks or overwriting.
+"""Checkpoints in an object store or another fsspec file system: without rename, fsync, locks or overwriting.
 
 A checkpoint's files go under a name that nobody else uses, its manifest last: it is there as soon as that is. The name
 holds its mark, and the newest is the one with the largest mark, so that what an earlier writer adds late changes

@@ -1,4 +1,4 @@
-"""Reaches what a URL names, through fsspec, and says what is missing where it can't."""
+"""Opens a URL through fsspec, and names the missing package where it can't."""
 
 from __future__ import annotations
 

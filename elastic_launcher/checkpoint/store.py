@@ -1,4 +1,4 @@
-"""Where a job's checkpoints are: in a folder, or under a URL. Both are used in one way."""
+"""One interface to a job's checkpoints, in a folder or under a URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a command speaks with a cluster: in an event loop of its own, and with errors in words."""
+"""Runs a command's requests to a cluster in an event loop, and turns its errors into messages."""
 
 from __future__ import annotations
 

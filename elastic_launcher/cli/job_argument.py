@@ -1,4 +1,4 @@
-"""What commands about a job have in common: the folder, or the name, that they are given, and how they refuse it."""
+"""The job argument of commands: a folder or a name, and the errors for what is neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``elastic-launcher lint``: what is wrong with workflows and compiled pipelines that an API server would take."""
+"""``elastic-launcher lint``: finds errors in workflows and compiled pipelines that an API server would accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pipelines hand over that a shell would not: switches with a value, a script's text, and words on the pod."""
+"""Reads what pipelines pass and a shell would not: switches with a value, a script's text, words on the pod."""
 
 from __future__ import annotations
 

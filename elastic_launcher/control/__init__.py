@@ -1,4 +1,4 @@
-"""What members and the coordinator say to each other, and how: messages, their proof of origin, and a light client."""
+"""The protocol between members and the coordinator: messages, authentication, and a light client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How control requests and their answers prove that they come from the job: by HMACs with its key.
+"""Authenticates control requests and their answers: by HMACs with the job's key.
 
 A request's is over its content, sender and growing counter; an answer's over the request's and its own content. An
 answer without it is somebody else's: whatever listens at the address, or stands on the way to it.

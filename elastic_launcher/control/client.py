@@ -1,4 +1,4 @@
-"""One side of the control API: what members, node agents and the command line ask the coordinator with.
+"""The client of the control API, for members, node agents and the command line.
 
 It is light to import, since every rank and agent carries it. All requests are harmless to repeat (reports carry a
 number by which the coordinator drops what it has seen): each is retried, a bounded number of times within its time-out.

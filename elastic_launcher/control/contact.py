@@ -1,4 +1,4 @@
-"""For how long the coordinator has been silent, as seen by a process that may itself have stood still meanwhile."""
+"""Measures how long the coordinator has been silent, in a process that may itself have been suspended meanwhile."""
 
 from __future__ import annotations
 

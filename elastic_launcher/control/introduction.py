@@ -1,4 +1,4 @@
-"""What a member tells a coordinator that has come back and knows nothing: all that the one before knew of it."""
+"""The introduction of a member to a new coordinator in a takeover: all that the one before knew of it."""
 
 from __future__ import annotations
 

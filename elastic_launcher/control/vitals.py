@@ -1,4 +1,4 @@
-"""What a rank tells of its work with each request for orders, beside that it lives."""
+"""The state of a rank's work, which it sends with each request for orders."""
 
 from __future__ import annotations
 

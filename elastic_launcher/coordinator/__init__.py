@@ -1,4 +1,4 @@
-"""The job's one authority: control server, c10d store, members, generations, target size."""
+"""The authority of one job: control server, c10d store, members, generations, target size."""
 
 from __future__ import annotations
 

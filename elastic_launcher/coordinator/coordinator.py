@@ -1,4 +1,4 @@
-"""The job's one authority: it feeds what happens into ``decide``, one thing at a time, and does what that asks for."""
+"""Runs one job: feeds each observation to ``decide``, one at a time, and executes the actions that it returns."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ class Coordinator:
         events: Takes what happens.
         hint_source: Where quota hints come from; None for a fixed target of ``config.max_nodes``.
         on_event: Is given each event after it was written.
-        on_second_interrupt: Is called when Ctrl-C is pressed again: whoever presses it does not want to wait.
+        on_second_interrupt: Is called when Ctrl-C is pressed again, to end at once.
         store: Where groups meet; a new one if None.
-        home: What there is of the place that this runs in; nodes on this machine, if None.
-        escort: Knows what is done to the launcher from outside; None where it runs by itself.
-        origin: What the job goes on from; None for a job that begins.
-        takeover: What an earlier launcher has left running; None if nothing.
-        last_hint: What it follows while no hint can be read; None for a job that never began.
+        home: The addresses and files for nodes; nodes on this machine, if None.
+        escort: Knows what a platform does to the launcher; None where it runs by itself.
+        origin: The checkpoint that the job resumes from; None for a new job.
+        takeover: The nodes that an earlier launcher has left running; None if there are none.
+        last_hint: The hint that it follows while no hint can be read; None for a new job.
         monotonic: The clock of all waits.
         wall: The clock of hints, in seconds since the epoch.
         began: When the launch began, by ``monotonic``; now, if None.
@@ -136,10 +136,10 @@ class Coordinator:
         self._store = store or Store(home.where)
         self._takeover = takeover
         origin = takeover.origin() if takeover is not None else origin or Origin()
-        self._resume_search = ResumeSearch(config, self._layout, origin, self._begin_again, self._warn, monotonic)
+        self._resume_search = ResumeSearch(config, self._layout, origin, self._resume_from, self._warn, monotonic)
         self._term = origin.past.term
         self._hints = HintFollower(
-            config, hint_source, self._tell_target, self.note, Clocks(monotonic, wall), last_hint
+            config, hint_source, self._take_target, self.note, Clocks(monotonic, wall), last_hint
         )
         self._state = origin.first_state(config, self._store.address)
         self._files = NodeFiles(config, self._layout, self._store.address, home)
@@ -184,7 +184,7 @@ class Coordinator:
         )
 
     async def run(self) -> int:
-        """Returns the job's exit code. Whatever happens, no node is left."""
+        """Runs the job and returns its exit code. No node is left, even after an error."""
         loop = asyncio.get_running_loop()
         self._end: asyncio.Future[Finish] = loop.create_future()
         self._wanted = asyncio.Event()
@@ -214,7 +214,7 @@ class Coordinator:
         return await background.until(self._end)
 
     async def _begin(self, background: Background) -> None:
-        """Takes over what runs, or begins; from then on this answers, also what was said so far."""
+        """Takes over the running nodes, or starts the job; then answers requests, held ones first."""
         takeover, gathering = self._takeover, self._gathering
         if takeover is None or gathering is None or not await self._adopt(takeover, gathering):
             await self._files.open(self._warn, self._monotonic)
@@ -226,10 +226,10 @@ class Coordinator:
             gathering.hand_over(self._desk)
         background.add(self._tick(), self._driver.run(), self._serve_store(), self._limit())
         background.add(self._hints.watch(), self._hints.run())
-        background.add(self._resume_search.run(), self._new_start.run(lambda: self._state, self._begin_anew))
+        background.add(self._resume_search.run(), self._full_restart.run(lambda: self._state, self._restart))
 
     async def _adopt(self, takeover: Takeover, gathering: Rejoin) -> bool:
-        """Goes on with what an earlier launcher has left running; returns whether there was something."""
+        """Takes over what an earlier launcher has left running; returns whether there was something."""
         left, _ = await asyncio.gather(takeover.gather(gathering), self._store.serve())
         if left is None:
             waits = self._state.rules.waits
@@ -243,7 +243,7 @@ class Coordinator:
             self._watch.hear(member, self._monotonic())
         self._emit("coordinator_adopted", self._state.generation_number, **account_of_takeover(self._state, self._term))
         if self._state.target is not None:
-            self._hints.go_on(self._state.target.nodes, found.taken_seconds_ago)
+            self._hints.resume(self._state.target.nodes, found.taken_seconds_ago)
         for action in found.actions:
             self._do(action)
         return True
@@ -268,8 +268,8 @@ class Coordinator:
         await self._store.serve()
         await self._board.run()
 
-    def _begin_anew(self, first: State, refused: Sequence[str]) -> None:
-        """Takes what the job goes on from, all of whose nodes were ended for it."""
+    def _restart(self, first: State, refused: Sequence[str]) -> None:
+        """Restarts the job from a checkpoint, after all its nodes were ended."""
         self._state, actions = await_nodes(first, self._monotonic())
         self._decide = decide_restarts if self._config.resize == "respawn" else decide_in_process
         self._watch = self._new_watch()
@@ -277,11 +277,11 @@ class Coordinator:
             self._warn(message)
         for action in actions:
             self._do(action)
-        for observation in self._new_start.release():
+        for observation in self._full_restart.release():
             self._observe(observation)
 
     async def _stop(self) -> None:
-        """Ends all nodes, then answers nobody any more."""
+        """Ends all nodes, then closes the server."""
         self._state = replace(self._state, finished=True)
         await self._driver.close(self._leaves)
         if self._leaves is None:
@@ -291,7 +291,7 @@ class Coordinator:
         self._store.close()
 
     def conclude(self, finish: Finish) -> int:
-        """Tells how the job ended, once nothing of it runs any more; returns the exit code."""
+        """Records how the job ended, after its last process; returns the exit code."""
         if finish.exit_code != ExitCode.DONE:
             finish = replace(finish, message=self._with_last_save(finish.message))
         self.message = message = last_message(finish, self._layout)
@@ -308,7 +308,7 @@ class Coordinator:
         return int(finish.exit_code)
 
     def _with_last_save(self, message: str) -> str:
-        """Returns a message that names the last step that is saved, also where nobody was left to tell of it."""
+        """Returns a message that names the last saved step, also where no member was left to report it."""
         state, saved = self._state, None
         with contextlib.suppress(OSError):
             saved = last_saved(self._config, self._layout)
@@ -320,7 +320,7 @@ class Coordinator:
 
     def _observe(self, observation: Observation) -> None:
         """Decides about an observation, after those before it, and does what is decided."""
-        if self._new_start.holds(observation):
+        if self._full_restart.holds(observation):
             return
         self._observations.append(observation)
         if self._deciding:
@@ -359,7 +359,7 @@ class Coordinator:
                 self._driver.put(action)
             case RestartAll():
                 target = self._state.target
-                self._new_start.ask(None if target is None else TargetChanged(self._monotonic(), target))
+                self._full_restart.ask(None if target is None else TargetChanged(self._monotonic(), target))
             case OpenRound():
                 self._board.open(action.number, action.nodes)
             case CloseRound():
@@ -379,11 +379,11 @@ class Coordinator:
             self._store.forget_before(fields["formation"])
         self._on_event(self._events.append(kind, generation, **fields))
 
-    def _tell_target(self, target: Target, message: str) -> None:
+    def _take_target(self, target: Target, message: str) -> None:
         self._observe(TargetChanged(self._monotonic(), target, message))
 
-    def _begin_again(self, found: ResumePointFound) -> None:
-        """Takes what the job goes on from, with members that nobody has heard of yet."""
+    def _resume_from(self, found: ResumePointFound) -> None:
+        """Takes the checkpoint that the job resumes from, with members that have not reported yet."""
         self._watch = self._new_watch()
         self._observe(found)
 
@@ -398,7 +398,7 @@ class Coordinator:
             self.observe(lambda now: Interrupted(now, number))
 
     def observe(self, make: Callable[[float], Observation]) -> None:
-        """Takes what happened outside, once it is known where the job stands; what is urgent is so from now on."""
+        """Takes what happened outside, after a takeover is complete; deadlines count from now."""
         observation = make(self._monotonic())
         self._once_known(lambda: self._observe(observation))
 
@@ -409,11 +409,11 @@ class Coordinator:
             self._end.set_result(Finish(ExitCode.STOPPED, why))
 
     def note(self, kind: str, **fields: Any) -> None:
-        """Writes an event of what happens outside, once it is known where the job stands."""
+        """Writes an event of what happens outside, after a takeover is complete."""
         self._once_known(lambda: self._emit(kind, self._state.generation_number, **fields))
 
     def _once_known(self, do: Callable[[], None]) -> None:
-        """Does something now, or as soon as it is known where the job stands."""
+        """Does something now, or as soon as a takeover is complete."""
         if self._gathering is None:
             do()
         else:

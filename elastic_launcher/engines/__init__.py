@@ -1,4 +1,4 @@
-"""What creates and ends a job's nodes: one small interface, so that the coordinator does not know where nodes live."""
+"""The interface of engines, which create and end a job's nodes; the coordinator does not know where nodes live."""
 
 from __future__ import annotations
 

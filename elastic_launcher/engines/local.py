@@ -1,4 +1,4 @@
-"""Nodes on this machine: each a session of processes under its own agent, with GPUs of its own where there are some."""
+"""The engine for this machine: each node is a session of processes under its own agent, with its own GPUs if any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quota hints: what a job may use now, who says so, and when the job follows."""
+"""Quota hints: what a job may use now, where that is written, and when the job follows."""
 
 from elastic_launcher.hints.debounce import Debounce
 from elastic_launcher.hints.document import Document, parse

@@ -1,4 +1,4 @@
-"""Hints from a ConfigMap, watched through the cluster's API: an edit is acted on within a second or two."""
+"""Watches the hints in a ConfigMap through the cluster's API; an edit takes effect within two seconds."""
 
 from __future__ import annotations
 

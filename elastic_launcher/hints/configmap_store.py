@@ -1,4 +1,4 @@
-"""A hints document in a ConfigMap, as a command reads and edits it."""
+"""The hints document in a ConfigMap, as a command reads and edits it."""
 
 from __future__ import annotations
 

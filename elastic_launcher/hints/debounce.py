@@ -1,4 +1,4 @@
-"""When does a job follow its hints? It shrinks at once, and grows when nothing was taken from it for a while.
+"""Decides when a job follows its hints: it shrinks at once, and grows after a quiet period.
 
 Invariants: what is wanted below the target is the target at once. Growth waits for ``grow_after`` since the last
 shrink, notice or loss, and never since the start or since the hint's rise; a notice counts so on one machine alone,

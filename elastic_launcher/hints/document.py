@@ -1,4 +1,4 @@
-"""What does a quota hints document say? Parsing and checking its two forms.
+"""Parses and validates the two forms of a quota hints document.
 
 Form B is a JSON document (``apiVersion``: ``elastic-hints/v1``); form A is the flat one, a JSON object of texts such as
 ``{"default": "1:4", "job.bert": "8"}`` (allowed, or guaranteed:allowed).

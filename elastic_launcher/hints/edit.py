@@ -1,4 +1,4 @@
-"""What does a document look like after one entry was changed by hand?
+"""Edits one entry of a hints document.
 
 Invariant: the rest of it stays as it was, fields that are not known here too, and what comes out can be used.
 """

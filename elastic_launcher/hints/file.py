@@ -1,4 +1,4 @@
-"""Hints from a local file, watched by a short poll: it may be edited in place, replaced, removed and made again."""
+"""Polls the hints in a local file, which may be edited in place, replaced, removed and made again."""
 
 from __future__ import annotations
 

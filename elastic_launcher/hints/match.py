@@ -1,4 +1,4 @@
-"""Which jobs does an entry speak for, and how precisely does it name them?
+"""Decides which jobs an entry matches, and how specific its match is.
 
 A value is a name, or holds ``*`` for any text; a bare ``*``, like a key that is left out, names nothing.
 """

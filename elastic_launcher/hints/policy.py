@@ -1,4 +1,4 @@
-"""Which document is in force? The last good one, whatever comes after it.
+"""Keeps the document in force: the last valid one.
 
 Invariants: of one object, the generations that are applied only grow; what can't be used changes nothing, and is said
 once.

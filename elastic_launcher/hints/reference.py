@@ -1,4 +1,4 @@
-"""Which ConfigMap does ``--hints`` name, if it names one?"""
+"""Parses the ConfigMap that ``--hints`` names, if it names one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many nodes may a job have now? From a hints document and what is known of the job.
+"""Resolves how many nodes a job may have now, from a hints document and the job's demand.
 
 Invariants: the nodes' GPUs are never more than allowed, nor than the limit; more allowed is never fewer nodes; the
 answer is 0 or within the job's minimum and maximum; a stale document never says 0 to a job that runs, which keeps its

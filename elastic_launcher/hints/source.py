@@ -1,4 +1,4 @@
-"""What all sources of hints have in common: a file, fixed numbers, a watch of the cluster's API."""
+"""The interface of sources of hints: a file, fixed numbers, a watch of the cluster's API."""
 
 from __future__ import annotations
 

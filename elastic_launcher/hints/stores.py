@@ -1,4 +1,4 @@
-"""Where the hints are that a command reads and edits: a file, or a ConfigMap of the cluster."""
+"""Finds the hints that a command reads and edits: in a file, or in a ConfigMap of the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading one JSON value: what it must be, and, where it is not, what it is and where it stands."""
+"""Reads one JSON value, with an error that says what it must be, what it is, and where it is."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One machine's processes, locks, files and retries: small helpers that several rooms need."""
+"""One machine's processes, locks, files and retries: small helpers for several packages."""

@@ -1,4 +1,4 @@
-"""Where everything is in a job's folder, and the temporary folders of its nodes."""
+"""The paths in a job's folder, and the temporary folders of its nodes."""
 
 from __future__ import annotations
 

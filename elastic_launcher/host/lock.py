@@ -1,4 +1,4 @@
-"""A file that one process holds for as long as it lives, and that says which one does."""
+"""A lock file that one process holds for as long as it lives, and that names this process."""
 
 from __future__ import annotations
 

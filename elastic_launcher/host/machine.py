@@ -1,4 +1,4 @@
-"""What this machine has: cores and GPUs, found without loading torch."""
+"""The hardware of this machine: cores and GPUs, found without loading torch."""
 
 from __future__ import annotations
 

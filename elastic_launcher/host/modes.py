@@ -1,4 +1,4 @@
-"""The rights of what is made in a folder that users of one group share.
+"""The permissions of files in a folder that users of one group share.
 
 A launcher and its nodes may be different users: what one of them writes, the other has to read, replace and remove. So
 whatever is made in a folder that its group may write to belongs to that group, which may write to it as well, as the

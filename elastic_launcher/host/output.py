@@ -1,4 +1,4 @@
-"""What a rank or an agent writes to its log, which is in the work directory, whose disk may be full."""
+"""Writes the output of a rank or an agent to its log, on a disk that may be full."""
 
 from __future__ import annotations
 

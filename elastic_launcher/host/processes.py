@@ -1,4 +1,4 @@
-"""Which processes are a node's, and how none of them is left.
+"""Finds the processes of a node, and kills all of them.
 
 torchrun gives each rank a session of its own, and a script may start what it likes, so a node's processes are found in
 two ways: as descendants of its agent, and by the environment that they inherited, which holds when a parent in between

@@ -1,4 +1,4 @@
-"""Where is a script that is given as a text? In a file of its own, beside the job's folder."""
+"""Chooses the file for a script that is given as a text, beside the job's folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what a disk or a store does not give now likely to be there in a moment?"""
+"""Decides whether an error of a disk or a store is likely to pass soon."""
 
 from __future__ import annotations
 

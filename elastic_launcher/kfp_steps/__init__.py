@@ -1,1 +1,1 @@
-"""What the bodies of the Kubeflow components call inside their steps; nothing here needs kfp."""
+"""The bodies of the Kubeflow components, called inside their steps; nothing here needs kfp."""

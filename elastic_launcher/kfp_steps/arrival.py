@@ -1,4 +1,4 @@
-"""How texts of a task's author reach the step as they are.
+"""Passes texts of a task's author to the step unchanged.
 
 On a backend they pass through arguments of containers, where Kubernetes makes ``$`` of ``$$`` and a variable's value of
 ``$(NAME)``, and through Argo, which fills ``{{...}}`` in. So a text with any of these goes as a ``data:`` URL of a

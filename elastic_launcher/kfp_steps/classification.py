@@ -1,4 +1,4 @@
-"""The body of ``elastic_classification``: what a training says of its classes, as Kubeflow shows it.
+"""The body of ``elastic_classification``: shows a training's confusion matrix and ROC curve in Kubeflow.
 
 The training step leaves it in the file of its ``metrics``: Kubeflow registers each artifact that a component declares,
 so one of its own there would be an empty one of every run that classifies nothing.

@@ -1,4 +1,4 @@
-"""In which pod does this step run? Its labels say which run that is, and with its node's name which job."""
+"""Finds the pod in which this step runs; its labels name the run, and with its node's name the job."""
 
 from __future__ import annotations
 

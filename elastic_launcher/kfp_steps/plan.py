@@ -1,4 +1,4 @@
-"""The body of ``elastic_plan``: how large may the next step be, as the hints stand now?"""
+"""The body of ``elastic_plan``: returns how large the next step may be by the current hints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends a run whose hint has shrunk, so that its pod gives its GPUs back: what ``release="exit"`` asks for.
+"""Ends a run whose hint has shrunk, so that its pod releases its GPUs; for ``release="exit"``.
 
 Within a pod a shrink frees nothing for others: the pod keeps its GPUs until it ends.
 """

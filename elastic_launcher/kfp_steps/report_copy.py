@@ -1,4 +1,4 @@
-"""Keeps a copy of a run's report elsewhere while it trains: Kubeflow shows nothing of a step before that ends well."""
+"""Copies a run's report elsewhere while it trains: Kubeflow shows a step's outputs only after it ends well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do the nodes' pods have of what the author set on the task, whose configuration is handed to the step?
+"""Applies the task's configuration, which its author set, to the nodes' pods.
 
 Invariant: all that the task says is in the nodes' pod, and where the pod template says the same thing, the template's
 is.

@@ -1,4 +1,4 @@
-"""How do data and model get from the step to its nodes and back, when those are pods of their own?
+"""Moves data and model between the step and its nodes, where these are pods of their own.
 
 A node sees none of the step's files but what lies in a volume that both mount. So an artifact goes by the first of
 these ways that there is: it lies in such a volume already; it is copied to where the author has said; nodes read and

@@ -1,1 +1,1 @@
-"""Talking with a cluster's API server."""
+"""A small client of a cluster's API server."""

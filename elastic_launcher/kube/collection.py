@@ -1,4 +1,4 @@
-"""A collection of the API as it changes: read, then watched, for as long as somebody looks."""
+"""A collection of the API, read and then watched for as long as somebody uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a text gets into a container as it is: Kubernetes expands variables in commands, arguments and environments.
+"""Escapes texts for a container: Kubernetes expands variables in commands, arguments and environments.
 
 There ``$(NAME)`` stands for a variable of the container that is known so far, and ``$$`` for one ``$``.
 """

@@ -1,4 +1,4 @@
-"""When is a collection of the API read, when watched, when polled, and how long is waited in between?
+"""Decides when a collection of the API is read, watched or polled, and the delays in between.
 
 Invariants: a watch begins where the last thing seen ended, and anew from a read once that is too old; nothing that
 fails is tried again at once, or for ever at the same pace; where watching is forbidden the collection is polled, and

@@ -1,4 +1,4 @@
-"""Which API server, and as whom: from a kubeconfig or from the pod's own service account."""
+"""Finds the API server and the credentials, in a kubeconfig or in the pod's service account."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What `run` puts together: the job's parts, its place, what is shown of it, and how it ended."""
+"""The parts of ``run``: the job's site, what is shown of the job, and its outcome."""

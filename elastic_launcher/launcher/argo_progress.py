@@ -1,4 +1,4 @@
-"""A job's progress as Argo shows it: one line N/M in the file that its executor reads.
+"""Writes a job's progress for Argo: one line N/M in the file that its executor reads.
 
 Invariant: whenever the file is there it holds one whole line with 0 <= N <= M and M > 0. A line without the slash ends
 Argo's own container in the pod, and with it the step, however well the training goes.

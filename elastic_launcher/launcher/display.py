@@ -1,4 +1,4 @@
-"""What `run` shows: live progress on a terminal, elsewhere plain lines: of what happens, and of where it stands.
+"""The output of ``run``: live progress on a terminal, plain lines elsewhere.
 
 What the launcher has to say goes to standard error, what the script writes to standard output.
 """

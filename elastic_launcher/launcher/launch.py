@@ -1,4 +1,4 @@
-"""Puts a job's parts together, runs it, and tells how it ended."""
+"""Assembles a job, runs it, and reports how it ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the ranks' logs were shown: written down, so that a launcher that comes back shows what is left."""
+"""Records how far the ranks' logs were shown, so that a launcher after a takeover shows the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follows what the ranks' scripts write: shows rank 0's lines and those of whatever fails, and keeps the files small.
+"""Follows the ranks' output: shows rank 0's lines and those of failures, and keeps the files small.
 
 Each rank writes to a file of its own, ``logs/N-L.log``, in which the torch library marks each generation and the rank
 that it has there. Before the first mark the first rank's file stands for rank 0's; what others write until then is held

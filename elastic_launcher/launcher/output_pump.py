@@ -1,4 +1,4 @@
-"""Writes what a launcher shows in threads of their own: a reader that stands still holds up nothing else.
+"""Writes the launcher's output in threads of their own, so that a blocked reader blocks nothing else.
 
 It may stand for hours: ``| less``, Ctrl-S, a connection that hangs. What is not read by then waits in memory.
 """

@@ -1,4 +1,4 @@
-"""What a job's ranks wrote, line by line: over all its generations and runs, and on as it is written.
+"""Reads the ranks' logs line by line, over all generations and runs, and follows them.
 
 Lines carry no time. In one file they stand in the order in which they were written, and a mark stands wherever another
 generation begins; so lines are told by generation, and within one by rank.

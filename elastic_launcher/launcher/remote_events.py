@@ -1,4 +1,4 @@
-"""A job's events beside its checkpoints in a store, for a launcher that comes back where the work directory is not.
+"""Keeps a copy of a job's events beside its checkpoints in a store, for a launcher on another machine.
 
 Nothing can be added to an object, so each part of the file is one of its own, and all of them in the order of their
 names are the file. A launcher that was replaced and does not know it adds to its own term.

@@ -1,4 +1,4 @@
-"""What nodes are handed that see none of the launcher's files: the script, and small files beside it."""
+"""Collects the script and the small files beside it, for nodes that can't see the launcher's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a job's nodes live, as the launch needs to know it: on this machine, or in a cluster."""
+"""The interface to where a job's nodes live, and its implementation for this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pipeline's step tells the steps that follow it: one file for each word, in the folder that a variable names.
+"""Writes the outputs of a pipeline step: one file for each value, in the folder that a variable names.
 
 Argo reads them as output parameters once the step has ended, however it ended. Without the variable nothing is written.
 """

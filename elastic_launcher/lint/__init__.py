@@ -1,4 +1,4 @@
-"""The linter: what the API servers let through, and what then goes wrong when the pipeline runs."""
+"""The linter: finds errors that API servers accept and that show only when the pipeline runs."""
 
 from elastic_launcher.lint.check import lint
 from elastic_launcher.lint.documents.finding import Finding

@@ -1,4 +1,4 @@
-"""What is wrong with a set of files? Their documents are told apart, and each is given to the checks of its kind."""
+"""Checks a set of files: sorts their documents by kind, and applies the checks of each kind."""
 
 from __future__ import annotations
 

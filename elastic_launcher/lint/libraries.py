@@ -1,4 +1,4 @@
-"""Libraries that come with extras of the distribution, loaded where they are used."""
+"""Loads libraries that come with extras of the distribution, where they are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one table of what is looked for: each rule's name, which never changes, and how bad it is; docs/lint.md says why.
+"""The table of rules: each rule's name, which never changes, and its severity; docs/lint.md has the reasons.
 
 An error does not do what is written there, in any cluster; a warning may well not.
 """

@@ -1,4 +1,4 @@
-"""What a job did: its numbers, a summary, and a timeline, all from its events."""
+"""Reports on a job from its events: numbers, a summary, and a timeline."""
 
 from elastic_launcher.report.metrics import Metrics, measure
 from elastic_launcher.report.write import write_report, write_timeline

@@ -1,4 +1,4 @@
-"""What happened, in one line for people, and the parts of where a job stands."""
+"""Describes an event, and the state of a job, in one line for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has a job been through? Its events on one axis of seconds since its start, ready to be drawn or told."""
+"""The history of a job: its events on one axis of seconds since its start."""
 
 from __future__ import annotations
 

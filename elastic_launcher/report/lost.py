@@ -1,4 +1,4 @@
-"""Where did a job's time go? Every instant of it counted, was lost to one cause, or was none of the training's.
+"""Accounts for a job's time: every instant was productive, was lost to one cause, or lies outside the training.
 
 Invariant: what counted, what was lost by each cause and what was idle add up to the time from first to last event.
 """

@@ -1,4 +1,4 @@
-"""What pipelines compare runs by: the numbers of a job, from its events."""
+"""The metrics of a job, by which pipelines compare runs, from its events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a training stands, in one line for people and programs, and when a log shows that line.
+"""The progress line of a training for people and programs, and when a log shows it.
 
 Invariant: each change of the membership or of the hint's numbers is told once, with numbers of the new membership where
 the script tells any, and while the training goes on no `EVERY_SECONDS` pass without a line.

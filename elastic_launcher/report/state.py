@@ -1,4 +1,4 @@
-"""Where does a job stand? A pure fold of its events, which the progress line, the status and the metrics share."""
+"""The state of a job as a pure fold of its events, shared by the progress line, the status and the metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status document of a job: what `status --json` prints, and what its Service tells in a cluster."""
+"""The status document of a job, which `status --json` prints and its Service holds in a cluster."""
 
 from __future__ import annotations
 

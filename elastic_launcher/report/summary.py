@@ -1,4 +1,4 @@
-"""The summary of a job in Markdown: how it ended, its numbers, its generations, and what a reader should know."""
+"""The summary of a job in Markdown: its outcome, its numbers, its generations, and remarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How numbers are written for people: few characters, with their unit."""
+"""Formats numbers for people: few characters, with their unit."""
 
 from __future__ import annotations
 

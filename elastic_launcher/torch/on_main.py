@@ -1,4 +1,4 @@
-"""An object of the script's own that is only on whoever is rank 0: a writer of a log, say."""
+"""An object of the script's own that exists only on rank 0, such as the writer of a log."""
 
 from __future__ import annotations
 

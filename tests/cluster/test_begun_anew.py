@@ -25,6 +25,6 @@ def test_where_nobody_is_left_who_holds_the_state_new_pods_go_on_from_the_last_c
         assert stage.wait() == 0
         assert again["cause"] == "failure" and 0 < again["first_step"] <= 21
         said = [event["message"] for event in stage.events.of("warning")]
-        assert any("no other node holds the state; all nodes start anew from step" in one for one in said), said
+        assert any("no other node holds the state; all nodes restart from step" in one for one in said), said
         steps = torch.load(tmp_path / "model.pt")["step"]
         assert_same_model(tmp_path, train_plain(SAMPLES, BATCH, steps))

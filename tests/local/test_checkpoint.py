@@ -117,7 +117,7 @@ def test_a_job_that_is_stopped_goes_on_at_other_sizes_and_loses_no_step(tmp_path
     with stage.run(1, 7) as job:
         stage.wait_steps(job, 12)
         stage.finish(job)
-    assert f"this job goes on from step {stopped}" in job.stderr
+    assert f"this job resumes from step {stopped}" in job.stderr
     assert stage.assert_like_plain(job.events.all(), 7, stopped_only=True) > stopped
     started = job.events.of("job_started")
     assert [event["term"] for event in started] == [1, 2, 3]

@@ -206,7 +206,7 @@ def test_a_job_whose_only_node_is_killed_begins_anew_until_it_gets_no_further(tm
     message = job.finished["message"]
     assert "member 3 (rank 0, node 3) was killed by SIGKILL after step 1" in message
     assert "no other node holds the state; nothing was saved" in message
-    assert "it began anew 2 times, and got no further than step 1" in message
+    assert "it restarted 2 times and got no further than step 1" in message
     assert "line 29" in message
     assert "line 9\n" not in message, "the last 20 lines"
     assert [event["node"] for event in job.log.of("node_lost")] == [1, 2, 3]
@@ -225,7 +225,7 @@ def test_a_job_that_can_not_begin_anew_since_nothing_is_read_was_stopped_after_t
         job.engine.kill(1)
 
     assert asyncio.run(job.run(kill)) == 75
-    assert "all nodes are gone, and the job can't begin again: the checkpoints in " in job.finished["message"]
+    assert "all nodes are gone, and the job can't restart: the checkpoints in " in job.finished["message"]
     assert "that is tried again for 0 s" in [event["message"] for event in job.log.of("warning")][-1]
 
 

@@ -79,7 +79,7 @@ def test_any_training_is_the_plain_one_through_a_loss(tmp_path: Path, kind: str,
 def test_a_gradient_that_a_loss_takes_after_another_optimizer_stepped_has_all_begin_anew(tmp_path: Path) -> None:
     job = play(tmp_path, "turns", "step@12:1")
     said = [event["message"] for event in job.events.of("warning")]
-    assert any("all nodes start anew from" in message for message in said), said
+    assert any("all nodes restart from" in message for message in said), said
     plain = variants.KINDS["turns"]()
     for step in range(STEPS):
         plain.micro_batch(X[chosen(step)], Y[chosen(step)], backward)
@@ -188,7 +188,7 @@ def test_a_death_in_the_code_after_the_loop_has_all_do_it_again_from_the_last_ch
         assert job.wait(LONG) == 0, job.stderr
         assert_no_process(job.work_dir)
     said = [event["message"] for event in job.events.of("warning")]
-    assert any("what it had to do there may be missing; all nodes start anew" in message for message in said), said
+    assert any("what it had to do there may be missing; all nodes restart" in message for message in said), said
     saved = torch.load(tmp_path / "model.pt")
     assert saved["step"] == saved["state"]["steps"] == 4 * math.ceil(SUDDEN_SAMPLES / SUDDEN_BATCH)
     assert_same_model(tmp_path, train_plain(SUDDEN_SAMPLES, SUDDEN_BATCH, saved["step"]))

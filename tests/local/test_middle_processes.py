@@ -79,7 +79,7 @@ def test_after_the_loop(tmp_path: Path, victim: Callable[[Launcher, int], psutil
         assert job.wait(LONG) == 0, job.stderr
         assert_no_process(job.work_dir)
     said = [event["message"] for event in job.events.of("warning")]
-    assert any("what it had to do there may be missing; all nodes start anew" in message for message in said), said
+    assert any("what it had to do there may be missing; all nodes restart" in message for message in said), said
 
 
 def test_a_loader_worker_that_is_killed_costs_its_node(tmp_path: Path) -> None:

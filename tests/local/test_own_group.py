@@ -41,7 +41,7 @@ def test_the_loss_of_a_peer_in_a_group_of_the_scripts_own_has_all_begin_anew(
     tmp_path: Path, what: str, said: str
 ) -> None:
     job = play(tmp_path, what, 0)
-    assert said in warned(job) and "all nodes start anew from step" in warned(job), warned(job)
+    assert said in warned(job) and "all nodes restart from step" in warned(job), warned(job)
     assert [event["cause"] for event in job.events.of("generation_formed")] == ["start", "failure"]
     steps = torch.load(tmp_path / "model.pt")["step"]
     assert steps == EPOCHS * math.ceil(SAMPLES / BATCH)
@@ -58,7 +58,7 @@ def test_a_launcher_that_came_back_ends_the_nodes_that_it_took_over_before_all_b
         with launched(*command, cwd=tmp_path) as job:
             assert job.wait(LONG) == 0, job.stderr
             assert_no_process(job.work_dir)
-    assert len(job.events.of("coordinator_adopted")) == 1 and "all nodes start anew from step" in warned(job)
+    assert len(job.events.of("coordinator_adopted")) == 1 and "all nodes restart from step" in warned(job)
     left = {event["node"] for event in job.events.of("node_left")}
     assert left >= {1, 2}, "nodes of before were not told to go"
     steps = torch.load(tmp_path / "model.pt")["step"]

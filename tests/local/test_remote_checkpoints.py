@@ -45,7 +45,7 @@ def test_a_job_goes_on_from_the_store_alone_and_without_it_trains_on(tmp_path: P
     assert [event["term"] for event in started] == [1, 2, 3]
     assert saved["step"] <= started[1]["resumed_step"] <= started[2]["resumed_step"]
     assert (
-        f"this job goes on from step {started[2]['resumed_step']}, saved in {started[2]['resumed_path']}" in job.stderr
+        f"this job resumes from step {started[2]['resumed_step']}, saved in {started[2]['resumed_path']}" in job.stderr
     )
     assert started[2]["resumed_path"].startswith(f"{store.url}/step-")
     formed = job.events.of("generation_formed")

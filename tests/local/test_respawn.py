@@ -290,6 +290,6 @@ def test_where_nobody_is_left_who_holds_the_state_all_begin_anew_from_the_last_c
         assert job.wait(LONG) == 0, job.stderr
         assert_no_process(job.work_dir)
     assert again["cause"] == "failure" and again["first_step"] > 0 and again["pause_seconds"] > 0
-    assert any("all nodes start anew" in event["message"] for event in job.events.of("warning"))
+    assert any("all nodes restart" in event["message"] for event in job.events.of("warning"))
     steps = torch.load(tmp_path / "model.pt")["step"]
     assert_same_model(tmp_path, train_plain(SAMPLES, BATCH, steps))

@@ -201,7 +201,7 @@ def test_a_rank_that_is_killed_and_was_the_last_is_named_and_the_job_begins_anew
         stage.assert_nothing_left()
         said = launcher.events.of("warning")[-1]["message"]
         assert "member 1 (rank 0, node 1) was killed by SIGKILL" in said
-        assert "all nodes start anew from the beginning: nothing was saved" in said
+        assert "all nodes restart from the beginning: nothing was saved" in said
 
 
 @pytest.mark.quick

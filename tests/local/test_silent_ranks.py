@@ -50,7 +50,7 @@ def test_a_rank_freezes_in_the_code_after_the_loop(tmp_path: Path) -> None:
         assert job.wait(LONG) == 0, job.stderr
         assert_no_process(job.work_dir)
     said = [event["message"] for event in job.events.of("warning")]
-    assert any("what it had to do there may be missing; all nodes start anew" in message for message in said), said
+    assert any("what it had to do there may be missing; all nodes restart" in message for message in said), said
 
 
 def test_a_rank_that_computes_with_the_interpreter_locked_is_not_lost(tmp_path: Path) -> None:

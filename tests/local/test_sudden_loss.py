@@ -267,7 +267,7 @@ def test_where_nobody_is_left_who_holds_the_state_all_begin_anew_from_the_last_c
         assert_no_process(job.work_dir)
     assert again["cause"] == "failure" and 0 < again["first_step"] <= 21 and again["pause_seconds"] > 0
     said = [event["message"] for event in job.events.of("warning")]
-    assert any("no other node holds the state; all nodes start anew from step" in message for message in said), said
+    assert any("no other node holds the state; all nodes restart from step" in message for message in said), said
     steps = torch.load(tmp_path / "model.pt")["step"]
     assert_same_model(tmp_path, train_plain(SAMPLES, BATCH, steps))
 

@@ -1,1 +1,1 @@
-"""Which ranks are silent, hang, wait for each other in vain, or are slow."""
+"""Detects ranks that are silent, hang, wait for each other in vain, or are slow."""

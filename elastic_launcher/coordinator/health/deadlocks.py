@@ -42,11 +42,11 @@ class Wait:
 
 
 def follow(before: Wait | None, vitals: Vitals, now: float) -> Wait | None:
-    """Returns the wait that a rank tells of; None if it does not wait.
+    """Returns the wait that a rank reports; None if it does not wait.
 
     Args:
-        before: What it told of before.
-        vitals: What it tells now.
+        before: Its last wait.
+        vitals: Its report.
         now: Monotonic seconds.
     """
     if not vitals.turn:
@@ -89,7 +89,7 @@ def find_awaited(vitals: Mapping[int, Vitals], long: float) -> Awaited | None:
     """Returns the rank that has kept others waiting for so long; None if there is none.
 
     Args:
-        vitals: What the ranks of one group tell.
+        vitals: The reports of one group's ranks.
         long: Seconds.
     """
     waiter = max(vitals, key=lambda number: vitals[number].waits, default=None)

@@ -1,4 +1,4 @@
-"""Which rank lives and gets no further inside a step, while others wait for it there.
+"""Finds a rank that lives and makes no progress inside a step while others wait for it.
 
 Invariant: nobody is stuck for whom nobody waits, nobody before the floor, and nobody whose progress is not to be judged
 (its first step, a compile, an evaluation: the rank itself says so).

@@ -1,4 +1,4 @@
-"""Judges ranks by what they tell: which are silent, stuck or slow, and which can't wait until a boundary to leave."""
+"""Judges ranks by their reports: which are silent, stuck or slow, and which can't leave at a boundary in time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCRIPT_ENDS = "at the end of its script"
 
 
 class Watch:
-    """Remembers what each member told last, and when.
+    """Remembers each member's last report, and when it came.
 
     Args:
         heartbeat_timeout: Seconds of silence after which a member is given up that others wait for.
@@ -57,7 +57,7 @@ class Watch:
         self._named: tuple[int, str] | None = None
 
     def hear(self, member: int, now: float, vitals: Vitals | None = None) -> None:
-        """Takes it that a member lives, and what it does, if it says so."""
+        """Records that a member lives, and what it does, if it reports that."""
         self._silence.hear(member, now, None if vitals is None else vitals.waits)
         if vitals is None:
             return
@@ -67,7 +67,7 @@ class Watch:
         self._waits[member] = follow(self._waits.get(member), vitals, now)
 
     def hear_node(self, state: State, node: int, now: float, cpu: Mapping[int, float]) -> list[int]:
-        """Takes it that a node's agent lives.
+        """Records that a node's agent lives.
 
         Args:
             state: What is known of the job.
@@ -76,7 +76,7 @@ class Watch:
             cpu: Seconds of CPU that its members have used so far, of those about which the agent was asked.
 
         Returns:
-            The members about which it is to be asked, since nothing is heard of them.
+            The silent members about which the agent is asked.
         """
         self._silence.hear_node(node, now)
         for member in set(state.nodes[node].members) & cpu.keys():
@@ -145,7 +145,7 @@ class Watch:
         ]
 
     def _expired(self, state: State, vitals: dict[int, Vitals], now: float) -> tuple[int, ...]:
-        """Returns the nodes that were told to go and can't wait for the boundary."""
+        """Returns the nodes with a notice that can't wait for the boundary."""
         usual = max((one.usual for one in vitals.values()), default=0.0)
         since = min((one.since + now - self._told[number][0] for number, one in vitals.items()), default=0.0)
         formation = state.formation
@@ -164,7 +164,7 @@ def between_looks(state: State) -> float:
 
 
 def _due(state: State, now: float) -> dict[int, float]:
-    """Returns when the nodes may be killed that were told to go, once those are known that go together."""
+    """Returns when the nodes with a notice may be killed, once those are known that go together."""
     told_by = now - NOTICE_GATHER_SECONDS + state.rules.grace_period
     admitted = state.in_phase(Phase.ADMITTED)
     due = {n.number: n.leave_by for n in admitted if n.leave == "hint" or n.leave_by <= told_by}

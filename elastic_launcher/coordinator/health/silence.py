@@ -1,4 +1,4 @@
-"""Who has not been heard of for too long: a warning after a while, and then the loss of its node.
+"""Finds members and nodes that have not been heard from: a warning after a while, then the loss of the node.
 
 Where others wait for a rank in an operation, that takes ``--heartbeat-timeout``; elsewhere ``--silence-timeout``, in
 which the agent's word that the rank's process uses the CPU counts as the rank's: one that computes with Python's
@@ -39,7 +39,7 @@ class Silence:
         self._works: dict[int, float] = {}
 
     def hear(self, member: int, now: float, waits: float | None = None) -> None:
-        """Takes it that a member lives.
+        """Records that a member lives.
 
         Args:
             member: The member.
@@ -55,7 +55,7 @@ class Silence:
             self._waits[member] = waits
 
     def hear_node(self, node: int, now: float) -> None:
-        """Takes it that a node's agent lives."""
+        """Records that a node's agent lives."""
         self._nodes[node] = now
 
     def vouch(self, member: int, cpu: float, now: float) -> None:
@@ -117,7 +117,7 @@ class Silence:
         return max(self._works[number], agent)
 
     def _is_waited_for(self, state: State, number: int, now: float) -> bool:
-        """Whether one of the group, which is heard of, has waited for long."""
+        """Whether a member of the group that is not silent has waited for long."""
         group, enough = state.survivors(), self._timeout / 2
         return number in group and any(
             now - self._heard.get(one, 0.0) < enough <= self._waits.get(one, 0.0) for one in group if one != number

@@ -1,4 +1,4 @@
-"""Which rank is slower than the others, for so long that it is no accident.
+"""Finds ranks that are slower than the others for long enough to rule out chance.
 
 What counts is a rank's own time of a step, its waiting left out: in one step all ranks take the same time. Shares may
 differ (two samples here, one there), so a rank has to be slow by the step and by the sample.
@@ -47,7 +47,7 @@ class Slow:
 
 
 def factors(vitals: Mapping[int, Vitals]) -> dict[int, float]:
-    """Returns how many times the median each rank's own time is, of those ranks that tell it."""
+    """Returns how many times the median each rank's own time is, of those ranks that report it."""
     known = {number: one for number, one in vitals.items() if one.steps >= LONG_STEPS and one.own > 0}
     if len(known) < 2:
         return {}
@@ -57,7 +57,7 @@ def factors(vitals: Mapping[int, Vitals]) -> dict[int, float]:
 
 
 def judge(slow: Slow, found: Mapping[int, float], now: float) -> tuple[Slow, tuple[Change, ...]]:
-    """Returns what is known of slow ranks now, and what is to be told.
+    """Returns the slow ranks now, and the changes to report.
 
     Args:
         slow: What was known.

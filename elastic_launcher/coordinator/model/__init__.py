@@ -1,1 +1,1 @@
-"""What the coordinator knows, what it observes, and what it does: plain values."""
+"""The values of the coordinator: its state, observations and actions."""

@@ -1,4 +1,4 @@
-"""What ``decide`` asks the coordinator to do."""
+"""The actions that ``decide`` returns for the coordinator to execute."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class KillNode(Action):
 
 @dataclass(frozen=True, slots=True)
 class OpenRound(Action):
-    """Have torchrun start workers on these nodes, in rank order (respawn tier)."""
+    """Have torchrun start workers on these nodes, in rank order (restart-based resize)."""
 
     number: int
     nodes: tuple[int, ...]
@@ -54,7 +54,7 @@ class LetGo(Action):
 
 @dataclass(frozen=True, slots=True)
 class RestartAll(Action):
-    """End all nodes, and start the job anew from its newest checkpoint."""
+    """End all nodes, and restart the job from its last checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class NoteNotice(Action):
 
 @dataclass(frozen=True, slots=True)
 class FindResumePoint(Action):
-    """Find out what the job goes on from: all its nodes are gone."""
+    """Find the checkpoint that the job resumes from: all its nodes are gone."""
 
 
 @dataclass(frozen=True, slots=True)

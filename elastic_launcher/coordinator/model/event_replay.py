@@ -1,4 +1,4 @@
-"""What the events of a run tell a coordinator that adopts it: what is on disk, beside what members tell themselves."""
+"""Reads from a run's events what a takeover needs besides the members' own reports."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Record:
         generation: The last one that formed; None before the first.
         first_node: Number of the run's first node.
         told: What was said of which node, among `TOLD_ONCE`.
-        step: Optimizer steps done, as far as they were told.
+        step: Optimizer steps done, by the last event that has them.
         samples: Samples of them.
         shrunk_at: When a hint took a node last, in seconds since the epoch.
         noticed_at: When a notice did.
@@ -84,13 +84,13 @@ class LastHint:
 def last_hint(events: Sequence[Event], nproc_per_node: int, resumes: bool) -> LastHint | None:
     """Returns what a job followed last, by its events so far; None where it never began.
 
-    The hint is told once, and growth that it allows may come later. A generation may also form after a hint that allows
-    fewer nodes, where its formation was under way: of that, no more counts than the hint allows.
+    The hint is recorded once, and growth that it allows may come later. A generation may also form after a hint that
+    allows fewer nodes, where its formation was under way: of that, no more counts than the hint allows.
 
     Args:
         events: Of all its runs.
         nproc_per_node: GPUs of each node.
-        resumes: Whether it goes on from a checkpoint.
+        resumes: Whether it resumes from a checkpoint.
     """
     if not resumes and not any(event.kind == "generation_formed" for event in events):
         return None
@@ -108,7 +108,7 @@ def last_hint(events: Sequence[Event], nproc_per_node: int, resumes: bool) -> La
 
 
 def past_after(past: Past, events: Sequence[Event]) -> Past:
-    """Returns a past after all that events tell of: no number in them is used again."""
+    """Returns a past after all events: no number in them is used again."""
     nodes = [event for event in events if event.kind in GIVES_MEMBERS]
     return replace(
         past,
@@ -126,7 +126,7 @@ def run_of(events: Sequence[Event]) -> Sequence[Event]:
 
 
 def read_record(run: Sequence[Event]) -> Record:
-    """Returns what the events of a run say about where it stands."""
+    """Returns the record of a run, from its events."""
     begun = [number for number, event in enumerate(run) if event.kind == "job_started" or _begins_again(event)]
     start = run[begun[-1]] if begun else None
     formed = [event for event in (run[begun[-1] :] if begun else run) if event.kind == "generation_formed"]
@@ -191,5 +191,5 @@ def earlier_wait(run: Sequence[Event], now: float) -> EarlierWait | None:
 
 
 def _begins_again(event: Event) -> bool:
-    """Whether the job begins again there from its newest checkpoint, with other nodes, within the same run."""
+    """Whether the job restarts there from its last checkpoint, with other nodes, within the same run."""
     return event.kind in ("quota_wait", "nodes_wait") and event.get("step") is not None

@@ -1,4 +1,4 @@
-"""What the coordinator is told. Each observation carries the monotonic time at which it was made."""
+"""The inputs of ``decide``. Each observation carries the monotonic time at which it was made."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class MemberSilent(Observation):
         seconds: How long.
         given_up: Whether that is too long.
         waited_for: Whether it is too long since others wait for it.
-        over: Whether it is heard of again.
+        over: Whether it reports again.
     """
 
     member: int
@@ -139,7 +139,7 @@ class MemberSlow(Observation):
 
 @dataclass(frozen=True, slots=True)
 class NoticeExpires(Observation):
-    """Nodes that were told to go can't wait for the next boundary."""
+    """Nodes with a notice can't wait for the next boundary."""
 
     nodes: tuple[int, ...]
 
@@ -163,14 +163,14 @@ class NodeUnfit(Observation):
 
 @dataclass(frozen=True, slots=True)
 class NodeNoticed(Observation):
-    """A node was told that it will go.
+    """A node received a termination notice.
 
     Attributes:
         node: Its number.
         source: Who said so.
-        within: Seconds after which it may be killed, where that is known; never more than ``--grace-period`` counts.
-        again: Whether its queue has taken it back, and may admit it anew.
-        pod: The pod that was told, if that is known.
+        within: Seconds after which it may be killed, if known; never more than ``--grace-period`` counts.
+        again: Whether its queue has taken it back, and may admit it again.
+        pod: The pod that received it, if known.
     """
 
     node: int
@@ -195,14 +195,14 @@ class NodeRegistered(Observation):
 
 @dataclass(frozen=True, slots=True)
 class NodeWaits(Observation):
-    """A node's torchrun waits for a round to start its workers in (respawn tier)."""
+    """A node's torchrun waits for a round to start its workers in (restart-based resize)."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
 class RankStarted(Observation):
-    """torchrun started a worker (respawn tier)."""
+    """torchrun started a worker (restart-based resize)."""
 
     node: int
     local_rank: int
@@ -231,7 +231,7 @@ class NodeExited(Observation):
         why: How it ended, where the engine knows more; else empty.
         taken: Whether it was taken from outside: that is nobody's failure.
         last_line: The last of the agent's log, where the engine has kept that for one that failed; else empty.
-        again: What it waits for to be started anew, unless it is killed; else empty.
+        again: What it waits for before it starts again, unless it is killed; else empty.
         pod: Which of its pods is gone then, if that is known.
     """
 
@@ -295,10 +295,10 @@ class StopAsked(Observation):
 
 @dataclass(frozen=True, slots=True)
 class ResumePointFound(Observation):
-    """It is known what a job without nodes goes on from.
+    """The search has found what a job without nodes resumes from.
 
     Attributes:
-        first: What is known then, as of a job that begins.
+        first: The state of the job at its start from there.
         refused: What is wrong with checkpoints that can't be used.
     """
 

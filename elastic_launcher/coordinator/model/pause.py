@@ -1,4 +1,4 @@
-"""What is known of a job that lacks what it needs to train, quota or nodes, and waits for it."""
+"""The state of a job that waits for quota or nodes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class EarlierWait:
 
     Attributes:
         message: What took the nodes.
-        seconds: For how long launchers have waited, as far as their events tell.
+        seconds: For how long launchers have waited, by their events.
         cause: What the next generation gives as its cause; empty where that is what it would be anyway.
-        away: Seconds since the last of them was heard of: nobody waited.
+        away: Seconds since the last event of them, in which no launcher ran.
     """
 
     message: str
@@ -51,7 +51,7 @@ class Pause:
         until: When the first and the last stage are over at the latest.
         since: When it began to wait.
         lack: What it lacks.
-        halted_at: When its training came to stand still.
+        halted_at: When its training halted.
     """
 
     message: str

@@ -1,38 +1,38 @@
-"""Counts how often in a row a job began anew from its newest checkpoint, or lost its nodes, without a step forward."""
+"""Counts restarts from the last checkpoint, and losses of nodes, without a step of progress in between."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
 
-MOST_FALLS = 3  # at the same place: then it would go on like that for ever
+MOST_RESTARTS = 3  # at the same place: then it would go on like that for ever
 
 
 @dataclass(frozen=True, slots=True)
 class RestartBudget:
-    """What is known of the times before.
+    """The count of restarts from the last checkpoint without progress.
 
     Attributes:
-        step: The furthest step that the job had done when it fell; -1 if it never did.
-        times: How often it fell without having done more than that.
+        step: The furthest step that the job had done at a restart; -1 before the first.
+        times: How often it restarted without having done more than that.
     """
 
     step: int = -1
     times: int = 0
 
     def once_more(self, step: int) -> RestartBudget:
-        """Returns what is known after a job has fallen that had done ``step`` steps."""
+        """Returns the count after another restart of a job that had done ``step`` steps."""
         return RestartBudget(step, 1) if step > self.step else RestartBudget(self.step, self.times + 1)
 
     @property
     def too_often(self) -> bool:
-        """Whether the job is not to begin anew any more."""
-        return self.times >= MOST_FALLS
+        """Whether the job may not restart any more."""
+        return self.times >= MOST_RESTARTS
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What is known of nodes that were taken from outside before they had trained.
+    """The count of nodes that were taken from outside before they had trained.
 
     Attributes:
         step: The steps that the job had done by then.
@@ -45,7 +45,7 @@ class Taken:
     at: float = -math.inf
 
     def once_more(self, step: int, started_at: float, now: float) -> Taken:
-        """Returns what is known after another node was taken.
+        """Returns the count after another node was taken.
 
         Args:
             step: Steps that the job has done.
@@ -57,5 +57,5 @@ class Taken:
         return self if started_at < self.at else Taken(self.step, self.times + 1, now)
 
     def at_most(self, step: int) -> Taken:
-        """Returns the same of a job that begins again after ``step`` steps."""
+        """Returns the count for a job that restarts after ``step`` steps."""
         return replace(self, step=min(self.step, step))

@@ -1,4 +1,4 @@
-"""Who is there: nodes and their members, and where each is in its life."""
+"""The nodes of a job and their members, each with its phase."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from elastic_launcher.control.messages import Failed
 
 
 class Phase(StrEnum):
-    """Where a node is in its life. It only moves down this list, though it may skip; until it has trained, it may have
-    to start once more.
+    """The phase of a node. It only moves down this list, though it may skip; until the node has trained, it may go
+    back to the first.
     """
 
     STARTING = "starting"
@@ -87,18 +87,18 @@ class Member:
         local_rank: Its place there.
         pid: Its process, once it has joined.
         fingerprint: What must be equal among members; None until it is warm.
-        step: Optimizer steps that it is known to have done.
+        step: Optimizer steps that it has reported.
         left: Whether it left the training at a boundary.
         lost: Whether its node was lost without notice while it trained.
         done: Whether its training loop is over.
         ended: Whether its script has ended.
-        exit_by: Until when its exit code is waited for then: it tells a failure from a normal end.
-        lingers: Whether it was said that its process does not end after that, and is left alone for its siblings' sake.
+        exit_by: Until when the coordinator waits for its exit code then, which separates a failure from a normal end.
+        lingers: Whether a warning was given that its process does not end after that; its siblings still run.
         failure: The exception that ended its script.
         borne: What its script failed with, where that cost its node only; empty if it has not.
         exit: How its process ended.
         place: Rank and world size that torchrun gave it, where the script does not use our library.
-        wait: Which of its waits for admission it told of last.
+        wait: Which of its waits for admission it reported last.
     """
 
     number: int

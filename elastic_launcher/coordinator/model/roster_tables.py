@@ -1,4 +1,4 @@
-"""The tables of a job's state: immutable, and with the answers at hand that each observation asks for.
+"""Immutable tables of nodes, members and ranks, with the answers that each observation needs precomputed.
 
 A job of thousands of members gets thousands of reports for one event, so what is asked at each of them takes no search
 through all members: the rank of a member, who of them has left, which nodes are in which phase. A changed copy of a
@@ -32,11 +32,11 @@ class Ranks(tuple[int, ...]):
 
 
 class Nodes(dict[int, Node]):
-    """All nodes that ever were, by number, oldest first; not to be changed in place.
+    """All nodes so far, by number, oldest first; not to be changed in place.
 
     Attributes:
         phases: The numbers of the nodes in each phase, those first that came to it first.
-        leaving: Those of them that are there and have been told to leave.
+        leaving: Those of them that are there and have to leave.
     """
 
     def __init__(self, nodes: Mapping[int, Node] = {}) -> None:  # noqa: B006 (never changed)
@@ -71,12 +71,12 @@ class Nodes(dict[int, Node]):
 
     @property
     def staying(self) -> int:
-        """How many are there and have not been told to leave."""
+        """How many are there and need not leave."""
         return self.count(*THERE) - len(self.leaving)
 
 
 class Members(dict[int, Member]):
-    """All members that ever were, by number; not to be changed in place.
+    """All members so far, by number; not to be changed in place.
 
     Attributes:
         departed: Those that left the training, or were lost.

@@ -1,4 +1,4 @@
-"""What the coordinator knows about its job: frozen, without a clock, changed only by ``decide``."""
+"""The state of a job, as the coordinator knows it: frozen, without a clock, changed only by ``decide``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Rules:
         nproc_per_node: Members on each node.
         store: ``host:port`` of the TCPStore in which groups meet.
         start_timeout: Seconds within which a node must be warm.
-        form_timeout: Seconds within which a group must stand.
+        form_timeout: Seconds within which a group must form.
         wait_for_quota: Seconds that a job which loses its quota waits for it; 0 ends it.
         node_timeout: Seconds that a job which loses its nodes waits for others; 0 ends it.
         max_failures: Failures of the script within an hour that cost a node instead of the job.
@@ -41,14 +41,14 @@ class Rules:
         first_node: Number of the first node that is started: numbers of an earlier run are not used again.
         first_member: Number of the first member that is added: numbers of an earlier run are not used again.
         generations_before: Generations of earlier runs.
-        resumes: What the job goes on from, if it does.
+        resumes: The checkpoint that the job resumes from, if any.
         waits: The wait for nodes in which the launcher before this one was.
-        own_saves: Whether the script saves by itself, as far as is known: nobody knows the step that it goes on from.
-        c10d: Whether torchrun alone decides when its workers start anew.
+        own_saves: Whether the script is known to save by itself: the step that it resumes from is unknown.
+        c10d: Whether torchrun alone decides when its workers restart.
         pending_timeout: Seconds that a node may wait for a place to run.
-        replaces_noticed: Whether a node that is told to go is replaced at once: it is its machine, or its place there,
-            that is wanted, and the job's size is as it was.
-        goes_on: What follows where it is told what of the job is saved: how it goes on from there.
+        replaces_noticed: Whether a node with a notice is replaced at once: its machine, or its place there, is
+            wanted, and the job's size stays as it was.
+        goes_on: The end of messages about the last checkpoint: how the job resumes from there.
         min_wait: Seconds that fewer nodes than the minimum may hold their places while others wait.
     """
 
@@ -107,7 +107,7 @@ class Formation:
         leavers: Members of the current group that are not in the new one.
         cause: Why.
         asked_at: When it was ordered.
-        formed: Members at which the group stands.
+        formed: Members that have reported the group as formed.
         active: What members reported after their first step on it.
         first_active_at: When the first of them did.
     """
@@ -126,7 +126,7 @@ class Formation:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Members whose step broke off wait to be formed anew.
+    """A recovery: members whose step broke off wait for a new formation.
 
     Attributes:
         reason: What broke it: the first loss, or else what the first member said.
@@ -134,10 +134,10 @@ class Recovery:
         counted: Whether it was counted that this step broke.
         steps: Optimizer steps done, by the members that wait.
         others: Members that hold the state and are not in the current group: they joined in a formation given up since.
-        given_up: The last formation that was to form them anew and failed: its members answer once more.
+        given_up: The last formation of this recovery that failed: its members report once more.
         not_before: They are not formed before this time.
         failures: How often in a row they could not be formed, and nobody is known to have died.
-        cause: ``failure``, or ``notice`` or ``hint`` where a node left within the step because it was told to go.
+        cause: ``failure``, or ``notice`` or ``hint`` where a node left within the step after its notice.
     """
 
     reason: str
@@ -197,7 +197,7 @@ class Stopping:
         exit_code: What the launcher exits with.
         cause: What it was stopped by.
         until: When it ends, saved or not.
-        joint: What stands between the cause and where the job was stopped, which gets further until it is saved.
+        joint: The text between the cause and the step, which is the last one before the save.
     """
 
     exit_code: int
@@ -208,11 +208,11 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class Halting:
-    """The training is being brought to stand still, and saved.
+    """The training halts, and is saved.
 
     Attributes:
-        at_once: Whether it was told not to wait for the end of the step.
-        standing: Members whose training stands still.
+        at_once: Whether members were ordered not to wait for the end of the step.
+        standing: Members whose training has halted.
         saver: The member that was asked to save in the place of the first, which is gone; 0 for none.
     """
 
@@ -223,11 +223,11 @@ class Halting:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The workers are ended, to be started anew (respawn tier).
+    """A restart of the workers: from the last checkpoint, or of a restart-based resize.
 
     Attributes:
         cause: Why: ``hint``, ``notice`` or ``failure``.
-        since: When the training came to stand still for it.
+        since: When the training halted for it.
     """
 
     cause: str
@@ -236,7 +236,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that the coordinator knows.
+    """The state of a job.
 
     Attributes:
         rules: What stays the same.
@@ -256,7 +256,7 @@ class State:
         losses: Nodes lost without notice, one soon after the other.
         lost_at: When the last of them was.
         borne: When failures of the script cost a node only.
-        to_replace: Nodes that were lost and not started anew yet.
+        to_replace: Nodes that were lost and not replaced yet.
         to_move: Nodes whose machines are wanted, and in whose place none was started yet.
         not_before: No formation is begun before this time, but to recover.
         unformed: Formations in a row that failed and nobody was to blame.
@@ -270,14 +270,14 @@ class State:
         verdict: Why and when the job ends.
         stopping: Why and when at the latest the job ends although nothing is wrong.
         pause: What the job waits for, if it does.
-        halting: How far its training is brought to stand still for one of these.
-        halted: Whether it stands still, and is saved.
+        halting: How far its training has halted for one of these.
+        halted: Whether it has halted, and is saved.
         restart: Why its workers are not there, or are about to go.
         put_off: Why they are to go once a checkpoint could be written; "" if they are not.
-        fallen: How often it began anew without getting further.
+        fallen: How often it restarted from a checkpoint without getting further.
         saved: The last checkpoint.
         finished: Whether it has.
-        step: Optimizer steps done, as far as is known.
+        step: Optimizer steps known to be done.
         phase: Which `job.epochs` of the script they are in, from 0.
         epoch: Which epoch of that.
         sums: What sums over ranks came to between two of these, and between loops outside of any.
@@ -339,7 +339,7 @@ class State:
         return self.rules.generations_before + self.generation if self.generation else 0
 
     def carried_to(self, first: State) -> State:
-        """Returns what is known of the job where it begins again as ``first``: what counts over all of it stays."""
+        """Returns the state of a restart as ``first``: what counts over the whole job is kept."""
         return replace(
             first,
             rules=replace(first.rules, own_saves=self.rules.own_saves),
@@ -357,12 +357,12 @@ class State:
 
     @property
     def halts(self) -> bool:
-        """Whether its training is to stand still, and to be saved there."""
+        """Whether its training is to halt, and to be saved there."""
         return self.stopping is not None or (self.pause is not None and not self.pause.released)
 
     @property
     def halts_by(self) -> float:
-        """When it has to stand still and be saved, at the latest; infinite where it may just as well train on."""
+        """The deadline for its halt and save; infinite where it may train on."""
         if self.stopping is not None:
             return math.inf if self.restart is not None else self.stopping.until
         return self.pause.until if self.pause is not None and not self.pause.released else math.inf
@@ -377,7 +377,7 @@ class State:
         return [self.nodes[number] for number in sorted(one for phase in phases for one in self.nodes.phases[phase])]
 
     def staying(self) -> list[Node]:
-        """Returns the nodes that are there and have not been told to leave, oldest first."""
+        """Returns the nodes that are there and need not leave, oldest first."""
         return [one for one in self.in_phase(*THERE) if not one.leave]
 
     def forming(self, node: Node) -> bool:

@@ -1,1 +1,1 @@
-"""What a job goes on from: checkpoints, and the processes that an earlier launcher has left."""
+"""Finds what a job resumes from: checkpoints, and the processes that an earlier launcher has left running."""

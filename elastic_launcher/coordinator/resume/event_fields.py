@@ -1,4 +1,4 @@
-"""What is said of a job when it begins, and when a launcher comes back to it."""
+"""The fields of the events that record the start of a job, and a takeover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The new start of a job in which nothing is left to go on with: all its nodes end, and it begins from a checkpoint."""
+"""Restarts a job from its last checkpoint after all its nodes have ended."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from elastic_launcher.coordinator.runtime.store import Store
 
 
 class FullRestart:
-    """Brings a job from its last node's end to its new beginning, as often as that is asked for.
+    """Ends all nodes of a job and restarts it from its last checkpoint, at each request.
 
     Args:
-        driver: Ends its nodes.
-        store: Where its groups met.
-        again: Finds what it goes on from.
+        driver: Ends the nodes.
+        store: The store of the groups.
+        search: Finds the checkpoint.
     """
 
     def __init__(self, driver: EngineDriver, store: Store, search: ResumeSearch) -> None:
@@ -30,29 +30,29 @@ class FullRestart:
         self._held: list[Observation] = []
 
     def ask(self, target: TargetChanged | None) -> None:
-        """Has the job begin anew.
+        """Requests a restart.
 
         Args:
-            target: What it is to begin with; None where that is not known yet.
+            target: The target of the restarted job; None if not known yet.
         """
         self._asked.set()
         self._held = [] if target is None else [target]
 
     def holds(self, observation: Observation) -> bool:
-        """Keeps what somebody wants of the job for when it has begun anew; returns whether it was that."""
+        """Holds a request to the job until it has restarted; returns whether the observation was one."""
         wanted = self._asked.is_set() and isinstance(observation, (TargetChanged, Interrupted, StopAsked))
         self._held += [observation] if wanted else []
         return wanted
 
     async def run(self, ended: Callable[[], State], begin: Callable[[State, Sequence[str]], None]) -> None:
-        """Does so whenever it is asked for, for ever.
+        """Restarts the job at each request, until it is cancelled.
 
         Args:
-            ended: Returns what was known of the job when its nodes were ended.
-            begin: Takes what is known when it begins anew, and why checkpoints were refused; what was kept comes after.
+            ended: Returns the state of the job when its nodes were ended.
+            begin: Takes the first state after the restart, and why checkpoints were refused.
 
         Raises:
-            CannotRestart: If no checkpoint could be had for too long.
+            CannotRestart: If no checkpoint could be read for too long.
         """
         while True:
             await self._asked.wait()
@@ -63,6 +63,6 @@ class FullRestart:
             begin(state_after(ended(), first), refused)
 
     def release(self) -> list[Observation]:
-        """Returns what was kept, which is to be observed now."""
+        """Returns the held observations, which are due now."""
         held, self._held = self._held, []
         return held

@@ -1,4 +1,4 @@
-"""What an earlier launcher has left running, and how this one comes to own it."""
+"""Takes over the nodes that an earlier launcher has left running."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from elastic_launcher.workdir import Layout, Past
 
 
 class OrphanNodes(Protocol):
-    """The nodes that an earlier launcher has left, wherever they live."""
+    """The nodes that an earlier launcher has left, on this machine or in a cluster."""
 
     def living(self) -> Collection[int]:
-        """Returns the numbers of those that still live; it never waits."""
+        """Returns the numbers of those that still live, without waiting."""
 
     def take(self) -> Collection[int]:
-        """Makes them the engine's own, which tells when they end, and ends what is left of others; returns them."""
+        """Hands them to the engine, which then reports their ends, and ends what is left of others; returns them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """A job that was taken over.
+    """A job after a takeover.
 
     Attributes:
-        state: Where it stands.
-        actions: What is to be done at once.
-        heard: Members that live, as far as is known.
-        told: What the events tell of its nodes already.
+        state: Its state.
+        actions: The actions that are due at once.
+        heard: Members that are known to live.
+        told: What the events have recorded of its nodes already.
         taken_seconds_ago: When a hint, or a notice that holds growth back, took a node last; None if none did.
     """
 
@@ -55,15 +55,15 @@ class TakenOver:
 
 
 class Takeover:
-    """A job that runs without a coordinator.
+    """Takes over a job that runs without a coordinator.
 
     Args:
         config: The job.
         layout: Its work directory.
-        past: What earlier runs have used up.
-        run: The events of the run that goes on.
+        past: The numbers that earlier runs have used.
+        run: The events of the run that continues.
         nodes: Its nodes.
-        resume: Ends whatever lives, and returns what the job goes on from instead.
+        resume: Ends the nodes, and returns what the job resumes from instead.
     """
 
     def __init__(
@@ -84,16 +84,16 @@ class Takeover:
         self.resume = resume
 
     def origin(self) -> Origin:
-        """Returns what the run that goes on began with: its new members are told the same."""
+        """Returns what the continued run began with, which its new members get too."""
         noted = noted_origin(self._layout)
         folder = Path(noted) if noted else None
         return Origin(self._past, folder, noted_manifest(self._layout), waits=self._waits())
 
     async def gather(self, gathering: Rejoin) -> Leftovers | None:
-        """Waits for those that live to tell where they stand; returns None where there is no training to go on with.
+        """Waits until living members have reported their state; returns None if there is no training to take over.
 
         Args:
-            gathering: Takes what they tell.
+            gathering: Takes their introductions.
         """
 
         def missing(introduced: Collection[int]) -> bool:
@@ -112,15 +112,15 @@ class Takeover:
         return left if runs_on(left, self._config.nproc_per_node) else None
 
     def take_nodes(self) -> Collection[int]:
-        """Makes the nodes the engine's own; returns their numbers."""
+        """Hands the nodes to the engine; returns their numbers."""
         return self._nodes.take()
 
     def take_over(self, left: Leftovers, first: State, now: float) -> TakenOver:
-        """Returns the job as it goes on, or begins anew where nobody is left who holds its state.
+        """Returns the job as it continues, or restarts where no member is left that holds its state.
 
         Args:
             left: What was gathered.
-            first: What was known of the run when it began.
+            first: The state of the run at its start.
             now: Monotonic seconds.
         """
         rules = replace(first.rules, waits=self._waits())
@@ -136,7 +136,7 @@ class Takeover:
         )
 
     def _saved(self) -> Saved | None:
-        """Returns the last checkpoint, as far as the pointer tells, or the events where that can't be read here."""
+        """Returns the last checkpoint by its pointer, or by the events where the pointer can't be read here."""
         if self._config.checkpoint_dir is None:
             with contextlib.suppress(OSError):
                 return last_saved(self._config, self._layout)

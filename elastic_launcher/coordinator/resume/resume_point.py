@@ -1,4 +1,4 @@
-"""What a job goes on from: the newest checkpoint in its folder that is whole and its own."""
+"""Finds what a job resumes from: the newest complete checkpoint in its folder that is its own."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Origin:
 
     Attributes:
         past: What earlier runs have used up.
-        folder: The checkpoint that it goes on from; None from the beginning.
-        manifest: What is said of that.
+        folder: The checkpoint that the job resumes from; None for the beginning.
+        manifest: The manifest of that checkpoint.
         place: Where that was copied from; "" where nothing was copied.
         waits: The wait for nodes in which the launcher before this one was.
     """
@@ -106,7 +106,7 @@ def own_term(config: JobConfig, layout: Layout, past: Past) -> Past:
 
 
 def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[str], None]) -> Origin:
-    """Looks for the newest checkpoint that can be used; shuts out whatever still writes for an earlier run.
+    """Looks for the newest usable checkpoint, and keeps earlier runs from writing.
 
     Args:
         config: The job.
@@ -149,14 +149,14 @@ def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[st
     origin = Origin(past, found.folder, found.manifest, found.place)
     _note(layout, found.folder)
     if found.manifest is not None:
-        say(f"this job goes on from step {found.manifest.step}, saved in {origin.where}")
+        say(f"this job resumes from step {found.manifest.step}, saved in {origin.where}")
     elif past.term > 1:
         say("this job had saved nothing: it trains from the beginning")
     return origin
 
 
 def noted_manifest(layout: Layout) -> Manifest | None:
-    """Returns what is said of the checkpoint that was found last; None where there was none, or that can't be read."""
+    """Returns the manifest noted with the last checkpoint found; None if there is none, or it can't be read."""
     noted = noted_origin(layout)
     with contextlib.suppress(OSError, CheckpointError):
         return read_manifest(Path(noted)) if noted else None

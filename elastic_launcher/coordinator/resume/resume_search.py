@@ -1,4 +1,4 @@
-"""Has a job begin again within one launch, from its newest checkpoint: numbers that were used are not used again."""
+"""Finds the checkpoint for a restart within one launch, and keeps numbers from being used twice."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from elastic_launcher.workdir import Layout, Past
 
 
 class CannotRestart(Exception):
-    """What the job was to go on from can't be had; the message says why."""
+    """The checkpoint of a restart can't be read; the message has the reason."""
 
 
 class ResumeSearch:
-    """Looks for what the job goes on from, in a thread, since all of it is read, and tells.
+    """Looks for the checkpoint to resume from, in a thread, since it reads all of it, and reports it.
 
     Args:
         config: The job.
         layout: Its work directory.
-        origin: What this launch began with.
-        observe: Takes what was found.
-        warn: Takes what went wrong, and is tried again.
+        origin: What this launch resumed from.
+        observe: Takes the checkpoint that was found.
+        warn: Takes errors that are retried.
         monotonic: The clock of observations.
 
     Attributes:
-        origin: What the job went on from last.
+        origin: What the job resumed from last.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class ResumeSearch:
         self._ended: asyncio.Queue[State] = asyncio.Queue()
 
     def put(self, state: State) -> None:
-        """Has the job begin again after ``state``: all its nodes are gone."""
+        """Requests a search for a job in ``state``, all of whose nodes are gone."""
         self._ended.put_nowait(state)
 
     async def run(self) -> None:
-        """Does so whenever it is asked for, for ever.
+        """Searches at each request, until it is cancelled.
 
         Raises:
             CannotRestart: See `look`.
@@ -65,10 +65,10 @@ class ResumeSearch:
             self._observe(ResumePointFound(self._monotonic(), first, refused))
 
     async def look(self, state: State) -> tuple[State, tuple[str, ...]]:
-        """Returns what a job knows that begins again after ``state``, and why checkpoints were refused.
+        """Returns the first state of a restart after ``state``, and why checkpoints were refused.
 
         Raises:
-            CannotRestart: If for ``--orphan-timeout`` no checkpoint could be had.
+            CannotRestart: If no checkpoint could be read for ``--orphan-timeout``.
         """
         said: list[str] = []
         past = used_up(state, self.origin.past)
@@ -80,13 +80,13 @@ class ResumeSearch:
             retry = Retry(ConfigError, self._config.orphan_timeout, self._warn, self._monotonic)
             self.origin = await retry.call_in_thread(look)
         except ConfigError as error:
-            raise CannotRestart(f"all nodes are gone, and the job can't begin again: {error}") from error
+            raise CannotRestart(f"all nodes are gone, and the job can't restart: {error}") from error
         refused = tuple(dict.fromkeys(line for line in said if line.endswith("is used instead")))
         return self.origin.first_state(self._config, state.rules.store), refused
 
 
 def used_up(state: State, past: Past) -> Past:
-    """Returns what a job has used up until ``state``, in a launch that began with ``past``.
+    """Returns the numbers that a job has used until ``state``, in a launch that began with ``past``.
 
     A generation that was ordered counts, too: members that are cut off may have completed it, and write checkpoints.
     """

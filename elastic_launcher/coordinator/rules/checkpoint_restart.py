@@ -1,6 +1,6 @@
-"""A job in which nothing is left to go on with ends all its nodes, and begins anew from its newest checkpoint.
+"""Restarts a job from its last checkpoint where nobody is left who holds its state.
 
-Under either tier. Invariant: a job begins anew without an end only as long as it gets further each time.
+For both ways to resize. Invariant: a job restarts only as long as it gets further each time.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from elastic_launcher.coordinator.rules.pause import wait_for_nodes
 
 
 def state_after(old: State, first: State) -> State:
-    """Returns what is known when a job begins anew.
+    """Returns the first state after a restart.
 
     Args:
-        old: What was known when its nodes were ended.
-        first: What a job knows that goes on from the newest checkpoint.
+        old: The state when its nodes were ended.
+        first: The state of a job that resumes from the last checkpoint.
     """
     return replace(
         old.carried_to(first), restart=old.restart, fallen=old.fallen, broke=old.broke, broke_at=old.broke_at
@@ -30,7 +30,7 @@ def state_after(old: State, first: State) -> State:
 
 
 def await_nodes(state: State, now: float) -> Decision:
-    """Has a job that begins anew since nobody was left who holds its state wait for nodes, for a limited time."""
+    """Has a job that restarts after the loss of its state wait for nodes, for a limited time."""
     restart = state.restart
     if restart is None or restart.cause != "failure" or not state.rules.node_timeout:
         return state, ()
@@ -38,23 +38,23 @@ def await_nodes(state: State, now: float) -> Decision:
 
 
 def fall_back(state: State, actions: tuple[Action, ...], now: float) -> Decision:
-    """Makes a new start of an end that a newest checkpoint can cure, if the job got further than the time before."""
+    """Turns an end that a checkpoint can cure into a restart, if the job got further than the time before."""
     ends = [action for action in actions if isinstance(action, Finish) and action.curable]
     if not ends:
         return state, actions
     end, fallen = ends[0], state.fallen.once_more(state.step)
     if fallen.too_often:
-        message = f"{end.message}; it began anew {fallen.times - 1} times, and got no further than step {fallen.step}"
+        message = f"{end.message}; it restarted {fallen.times - 1} times and got no further than step {fallen.step}"
         return state, tuple(replace(end, message=message) if action is end else action for action in actions)
     where = "the beginning: nothing was saved" if state.saved is None else f"step {state.saved.step}"
-    message = f"{end.message.removesuffix(f'; {kept(state)}')}; all nodes start anew from {where}"
+    message = f"{end.message.removesuffix(f'; {kept(state)}')}; all nodes restart from {where}"
     others = [one for one in actions if one is not end and not (isinstance(one, Order) and isinstance(one.order, Fail))]
     state = replace(state, verdict=None, restart=Restart("failure", now), fallen=fallen)
     return state, (*others, emit(state, "warning", message=message), *end_all_nodes(state, "failure"))
 
 
 def record_restart_cause(before: State, state: State, actions: tuple[Action, ...], now: float) -> Decision:
-    """Has the first generation after a new start tell why it is there, and how long the training stood still."""
+    """Records the restart's cause and pause in the first generation after it."""
     restart = state.restart
     if restart is None or before.generation or not state.generation:
         return state, actions
@@ -63,7 +63,7 @@ def record_restart_cause(before: State, state: State, actions: tuple[Action, ...
 
 
 def end_all_nodes(state: State, cause: str) -> tuple[Action, ...]:
-    """Returns what ends all nodes, and begins anew once they are gone."""
+    """Returns the actions that end all nodes and restart the job once they are gone."""
     there = state.in_phase(Phase.STARTING, Phase.WARM, Phase.ADMITTED)
     return (*(emit(state, "node_left", node=node.number, cause=cause) for node in there), RestartAll())
 

@@ -1,8 +1,7 @@
-"""What the coordinator does next: one pure function of what it knows and what it is told.
+"""Decides what the coordinator does next: one pure function of its state and an observation.
 
-Invariants, over any order of observations: a job that may not have its minimum ends; one formation is under
-way at a time, and it never both takes members in and lets some go; numbers of nodes, members, formations are never used
-again.
+Invariants, over any order of observations: a job that may not have its minimum ends; one formation is under way at a
+time, and it never has both joiners and leavers; numbers of nodes, members and formations are never used again.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from elastic_launcher.coordinator.rules.nodes import (
     take_unstarted,
 )
 from elastic_launcher.coordinator.rules.notice import take_expired_notice, take_notice
-from elastic_launcher.coordinator.rules.pause import begin_again, take_pause
+from elastic_launcher.coordinator.rules.pause import resume_paused, take_pause
 from elastic_launcher.coordinator.rules.pending import check_held, check_pending, take_registration, take_standing
 from elastic_launcher.coordinator.rules.reports import take_join, take_report
 from elastic_launcher.coordinator.rules.unhealthy_members import (
@@ -77,7 +76,7 @@ def decide_in_process(state: State, observation: Observation) -> Decision:
 
 
 def decide(state: State, observation: Observation) -> tuple[State, tuple[Action, ...]]:
-    """Returns what is known after an observation, and what to do about it, in order."""
+    """Returns the next state, and the actions in order."""
     if state.finished:
         return state, ()
     decision = _OBSERVATIONS[type(observation)](state, observation)
@@ -121,7 +120,7 @@ _DEADLINES: tuple[Callable[[State, float], Decision], ...] = (
     check_held,
     check_formation,
 )
-"""Rules that only look whether a time is over; they look through all nodes, so they are asked at each tick alone."""
+"""Rules that only check deadlines; they look through all nodes, so they run at ticks only."""
 _TOWARDS_THE_END = (ended_early, check_formation, recover)  # scripts may still evaluate together, or save
 _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     Tick: _nothing,
@@ -146,6 +145,6 @@ _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
     NodeExited: take_node_exit,
     SaveAsked: save,
     StopAsked: stop_asked,
-    ResumePointFound: begin_again,
+    ResumePointFound: resume_paused,
     Interrupted: interrupt,
 }

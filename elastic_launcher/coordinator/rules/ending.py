@@ -1,4 +1,4 @@
-"""How a job ends: well when all its members have ended, and otherwise with the best evidence of what went wrong."""
+"""Ends a job: with success when all its members have ended, and otherwise with the best evidence of the cause."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from elastic_launcher.coordinator.model.deadlines import time_to_save
 from elastic_launcher.coordinator.model.observations import Interrupted, SaveAsked, StopAsked
 from elastic_launcher.coordinator.model.roster import Exit, Member, Phase
 from elastic_launcher.coordinator.model.state import State, Stopping, Verdict, Weight
-from elastic_launcher.coordinator.rules.root_cause import PEER_SECONDS, excuse, tells_of_a_peer
+from elastic_launcher.coordinator.rules.root_cause import PEER_SECONDS, concerns_a_peer, excuse
 
 Decision = tuple[State, tuple[Action, ...]]
 
@@ -24,13 +24,13 @@ EXIT_SECONDS = 5.0  # from a script's end until its process's exit code is known
 UNCAUGHT = 1  # what Python exits with after an exception that nothing caught
 AGENT_SECONDS = 15.0  # that agents take to end after their ranks, at most
 
-RESTART = -1  # stands for an exit code where a job ends its nodes to begin anew
+RESTART = -1  # the exit code of a stop after which the job restarts
 STOPS = (ExitCode.STOPPED, ExitCode.NO_QUOTA, ExitCode.INTERRUPTED, RESTART)  # of a job in which nothing failed
 
 IS_SAVED = "the job is saved, and then ends"
-"""What is said to follow when a job is told to stop."""
+"""The end of the message about a job that stops."""
 APART = "; stopped "
-"""Stands between the cause of a stop and where the job was stopped, where the cause is a clause of its own."""
+"""The text between the cause of a stop and the step, where the cause is a clause of its own."""
 
 
 def then(decision: Decision, rule: Callable[..., Decision], *arguments: Any) -> Decision:
@@ -46,7 +46,7 @@ def emit(state: State, kind: str, **fields: Any) -> Emit:
 
 
 def kept(state: State) -> str:
-    """Says what of the job is saved."""
+    """Returns for a message what of the job is saved."""
     if state.saved is None:
         return "nothing was saved"
     return f"step {state.saved.step} is saved in {state.saved.path}{state.rules.goes_on}"
@@ -74,7 +74,7 @@ def finish(
 
 
 def condemn(state: State, verdict: Verdict) -> Decision:
-    """Notes why the job will end; the heavier evidence is kept, the first of equal weight."""
+    """Records why the job will end; the heavier evidence is kept, the first of equal weight."""
     known = state.verdict
     if known is not None:
         best = verdict if verdict.weight > known.weight else known
@@ -112,9 +112,9 @@ def interrupt(state: State, observation: Interrupted) -> Decision:
 
 
 def stop_asked(state: State, observation: StopAsked) -> Decision:
-    """Ends the job because somebody wants it saved and ended; whoever asks for that again waits for the same.
+    """Saves and ends the job on request; a further request waits for the same end.
 
-    Nobody waits longer than the one who has the least time.
+    The shortest deadline counts.
     """
     now, within = observation.now, observation.within
     if state.verdict is not None:
@@ -133,7 +133,7 @@ def save(state: State, observation: SaveAsked) -> Decision:
 def stop(
     state: State, exit_code: int, cause: str, now: float, within: float = math.inf, *, joint: str = " "
 ) -> Decision:
-    """Ends the job although nothing is wrong, with a last checkpoint where it trains; at once if it is told twice.
+    """Ends the job although nothing is wrong, with a last checkpoint where it trains; at once at the second request.
 
     Args:
         state: The state before.
@@ -141,7 +141,7 @@ def stop(
         cause: What it was stopped by.
         now: Monotonic seconds.
         within: Seconds after which the launcher is killed; infinite if it is not.
-        joint: What stands between the cause and where the job was stopped, such as :data:`APART`.
+        joint: The text between the cause and the step, such as :data:`APART`.
     """
     where = f"{joint}{when(state)}"
     nobody = not state.generation or (state.pause is not None and state.pause.released)
@@ -172,23 +172,23 @@ def appoint_saver(state: State) -> Decision:
 
 
 def when(state: State, step: int | None = None) -> str:
-    """Returns how a message says where the job stands.
+    """Returns the job's position for a message.
 
     Args:
-        state: What is known of the job, which may be a second old.
-        step: Where the rank that the message is about was, if it told.
+        state: The state of the job, which may be a second old.
+        step: The step of the rank that the message is about, if it reported one.
     """
     if state.pause is not None and state.pause.released:
         return f"while it waited for {state.pause.lack.value}"
     if not state.generation:
-        return "before training began" if state.restart is None else "while it began anew"
+        return "before training began" if state.restart is None else "while it restarted"
     if state.over:
         return f"after the training, at step {state.step}"
     return f"after step {state.step}" if step is None else f"at step {step}"
 
 
 def how(end: Exit) -> str:
-    """Returns how a message says how a process ended."""
+    """Returns for a message how a process ended."""
     if end.signal is not None:
         try:
             return f"was killed by {signals.Signals(end.signal).name}"
@@ -200,11 +200,11 @@ def how(end: Exit) -> str:
 
 
 def script_failed(state: State, member: Member, now: float) -> Decision:
-    """The script raised an exception on a member without which the job does not go on."""
+    """Ends a job whose script raised an exception on a member that it can't do without."""
     assert member.failure is not None
     said = member.failure.message.rstrip(". ")
     message = f"{state.name(member.number)} failed {when(state, member.failure.step)}: {said}"
-    excusable = len(state.group) > 1 and tells_of_a_peer(member.failure)
+    excusable = len(state.group) > 1 and concerns_a_peer(member.failure)
     return condemn(
         state,
         Verdict(
@@ -220,7 +220,7 @@ def script_failed(state: State, member: Member, now: float) -> Decision:
 
 
 def exited_by_itself(state: State, member: Member, now: float) -> Decision:
-    """A member's script ended with a code of its own although it was needed."""
+    """Ends a job whose script exited with a code of its own on a member that was needed."""
     assert member.exit is not None
     if member.failure is not None:
         return state, ()  # its own account is better, and known
@@ -271,7 +271,7 @@ def owes_exit(member: Member, now: float) -> bool:
 
 
 def wind_down(state: State) -> Decision:
-    """The training loop is over on some member: who waits for admission is not needed any more."""
+    """Dismisses the members that wait for admission, since the training loop is over on some member."""
     if state.over:
         return state, ()
     formation = state.formation
@@ -287,7 +287,7 @@ def wind_down(state: State) -> Decision:
 
 
 def _own_exits(state: State, verdict: Verdict) -> list[str]:
-    """Returns which scripts have ended with codes of their own that the message does not tell yet."""
+    """Returns the scripts that have ended with exit codes of their own that are not in the message yet."""
     told = "exited with code" in verdict.message
     members = [] if told else [state.members[number] for number in state.survivors()]
     return [
@@ -331,7 +331,7 @@ def _finish_when_all_ended(state: State, now: float) -> Decision:
 
 
 def _where_left(state: State) -> str:
-    """Says where all scripts ended before their epochs had: by a break, or after an exception that they caught."""
+    """Returns for a message where all scripts ended before their epochs had: by a break, or a caught exception."""
     left = all(state.members[number].ended and not state.members[number].done for number in state.survivors())
     told = state.progress
     if not left or told is None or told.epochs is None:

@@ -1,4 +1,4 @@
-"""How processes of ranks and nodes end, and what follows."""
+"""Decides what follows when processes of ranks and nodes end."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from elastic_launcher.coordinator.rules.loss import (
     check_holders,
     lose_node,
 )
-from elastic_launcher.coordinator.rules.nodes import dismiss, fail_node, hold_back, tell_exit
+from elastic_launcher.coordinator.rules.nodes import dismiss, fail_node, hold_back, warn_of_exit
 from elastic_launcher.coordinator.rules.pending import is_earlier_pod, take_back
 
 
 def take_rank_end(state: State, observation: RankEnded) -> Decision:
-    """A member's process ended."""
+    """Takes the end of a member's process."""
     number = state.nodes[observation.node].members[observation.local_rank]
     if state.members[number].exit is not None:
         return state, ()
@@ -56,7 +56,7 @@ def take_rank_end(state: State, observation: RankEnded) -> Decision:
 
 
 def take_agent_killed(state: State, observation: AgentKilled) -> Decision:
-    """A signal ended the agent of a node that trains: the others go on without it before its last process is gone."""
+    """Takes the end of an agent by a signal: the others continue without its node before its last process is gone."""
     node = state.nodes.get(observation.node)
     if node is None or node.phase is not Phase.ADMITTED:
         return state, ()
@@ -64,9 +64,9 @@ def take_agent_killed(state: State, observation: AgentKilled) -> Decision:
 
 
 def take_node_exit(state: State, observation: NodeExited) -> Decision:
-    """A node is gone, with all its processes; one that never trained, and may be started anew, waits for that."""
+    """Takes the end of a node with all its processes; one that never trained may wait to start again."""
     if observation.taken:
-        # Nor is that the job's fault: it may restart as often as it happens.
+        # This does not count as a failure: there is no limit to such restarts.
         state = replace(state, fallen=RestartBudget())
     if observation.node not in state.nodes:
         return state, ()  # one of before the job began anew, which took its time
@@ -75,8 +75,8 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
         return state, ()
     if observation.again and state.untrained(node):
         return take_back(state, node, observation.again, observation.now)
-    unknown = _without_a_word(observation.exit_code)
-    told = tell_exit(state, observation)
+    unknown = _unrecorded_exit(observation.exit_code)
+    told = warn_of_exit(state, observation)
     if observation.taken:  # nobody failed: the next is started as fast as after a first loss, and no step is to blame
         state = replace(state, losses=0, failures=0, broke=0)
     decision: Decision = (state, told)
@@ -93,7 +93,7 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
 
 
 def _end_ranks(state: State, node: Node, known: dict[int, Exit], unknown: Exit, now: float) -> Decision:
-    """Takes the ends of a node's ranks: those that left a record by that, the others as told."""
+    """Takes the ends of a node's ranks: by their records, or else as given."""
     decision: Decision = (state, ())
     for local_rank in range(len(node.members)):
         end = RankEnded(now, node.number, local_rank, known.get(local_rank, unknown))
@@ -101,8 +101,8 @@ def _end_ranks(state: State, node: Node, known: dict[int, Exit], unknown: Exit, 
     return decision
 
 
-def _without_a_word(agent: int | None) -> Exit:
-    """Returns how a rank ended that left no record of it: an agent's exit code is never taken for a script's own."""
+def _unrecorded_exit(agent: int | None) -> Exit:
+    """Returns the end of a rank without a record: an agent's exit code is never taken for a script's own."""
     if agent is not None and agent < 0:
         return Exit(signal=-agent)
     return Exit(agent) if agent in (ExitCode.DONE, ExitCode.STOPPED) else Exit()
@@ -141,7 +141,7 @@ def _fail_by_exit(state: State, member: Member, now: float) -> Decision:
 
 
 def _ended_alone(state: State, member: Member) -> bool:
-    """Whether the training was taken for over since the scripts of a member's node have ended, and no other one has."""
+    """Whether the training was taken for over because the scripts of one node have ended, and no other one has."""
     if not state.over or not member.ended or member.done:
         return False
     others = (state.members[number] for number in state.survivors())
@@ -169,7 +169,7 @@ def _end_before_admission(state: State, member: Member, now: float) -> Decision:
 
 
 def fail_joiner(state: State, member: Member, message: str, now: float) -> Decision:
-    """A member that has not been admitted is of no use: its node is given up, or the formation that has it."""
+    """Gives up the node of a member that can't be admitted, or the formation that has it."""
     if state.over:
         return state, ()  # it was not needed any more
     if state.formation is not None and member.number in state.formation.members:
@@ -183,7 +183,7 @@ def siblings(state: State, member: Member) -> list[Member]:
 
 
 def reopen(state: State, now: float) -> Decision:
-    """The training is not over after all: nodes that were sent away, since it was, are replaced."""
+    """Reopens a training that was taken for over: nodes that were dismissed for it are replaced."""
     if not state.over:
         return state, ()
     decision: Decision = (state, ())

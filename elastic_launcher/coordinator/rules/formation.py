@@ -1,4 +1,4 @@
-"""Which members train together: one formation at a time, from its order to its generation, or its end."""
+"""Decides which members train together: one formation at a time, from its order to its generation or its end."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def check_minimum(state: State, leaving: list[Node], now: float) -> Decision:
 
 
 def take_formed(state: State, number: int, report: Formed) -> Decision:
-    """A formation's group stands at a member."""
+    """Takes a report that a formation's group is built at a member."""
     formation = state.formation
     if formation is None or formation.number != report.formation:
         return state, ()
@@ -79,7 +79,7 @@ def take_formed(state: State, number: int, report: Formed) -> Decision:
 
 
 def take_form_failed(state: State, number: int, report: FormFailed, now: float) -> Decision:
-    """A formation's group could not be built at a member."""
+    """Takes a report that a formation's group could not be built at a member."""
     if report.wait:
         state = _take_moved_on(state, number, report.wait, now)
     formation = state.formation
@@ -92,7 +92,7 @@ def take_form_failed(state: State, number: int, report: FormFailed, now: float) 
 
 
 def _take_moved_on(state: State, number: int, wait: int, now: float) -> State:
-    """A joiner is on its way to the loop of the script in which the training is, if it does not wait there already."""
+    """Takes a joiner as starting while it is on its way to the loop of the script in which the training is."""
     member = state.members[number]
     node = state.nodes[member.node]
     if member.wait > wait or node.phase not in (Phase.STARTING, Phase.WARM):
@@ -102,7 +102,7 @@ def _take_moved_on(state: State, number: int, wait: int, now: float) -> State:
 
 
 def take_active(state: State, number: int, report: Active, now: float) -> Decision:
-    """A member completed its first step in a formation; when all have, the formation is a generation."""
+    """Takes a member's first step in a formation; after the last member's, the formation is a generation."""
     formation = state.formation
     if formation is None or formation.number != report.formation or number not in formation.members:
         return state, ()
@@ -115,9 +115,9 @@ def take_active(state: State, number: int, report: Active, now: float) -> Decisi
 
 
 def form_if_active(state: State, now: float) -> Decision:
-    """Takes a formation as formed of which one member at least has completed a step: all of them took part in it.
+    """Completes a formation in which a member has completed a step, since all of them took part in it.
 
-    Not one that takes members in: they may not have got their state.
+    Except one with joiners, which may not have received their state.
     """
     formation = state.formation
     if formation is None or not formation.active or formation.mode == "grow":
@@ -131,10 +131,10 @@ def fail_formation(state: State, reason: str, blamed: Iterable[int], now: float,
     Args:
         state: The state before.
         reason: What happened.
-        blamed: Nodes that are to blame, and ended for it: never those of the current group.
+        blamed: Nodes that caused it, and are ended for it: never those of the current group.
         now: Monotonic seconds.
-        known: Whether the reason is known and counts for nothing here: the loss of a node of the current group, which
-            was said already, or that the training has gone on to another loop.
+        known: Whether the reason does not count as a failure here: the loss of a node of the current group, which
+            was reported already, or a training that has moved on to another loop.
     """
     formation = state.formation
     assert formation is not None
@@ -318,7 +318,7 @@ def let_go(state: State, number: int, now: float) -> Decision:
 
 
 def _first_difference(state: State, reference: int, others: Iterable[int]) -> str:
-    """Returns what to tell the user where two members don't train the same; empty if all do."""
+    """Returns a message where two members don't train the same; empty if all do."""
     absent = "(absent)"
     expected: Mapping[str, Any] = state.members[reference].fingerprint or {}
     for number in others:

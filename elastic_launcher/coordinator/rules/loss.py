@@ -1,6 +1,6 @@
-"""What follows when a node of the group is lost without notice, or a step breaks off.
+"""Decides what follows when a node of the group is lost without notice, or a step breaks off.
 
-The survivors are formed anew, the node is replaced, and the same step is done again. The job ends only where nobody is
+The survivors form a new group, the node is replaced, and the same step is done again. The job ends only where nobody is
 left who holds the state, or where the same step breaks off again and again.
 """
 
@@ -31,7 +31,7 @@ from elastic_launcher.coordinator.rules.ending import (
 )
 from elastic_launcher.coordinator.rules.formation import begin, check_minimum, fail_formation, take_form_failed
 from elastic_launcher.coordinator.rules.nodes import LONGEST_RETRY, RETRY_SECONDS, dismiss
-from elastic_launcher.coordinator.rules.root_cause import lost_elsewhere, tells_of_a_peer
+from elastic_launcher.coordinator.rules.root_cause import concerns_a_peer, lost_elsewhere
 
 MOST_BREAKS = 3  # of one step in a row, before it is the script's fault
 FAILURE_WINDOW = 3600.0  # seconds in which failures of the script are counted
@@ -79,7 +79,7 @@ def bear_failure(state: State, member: Member, fact: str, now: float) -> Decisio
     recent = [at for at in state.borne if now - at < FAILURE_WINDOW]
     others = [state.members[number] for number in state.survivors() if state.members[number].node != member.node]
     able = any(other.failure is None and other.exit is None and not other.ended for other in others)
-    follows = member.failure is None or tells_of_a_peer(member.failure)
+    follows = member.failure is None or concerns_a_peer(member.failure)
     if follows and lost_elsewhere(state, member.node) is not None:
         return None  # that is no failure of the script
     if len(recent) >= state.rules.max_failures or not able or state.over or member.number not in state.survivors():
@@ -93,7 +93,7 @@ def _account(state: State, member: Member, fact: str) -> str:
 
 
 def take_broken_step(state: State, number: int, report: StepFailed, reason: str, now: float) -> Decision:
-    """A member that holds the state says that its step broke off, and waits to be formed anew."""
+    """Takes a report that a member's step broke off; it holds the state and waits for a new formation."""
     state, actions = break_off(state, reason)
     recovery = state.recovery
     assert recovery is not None
@@ -118,7 +118,7 @@ def take_unformed(state: State, number: int, report: FormFailed, now: float) -> 
 
 
 def recover(state: State, now: float) -> Decision:
-    """Forms the members whose step broke off anew, once all of them wait for it."""
+    """Forms a new group of the members whose step broke off, once all of them wait for it."""
     waiting = state.recovery
     if waiting is None or state.formation is not None or now < waiting.not_before:
         return state, ()
@@ -160,7 +160,7 @@ def break_off(state: State, reason: str, loss: bool = False, cause: str = "failu
         state: The state before.
         reason: What happened.
         loss: Whether a node is gone, so that nothing else need be looked for.
-        cause: ``failure``, or ``notice`` or ``hint`` where it was told to go: then nobody is to blame for the step.
+        cause: ``failure``, or ``notice`` or ``hint`` where it had a notice: then the step does not count as broken.
     """
     recovery = state.recovery
     noticed = cause != "failure"
@@ -209,7 +209,7 @@ def check_holders(state: State, member: Member, now: float, message: str = "") -
 
 
 def take_hang(state: State, observation: GroupHangs) -> Decision:
-    """A member waits in a group of the script's own, and can't be told that a peer is lost: only a new start helps."""
+    """Restarts a job in which a member waits for a lost peer in a group of the script's own, which can't be aborted."""
     member = state.members[observation.member]
     lost = lost_elsewhere(state, member.node)
     if lost is None or member.number not in state.survivors() or member.exit is not None:

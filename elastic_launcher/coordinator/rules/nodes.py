@@ -1,4 +1,4 @@
-"""Which nodes there are: started towards the target, sent away above it or on notice, given up when they fail."""
+"""Starts nodes towards the target, dismisses those above it, and gives up those that fail."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def change_target(state: State, observation: TargetChanged) -> Decision:
 
 
 def release_surplus(state: State, now: float) -> Decision:
-    """Sends nodes away where there are more than the target: those not admitted first, then the youngest."""
+    """Dismisses the nodes above the target: those not admitted first, then the youngest."""
     assert state.target is not None
     leavers = state.formation.leavers if state.formation is not None else ()
     wanted, by = state.target.nodes, state.target.by
@@ -132,7 +132,7 @@ def _cause(state: State, place: int) -> str:
 
 
 def dismiss(state: State, node: Node, cause: str, now: float) -> Decision:
-    """Ends a node that was never admitted: it costs nothing, so it need not wait for a boundary."""
+    """Ends a node that was never admitted; it need not wait for a boundary."""
     joined = tuple(number for number in node.members if state.members[number].pid is not None)
     actions: list[Action] = [Order(joined, End("not wanted any more"))] if joined else []
     actions += [KillNode(node.number), emit(state, "node_left", node=node.number, cause=cause)]
@@ -140,7 +140,7 @@ def dismiss(state: State, node: Node, cause: str, now: float) -> Decision:
 
 
 def fail_node(state: State, number: int, message: str, now: float) -> Decision:
-    """Gives up a node that failed to come up: not charged to anybody, but counted."""
+    """Gives up a node that failed to come up: it does not count as a failure of the script."""
     node = state.nodes[number]
     if node.phase in (Phase.ENDING, Phase.GONE):
         return state, ()
@@ -171,7 +171,7 @@ def fail_node(state: State, number: int, message: str, now: float) -> Decision:
 def hold_back(state: State, node: Node, now: float) -> Decision:
     """Has nodes asked for later and later where they are taken again and again, and no step is done in between.
 
-    Nobody failed, so the first one is replaced at once, and they are asked for as often as it takes.
+    This does not count as a failure: the first one is replaced at once, and there is no limit.
     """
     members = [state.members[number] for number in node.members]
     if state.over or any(one.left or one.lost or one.number in state.group for one in members):
@@ -189,8 +189,8 @@ def hold_back(state: State, node: Node, now: float) -> Decision:
     return state, (emit(state, "warning", message=message),)
 
 
-def tell_exit(state: State, observation: NodeExited) -> tuple[Action, ...]:
-    """Says why a node ended where its engine knows, or with which last words where it could not send its log."""
+def warn_of_exit(state: State, observation: NodeExited) -> tuple[Action, ...]:
+    """Warns with the reason of a node's end, if its engine knows it, or with its last line if it sent no log."""
     phase = state.nodes[observation.node].phase
     why = observation.why
     if not why and phase is Phase.STARTING and not observation.ranks:
@@ -201,7 +201,7 @@ def tell_exit(state: State, observation: NodeExited) -> tuple[Action, ...]:
 
 
 def take_unstarted(state: State, observation: NodeNotStarted) -> Decision:
-    """A node could not even be started: there is nothing to kill, and nothing to wait for."""
+    """Gives up a node that could not be started; there is nothing to kill or wait for."""
     if observation.away:
         message = f"node {observation.node} can't be started now: {observation.message}; another is tried soon"
         gone = state.with_node(observation.node, phase=Phase.GONE, since=observation.now, leave="failed")
@@ -216,7 +216,7 @@ def take_unstarted(state: State, observation: NodeNotStarted) -> Decision:
 
 
 def take_unfit(state: State, observation: NodeUnfit) -> Decision:
-    """A node's machine lacks what the job needs: a mistake of whoever set up the job, unless others train already."""
+    """Takes that a node's machine lacks what the job needs: a usage error, unless others train already."""
     if state.generation or state.pause is not None:
         return fail_node(state, observation.node, observation.message, observation.now)
     if state.nodes[observation.node].phase in (Phase.ENDING, Phase.GONE):

@@ -1,9 +1,8 @@
-"""Nodes that are told to go: they leave at the next boundary, or, where that is too far, within the step.
+"""Decides about nodes with a termination notice: they leave at the next boundary, or within the step.
 
-In the latter case the others do the step again. Nobody failed: it is not counted as a break of that step. On one
-machine nothing is started in their place but under the rule for growth; in a cluster, where it is their machine that is
-wanted, they are replaced at once. Where nobody stays, or the job stops in a hurry, what the training had reached before
-this step is saved.
+In the latter case the others redo the step, and it does not count as broken. On one machine nothing is started in
+their place until growth is due; in a cluster, where their machine is wanted, they are replaced at once. Where no node
+stays, or the job's deadline is near, the state before this step is saved.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ BY_SIGNAL = "signal"  # what an agent says of a notice
 
 
 def take_notice(state: State, observation: NodeNoticed) -> Decision:
-    """A node was told to go: it leaves at the next boundary.
+    """Has a node with a termination notice leave at the next boundary.
 
-    Where it was its machine that is wanted, and not the job's size, another one is started as soon as it is gone.
+    Where its machine is wanted, and not a smaller job, another one is started as soon as it is gone.
     """
     node = state.nodes[observation.node]
     if is_earlier_pod(node, observation.pod):
@@ -56,7 +55,7 @@ def take_notice(state: State, observation: NodeNoticed) -> Decision:
 
 
 def _lower_target(state: State) -> Decision:
-    """Has a node that was told to go not replaced before growth is due, but for what the minimum needs."""
+    """Lowers the target so that a node with a notice is not replaced before growth is due, except up to the minimum."""
     assert state.target is not None
     left = max(len(state.staying()), state.rules.min_nodes)
     state = replace(state, target=replace(state.target, nodes=min(state.target.nodes, left), cause="notice"))
@@ -64,7 +63,7 @@ def _lower_target(state: State) -> Decision:
 
 
 def take_expired_notice(state: State, observation: NoticeExpires) -> Decision:
-    """The next boundary is too far for nodes that were told to go."""
+    """Has nodes leave within the step, since the next boundary is too far for their notice."""
     if state.over or state.verdict is not None or not state.generation:
         return state, ()
     decision = form_if_active(state, observation.now)
@@ -83,12 +82,15 @@ def take_expired_notice(state: State, observation: NoticeExpires) -> Decision:
     for node in leaving:
         decision = then(decision, let_go, node.members[0], observation.now)
     state, actions = decision
-    orders = (Order(leavers, Abandon(state.group_formation)), Order(leavers, End("its node was told to go")))
+    orders = (
+        Order(leavers, Abandon(state.group_formation)),
+        Order(leavers, End("its node received a termination notice")),
+    )
     return then((state, (*actions, *orders)), break_off, message, True, leaving[-1].leave)
 
 
 def _save_now(state: State) -> Decision:
-    """Has a job that stops save what it had reached before the present step, whose end is too far."""
+    """Has a stopping job save the state before the present step, whose end is too far."""
     if not state.halts or state.halting.at_once:
         return state, ()
     state = replace(state, halting=replace(state.halting, at_once=True))

@@ -1,7 +1,7 @@
-"""A job that lacks what it needs to train and may wait for it: saved, its nodes ended, begun again from what is saved.
+"""Pauses a job that lacks quota or nodes: saves it, ends its nodes, and resumes it from its checkpoint.
 
-It goes through these stages: its members save and halt; its nodes end; its newest checkpoint is looked for; and it
-waits, as a job that begins. Where it lacks quota, nothing is asked for until the target allows its minimum. Where it
+It goes through these stages: its members save and halt; its nodes end; its last checkpoint is looked for; and it
+waits, as a job that starts. Where it lacks quota, nothing is asked for until the target allows its minimum. Where it
 lacks nodes that the target allows, they are asked for at once, and it waits until so many train.
 """
 
@@ -24,7 +24,7 @@ from elastic_launcher.coordinator.rules.ending import APART, Decision, emit, fin
 
 
 def lose_quota(state: State, exit_code: int, message: str, now: float) -> Decision:
-    """The job may not even have its minimum: it ends with a last checkpoint, or waits, as was asked for.
+    """Pauses or ends a job that may not have its minimum, with a last checkpoint.
 
     Args:
         state: The state before.
@@ -48,7 +48,7 @@ def lose_quota(state: State, exit_code: int, message: str, now: float) -> Decisi
 
 
 def lose_nodes(state: State, message: str, now: float) -> Decision:
-    """Fewer nodes than the minimum stay although the target allows it: the job is saved, and waits for others.
+    """Pauses or ends a job of which fewer nodes than the minimum stay although the target allows it.
 
     Args:
         state: The state before.
@@ -103,8 +103,8 @@ def _end_when_saved(state: State, pause: Pause, now: float) -> Decision:
     return _end_nodes(state, now) if state.halted or verdict is not None or now >= pause.until else (state, ())
 
 
-def begin_again(state: State, observation: ResumePointFound) -> Decision:
-    """The job's nodes have ended, and what it goes on from is known: it is as one that begins."""
+def resume_paused(state: State, observation: ResumePointFound) -> Decision:
+    """Resumes a paused job from the checkpoint found, after its nodes have ended."""
     now, first, pause = observation.now, observation.first, state.pause
     assert pause is not None
     trained = state.generation > 0
@@ -133,7 +133,7 @@ def wait_for_nodes(
         state: What is known of it, as of a job that begins.
         message: What took its nodes.
         now: Monotonic seconds.
-        restart: What its next generation tells of the time without; None where that tells nothing.
+        restart: The cause and pause that its next generation records; None for none.
         waited: For how many seconds it has waited already, under launchers before this one; None if it has not.
     """
     rules, before = state.rules, waited or 0.0

@@ -31,7 +31,7 @@ QUEUE_SECONDS = 5.0
 
 
 def take_standing(state: State, observation: NodeStands) -> Decision:
-    """A node waits for something, or has begun: then its time to be ready begins."""
+    """Takes what a node waits for, or that it has begun, from when its time to be ready counts."""
     node = state.nodes.get(observation.node)
     if node is None or node.phase is not Phase.STARTING or node.waits == observation.waits:
         return state, ()
@@ -53,7 +53,7 @@ def check_pending(state: State, now: float) -> Decision:
 
 
 def check_held(state: State, now: float) -> Decision:
-    """Gives all places back that a job holds in vain: two that each hold half of what they need both get done.
+    """Gives back the places that a job holds in vain, so that two jobs that each hold half of their need don't block.
 
     It asks again after a pause that differs from job to job and from time to time. Nodes in a queue hold no place, and
     keep theirs in the queue.
@@ -80,12 +80,12 @@ def check_held(state: State, now: float) -> Decision:
 
 
 def is_earlier_pod(node: Node, pod: str) -> bool:
-    """Returns whether what is heard of a pod (empty where nobody can know) is not about the node's present one."""
+    """Returns whether a report names a pod (empty if unknown) that is not the node's present one."""
     return bool(pod) and node.pod not in ("", pod)
 
 
 def take_back(state: State, node: Node, waits: str, now: float) -> Decision:
-    """A queue takes a node's pod back, or has done so: the node waits to be admitted again.
+    """Returns a node to its queue, which has taken its pod back.
 
     Args:
         state: The state before.
@@ -98,7 +98,7 @@ def take_back(state: State, node: Node, waits: str, now: float) -> Decision:
 
 
 def take_registration(state: State, observation: NodeRegistered) -> Decision:
-    """A node's pod begins: it takes the node's members, unless an earlier pod has had them."""
+    """Takes the start of a node's pod, which gets the node's members unless an earlier pod has had them."""
     node, pod, now = state.nodes[observation.node], observation.pod, observation.now
     if node.pod == pod:
         return state, ()
@@ -136,7 +136,7 @@ def _is_used(state: State, node: Node) -> bool:
 
 
 def _renew(state: State, node: Node, now: float) -> Decision:
-    """Gives a node members for its next pod; those that it had are not wanted any more."""
+    """Gives a node new members for its next pod."""
     decision: Decision = (state, ())
     if state.forming(node):
         decision = then(decision, fail_formation, f"node {node.number} was taken back by its queue", (), now, True)

@@ -1,4 +1,4 @@
-"""What members report."""
+"""Decides what follows from the members' reports."""
 
 from __future__ import annotations
 

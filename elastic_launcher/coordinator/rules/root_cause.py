@@ -1,8 +1,8 @@
-"""Is a failure of the script its own, or does it come of the loss of another node?
+"""Decides whether a failure of the script is its own, or follows from the loss of another node.
 
-Who waits for a peer in a group of the script's own gets an exception when that peer is lost, often before its loss is
-known. Invariant: nobody is excused by the loss of its own node, nor by one that the script itself is to blame for, and
-no exception is that says nothing of a peer.
+A rank that waits for a peer in a group of the script's own gets an exception when that peer is lost, often before the
+loss is known. Invariant: a failure is not excused by the loss of its own node, nor by a loss that the script caused,
+nor if its exception does not concern a peer.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _MESSAGE = re.compile(r"gloo|nccl|broken pipe|socket|connection|torch\.distribut
 _TRACEBACK = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
 
 
-def tells_of_a_peer(failure: Failed) -> bool:
-    """Returns whether an exception is one of those by which the loss of a peer shows, or came of one."""
+def concerns_a_peer(failure: Failed) -> bool:
+    """Returns whether an exception shows the loss of a peer, or follows from one."""
     return _MESSAGE.search(failure.message) is not None or _TRACEBACK.search(failure.traceback) is not None
 
 
 def lost_elsewhere(state: State, node: int) -> Member | None:
-    """Returns a member of the group that was lost on another node and not replaced in it, by no fault of the script."""
+    """Returns a member of the group that was lost on another node and not replaced, without a fault of the script."""
     for number in state.lost():
         member = state.members[number]
         siblings = [state.members[one] for one in state.nodes[member.node].members]
@@ -38,7 +38,7 @@ def lost_elsewhere(state: State, node: int) -> Member | None:
 
 
 def excuse(state: State, verdict: Verdict) -> Verdict:
-    """Returns what is held against the script, once all that comes together is known."""
+    """Returns the verdict on the script, once related losses are known."""
     if not verdict.excusable or verdict.log_of is None:
         return verdict
     lost = lost_elsewhere(state, verdict.log_of[0])

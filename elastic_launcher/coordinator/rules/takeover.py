@@ -1,7 +1,7 @@
-"""Where does a job stand whose coordinator has gone? From what its members tell and what is on disk, its `State`.
+"""Rebuilds the `State` of a job whose coordinator has ended, from its members' reports and its files.
 
-Invariants: members that agree on one generation go on in it, undisturbed. A formation under way goes on where all that
-it needs have it, and else is given up by the ordinary rules, as is whatever died meanwhile. Numbers go on.
+Invariants: members that agree on one generation continue in it, undisturbed. A formation under way continues where all
+its members have it; otherwise the ordinary rules give it up, as they do what died meanwhile. No number is reused.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ GIVEN_UP = "the launcher was away while the group formed"
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Which numbers are used up.
+    """The numbers that are used.
 
     Attributes:
         node: Of the next node.
         member: Of its first member.
         generations: How many generations there were.
-        members: Of each node, as far as that is known: those of one that its queue took back do not follow the others'.
-        nodes: The node of each member, as far as that is known.
+        members: Of each node, if known: those of a node that its queue took back do not follow the others'.
+        nodes: The node of each member, if known.
     """
 
     node: int
@@ -46,7 +46,7 @@ class Numbers:
     nodes: Mapping[int, int] = field(default_factory=dict)
 
     def node_of(self, member: int, nproc_per_node: int) -> int:
-        """Returns a member's node: numbers of a run follow each other, but for those that are known."""
+        """Returns a member's node: numbers of a run follow each other, except the known ones."""
         if member in self.nodes:
             return self.nodes[member]
         return self.node - 1 - (self.member - 1 - member) // nproc_per_node
@@ -61,14 +61,14 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """What is left of a job whose coordinator has gone.
+    """What is left of a job whose coordinator has ended.
 
     Attributes:
         nodes: The nodes whose agents live.
-        introductions: What members have told of themselves.
+        introductions: The members' introductions.
         exits: How ranks have ended, by node and local rank.
-        record: What is on disk.
-        numbers: Which numbers are used up.
+        record: The record in the events.
+        numbers: The numbers that are used.
     """
 
     nodes: Sequence[int]
@@ -79,9 +79,9 @@ class Leftovers:
 
 
 def runs_on(left: Leftovers, nproc_per_node: int) -> bool:
-    """Returns whether there is something to go on with: a member that has the state, or a job that has not begun.
+    """Returns whether the job can continue: a member has the state, or the training has not begun.
 
-    One that was being stopped stands still, and is saved: it goes on from there.
+    A job that was being stopped has halted, and is saved: it resumes from there.
     """
     size = nproc_per_node
     told = [one for member, one in left.introductions.items() if left.numbers.node_of(member, size) in left.nodes]
@@ -104,13 +104,13 @@ def expected(left: Leftovers, nproc_per_node: int) -> set[int]:
 
 
 def adopt(first: State, left: Leftovers, now: float, waited: float) -> Decision:
-    """Returns where the job stands, and what is to be done at once.
+    """Returns the job's state, and the actions that are due at once.
 
     Args:
-        first: What was known of it when its run began; the numbers in its rules are set here.
+        first: Its state when its run began; the numbers in its rules are set here.
         left: What is left of the job.
         now: Monotonic seconds.
-        waited: For how many seconds members had time to introduce themselves.
+        waited: The seconds that members had to introduce themselves.
     """
     settled, under_way = _generations(left)
     orders = _orders(left.introductions)
@@ -138,16 +138,16 @@ def adopt(first: State, left: Leftovers, now: float, waited: float) -> Decision:
     decision: Decision = (state, tuple(KillNode(node.number) for node in state.in_phase(Phase.ENDING)))
     if under_way is not None and not _can_form(under_way, left):
         decision = then(decision, fail_formation, GIVEN_UP, (), now, True)
-    state, actions = _tell_all(decision, left, now, waited)
+    state, actions = _apply_reports(decision, left, now, waited)
     lost = {node for kind, node in left.record.told if kind == "node_lost"}
     there = [node for node in bare.staying() if node.number not in lost]
     state = replace(state, target=Target(len(there), "start"))  # only now: nothing is to be formed in between
-    told = tuple(action for action in actions if not _was_told(action, left.record))
+    told = tuple(action for action in actions if not _was_recorded(action, left.record))
     return then((state, told), _wait_as_before, now)
 
 
 def _wait_as_before(state: State, now: float) -> Decision:
-    """Has a job that waits for nodes go on waiting, and ask for its minimum: the hints allow more in their own time."""
+    """Has a job that waits for nodes continue to wait, and ask for its minimum; the hints allow more later."""
     if state.finished or state.verdict is not None:
         return state, ()
     state, actions = go_on_waiting(state, now)
@@ -158,7 +158,7 @@ def _wait_as_before(state: State, now: float) -> Decision:
 
 
 def _orders(introductions: Mapping[int, Introduction]) -> dict[int, Form]:
-    """Returns the formations that members know of, by number."""
+    """Returns the formations that members know, by number."""
     found: dict[int, Form] = {}
     for one in introductions.values():
         found |= {order.formation: order for order in (*one.pending, *((one.current,) if one.current else ()))}
@@ -166,10 +166,10 @@ def _orders(introductions: Mapping[int, Introduction]) -> dict[int, Form]:
 
 
 def _generations(left: Leftovers) -> tuple[Generation | None, Form | None]:
-    """Returns the last generation that stood, and the formation that was under way then.
+    """Returns the last complete generation, and the formation that was under way then.
 
-    Where all have changed to a formation and a later one was ordered, the first had become a generation, whatever the
-    disk could take of it.
+    Where all have changed to a formation and a later one was ordered, the first had become a generation, even if no
+    event records it.
     """
     settled = left.record.generation
     orders = _orders(left.introductions)
@@ -186,7 +186,7 @@ def _generations(left: Leftovers) -> tuple[Generation | None, Form | None]:
 
 
 def _bare(first: State, left: Leftovers, settled: Generation | None, under_way: Form | None, now: float) -> State:
-    """Returns the nodes and members, all that trained as if they still did."""
+    """Returns the nodes and members; those that trained count as still training."""
     rules = first.rules
     numbers, size = left.numbers, rules.nproc_per_node
     group = settled.members if settled is not None else ()
@@ -228,8 +228,8 @@ def _bare(first: State, left: Leftovers, settled: Generation | None, under_way: 
 
 
 def _at(state: State, left: Leftovers) -> State:
-    """Returns a state in the phase and epoch of whoever is furthest, with the sums known there: all three belong
-    together.
+    """Returns a state in the phase and epoch of the member that is furthest, with the sums known there: all three
+    belong together.
     """
     told = max(left.introductions.values(), key=lambda one: (one.phase, one.step, one.epoch), default=None)
     if told is None or (told.phase, told.epoch) < (state.phase, state.epoch):
@@ -275,7 +275,7 @@ def _formation(order: Form, now: float) -> Formation:
 
 
 def _can_form(order: Form, left: Leftovers) -> bool:
-    """Whether all that a formation needs have changed to it, or could now; the store in which it met is gone."""
+    """Whether all members of a formation have changed to it, or can now; its store is gone."""
 
     def has(member: int) -> bool:
         told = left.introductions.get(member)
@@ -288,8 +288,8 @@ def _can_form(order: Form, left: Leftovers) -> bool:
     return all(has(member) for member in (*order.members, *leavers))
 
 
-def _tell_all(decision: Decision, left: Leftovers, now: float, waited: float) -> Decision:
-    """Lets the ordinary rules take what members have told, and what has ended."""
+def _apply_reports(decision: Decision, left: Leftovers, now: float, waited: float) -> Decision:
+    """Applies the ordinary rules to the members' reports and to what has ended."""
     formation = decision[0].formation
     for member, told in sorted(left.introductions.items()):
         for report in told.reports:
@@ -310,11 +310,11 @@ def _tell_all(decision: Decision, left: Leftovers, now: float, waited: float) ->
 
 
 def _holds(report: Message, formation: Formation | None) -> bool:
-    """Whether a report is still to be taken: what made a generation that stands was taken then."""
+    """Whether a report is still to be applied: those of a complete generation were applied then."""
     if isinstance(report, Active):
         return formation is not None and formation.number == report.formation
     return not isinstance(report, Warm)
 
 
-def _was_told(action: Action, record: Record) -> bool:
+def _was_recorded(action: Action, record: Record) -> bool:
     return isinstance(action, Emit) and (action.kind, action.fields.get("node")) in record.told

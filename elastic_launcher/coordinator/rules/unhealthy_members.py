@@ -1,4 +1,4 @@
-"""What follows when a member is silent, stuck or slow, or ranks wait for each other in vain."""
+"""Decides what follows when a member is silent, stuck or slow, or ranks wait for each other in vain."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from elastic_launcher.coordinator.rules.nodes import fail_node
 
 
 def take_silence(state: State, observation: MemberSilent) -> Decision:
-    """Nothing is heard from a member whose process lives: it is said, or its node is lost."""
+    """Warns about a silent member whose process lives, or gives up its node."""
     member, now = state.members[observation.member], observation.now
     silence = f"for {observation.seconds:.0f} s"
     if observation.over:
@@ -72,7 +72,7 @@ def _end_silent_process(state: State, member: Member, fact: str, now: float) -> 
 
 
 def take_silent_node(state: State, observation: NodeSilent) -> Decision:
-    """Nothing is heard from the agent of a node that has no members yet: it is given up."""
+    """Gives up a node without members whose agent is silent."""
     node = state.nodes[observation.node]
     if node.phase is not Phase.STARTING or node.waits or state.over:
         return state, ()
@@ -86,7 +86,7 @@ def _silent(state: State, member: Member, over: bool) -> Emit:
 
 
 def take_stuck(state: State, observation: MemberStuck) -> Decision:
-    """A member gets no further inside a step, and others wait for it: its node is lost."""
+    """Gives up the node of a member that makes no progress in a step while others wait for it."""
     member = state.members[observation.member]
     if member.number not in state.survivors() or member.exit is not None or state.over:
         return state, ()
@@ -95,7 +95,7 @@ def take_stuck(state: State, observation: MemberStuck) -> Decision:
 
 
 def take_slow(state: State, observation: MemberSlow) -> Decision:
-    """A member is slower than the others, or no longer: it is said."""
+    """Records that a member is slower than the others, or no longer."""
     member = state.members[observation.member]
     if member.number not in state.group or state.over:
         return state, ()
@@ -114,7 +114,7 @@ def take_slow(state: State, observation: MemberSlow) -> Decision:
 
 
 def take_apart(state: State, observation: MembersApart) -> Decision:
-    """All ranks wait, and not in the same operation: none of them gets any further, so the job ends."""
+    """Ends a job all of whose ranks wait in different operations: none of them can make progress."""
     numbers = [number for number, _ in observation.waits]
     if state.recovery is not None or state.verdict is not None or not set(numbers) <= set(state.survivors()):
         return state, ()
@@ -125,7 +125,7 @@ def take_apart(state: State, observation: MembersApart) -> Decision:
 
 
 def take_awaited(state: State, observation: MemberAwaited) -> Decision:
-    """One rank has kept another one waiting for long: it is said where both are, and what may help."""
+    """Warns about a rank that keeps another one waiting for long: where both are, and what may help."""
     if not {observation.waiter, observation.member} <= set(state.survivors()) or state.verdict is not None:
         return state, ()
     waiter, awaited = state.group.index(observation.waiter), state.group.index(observation.member)

@@ -1,1 +1,1 @@
-"""The coordinator's I/O but for its API: engine, store, files of nodes, signals, the target size."""
+"""The coordinator's I/O except for its API: engine, store, files of nodes, signals, the target size."""

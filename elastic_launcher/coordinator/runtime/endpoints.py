@@ -1,4 +1,4 @@
-"""Where a coordinator listens, at which address its nodes find it, and what it hands them."""
+"""The addresses at which a coordinator listens and is reached, and what it hands its nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Endpoint:
 
     Attributes:
         bind: What is listened at.
-        advertised: The host that nodes are told.
+        advertised: The host name that nodes get.
         control_port: Of the control API; 0 for any that is free.
         store_port: Of the store in which groups meet; 0 for any that is free.
     """

@@ -1,4 +1,4 @@
-"""Has the engine start, kill and tell what ended: in a thread, since it may search the whole machine."""
+"""Calls the engine in a thread, since it may search the whole machine: starts, kills, and ends of nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 
 
 class EngineDriver:
-    """Passes commands to an engine, one after the other, and what it tells to the coordinator.
+    """Passes commands to an engine, one after the other, and its results to the coordinator.
 
     Args:
         engine: Creates and ends nodes.
@@ -58,7 +58,7 @@ class EngineDriver:
         self._commands.put_nowait(command)
 
     async def run(self) -> None:
-        """Does what is asked and tells what ended, for ever."""
+        """Executes commands and reports ended nodes, until it is cancelled."""
         while True:
             command: NodeSpec | KillNode | None = None
             with contextlib.suppress(TimeoutError):
@@ -106,7 +106,7 @@ class EngineDriver:
             self._watch(command.node)
 
     def _watch(self, node: int) -> None:
-        """Has a signal that ends a node's agent told at once: peers notice only when the last of its ranks is gone."""
+        """Reports at once a signal that ends a node's agent: peers notice only the end of its last rank."""
         agent = self._engine.agent(node)
         if agent is None:
             return

@@ -1,4 +1,4 @@
-"""What is left on disk by a process that ended: how it did, and the last lines that its script wrote."""
+"""Reads what an ended process has left on disk: its exit, and the last lines of its script."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def last_exception(path: Path) -> str:
 
 
 def last_message(finish: Finish, layout: Layout) -> str:
-    """Returns what is said of a job's end, with the last lines of the rank that it is about."""
+    """Returns the message of a job's end, with the last lines of the rank that it is about."""
     if finish.log_of is None:
         return finish.message
     log = layout.rank_log(*finish.log_of)

@@ -1,4 +1,4 @@
-"""From quota hints to the number of nodes that the job should have: the I/O around the pure rules of ``hints``."""
+"""Follows the quota hints and sets the number of nodes: the I/O around the pure rules of ``hints``."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ class Clocks:
 
 
 class HintFollower:
-    """Tells the target at the start and whenever it changes.
+    """Reports the target at the start and whenever it changes.
 
     Args:
         config: The job.
         source: Where hints come from; None for a fixed target.
-        tell: Takes each new target, and why it is below the minimum.
+        on_target: Takes each new target, and why it is below the minimum.
         emit: Takes events.
         clocks: The time.
-        held: What the job followed before this launch; None for one that never began.
+        held: The hint that the job followed before this launch; None for a new job.
     """
 
     def __init__(
         self,
         config: JobConfig,
         source: HintSource | None,
-        tell: Callable[[Target, str], None],
+        on_target: Callable[[Target, str], None],
         emit: Callable[..., None],
         clocks: Clocks,
         held: LastHint | None = None,
     ) -> None:
         self._config = config
         self._source = source
-        self._tell = tell
+        self._on_target = on_target
         self._emit = emit
         self._clocks = clocks
         self._held = held
@@ -69,10 +69,10 @@ class HintFollower:
         self._debounce = Debounce()
         self._current = 0
         self._runs = False
-        self._told: tuple[int | float | None, ...] | None = None
+        self._reported: tuple[int | float | None, ...] | None = None
         self._wake: asyncio.Queue[HintRead | None] = asyncio.Queue()
 
-    def go_on(self, nodes: int, taken_seconds_ago: float | None) -> None:
+    def resume(self, nodes: int, taken_seconds_ago: float | None) -> None:
         """Follows the hints of a job that runs already, instead of starting one.
 
         Args:
@@ -105,7 +105,7 @@ class HintFollower:
         await self._follow()
 
     async def _start(self) -> None:
-        """Waits for hints that allow the minimum, as long as was asked for."""
+        """Waits for hints that allow the minimum, up to --wait-for-quota."""
         deadline = self._clocks.monotonic() + self._config.wait_for_quota
         waiting_since, known = 0.0, False
         while True:
@@ -131,7 +131,7 @@ class HintFollower:
                 return
             resolution = self._resolve(starting=True)
             if resolution is None:
-                continue  # by the last hint that was followed the job may not go on
+                continue  # by the last hint that was followed the job may not train
             self._announce(resolution, resolution.nodes)
             if resolution.nodes:
                 if waiting_since:
@@ -158,7 +158,7 @@ class HintFollower:
         self._set(0, "start", resolution, f"{self._too_few(allowed)}{waited}; {advice}")
 
     def _held_nodes(self) -> int:
-        """Returns how many nodes a job that has begun goes on with while no hint can be read; 0 for too few."""
+        """Returns how many nodes a job that has begun keeps while no hint can be read; 0 for too few."""
         assert self._held is not None
         least, nodes = self._config.min_nodes, self._held.nodes
         return least if nodes is None else min(nodes, self._config.max_nodes) if nodes >= least else 0
@@ -196,7 +196,7 @@ class HintFollower:
         return outcome.kind, outcome.message
 
     def _what_is_held(self, kind: str) -> str:
-        """Returns what hints that can't be used mean for a job that had begun before this launch."""
+        """Returns the consequence of unusable hints for a job that had begun before this launch."""
         if self._policy.document is not None:
             return ""
         if self._runs:
@@ -210,7 +210,7 @@ class HintFollower:
         return f"; the job had begun, and goes on by {by}, with {plural(nodes, 'node')}, until they can be used"
 
     def _what_follows(self) -> str:
-        """Returns what hints that are not there mean for a job that never had any."""
+        """Returns the consequence of missing hints for a job that never had any."""
         if self._policy.document is not None or self._config.require_hints:
             return ""
         return (
@@ -268,18 +268,18 @@ class HintFollower:
         if resolution is not None:
             numbers = (resolution.guaranteed, resolution.allowed, resolution.limit)
             reclaim_by = resolution.reclaim_by
-        if self._told != (nodes, *numbers, reclaim_by):
-            self._told = (nodes, *numbers, reclaim_by)
-            self._tell(Target(nodes, cause, *numbers, by=self._monotonic_at(reclaim_by)), message)
+        if self._reported != (nodes, *numbers, reclaim_by):
+            self._reported = (nodes, *numbers, reclaim_by)
+            self._on_target(Target(nodes, cause, *numbers, by=self._monotonic_at(reclaim_by)), message)
 
     def _monotonic_at(self, reclaim_by: float | None) -> float:
-        """Returns when nodes may be killed, by the clock that nobody sets."""
+        """Returns when nodes may be killed, by the monotonic clock."""
         if reclaim_by is None:
             return math.inf
         return self._clocks.monotonic() + max(reclaim_by - self._clocks.wall(), RECLAIM_SECONDS)
 
     def note_notice(self, nodes: int) -> None:
-        """A node goes, in answer to a notice, and growth waits.
+        """Lowers the target after a notice, and delays growth.
 
         Args:
             nodes: The target that is left.
@@ -288,6 +288,6 @@ class HintFollower:
         allowed = resolution.allowed if resolution is not None else None
         self._debounce = self._debounce.note_notice(self._clocks.monotonic(), allowed)
         self._current = nodes
-        if self._told is not None:
-            self._told = (nodes, *self._told[1:])
+        if self._reported is not None:
+            self._reported = (nodes, *self._reported[1:])
         self._wake.put_nowait(None)

@@ -1,7 +1,7 @@
-"""The files of nodes: what those need that see none of this machine's is handed out, what they tell is written here.
+"""The files of nodes that can't see this machine's: sends them what they need, and writes what they report.
 
-It is written where a node of this machine writes it itself, so that nobody else has to know where a node lives. Only
-who proves the job's key gets here.
+It writes the same files as a node of this machine, so that their readers need not know where a node lives. Only
+senders with the job's key get here.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from elastic_launcher.workdir import Layout, job_id, read_content, write_json
 
 
 class NodeFiles:
-    """Hands out what nodes need, and keeps what they tell.
+    """Serves files to nodes, and writes what they report.
 
     Args:
         config: The job.
         layout: Its work directory.
         store: ``host:port`` of the store in which groups meet.
-        home: What they run, and by what they know the folder of checkpoints.
+        home: What they run, and the marker file of the checkpoint folder.
     """
 
     def __init__(self, config: JobConfig, layout: Layout, store: str, home: CoordinatorHost) -> None:
@@ -43,12 +43,12 @@ class NodeFiles:
         self._taken: dict[tuple[int, int], int] = {}
 
     def begin(self, node: int) -> dict[str, Any]:
-        """Returns all that a node has to know before it starts; what it tells of logs begins anew from there."""
+        """Returns all that a node has to know before it starts; offsets of its logs restart at 0."""
         self._taken = {place: end for place, end in self._taken.items() if place[0] != node}
         return self.job()
 
     def job(self) -> dict[str, Any]:
-        """Returns all that any node has to know before it starts."""
+        """Returns what every node has to know before it starts."""
         content = read_content(self._layout.path).to_dict()
         told = {"id": job_id(self._layout), "config": self._config.to_dict(), "store": self._store, "content": content}
         mark = self._home.landmark
@@ -56,7 +56,7 @@ class NodeFiles:
         return {**told, "code": dict(self._home.code), "landmark": known}
 
     async def open(self, warn: Callable[[str], None], clock: Callable[[], float]) -> None:
-        """Puts into the folder of checkpoints what nodes know it by; while that is away, it is tried again.
+        """Puts the marker file into the checkpoint folder, with retries while the folder is unavailable.
 
         Args:
             warn: Takes what is tried again.
@@ -138,12 +138,12 @@ class NodeFiles:
         return tuple((place, ended) for place, ended in found if ended is not None)
 
     def add_to_log(self, node: int, local_rank: int, offset: int, data: str) -> None:
-        """Adds to what a rank's script wrote; what was told before is left out.
+        """Appends to the log of a rank's script, without what was sent before.
 
         Args:
             node: The node.
             local_rank: The rank's place there.
-            offset: How many bytes the node has told before, over the rank's whole life.
+            offset: How many bytes the node has sent before, over the rank's whole life.
             data: What comes then, in base64.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Who knows what is done to a launcher from outside, where it does not run by itself."""
+"""The interface to a platform that controls the launcher from outside, such as a cluster."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from elastic_launcher.coordinator.model.state import State
 
 
 class Escorted(Protocol):
-    """A coordinator, as its escort needs it."""
+    """The coordinator, as a platform sees it."""
 
     @property
     def state(self) -> State:
         """What is known of the job."""
 
     def observe(self, make: Callable[[float], Observation]) -> None:
-        """Takes what happened outside, made for the present time; kept until it is known where the job stands."""
+        """Takes an observation from outside, made with the present time; held until a takeover is complete."""
 
     def leave(self, why: str, close: Callable[[], None]) -> None:
-        """Ends this launcher alone: the job goes on, with another coordinator.
+        """Ends this launcher alone: the job continues under another one.
 
         Args:
-            why: What the user is told.
+            why: The reason, for the user.
             close: Lets go of the nodes.
         """
 
     def note(self, kind: str, **fields: Any) -> None:
-        """Writes an event; kept likewise."""
+        """Writes an event; held likewise."""
 
 
 class Platform(Protocol):
-    """Follows the launcher's surroundings."""
+    """Follows what happens to the launcher from outside."""
 
     async def run(self, job: Escorted) -> None:
-        """Tells what happens there, for ever: also before it is known where the job stands."""
+        """Reports what happens there until it is cancelled, also before a takeover is complete."""
 
     async def signalled(self, job: Escorted) -> None:
-        """SIGTERM has come: has the job stopped, or only this launcher leave it."""
+        """Handles SIGTERM: stops the job, or has only this launcher leave it."""

@@ -16,7 +16,7 @@ BACKLOG = 1024  # members that connect before torch is imported wait here
 
 
 class Store:
-    """A TCPStore on a socket of ours: it has an address at once, and listens nowhere else.
+    """A TCPStore on a socket of our own, which has its address at once.
 
     Args:
         where: Where it listens, and what it is called.
@@ -33,7 +33,7 @@ class Store:
         self.address = f"{where.advertised}:{self._port}"
 
     async def serve(self) -> None:
-        """Starts to answer. Importing torch takes seconds, so it is done beside the event loop.
+        """Starts to answer. Torch is imported in a thread, since that takes seconds.
 
         Raises:
             ImportError: If torch is not installed.
@@ -43,7 +43,7 @@ class Store:
             self._server = await asyncio.to_thread(self._open)
 
     def forget_before(self, formation: int) -> None:
-        """Removes what the groups before a formation have left here, which would be more with each resize.
+        """Removes the keys of groups before a formation, which would add up with each resize.
 
         Args:
             formation: All its members have met.
@@ -55,7 +55,7 @@ class Store:
                 self._delete(key)
 
     def forget_all(self) -> None:
-        """Removes all that is here: whoever left it is gone, and a script's own groups would meet by the same keys."""
+        """Removes all keys: their owners are gone, and a script's own groups would use the same ones."""
         if self._server is not None and not hasattr(self._server, "list_keys"):  # an older torch: another store there
             self._server = None
             self._socket = _listen(self._bind, self._port)

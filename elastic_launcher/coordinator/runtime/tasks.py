@@ -1,4 +1,4 @@
-"""What runs beside each other until an end is known: one owner, which hears at once of whatever goes wrong there."""
+"""Background tasks of one owner, which gets the first exception of any of them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ End = TypeVar("End")
 
 
 class Background:
-    """Coroutines that belong to whoever waits in ``until``; more may be added while they run."""
+    """Coroutines owned by the caller of ``until``; more may be added while they run."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Future[None]] = set()
 
     def add(self, *coroutines: Coroutine[Any, Any, None]) -> None:
-        """Has these run too; of several that are added, the first begins first."""
+        """Runs these too; of several, the first starts first."""
         self._tasks |= {asyncio.ensure_future(one) for one in coroutines}
 
     async def until(self, end: asyncio.Future[End]) -> End:
-        """Returns what comes of ``end``, raises what goes wrong before that, and ends all that still runs."""
+        """Returns the result of ``end``, or raises the first exception of a task; then cancels all tasks."""
         try:
             while not end.done():
                 waiting: set[asyncio.Future[Any]] = {end, *self._tasks}

@@ -1,4 +1,4 @@
-"""Nodes in a cluster: each a Job of one pod, made and ended by this process alone."""
+"""The engine for a cluster: each node is a Job of one pod, made and ended by this process alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the nodes of one job are made from: the user's template, and what this launcher's own pod and options say."""
+"""Plans the nodes of one job, from the user's template, the launcher's own pod and the options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job of a cluster, from wherever a kubeconfig reaches it: how it stands, what its ranks wrote, and its end."""
+"""Access to a job in a cluster through a kubeconfig: its state, its ranks' logs, and its end."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A cluster as the place where a job's nodes live."""
+"""The launcher's site in a cluster."""

@@ -1,4 +1,4 @@
-"""A cluster as the place where a job's nodes live (see `sites.Site`)."""
+"""The site of a job in a cluster (see `sites.Site`)."""
 
 from __future__ import annotations
 

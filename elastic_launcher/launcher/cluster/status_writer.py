@@ -1,4 +1,4 @@
-"""How a job stands, as its Service tells those who see none of its files."""
+"""Writes a job's status to its Service, for readers that can't see its files."""
 
 from __future__ import annotations
 

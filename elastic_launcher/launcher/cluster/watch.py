@@ -1,4 +1,4 @@
-"""What a cluster does to a job and its launcher, told to the coordinator (see `platform.Platform`)."""
+"""Reports to the coordinator what a cluster does to the job and its launcher (see `platform.Platform`)."""
 
 from __future__ import annotations
 

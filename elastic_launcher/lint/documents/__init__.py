@@ -1,1 +1,1 @@
-"""YAML files as trees whose nodes know where they are."""
+"""YAML files as trees whose nodes know their line."""

@@ -1,4 +1,4 @@
-"""What a linter says: one finding, and where it stands."""
+"""A finding of the linter, and its position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads YAML files into trees, and finds what is wrong with them as YAML."""
+"""Reads YAML files into trees, and reports what is wrong with them as YAML."""
 
 from __future__ import annotations
 

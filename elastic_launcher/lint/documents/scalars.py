@@ -1,4 +1,4 @@
-"""What does a plain word of YAML stand for? As Kubernetes', Argo's or Kubeflow's own reader has it, not as Python's.
+"""Resolves plain scalars of YAML as the readers of Kubernetes, Argo and Kubeflow do, not as Python's.
 
 Python's reader makes 63 of ``1:3`` and a date of ``2026-01-01``; for Kubernetes both are texts. For Python ``1e3`` is a
 text; for Kubernetes it is a number. Of ``n`` Kubernetes makes false, and Kubeflow's backend a text. Whoever judges a

@@ -1,4 +1,4 @@
-"""What stands in a file, and in which line? YAML documents as trees whose nodes know where they are.
+"""YAML documents as trees whose nodes know their line.
 
 Invariant: every node has the line on which a reader finds it, and asking for what is not there gives an absent node
 that has the line of what is.

@@ -1,4 +1,4 @@
-"""Where things are in an object of Argo's API: its spec, templates, containers and steps."""
+"""Finds the spec, templates, containers and steps of an object of Argo's API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does an expression of Argo say? A parser for what retry expressions use of the expr language.
+"""Parses the part of Argo's expression language that retry expressions use.
 
 There is no maintained parser of that language for Python. This one knows its operators, literals, members and calls; of
 what it does not know (closures, maps, ``let``) it says so, and judges nothing.

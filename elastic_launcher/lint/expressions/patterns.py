@@ -1,4 +1,4 @@
-"""Is a text a regular expression for Go, in which Argo's expressions have them? Python's reader judges it otherwise.
+"""Checks a regular expression by Go's rules, which differ from Python's.
 
 What Go has and Python has not is written for Python first; what Python has and Go has not is looked for.
 """

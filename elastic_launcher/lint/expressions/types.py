@@ -1,4 +1,4 @@
-"""Can an expression work? What a retry expression compares must be of one type, and its result true or false.
+"""Checks the types of an expression: what it compares must be of one type, and its result a boolean.
 
 In a retry expression everything that is known of the last attempt is a text, the exit code too.
 """

@@ -1,4 +1,4 @@
-"""The words of an expression as Argo's expression language has them: numbers, texts, names, operators."""
+"""Splits an expression of Argo's language into tokens: numbers, texts, names, operators."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is wrong with compiled Kubeflow pipelines."""
+"""Checks of compiled Kubeflow pipelines."""

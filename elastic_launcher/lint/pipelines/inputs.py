@@ -1,4 +1,4 @@
-"""Does each task of a compiled pipeline ask for what is there? The SDK compiles settings and groups without a look.
+"""Checks that the inputs of each task in a compiled pipeline exist; the SDK compiles them unchecked.
 
 What a task takes is an input that the component around it declares, or an output that a task beside it has; a
 condition, a loop and a placeholder take inputs of their own task.

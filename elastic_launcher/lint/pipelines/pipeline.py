@@ -1,4 +1,4 @@
-"""Will a compiled Kubeflow pipeline run its elastic steps as they were meant? What the SDK compiles without a word.
+"""Checks the elastic steps of a compiled Kubeflow pipeline for errors that the SDK compiles without a message.
 
 A compiled pipeline is components (which hold tasks, or name an executor), executors (which hold a container), and a
 root.

@@ -1,4 +1,4 @@
-"""Texts of our training steps that don't reach them as they are, or at all: ``elastic_launcher.kfp`` sees to constants.
+"""Checks that texts reach our training steps unchanged; ``elastic_launcher.kfp`` takes care of constants.
 
 A component that is loaded from its YAML does not, and a parameter of the pipeline comes as it is.
 """

@@ -1,1 +1,1 @@
-"""What is wrong with the pods of steps: containers, patches, GPUs, labels."""
+"""Checks of the pods of steps: containers, patches, GPUs, labels."""

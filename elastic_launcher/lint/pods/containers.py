@@ -1,4 +1,4 @@
-"""Can the containers of a template start? Their commands, volumes and amounts."""
+"""Checks that the containers of a template can start: their commands, volumes and amounts."""
 
 from __future__ import annotations
 

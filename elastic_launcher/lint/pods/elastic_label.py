@@ -1,4 +1,4 @@
-"""Can the label ``elastic: "true"`` and the annotation for MIN:MAX be seen? The launcher's own pod must have them."""
+"""Checks that the launcher's own pod has the label ``elastic: "true"`` and the annotation for MIN:MAX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do a node's ranks have a GPU each? Where a workflow's container runs the launcher itself, or our template does."""
+"""Checks that each rank of a node has a GPU, where a container runs the launcher or uses our template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is the launcher given where a container runs it? Its own words, not its script's, nor another command's."""
+"""Checks the launcher's command line in containers that run it: its own words, not its script's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Would a ``podSpecPatch`` do anything? Its fields are looked up in the pod schema of the Kubernetes client.
+"""Checks that a ``podSpecPatch`` takes effect, by the pod schema of the Kubernetes client.
 
 Argo applies it when the pod is made: what is no field is ignored there, and what can't be read is an error without a
 reason.

@@ -1,1 +1,1 @@
-"""What is wrong with objects of Argo's API."""
+"""Checks of objects of Argo's API."""

@@ -1,4 +1,4 @@
-"""Is an object of the API that its kind is of? Its ``apiVersion`` says so, and without it no server takes it."""
+"""Checks that an object has the ``apiVersion`` of its kind, without which no server accepts it."""
 
 from __future__ import annotations
 

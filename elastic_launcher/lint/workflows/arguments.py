@@ -1,4 +1,4 @@
-"""Would the launcher take what our template is given? Its parameters are checked as the command line checks options."""
+"""Checks the parameters that our template gets, as the command line checks options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Can the conditions of a resource template be read? They are label selectors over the fields of the resource."""
+"""Checks the conditions of a resource template: label selectors over the resource's fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Will parameters that come from a ConfigMap get its value? As far as the files show it.
+"""Checks that parameters that come from a ConfigMap get its value, as far as the files show it.
 
 Argo sees only ConfigMaps with a label of their own; of another one it says that it is not there, or, where the
 parameter has a default, silently takes that.

@@ -1,4 +1,4 @@
-"""Can an object have the name that it is given, and its fields the words that they hold?"""
+"""Checks the names of objects, and the words in their fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does not come along with a template from elsewhere? Volumes, service account and pod garbage collection.
+"""Finds what a referenced template leaves behind: volumes, service account and pod garbage collection.
 
 A ``templateRef`` brings the template alone; what stands beside it in the spec that it is taken from stays there.
 """

@@ -1,4 +1,4 @@
-"""Will a retry strategy do what it says? Most of its mistakes show only once the first attempt has failed."""
+"""Checks retry strategies, most of whose mistakes show only after the first attempt has failed."""
 
 from __future__ import annotations
 

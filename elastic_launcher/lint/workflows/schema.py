@@ -1,4 +1,4 @@
-"""Does an object have the shape that Argo's API gives it? Asked of Hera's models, which are made from that API.
+"""Checks an object against the schema of Argo's API, by Hera's models, which are generated from it.
 
 The API server drops fields that it does not know, unless the client asks to be told; kubectl does, SDKs don't.
 """

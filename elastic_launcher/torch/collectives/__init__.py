@@ -1,1 +1,1 @@
-"""Process groups that can be cut, the operations in them, and their connections."""
+"""Process groups that can be aborted, the operations in them, and their connections."""

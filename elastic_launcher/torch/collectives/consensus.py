@@ -1,4 +1,4 @@
-"""What the ranks tell each other inside the gradient reduction, as a few numbers that survive being added up.
+"""Agrees on a few numbers among the ranks inside the gradient reduction; their sum keeps their meaning.
 
 Each rank writes its signals into the head of the tail; after the reduction every rank reads the same sums and so comes
 to the same decision at the same step. All numbers are small and whole (but for the loss), hence exact in float32.

@@ -1,4 +1,4 @@
-"""The process group of one formation: private, built beside the training, and cut at once when a peer is lost.
+"""The process group of one formation: built beside the training, and aborted at once when a peer is lost.
 
 gloo can't abort an operation whose peer is frozen, so `Group.cut` shuts the group's own connections down: every
 operation that waits for them, in whatever thread, here and at the peers, then ends with an error: within milliseconds,

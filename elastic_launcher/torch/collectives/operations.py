@@ -1,4 +1,4 @@
-"""What ranks do together: the operations of a group, and how messages call them."""
+"""The operations of a group that all ranks do together, and their names in messages."""
 
 from __future__ import annotations
 

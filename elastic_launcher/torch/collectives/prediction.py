@@ -1,4 +1,4 @@
-"""Foretells which operation a group of ranks does next from those that it has done: what followed the same ones before.
+"""Predicts the next operation of a group from the operations that followed the same ones before.
 
 Invariant: the answer depends on the operations alone, so ranks that have done the same ones expect the same next one.
 """

@@ -1,4 +1,4 @@
-"""Which TCP connections of this process belong to one process group, and how to shut exactly those.
+"""Finds the TCP connections of this process that belong to one process group, and shuts exactly those.
 
 Each group has a listening socket of its own, and its members tell each other where they listen. So a connection
 belongs to the group if and only if one of its ends is the listener of one of them, whatever other threads open and

@@ -1,5 +1,4 @@
-"""Operations of gloo under way, and how they are waited for: a wait ends soon after their group was cut, whatever gloo
-does.
+"""Waits for operations of gloo: a wait ends soon after its group was aborted, even if gloo never returns.
 
 When a connection ends, gloo tells nobody of the message that is half written or half read at that moment (in its
 ``Pair::signalException``): whoever waits for one, a rank that gives a large state to one that dies, say, would wait

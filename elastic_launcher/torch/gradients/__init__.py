@@ -1,1 +1,1 @@
-"""The gradient of an optimizer step: its memory, its reduction, and what the ranks agree on within that."""
+"""The gradient of an optimizer step: its memory, its reduction, and the agreement of ranks within that."""

@@ -1,4 +1,4 @@
-"""Sees to it that all ranks of a group do the same operation, before anything of different sizes can meet.
+"""Checks that all ranks of a group do the same operation, before tensors of different sizes can meet.
 
 Ranks that have done the same operations expect the same next one (`foresight`). Who comes to the reduction that is
 expected reduces at once, with nothing exchanged beforehand. Who comes to another operation takes part in the expected

@@ -1,4 +1,4 @@
-"""Where each gradient lies in flat memory, and where the few extra numbers that ride along with it lie.
+"""The layout of gradients in flat memory, and of the few extra numbers that are reduced with them.
 
 Gradients are reduced in buckets of one data type, in an order that is the same on every rank. The last bucket ends
 with the *tail*: the agreement of the ranks (`signals`), which parameters were used, and the floating buffers, so that

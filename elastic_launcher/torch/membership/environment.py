@@ -1,6 +1,4 @@
-"""How this process was started: under our launcher, by plain torchrun, or by plain python; and what its environment
-says about the batch.
-"""
+"""Reads from the environment how this process was started: by our launcher, torchrun or plain python."""
 
 from __future__ import annotations
 

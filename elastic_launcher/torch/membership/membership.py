@@ -1,4 +1,4 @@
-"""Where this process stands among its peers: its generation, its rank, and the group in which they reduce."""
+"""The place of this process among its peers: its generation, its rank, and the group in which they reduce."""
 
 from __future__ import annotations
 

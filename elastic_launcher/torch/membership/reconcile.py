@@ -1,4 +1,4 @@
-"""What each rank has to do when a generation was formed anew after a failure: who is ahead, and who takes what from it.
+"""Decides after a recovery what each rank has to do: who is ahead, and who takes what from it.
 
 All ranks do the same operations together, one after the other: the reductions of steps, sums over ranks, the end. When
 one of them breaks off, some ranks may have completed it and others not, so that two ranks are at most one operation

@@ -1,4 +1,4 @@
-"""What this member could tell a coordinator that has come back and knows nothing of it (see `Introduction`)."""
+"""Remembers what this member reports to a new coordinator in a takeover (see `Introduction`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this rank does, and how long its steps take: noted by the training thread, told by the one that asks for orders.
+"""Measures this rank's step times, and records what it does, for its requests for orders.
 
 A rank's progress is judged only inside a step: from its first micro-batch to the reduction. Not in its first step of a
 generation, nor with micro-batches of a size that it has not had before, nor while torch compiles: these take as long

@@ -1,1 +1,1 @@
-"""Everything that travels: to joiners, to peers that recover, and into checkpoints."""
+"""The state that is sent to joiners, to recovering peers, and into checkpoints."""

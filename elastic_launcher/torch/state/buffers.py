@@ -1,4 +1,4 @@
-"""The buffers of the prepared models: kept equal on all ranks, and put back when a forward pass is not to count."""
+"""The buffers of the prepared models: keeps them equal on all ranks, and undoes forward passes that don't count."""
 
 from __future__ import annotations
 

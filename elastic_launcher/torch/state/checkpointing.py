@@ -1,4 +1,4 @@
-"""When this job is saved, by which of its ranks, and what a job that was interrupted goes on from.
+"""Decides when this job is saved, by which of its ranks, and restores the checkpoint that it resumes from.
 
 All ranks learn in one gradient reduction that one of them wants a checkpoint; after that step they hold the same state,
 and rank 0 saves it. A job that is to stop trains no further then.

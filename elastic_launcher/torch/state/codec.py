@@ -1,4 +1,4 @@
-"""State as JSON and tensors: what a ``state_dict`` holds, taken apart and put together again without pickle.
+"""Encodes a ``state_dict`` as JSON and tensors, and decodes it without pickle.
 
 Invariant: ``decode(*encode(value))`` equals ``value``, kinds of containers and numbers included, also when the skeleton
 went through strict JSON text and the tensors through somebody else's memory.

@@ -1,4 +1,4 @@
-"""The script's own way through its phases, epochs and loops, as this process counts them.
+"""Counts the phases, epochs and loops of the script in this process.
 
 Each process runs the script from its top. What the job has done already is skipped: a joiner and a job that goes on
 from a checkpoint come into the right loop because they count the same as those that have trained there.

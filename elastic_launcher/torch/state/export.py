@@ -1,4 +1,4 @@
-"""A checkpoint as `torch.save` or `torch.distributed.checkpoint` writes it, for tools that know nothing of ours."""
+"""Writes a checkpoint as `torch.save` or `torch.distributed.checkpoint` does, for other tools."""
 
 from __future__ import annotations
 

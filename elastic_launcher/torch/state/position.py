@@ -1,4 +1,4 @@
-"""Where the training stands."""
+"""The position of the training."""
 
 from __future__ import annotations
 

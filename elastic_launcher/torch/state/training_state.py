@@ -1,4 +1,4 @@
-"""All of a training that a joiner takes over: as live tensors of the sender, and as the receiver's own memory."""
+"""The state of a training that a joiner receives: live tensors of the sender, memory of the receiver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves a rank's state to a peer, straight out of and into the tensors' own memory, beside the reductions of a step.
+"""Sends a rank's state to a peer, out of and into the tensors' own memory, beside the reductions of a step.
 
 Large tensors go in pieces, so that a reduction that shares the connection waits for one of them at most; the next
 piece is on its way while the last one is waited for. Small tensors are packed.

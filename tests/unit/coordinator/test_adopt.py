@@ -468,4 +468,4 @@ def test_a_job_whose_last_holders_died_meanwhile_may_begin_anew_from_what_is_sav
     state, actions = fall_back(*adopt(State(Job(1).state.rules, saved=saved), left, 100.0, PATIENCE), 100.0)
     assert any(isinstance(action, RestartAll) for action in actions) and state.restart is not None
     (warning,) = [one for one in actions if isinstance(one, Emit) and one.kind == "warning"]
-    assert str(warning.fields["message"]).endswith("all nodes start anew from step 35")
+    assert str(warning.fields["message"]).endswith("all nodes restart from step 35")

@@ -14,13 +14,13 @@ from elastic_launcher.coordinator.api.status import phase
 from elastic_launcher.coordinator.health.monitor import Watch
 from elastic_launcher.coordinator.model.actions import Action, RestartAll, StartNode
 from elastic_launcher.coordinator.model.observations import GroupHangs, Observation
-from elastic_launcher.coordinator.model.restart_budget import MOST_FALLS, RestartBudget
+from elastic_launcher.coordinator.model.restart_budget import MOST_RESTARTS, RestartBudget
 from elastic_launcher.coordinator.model.state import Rules, State
 from elastic_launcher.coordinator.resume.resume_search import used_up
 from elastic_launcher.coordinator.rules.checkpoint_restart import state_after
 from elastic_launcher.coordinator.rules.decide import decide_in_process
 from elastic_launcher.coordinator.rules.ending import AGENT_SECONDS, COLLECT_SECONDS
-from elastic_launcher.coordinator.rules.root_cause import PEER_SECONDS, tells_of_a_peer
+from elastic_launcher.coordinator.rules.root_cause import PEER_SECONDS, concerns_a_peer
 from elastic_launcher.workdir import Past
 from tests.unit.coordinator.driver import Job, training
 
@@ -69,7 +69,7 @@ def test_where_nobody_holds_the_state_all_begin_anew_with_new_numbers_and_tell_w
     formations = job.state.formations
     job.lose_all()
     (warning,) = job.events("warning")
-    assert warning["message"].endswith("no other node holds the state; all nodes start anew from step 7")
+    assert warning["message"].endswith("no other node holds the state; all nodes restart from step 7")
     assert not job.orders(Fail), "nothing has failed"
     assert phase(job.state) == "starting"
     job.now += 5.0
@@ -83,17 +83,17 @@ def test_where_nobody_holds_the_state_all_begin_anew_with_new_numbers_and_tell_w
 def test_where_nothing_was_saved_it_says_that_it_begins_at_the_beginning() -> None:
     job = trains(1)
     job.lose_all()
-    assert job.events("warning")[0]["message"].endswith("all nodes start anew from the beginning: nothing was saved")
+    assert job.events("warning")[0]["message"].endswith("all nodes restart from the beginning: nothing was saved")
 
 
 def test_a_job_that_gets_no_further_ends_at_the_third_time() -> None:
     job = trains(1)
-    for _ in range(MOST_FALLS - 1):
+    for _ in range(MOST_RESTARTS - 1):
         job.lose_all()
         job.begin_anew()
     job.lose_all()
     assert job.finish is not None and job.finish.exit_code == ExitCode.SCRIPT_FAILED
-    assert "it began anew 2 times, and got no further than step" in job.finish.message
+    assert "it restarted 2 times and got no further than step" in job.finish.message
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_an_exception_that_comes_with_the_loss_of_another_node_is_not_the_script
     assert job.anew and job.finish is None
     (warning,) = job.events("warning")
     assert "that came with the loss of member 3 (rank 2, node 3)" in warning["message"]
-    assert warning["message"].endswith("all nodes start anew from step 7")
+    assert warning["message"].endswith("all nodes restart from step 7")
 
 
 def test_an_exit_code_that_comes_with_the_loss_of_another_node_is_not_the_scripts_fault() -> None:
@@ -208,7 +208,7 @@ def test_a_connection_that_is_lost_without_a_loss_is_the_scripts_fault() -> None
     ],
 )
 def test_which_exceptions_tell_of_a_peer(failure: Failed, tells: bool) -> None:
-    assert tells_of_a_peer(failure) == tells
+    assert concerns_a_peer(failure) == tells
 
 
 @pytest.mark.parametrize("mistaken", [1, 2], ids=["said first", "said last"])

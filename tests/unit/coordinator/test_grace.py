@@ -107,7 +107,7 @@ def test_a_job_that_stops_drops_the_step_whose_end_is_too_far(
 def test_a_job_that_is_saved_to_begin_anew_drops_no_step() -> None:
     job = training(1)
     job.now = 0.0
-    halting = replace(job.state, stopping=Stopping(RESTART, "starting anew (hint)", 60.0), restart=Restart("hint", 0.0))
+    halting = replace(job.state, stopping=Stopping(RESTART, "restarting (hint)", 60.0), restart=Restart("hint", 0.0))
     watch = Watch(100.0, 100.0, 0.0)
     watch.hear(1, 59.0, Vitals(usual=90.0, since=2.0))
     assert watch.look(halting, 59.0) == []

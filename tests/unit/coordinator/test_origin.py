@@ -45,7 +45,7 @@ def test_the_newest_is_taken_and_earlier_terms_are_shut_out(tmp_path: Path) -> N
     path = save(folder, 10)
     origin, said = look(tmp_path)
     assert origin.folder == path
-    assert said == [f"this job goes on from step 10, saved in {path}"]
+    assert said == [f"this job resumes from step 10, saved in {path}"]
     with pytest.raises(Fenced):
         save(folder, 11, generation=9)
 

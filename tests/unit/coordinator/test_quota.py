@@ -67,7 +67,7 @@ class Played:
             held,
         )
         if goes_on is not None:
-            self.quota.go_on(*goes_on)
+            self.quota.resume(*goes_on)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE):

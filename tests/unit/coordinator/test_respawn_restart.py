@@ -10,7 +10,7 @@ import pytest
 from elastic_launcher.control.messages import GoOn, Halted, Save, Saved, SaveFailed
 from elastic_launcher.coordinator.model.actions import Action, RestartAll, StartNode
 from elastic_launcher.coordinator.model.observations import Interrupted, Observation, StopAsked
-from elastic_launcher.coordinator.model.restart_budget import MOST_FALLS
+from elastic_launcher.coordinator.model.restart_budget import MOST_RESTARTS
 from elastic_launcher.coordinator.model.state import Rules, State
 from elastic_launcher.coordinator.resume.resume_search import used_up
 from elastic_launcher.coordinator.rules.checkpoint_restart import state_after
@@ -208,11 +208,11 @@ def test_a_step_or_a_save_that_takes_long_loses_nothing() -> None:
 
 def test_where_nobody_holds_the_state_all_begin_anew_but_not_for_ever() -> None:
     job = trains(1)
-    for _ in range(MOST_FALLS - 1):
+    for _ in range(MOST_RESTARTS - 1):
         (member,) = job.state.survivors()
         job.rank_ended(member, signal=signal.SIGKILL)
         job.tick(COLLECT_SECONDS)
-        assert job.finish is None and "all nodes start anew" in job.events("warning")[-1]["message"]
+        assert job.finish is None and "all nodes restart" in job.events("warning")[-1]["message"]
         job.begin_anew()
         (node,) = (one.node for one in job.started)
         job.warm(node)

@@ -1,1 +1,1 @@
-"""The respawn tier: workers are ended and started anew at another size, and go on from a checkpoint."""
+"""The restart-based resize: workers are ended and started at another size, and resume from a checkpoint."""

@@ -1,4 +1,4 @@
-"""How workers end that nobody asked to: the loss of a node, a failure of the script, or what follows from either."""
+"""Decides what follows when workers end unasked: the loss of a node, or a failure of the script."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from elastic_launcher.coordinator.rules.ending import (
     then,
 )
 from elastic_launcher.coordinator.rules.loss import CALM_SECONDS, FAILURE_WINDOW, schedule_replacement
-from elastic_launcher.coordinator.rules.nodes import fail_node, tell_exit
+from elastic_launcher.coordinator.rules.nodes import fail_node, warn_of_exit
 from elastic_launcher.coordinator.rules.respawn.round_state import close, ended_well, in_round, living
 
 MOST_SHORT_ROUNDS = 5
 """Losses in a row, each within `CALM_SECONDS` of its round's start, before it is the script's fault."""
 STOP_SECONDS = 45.0
-"""For torchrun to end its workers, which has 30 s for it, and to come back."""
+"""For torchrun to end its workers, which has 30 s for it, and to return."""
 FORM_SECONDS = 60.0
 """For torchrun to start the workers of a round; its own exchange of ranks waits for no longer."""
 SETTLE_SECONDS = 3.0
-"""For torchrun to come back once its last worker has ended."""
+"""For torchrun to return once its last worker has ended."""
 
 
 def take_rank_end(state: State, observation: RankEnded) -> Decision:
@@ -65,7 +65,7 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
     """A node is gone, with all its processes."""
     node, now = state.nodes[observation.node], observation.now
     agent = observation.exit_code
-    decision: Decision = (state, tell_exit(state, observation))
+    decision: Decision = (state, warn_of_exit(state, observation))
     for local_rank, number in enumerate(node.members):
         if state.members[number].exit is None and number in in_round(state):
             end = Exit(code=0) if agent == 0 else Exit()
@@ -82,7 +82,7 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
 
 
 def take_silent_node(state: State, observation: NodeSilent) -> Decision:
-    """Nothing is heard from a node's agent: its machine is cut off, or gone."""
+    """Gives up a node whose agent is silent: its machine is cut off, or gone."""
     node, now = state.nodes[observation.node], observation.now
     if node.phase in (Phase.LEAVING, Phase.ENDING, Phase.GONE) or state.over or state.stopping is not None:
         return state, ()
@@ -145,7 +145,7 @@ def check_stuck(state: State, now: float) -> Decision:
 
 
 def _lose(state: State, member: Member, fact: str, now: float) -> Decision:
-    """A node is lost, with a worker of the round: it is replaced, and all others start anew."""
+    """Replaces a node that is lost with a worker of the round; all others restart."""
     node = state.nodes[member.node]
     end = member.exit or Exit()
     message = f"{state.name(member.number)} {fact} in generation {state.generation_number}"

@@ -1,8 +1,8 @@
-"""How a job whose script uses our library changes its size by a new start: it saves, all its nodes end, others start.
+"""Resizes a job whose script uses our library by a restart: it saves, all its nodes end, others start.
 
 It trains under the same rules as a job that changes its size in process, but for one: where those would begin a resize,
-the training is told to save and to stand still, and then begins anew from that checkpoint. Where that can't be written
-it trains on as it is, and begins anew after the next one that is.
+the training saves and halts, and then restarts from that checkpoint. Where that can't be written it trains on
+as it is, and restarts after the next one that is.
 """
 
 from __future__ import annotations
@@ -81,16 +81,16 @@ def _can_spare(state: State, number: int) -> bool:
 
 
 def _begin(state: State, cause: str, now: float) -> Decision:
-    """Has the training save and stand still, unless that could not be done lately."""
+    """Has the training save and halt, unless that failed lately."""
     if state.put_off:
         return _as_it_is(state), ()
-    stopping = Stopping(RESTART, f"starting anew ({cause})", now + _patience(state))
+    stopping = Stopping(RESTART, f"restarting ({cause})", now + _patience(state))
     state = replace(state, stopping=stopping, restart=Restart(cause, now))
     return state, (Order(state.survivors(), Save(halt=True)),)
 
 
 def _patience(state: State) -> float:
-    """Returns for how many seconds a training may stand still for a checkpoint."""
+    """Returns the seconds that a training may halt for a checkpoint."""
     return time_to_save(math.inf, state.save_seconds)
 
 
@@ -102,7 +102,7 @@ def _saves(state: State) -> bool:
 
 
 def _can_not(state: State, observation: Observation) -> bool:
-    """Whether it stands still, and can't be saved: who is to do so says that, or nothing for too long."""
+    """Whether it has halted and can't be saved: the saver reports that, or nothing for too long."""
     assert state.stopping is not None
     if isinstance(observation, MemberReported) and isinstance(observation.report, Halted):
         is_saver = observation.member in (state.group[0], state.halting.saver)
@@ -154,7 +154,7 @@ def _train_on(state: State, observation: Observation) -> Decision:
 
 
 def _let_all_go(state: State, actions: tuple[Action, ...], now: float) -> Decision:
-    """Makes a new start of the end of a job that has saved for it, and stands still."""
+    """Turns the end of a job that has saved for a restart, and halted, into the restart."""
     restart, told = state.restart, list[Action]()
     for action in actions:
         if restart is not None and isinstance(action, Finish) and action.exit_code == RESTART:

@@ -1,4 +1,4 @@
-"""What the rules of the respawn tier have in common: who works in the round that is on, and how it is ended."""
+"""Helpers of the restart-based resize: who works in the current round, and how it is ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def in_round(state: State) -> tuple[int, ...]:
 
 
 def living(state: State) -> list[int]:
-    """Returns those of them whose workers have started and not ended, as far as is known."""
+    """Returns those of them whose workers are known to have started and not ended."""
     found = [state.members[number] for number in in_round(state)]
     there = (Phase.ADMITTED, Phase.LEAVING)
     return [one.number for one in found if one.exit is None and state.nodes[one.node].phase in there]

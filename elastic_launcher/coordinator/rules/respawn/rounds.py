@@ -1,4 +1,4 @@
-"""What the coordinator does next where scripts know nothing of it: workers are ended and started anew in rounds.
+"""Decides for scripts that don't use our library: their workers are ended and started in rounds.
 
 Nodes are torchrun agents that stay; a round is one start of workers on all of them that take part. What is known comes
 from the nodes alone. Invariants: one round is on at a time, and a new one is opened only when all workers of the one
@@ -82,16 +82,16 @@ ENDS_RANKS = "its ranks get SIGTERM and 30 s, and then the job ends"
 
 
 def decide_rounds(state: State, observation: Observation) -> Decision:
-    """Returns what is known after an observation, and what to do about it, in order."""
+    """Returns the next state, and the actions in order."""
     if state.finished:
         return state, ()
     decision = _OBSERVATIONS[type(observation)](state, observation)
     state, actions = then(decision, _settle, observation.now)
-    return state, tuple(_in_its_words(action, kept(state)) for action in actions)
+    return state, tuple(_for_own_saves(action, kept(state)) for action in actions)
 
 
-def _in_its_words(action: Action, saved: str) -> Action:
-    """Says of a script that saves by itself what is true of it."""
+def _for_own_saves(action: Action, saved: str) -> Action:
+    """Changes a message for a script that saves by itself."""
     if isinstance(action, Finish):
         return replace(action, message=action.message.replace(saved, OWN_SAVES))
     if isinstance(action, Emit) and IS_SAVED in str(action.fields.get("message")):
@@ -152,7 +152,7 @@ def _resize(state: State, now: float) -> Decision:
 
 
 def _dismiss_leavers(state: State, now: float) -> Decision:
-    """Sends away what is too much; while workers are ended, those nodes only that were told to leave."""
+    """Dismisses the nodes above the target; while workers are ended, only those that have to leave."""
     if state.restart is None:
         return release_surplus(state, now)
     decision: Decision = (state, ())
@@ -201,7 +201,7 @@ def _open_round(state: State, now: float) -> Decision:
 
 
 def _take_waits(state: State, observation: NodeWaits) -> Decision:
-    """A node's torchrun comes for a round: the workers that it had are gone."""
+    """Takes a node's torchrun that asks for a round: its earlier workers are gone."""
     node = state.nodes[observation.node]
     if node.phase in (Phase.LEAVING, Phase.ENDING, Phase.GONE):
         return state, ()
@@ -216,7 +216,7 @@ def _take_waits(state: State, observation: NodeWaits) -> Decision:
 
 
 def _take_rank_start(state: State, observation: RankStarted) -> Decision:
-    """A worker was started."""
+    """Takes the start of a worker."""
     node = state.nodes[observation.node]
     if node.phase in (Phase.LEAVING, Phase.ENDING, Phase.GONE):
         return state, ()
@@ -232,7 +232,7 @@ def _take_rank_start(state: State, observation: RankStarted) -> Decision:
 
 
 def _form_by_itself(state: State, node: Node, now: float) -> Decision:
-    """Takes the workers that are there for a generation, once they are all that torchrun speaks of."""
+    """Makes a generation of the workers that are there, once their number is the world size that torchrun gave them."""
     decision: Decision = (state, ())
     if node.phase is Phase.STARTING and all(state.members[number].place is not None for number in node.members):
         state = state.with_node(node.number, phase=Phase.ADMITTED, since=now)
@@ -247,7 +247,7 @@ def _form_by_itself(state: State, node: Node, now: float) -> Decision:
 
 
 def _form(state: State, members: tuple[int, ...], now: float) -> Decision:
-    """All workers of a round have started."""
+    """Makes a generation of a round all of whose workers have started."""
     restart, before = state.restart, state.nodes_of(state.group)
     nodes = state.nodes_of(members)
     for number in nodes:
@@ -281,12 +281,12 @@ def _form(state: State, members: tuple[int, ...], now: float) -> Decision:
 
 
 def _switch(state: State, observation: MemberJoined) -> Decision:
-    """The script uses our library: it is started anew with all that this gives it."""
+    """Restarts a script that turns out to use our library, with in-process reports."""
     return replace(state, rules=replace(state.rules, own_saves=False), finished=True), (RestartAll(),)
 
 
 def _change_target(state: State, observation: TargetChanged) -> Decision:
-    """Takes another target; a script that saves by itself does not wait for quota once it runs."""
+    """Changes the target; a script that saves by itself does not wait for quota once it runs."""
     rules = state.rules
     decided, actions = change_target(replace(state, rules=replace(rules, wait_for_quota=0.0)), observation)
     return replace(decided, rules=rules), actions

@@ -1,1 +1,1 @@
-"""Which rights a launcher needs, and the job's key."""
+"""The rights that a launcher needs, and the job's key."""

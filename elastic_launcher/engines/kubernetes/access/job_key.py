@@ -1,4 +1,4 @@
-"""The job's key in a cluster: it outlives the coordinator, since the nodes that a new one finds know no other.
+"""The job's key in a cluster, which outlives the coordinator: running nodes know no other.
 
 It is in a Secret. Where the role may not have one, as in a stock step of Kubeflow, it is in the nodes' environment, and
 whoever may read their Jobs may read it.

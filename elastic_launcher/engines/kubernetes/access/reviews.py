@@ -1,4 +1,4 @@
-"""Asks the API server at the start which of the rights that a launcher needs it does not have."""
+"""Asks the API server which of the needed rights a launcher lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rights does a coordinator need, what for, and which overlay of ``manifests/`` grants them?
+"""The rights that a coordinator needs, what each is for, and which overlay of ``manifests/`` grants it.
 
 Invariant: the Roles of ``manifests/`` hold what stands here, verb for verb.
 """

@@ -1,1 +1,1 @@
-"""One launcher at a time governs a job: who it is, and what becomes of its own pod."""
+"""Leader election: one launcher at a time governs a job; and the state of the launcher's own pod."""

@@ -1,4 +1,4 @@
-"""How a launcher settles in a cluster: it finds its own pod, by that its job, and takes the coordinator's seat."""
+"""Starts a launcher in a cluster: finds its own pod, and by that its job, and becomes the job's leader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinator's seat: one at a time holds it, and whoever was there before learns that it is not his any more."""
+"""The leadership of a job: one launcher at a time has it, and a former leader learns that it has lost it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the launcher's step being stopped, or only moved? Read from its own pod and from what controls that.
+"""Decides whether the launcher's step is being stopped or only moved, from its pod and the pod's controllers.
 
 Invariants: an owner that is ending always means *stop*, whatever else is seen; *hand over* needs an owner that lives
 and will make the pod again; and whoever is signalled and can't tell stops.

@@ -1,4 +1,4 @@
-"""Follows the launcher's own pod and what controls it, so that it is known beforehand what a signal would mean."""
+"""Watches the launcher's own pod and its controllers, so that the meaning of a signal is known beforehand."""
 
 from __future__ import annotations
 

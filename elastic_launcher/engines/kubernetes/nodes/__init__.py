@@ -1,1 +1,1 @@
-"""A job's nodes in a cluster: made, followed, and how each stands."""
+"""A job's nodes in a cluster: creates them, follows them, and reports their state."""

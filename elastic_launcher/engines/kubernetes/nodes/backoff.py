@@ -1,4 +1,4 @@
-"""Which machines do new nodes keep off, and how long is the next one put off, after machines did not take pods?"""
+"""Chooses the machines that new nodes avoid, and the delay of the next node, after machines rejected pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Would the API server take a node's Job? It is asked before anything is made, and makes none for it."""
+"""Asks the API server in a dry run whether it would accept a node's Job."""
 
 from __future__ import annotations
 

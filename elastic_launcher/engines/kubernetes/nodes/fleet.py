@@ -1,4 +1,4 @@
-"""A job's nodes in a cluster: makes and deletes their Jobs, and follows what becomes of them."""
+"""The nodes of a job in a cluster: creates and deletes their Jobs, and follows their state."""
 
 from __future__ import annotations
 

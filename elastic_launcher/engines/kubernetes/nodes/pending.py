@@ -1,4 +1,4 @@
-"""What is said of nodes that do not start: one line, with what can be done about it.
+"""The message about nodes that do not start: one line, with what can be done about it.
 
 Invariant: every node that waits is counted, and the line is the same as long as nothing changes, in whatever order the
 nodes are told.

@@ -1,4 +1,4 @@
-"""How does a node stand, by what the API server shows of its Job and its pod?
+"""Derives a node's state from its Job and its pod.
 
 It waits, for a reason that one line says; it runs; it was told to go; or it is gone, in a way that is known or not.
 Invariant: whatever the documents hold is one of the four, and a node that is gone stays so, whichever of its documents

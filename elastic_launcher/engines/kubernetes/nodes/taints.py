@@ -1,4 +1,4 @@
-"""Does a machine say that it will go? The clouds' and autoscalers' taints, which come before any signal."""
+"""Recognizes taints by which clouds and autoscalers announce that a machine will go, before any signal."""
 
 from __future__ import annotations
 

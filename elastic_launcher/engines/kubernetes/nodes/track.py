@@ -1,4 +1,4 @@
-"""What is known of one node, by what the API has shown of its Job and its pod so far.
+"""The history of one node, from what the API has shown of its Job and its pod so far.
 
 Invariants: a node that was seen to be gone stays so, whatever is shown later, a second pod of its Job included; one
 whose pod was not shown is gone only once it was asked for: Jobs and pods are shown apart, either before the other; and

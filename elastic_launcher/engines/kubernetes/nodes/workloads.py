@@ -1,4 +1,4 @@
-"""Why a queue does not admit a node's Job: what Kueue writes on the Workload that it makes of each."""
+"""Reads from Kueue's Workload why a queue does not admit a node's Job."""
 
 from __future__ import annotations
 

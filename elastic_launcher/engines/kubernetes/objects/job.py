@@ -1,4 +1,4 @@
-"""What is a node to the cluster? One Job of one pod, which nobody but the coordinator makes again.
+"""Builds the Job of a node: one pod, which only the coordinator recreates.
 
 Invariant: what a Job was made of can be read back from it, and from its pod, so that a coordinator that comes back
 knows its nodes.

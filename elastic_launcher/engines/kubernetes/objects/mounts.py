@@ -1,4 +1,4 @@
-"""Can what a node writes at a path be seen by others? Where its pod alone has the place, that is known beforehand.
+"""Checks whether others can see what a node writes at a path, or its pod alone has the volume.
 
 Invariant: only what is certain is refused. A claim may be the wrong one, and a webhook may add what the template lacks:
 the node itself finds that out.

@@ -1,4 +1,4 @@
-"""Which job is this, and what are its objects called?
+"""The identity of a job in a cluster, and the names of its objects.
 
 Invariants: every attempt of a pipeline step gives the same id, two steps of a run or two iterations of a loop never do;
 and every name is one that the API server takes for each of the objects, a Service included.

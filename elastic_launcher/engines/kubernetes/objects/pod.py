@@ -1,4 +1,4 @@
-"""What does a node's pod look like? The user's template, and what a node needs besides.
+"""Builds the pod of a node, from the user's template and what a node needs besides.
 
 Invariant: everything of the template is in the pod, lists in their order; where ours can't stand beside it the template
 is refused, with the reason. What the template says nothing of is made as *restricted* Pod Security wants it.

@@ -1,4 +1,4 @@
-"""What is wrong with a job's nodes in whatever cluster? Seen by whoever writes the job, before there is a launcher."""
+"""Checks a job's nodes before there is a launcher, independent of the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is the job's Service? The address that stays, and the record of who governs, in one object: both change at once.
+"""The Service of a job: its stable address, and the record of its leader, which change together.
 
 Invariant: nodes are led to the pod of the newest term alone, and whoever writes with an older one is refused.
 """

@@ -1,4 +1,4 @@
-"""What did the user ask of the nodes' pods? Read from a pod template, or made of single fields.
+"""Reads what the user asks of the nodes' pods, from a pod template or from single fields.
 
 Invariant: what is returned is what the user wrote, whole; what can't be a node's pod is refused with its place.
 """
