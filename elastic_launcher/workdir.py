@@ -283,7 +283,7 @@ def _job_before(layout: Layout, config: JobConfig) -> dict[str, Any] | None:
     document = read_document(layout.job)
     if not document:
         if config.checkpoint_dir is None and layout.checkpoints.is_dir():
-            advice += f"; --checkpoint-dir {layout.checkpoints} goes on from what is saved"
+            advice += f"; --checkpoint-dir {layout.checkpoints} resumes from what is saved"
         raise WorkDirError(f"the work directory {layout.path} has a job.json that can't be read: {advice}")
     return document
 

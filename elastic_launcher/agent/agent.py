@@ -166,13 +166,13 @@ class Agent:
                     write_json(path, {"exit_code": None, "signal": int(signal.SIGKILL)})
 
     def _log_senders(self, outbox: Outbox) -> list[LogSender]:
-        """Returns what tells of the ranks' logs; nothing where the launcher reads them itself."""
+        """Returns the senders of the ranks' logs; none where the launcher reads them itself."""
 
         def sender(local_rank: int) -> LogSender:
-            def tell(offset: int, data: str) -> None:
+            def send(offset: int, data: str) -> None:
                 outbox.put("log", {"local_rank": local_rank, "offset": offset, "data": data})
 
-            return LogSender(self._layout.rank_log(self._node, local_rank), tell, Echo(local_rank))
+            return LogSender(self._layout.rank_log(self._node, local_rank), send, Echo(local_rank))
 
         return [sender(local_rank) for local_rank in range(len(self._members))] if self._elsewhere else []
 
@@ -193,7 +193,7 @@ class Agent:
                 outbox.put("rank_ended", {"local_rank": local_rank, **ended})
 
     def _share_output(self) -> None:
-        """Has what the script has left be read by the launcher, which may be another user, before that is told."""
+        """Makes the script's files readable for the launcher, which may be another user, before its end is reported."""
         if self._elsewhere and (output := self._config.output) and not is_url(output):
             share_new(Path(output), self._began)
 

@@ -21,7 +21,7 @@ class Lives:
         self._number = 0
 
     def read(self) -> list[dict[str, Any]]:
-        """Returns what is new, each with its number ``n``: what is told twice is known by it."""
+        """Returns the new records, each with its number ``n``, by which a repeated one is recognized."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._offset)

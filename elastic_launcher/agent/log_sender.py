@@ -1,6 +1,6 @@
 """Sends the ranks' output to the coordinator, where the coordinator can't read their files.
 
-Invariants: what is told of a rank has no gap that is not named; what waits to be told never grows without bound,
+Invariants: what is sent of a rank has no gap that is not named; what waits to be sent never grows without bound,
 however much a script writes or however long the coordinator is away.
 """
 
@@ -17,9 +17,9 @@ from elastic_launcher.agent.echo import Echo
 CHUNK = 1 << 17
 """Bytes told of one rank at a time."""
 MOST_BEHIND = 1 << 20
-"""Bytes that a rank may be ahead of what is told: of more, the oldest are left out."""
+"""Bytes that a rank may be ahead of what is sent: of more, the oldest are left out."""
 CUT_BYTES = 64 << 20
-"""A file above this that was told to its end is cut to nothing: its writer, which appends, goes on at the start."""
+"""A file above this size that was sent completely is truncated: its writer, which appends, continues at the start."""
 
 
 class LogSender:
@@ -27,19 +27,19 @@ class LogSender:
 
     Args:
         path: The file; it need not be there yet.
-        tell: Takes how many bytes were told before, and the next ones in base64.
+        send: Takes how many bytes were sent before, and the next ones in base64.
         echo: Repeats the same on the node's own output.
     """
 
-    def __init__(self, path: Path, tell: Callable[[int, str], None], echo: Echo) -> None:
+    def __init__(self, path: Path, send: Callable[[int, str], None], echo: Echo) -> None:
         self._path = path
-        self._tell = tell
+        self._send = send
         self._echo = echo
         self._read = 0
         self._told = 0
 
     def send(self) -> bool:
-        """Tells a piece of what is new; returns whether there may be more."""
+        """Sends a piece of the new output; returns whether there may be more."""
         # not there yet, or not given for now: the next look tries again
         with contextlib.suppress(OSError), open(self._path, "r+b") as file:
             size = os.fstat(file.fileno()).st_size
@@ -56,7 +56,7 @@ class LogSender:
         return False
 
     def send_rest(self) -> None:
-        """Tells what is left, a bounded amount: something may still write."""
+        """Sends what is left, a bounded amount: a process may still write."""
         for _ in range(MOST_BEHIND // CHUNK + 1):
             if not self.send():
                 break
@@ -69,6 +69,6 @@ class LogSender:
             self._put(f"\n[elastic-launcher: {skipped} bytes of this log are left out here]\n".encode())
 
     def _put(self, data: bytes) -> None:
-        self._tell(self._told, base64.b64encode(data).decode())
+        self._send(self._told, base64.b64encode(data).decode())
         self._told += len(data)
         self._echo.take(data)

@@ -29,12 +29,12 @@ class Outbox:
     Args:
         client: Signs and sends as this node.
         node: The node's number.
-        pid: The agent's process id, told with each heartbeat.
-        first_member: Of the node's ranks, told with all: by it the coordinator knows which of the node's pods it hears.
+        pid: The agent's process id, sent with each heartbeat.
+        first_member: Of the node's ranks, sent with all messages: it identifies the node's pod.
         cpu: Returns the seconds of CPU that each of these members has used so far.
 
     Attributes:
-        told_to_leave: Whether the coordinator has answered that this node is to end its workers and go.
+        must_leave: Whether the coordinator has answered that this node has to end its workers and leave.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Outbox:
         self._closed = False
         self._notices = 0  # told with each heartbeat: a coordinator that comes back knows of none
         self._contact = Contact(STALL)
-        self.told_to_leave = False
+        self.must_leave = False
         self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
 
     def start(self) -> None:
@@ -129,7 +129,7 @@ class Outbox:
             print(f"agent of node {self._node}: {what} refused: {error}", flush=True)
             return True
         self._contact.hear()
-        self.told_to_leave = self.told_to_leave or bool(answer.get("leave"))
+        self.must_leave = self.must_leave or bool(answer.get("leave"))
         if what == "heartbeat":
             self._asked = [int(member) for member in answer.get("about", ())]
         return True

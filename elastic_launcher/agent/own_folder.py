@@ -1,7 +1,7 @@
 """The work directory of a node that can't see the launcher's files, filled with what the coordinator sends.
 
 It has the same places as a job's, so that ranks need not know where they run. What they write there for the launcher is
-told by `log_sender` and by the agent.
+sent by `log_sender` and by the agent.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def make_own_folder(environment: MutableMapping[str, str]) -> Path:
         OSError: If the coordinator can't be reached, or the folder not be written.
         ControlRefused: If the coordinator refuses this node.
         ToldToGo: If the node is not wanted any more.
-        Unfit: If checkpoints or data are not here as the coordinator sees them, which it has been told.
+        Unfit: If checkpoints or data are not here as the coordinator sees them, to which this was reported.
     """
     url, key, node = environment[variables.CONTROL], _take_key(environment), environment[variables.NODE]
     patience = float(environment.get(variables.ORPHAN_TIMEOUT, "60"))

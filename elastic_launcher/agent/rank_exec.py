@@ -1,7 +1,7 @@
 """Runs one rank's script for torchrun: its log, its member number, its recorded exit, its life tied to torchrun's.
 
 Started as ``python -I -S rank_exec.py PYTHON ARGS...``; standard library only, since each rank has one of these beside
-it. It stays as the script's parent, because torchrun tells nobody but its own log how a rank ended.
+it. It stays as the script's parent, because torchrun writes only to its own log how a rank ended.
 """
 
 from __future__ import annotations

@@ -40,6 +40,6 @@ def _unread(data: Path) -> str:
 
 
 def _takes(output: Path) -> bool:
-    """Whether something can be written at a path, as far as rights tell."""
+    """Whether a path can be written to, by its permissions."""
     there = output if output.exists() else next(one for one in output.parents if one.exists())
     return os.access(there, os.W_OK | (os.X_OK if there.is_dir() else 0))

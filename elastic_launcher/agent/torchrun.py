@@ -38,7 +38,7 @@ def command(
         store: ``host:port`` of the coordinator's store.
         log_dir: Where torchrun keeps its own files.
         python: The interpreter, for torchrun and for the script.
-        respawn: Whether workers are ended and started anew when the size changes.
+        respawn: Whether workers are restarted when the size changes.
     """
     program = "elastic_launcher.agent.run"
     if not respawn:

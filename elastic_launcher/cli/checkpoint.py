@@ -95,7 +95,7 @@ def _save(layout: Layout) -> None:
 
 
 def _wait(layout: Layout, client: ControlClient, news: EventFollower, asked: int) -> dict[str, Any]:
-    """Waits for a checkpoint of a later step than the job stood at when it was asked for one; tells its warnings."""
+    """Waits for a checkpoint of a later step than the job stood at when it was asked for one; prints its warnings."""
     deadline = time.monotonic() + PATIENCE
     while (saved := client.get("/v1/status")["saved"]) is None or saved["step"] <= asked:
         for event in news.poll():

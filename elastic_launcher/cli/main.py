@@ -101,7 +101,7 @@ def overview(
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Train on as many GPUs as the quota allows right now: the same model whatever the size was."""
+    """Train on as many GPUs as the quota allows right now: the same model at every size."""
 
 
 def main() -> None:

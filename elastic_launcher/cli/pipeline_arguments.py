@@ -59,7 +59,7 @@ def check_arrival(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def add_words_on_the_pod(texts: MutableMapping[str, Any], environment: Mapping[str, str] = os.environ) -> str:
-    """Takes the nodes from the launcher's own pod where the command does not say how many; returns what to tell.
+    """Takes the nodes from the launcher's own pod where the command does not say how many; returns a remark.
 
     Args:
         texts: What the command says, by the options' keys.

@@ -37,7 +37,7 @@ OF_SCRIPTS = {"--data", "--output", "--name", "--script", "--module", "--argumen
 def run(**given: Any) -> None:
     """Trains SCRIPT (or -m MODULE) on as many nodes as the quota hints allow, changing their number while it runs.
 
-    Every optimizer step uses exactly the global batch, whatever the number of nodes.
+    Every optimizer step uses exactly the global batch, at any number of nodes.
     """
     with unblocked():
         code = _launched(given, given.pop("command") or [])
@@ -45,7 +45,7 @@ def run(**given: Any) -> None:
 
 
 def _launched(given: Mapping[str, Any], command: Sequence[str]) -> int:
-    """Returns the exit code, whatever happens."""
+    """Runs the job, and returns the exit code after any error."""
     for number in STOPS:  # until the coordinator takes signals: there is nothing to end yet
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, a shell SIGINT of what is behind `&`
             signal.signal(number, _stop)
@@ -93,18 +93,18 @@ class RunCommand(TyperCommand):
         if "--" not in given[: len(given) - len(command)]:
             for flag in misplaced(command):
                 _say(
-                    f"{flag} stands after the script, so it is the script's argument and not ours: put it before the "
+                    f"{flag} comes after the script, so it is the script's argument and not ours: put it before the "
                     f"script, or, if the script has such an option, write -- before the script"
                 )
         return left
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Returns what stands in the usage line after the command's name."""
+        """Returns the usage line after the command's name."""
         return ["[OPTIONS]", "--", USAGE]
 
 
 def misplaced(command: Sequence[str]) -> list[str]:
-    """Returns the options of ours that stand among a script's arguments, each once, but no `OF_SCRIPTS`."""
+    """Returns our options among a script's arguments, each once, but no `OF_SCRIPTS`."""
     flags = {option.flag for option in OPTIONS} - OF_SCRIPTS
     return list(dict.fromkeys(flag for word in command[1:] if (flag := word.partition("=")[0]) in flags))
 

@@ -78,7 +78,7 @@ def show(where: tuple[str, str], found: Mapping[str, Any]) -> None:
 
 
 def _rows(where: tuple[str, str], found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns what is told, line by line; what is not known yet is left out."""
+    """Returns the status line by line; unknown values are left out."""
     code, since = found["exit_code"], f"{duration(found['seconds'])} after its start, {clock(found['started'])}"
     left, state = found["seconds_left"], _state(found)
     rows = [
@@ -141,7 +141,7 @@ def _launcher(found: Mapping[str, Any]) -> str:
 
 
 def _show_status(wanted: JobName, as_json: bool) -> None:
-    """Prints how a job stands."""
+    """Prints the status of a job."""
     from elastic_launcher.cli.in_cluster import run  # both load what speaks with a cluster
     from elastic_launcher.engines.kubernetes.remote_job import cluster_job
 
@@ -154,7 +154,7 @@ def _show_status(wanted: JobName, as_json: bool) -> None:
         typer.echo(json.dumps(found))
         return
     if not found:
-        typer.echo(f"elastic-launcher: the launcher of job {name} has told nothing yet", err=True)
+        typer.echo(f"elastic-launcher: the launcher of job {name} has reported nothing yet", err=True)
         return
     pods = f", by pod {', '.join(launchers)}" if launchers else "; no pod of its launcher runs now"
     show(("told", f"{duration(max(0.0, time.time() - found['told']))} ago by job {name}{pods}"), found)

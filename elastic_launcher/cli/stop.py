@@ -51,7 +51,7 @@ def stop(work_dir: Annotated[Path, typer.Argument(metavar="JOB", help=JOB)]) -> 
 
 
 def _wait(layout: Layout, news: EventFollower) -> Event:
-    """Waits for the job's end, tells what is saved until then, and returns its last event."""
+    """Waits for the job's end, prints what is saved until then, and returns its last event."""
     deadline = time.monotonic() + PATIENCE
     finished: Event | None = None
     while finished is None or launcher_lives(read_document(layout.job)):
@@ -71,7 +71,7 @@ def _wait(layout: Layout, news: EventFollower) -> Event:
 
 
 def _explain(layout: Layout) -> NoReturn:
-    """Says why the job can't be told to stop, and what to do.
+    """Returns why the job can't be stopped, and what to do.
 
     Raises:
         typer.Exit: Always.
@@ -98,9 +98,9 @@ def _explain(layout: Layout) -> NoReturn:
     left = len(processes.find(os.path.realpath(layout.path)))
     what = (
         f"{left} of its processes still run: the ranks save what they have and leave by themselves, and the same "
-        "command ends them at once and goes on from what is saved"
+        "command ends them at once and resumes from what is saved"
         if left
-        else "the same command goes on from what is saved"
+        else "the same command resumes from what is saved"
     )
     refuse(f"the job in {layout.path} is not running: its launcher ({process}) is gone without a word; {what}")
 

@@ -17,7 +17,7 @@ class NodeSpec:
         node: Its number, never used again.
         first_member: Number of its first rank's member; the others follow.
         nproc_per_node: How many ranks it runs.
-        respawn: Whether it ends its workers and starts them anew when the job changes its size.
+        respawn: Whether it restarts its workers when the job changes its size.
     """
 
     node: int
@@ -36,7 +36,7 @@ class NodeExit:
         why: How it ended, where the engine knows more; else empty.
         taken: Whether it was taken from outside, and did not fail by itself.
         last_line: The last of its agent's log, where the engine has kept that for one that failed; else empty.
-        again: What it waits for to be started anew under the same number, unless it is killed; else empty.
+        again: What it waits for before it starts again under the same number, unless it is killed; else empty.
         pod: The pod that is gone, of one that waits so.
     """
 

@@ -14,7 +14,7 @@ from elastic_launcher.host import processes
 
 
 class AdoptedAgent:
-    """A process that somebody else has started.
+    """A process that an earlier launcher has started.
 
     Args:
         pid: Its process id.

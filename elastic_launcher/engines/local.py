@@ -127,7 +127,7 @@ class LocalEngine:
             self._nodes[node].agent.send_signal(signal.SIGTERM)
 
     def kill(self, node: int) -> None:
-        """Sends SIGKILL to all of the node's processes; ``poll`` tells when they are gone."""
+        """Sends SIGKILL to all of the node's processes; ``poll`` returns when they are gone."""
         entry = self._nodes.get(node)
         if entry is not None:
             processes.kill(str(self._layout.path), node, root=entry.agent.pid)

@@ -40,7 +40,7 @@ class Layout:
 
     @property
     def origin(self) -> Path:
-        """Which checkpoint the members that start now are told to begin with."""
+        """The checkpoint that members which start now begin with."""
         return self.path / "origin.json"
 
     @property
@@ -50,7 +50,7 @@ class Layout:
 
     @property
     def reports(self) -> tuple[Path, ...]:
-        """What is told of the job afterwards: the timeline, the summary and the numbers."""
+        """The reports of the job: the timeline, the summary and the numbers."""
         return tuple(self.path / name for name in ("report.html", "report.md", "metrics.json"))
 
     @property
@@ -70,7 +70,7 @@ class Layout:
 
     @property
     def checkpoints(self) -> Path:
-        """What an unfinished job goes on from."""
+        """What an unfinished job resumes from."""
         return self.path / "checkpoints"
 
     @property
@@ -111,7 +111,7 @@ class Layout:
         return Path(tempfile.gettempdir()) / f"elastic-{digest}-{node}"
 
     def make_tmp(self, node: int) -> Path:
-        """Makes a node's temporary folder anew, for this user alone, and returns it."""
+        """Recreates a node's temporary folder, for this user alone, and returns it."""
         self.remove_tmp(node)  # of a job that was killed in a folder of this path
         path = self.tmp(node)
         while True:

@@ -50,7 +50,7 @@ def give_up_unflushable() -> None:
 
 
 def say(line: str, descriptor: int = 2) -> None:
-    """Writes a line to standard error or output itself, whatever the program has put in the place of `sys.stderr` and
+    """Writes a line to standard error or output itself, also where the program has replaced `sys.stderr` and
     `sys.stdout`: the line is for the log, not for the program's own text. A full disk keeps nobody here.
 
     Args:

@@ -26,7 +26,7 @@ def find(
     """Returns the living processes of a node, or of a whole job.
 
     Args:
-        work_dir: The job's work directory, as it stands in ``ELASTIC_WORK_DIR``.
+        work_dir: The job's work directory, as ``ELASTIC_WORK_DIR`` has it.
         node: The node's number; None for all nodes of the job.
         root: A process whose descendants count too, and itself.
         spare: Process ids to leave out.

@@ -70,5 +70,5 @@ class Retry:
 
 
 def given_up(away: StoreAway, seconds: float) -> str:
-    """Returns what is said of a volume or a store that was away for all of ``--orphan-timeout``."""
+    """Returns the message about a volume or a store that was away for all of ``--orphan-timeout``."""
     return f"{away}; it was away for {seconds:g} s (--orphan-timeout): try again later"

@@ -36,7 +36,7 @@ def unavailable(message: str, error: OSError) -> ConfigError:
     """Returns the error that says so: `StoreAway`, unless what was asked for can't be had by waiting.
 
     Args:
-        message: What the user is told.
+        message: The message for the user.
         error: What the disk or the store has answered.
     """
     return StoreAway(message) if may_pass(error) else ConfigError(message)

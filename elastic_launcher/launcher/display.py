@@ -43,12 +43,12 @@ MOST_NAME = 24
 LEAST_WITH_BAR = 76
 """Columns of a terminal from which on there is room for a bar."""
 SILENT = ("job_finished",)
-"""Kinds that the launcher itself tells, in its last line."""
+"""Kinds that the launcher itself prints, in its last line."""
 ALARMING = ("node_failed", "node_lost", "straggler", "hint_rejected", "hint_missing", "warning", "events_gap")
 
 
 class _Frames(Live):
-    """Live lines that are not drawn anew while what was written before is still to be read."""
+    """Live lines that are not redrawn while earlier output is still unread."""
 
     def refresh(self) -> None:
         """Draws them."""
@@ -78,7 +78,7 @@ class Display:
 
     @property
     def state(self) -> JobState:
-        """What the events so far have told."""
+        """The state after the events so far."""
         return self._state
 
     def start(self) -> None:
@@ -114,7 +114,7 @@ class Display:
         self.tell_progress()
 
     def tell_progress(self) -> None:
-        """Says where the training stands, if that is due and nobody sees it live."""
+        """Prints the progress, if that is due and there are no live lines."""
         if self._live is None:
             self._told, line = tell(self._told, self._state, self._clock())
             if line:
@@ -152,7 +152,7 @@ class Display:
 
 
 def _print(line: str, file: TextIO) -> None:
-    """Prints a line, whatever characters the other side can take."""
+    """Prints a line with the characters that the stream can encode."""
     try:
         print(line, file=file, flush=True)
     except UnicodeEncodeError:

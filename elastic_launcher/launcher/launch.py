@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 LAST_LINES = "\nLast lines of "
-"""What stands between the coordinator's message and the lines that it quotes."""
+"""The separator between the coordinator's message and the lines that it quotes."""
 CLAIM_SECONDS = 0.5
 """Between tries to have a work directory that another launcher has: a look at a lock costs next to nothing."""
 PROGRESS_SECONDS = 1.0
@@ -56,7 +56,7 @@ PROGRESS_SECONDS = 1.0
 
 
 class Showing:
-    """Brings what scripts write and what happens into one order, and shows the lines of whatever fails.
+    """Merges the scripts' output with the events in order, and shows the lines of failed ranks.
 
     Args:
         display: Where both go.
@@ -64,7 +64,7 @@ class Showing:
         nproc_per_node: Ranks on each node.
         first_node: Number of the first node whose lines are shown; those before are of earlier runs.
         come_back: Whether an earlier launcher has shown a part of them.
-        progress: Tells Argo how far the job is.
+        progress: Writes the job's progress for Argo.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Showing:
             self._write_progress(self._progress)
 
     async def tell_progress(self) -> None:
-        """Says from time to time where the training stands, until it is cancelled; nothing may happen for long."""
+        """Prints the progress from time to time until it is cancelled, since there may be no event for long."""
         while True:
             await asyncio.sleep(PROGRESS_SECONDS)
             self._display.tell_progress()
@@ -145,7 +145,7 @@ def launch(config: JobConfig, directory: Path) -> int:
         return _given_up(config, away)
     except JobDone as job:
         say(f"the job in {job.path} is done: {job.message}")
-        say(f"timeline: {job.path / 'report.html'}; to train anew, leave --work-dir out or choose another folder")
+        say(f"timeline: {job.path / 'report.html'}; to train again, leave --work-dir out or choose another folder")
         tell_outputs(ExitCode.DONE, job.message, job.path, say)
         return ExitCode.DONE
     try:
@@ -231,7 +231,7 @@ def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) 
 def claim_in_time(config: JobConfig, directory: Path, content: Content = Content()) -> WorkDir:  # noqa: B008 - frozen
     """Takes the job's work directory (see `claim`).
 
-    In a cluster it is waited for: a launcher's pod may be started anew while the process of the one before still ends.
+    In a cluster it is waited for: a launcher's pod may start again while the process of the one before is still ending.
 
     Raises:
         WorkDirHeld: If another launcher has it; in a cluster, for all of ``--orphan-timeout``.
@@ -306,7 +306,7 @@ def _takeover(config: JobConfig, work_dir: WorkDir, site: Site, run: Sequence[Ev
     if not found or work_dir.before is None:
         return None
     if config.resize == "respawn":
-        say("a job that starts its workers anew is not taken over while it runs: its nodes are ended, and it resumes")
+        say("a job with --resize respawn is not taken over while it runs: its nodes are ended, and it resumes")
         return None
     theirs, ours = (_of_ranks(one) for one in (work_dir.before, config))
     if work_dir.recoded:
@@ -325,7 +325,7 @@ def _of_ranks(config: JobConfig) -> dict[str, object]:
 
 
 def _resume(config: JobConfig, work_dir: WorkDir, site: Site) -> Origin:
-    """Ends what an earlier launcher has left behind; returns the checkpoint that the job goes on from."""
+    """Ends what an earlier launcher has left behind; returns the checkpoint that the job resumes from."""
     _end_leftovers(work_dir, site)
 
     def look() -> Origin:
@@ -346,7 +346,7 @@ def _resume_instead(config: JobConfig, work_dir: WorkDir, site: Site) -> Origin:
     except StoreAway as away:
         if config.engine == "local":
             raise
-        raise CannotRestart(f"the running job could not be taken over, and can't begin again: {away}") from away
+        raise CannotRestart(f"the running job could not be taken over, and can't restart: {away}") from away
 
 
 def _end_leftovers(work_dir: WorkDir, site: Site) -> None:
@@ -355,7 +355,7 @@ def _end_leftovers(work_dir: WorkDir, site: Site) -> None:
 
 
 def _kill_all(coordinator: Coordinator, work_dir: WorkDir, site: Site, display: Display) -> NoReturn:
-    """Ends all nodes and this process at once, whatever both are doing: Ctrl-C was pressed a second time."""
+    """Ends all nodes and this process at once, after a second Ctrl-C."""
     site.kill_all(coordinator.state.nodes.keys())
     if not coordinator.message:
         where = when(coordinator.state)
@@ -376,7 +376,7 @@ def _hint_source(config: JobConfig) -> HintSource | None:
 
 
 def say(message: str) -> None:
-    """Tells the user something about the launcher itself."""
+    """Prints a message of the launcher itself."""
     print(f"elastic-launcher: {message}", file=sys.stderr, flush=True)
 
 

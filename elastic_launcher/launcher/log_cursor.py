@@ -48,7 +48,7 @@ class Shown:
 
 
 def _read(path: Path) -> dict[RankKey, int]:
-    """Returns what was written down; nothing for a log that has become shorter since: it was cut, and begins anew."""
+    """Returns the recorded offsets, without those of logs that are shorter now: these were truncated."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         found = {name.partition("-"): int(end) for name, end in document.items()}

@@ -1,7 +1,7 @@
 """Follows the ranks' output: shows rank 0's lines and those of failures, and keeps the files small.
 
 Each rank writes to a file of its own, ``logs/N-L.log``, in which the torch library marks each generation and the rank
-that it has there. Before the first mark the first rank's file stands for rank 0's; what others write until then is held
+that it has there. Before the first mark the first rank's file counts as rank 0's; what others write until then is held
 back, and shown if one of them turns out to be rank 0.
 """
 
@@ -50,7 +50,7 @@ class _Log:
         offset: How much of it was read.
         part: The beginning of a line whose end is not written yet.
         rank: The rank that its last mark names.
-        shown: Whether its lines are shown whatever its rank is.
+        shown: Whether its lines are shown at any rank.
         recent: Its last lines.
         unseen: How many of the newest of them were not shown.
     """
@@ -81,8 +81,8 @@ class LogFollower:
         show: Takes each line to show, with its rank; before the rank is known with None, and the line names the node.
         rotate_bytes: The size above which a file is rotated.
         first_node: Number of the first node that is followed; those before are of earlier runs.
-        shown: Remembers how far the files were shown, for a launcher that comes back: it reads them from the beginning,
-            and shows what comes after that.
+        shown: Remembers how far the files were shown: a launcher after a takeover reads them from the beginning, and
+            shows what comes after that.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Writes the launcher's output in threads of their own, so that a blocked reader blocks nothing else.
 
-It may stand for hours: ``| less``, Ctrl-S, a connection that hangs. What is not read by then waits in memory.
+A reader may block for hours: ``| less``, Ctrl-S, a connection that hangs. Unread output waits in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TextIO, cast
 MOST_BYTES = 16 << 20
 """Kept for a reader that is behind. The oldest lines go first: all are in the job's files too."""
 STANDS_SECONDS = 5.0
-"""A reader that takes nothing for so long stands still: the end does not wait for it."""
+"""A reader that takes nothing for so long counts as blocked: the end does not wait for it."""
 GONE = (errno.EPIPE, errno.EIO)
 """Errors of writing to a reader that has gone, and to a terminal that was closed: nothing will come of trying again."""
 _PIECE = 1 << 16
@@ -62,7 +62,7 @@ class Outlet:
             self._changed.notify_all()
 
     def drain(self, asked: float) -> None:
-        """Waits until all is written, but for no reader that stands still.
+        """Waits until all is written, except for a blocked reader.
 
         Args:
             asked: Since when it is wanted, in monotonic seconds.
@@ -101,10 +101,10 @@ class Outlet:
 
 
 class Stream(io.TextIOBase):
-    """Stands for a stream whose lines an outlet writes.
+    """A replacement for a stream, whose lines an outlet writes.
 
     Args:
-        stream: What it stands for.
+        stream: The replaced stream.
         outlet: Writes its lines.
     """
 
@@ -130,11 +130,11 @@ class Stream(io.TextIOBase):
         return self._descriptor
 
     def isatty(self) -> bool:
-        """Tells whether that is a terminal."""
+        """Returns whether that is a terminal."""
         return self._stream.isatty()
 
     def writable(self) -> bool:
-        """Tells that it can be written to."""
+        """Returns that it can be written to."""
         return True
 
     def write(self, text: str) -> int:
@@ -169,7 +169,7 @@ def unblocked() -> Iterator[None]:
 
 
 def drain() -> None:
-    """Waits until all that was written is read, but for no reader that stands still."""
+    """Waits until all that was written is read, except for a blocked reader."""
     asked = time.monotonic()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, Stream):
@@ -178,7 +178,7 @@ def drain() -> None:
 
 
 def _outlet_stream(stream: TextIO, other: Stream | None) -> Stream | None:
-    """Returns what is to stand for a stream; None where it has no descriptor.
+    """Returns the replacement of a stream; None where it has no descriptor.
 
     Args:
         stream: The stream.

@@ -16,10 +16,10 @@ PREFIX = "elastic_launcher_"
 
 
 class JobCollector(Collector):
-    """Tells where a job stands whenever it is asked.
+    """Serves a job's metrics.
 
     Args:
-        state: Returns what the events so far have told.
+        state: Returns the state after the events so far.
     """
 
     def __init__(self, state: Callable[[], JobState]) -> None:

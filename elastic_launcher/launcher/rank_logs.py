@@ -1,7 +1,7 @@
 """Reads the ranks' logs line by line, over all generations and runs, and follows them.
 
-Lines carry no time. In one file they stand in the order in which they were written, and a mark stands wherever another
-generation begins; so lines are told by generation, and within one by rank.
+Lines carry no time. In one file they are in the order of writing, with a mark where another generation begins; so lines
+are read by generation, and within one by rank.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from elastic_launcher.control.messages import FAREWELLS, MARKER
 from elastic_launcher.launcher.log_follower import NAME
 
 UNADMITTED = 1 << 62
-"""Stands for the generation of what never trained: told after all others."""
+"""The generation of processes that never trained; read after all others."""
 _CHUNK = 1 << 20
 
 
@@ -65,7 +65,7 @@ class RankLog:
         self.ranks: set[int] = set()
 
     def new(self) -> Iterator[Line]:
-        """Yields what was not told yet; what stands before the first mark is held back until that is there."""
+        """Yields the new lines; those before the first mark are held back until the mark is there."""
         for raw in self._raw():
             yield from self._take(raw)
 
@@ -139,7 +139,7 @@ class JobLines:
 
     @property
     def ranks(self) -> set[int]:
-        """Which ranks there were, as far as was told."""
+        """The ranks read so far."""
         return set().union(*(log.ranks for log in self._logs.values()))
 
     def written(self) -> Iterator[Line]:
@@ -157,7 +157,7 @@ class JobLines:
     def rest(self) -> Iterator[Line]:
         """Yields what is left of ranks that ended before they trained, and lines without an end.
 
-        Where no rank ever trained, the first one stands for rank 0, as in what the launcher shows.
+        Where no rank ever trained, the first one counts as rank 0, as in what the launcher shows.
         """
         first = None if self.ranks else min(self._logs, default=None)
         for place, log in sorted(self._logs.items()):

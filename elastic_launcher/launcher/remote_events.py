@@ -23,7 +23,7 @@ from elastic_launcher.workdir import Layout, follows_another
 
 FOLDER = "events"
 LOOK_SECONDS = 1.0
-"""Between looks at what is new: a launcher that is killed leaves no more than that untold."""
+"""Seconds between copies: a launcher that is killed leaves no more than that uncopied."""
 MINOR = ("progress", "log")
 """Kinds that come all the time; a part with nothing else is not worth an object of its own."""
 MINOR_SECONDS = 300.0

@@ -28,9 +28,9 @@ class Site(Protocol):
 
     Attributes:
         engine: Creates and ends them.
-        home: What the coordinator has of the site.
-        remarks: What the user is told of it, a line each.
-        escort: Knows what is done to the launcher there; None where it runs by itself.
+        home: The coordinator's addresses and files there.
+        remarks: Remarks for the user, a line each.
+        escort: Knows what the platform does to the launcher; None where it runs by itself.
     """
 
     engine: Engine
@@ -39,7 +39,7 @@ class Site(Protocol):
     escort: Platform | None
 
     def past(self, past: Past) -> Past:
-        """Returns what earlier launchers have used up, where the site knows of more than the work directory."""
+        """Returns what earlier launchers have used up, which the site may know better than the work directory."""
 
     def find(self) -> Sequence[NodeSpec]:
         """Returns the nodes that an earlier launcher has left."""
@@ -48,16 +48,16 @@ class Site(Protocol):
         """Returns which of these still live; it never waits."""
 
     def take(self) -> Collection[int]:
-        """Makes them the engine's own, which tells when they end, and ends what is left of others; returns them."""
+        """Hands them to the engine, which then reports their ends, and ends what is left of others; returns them."""
 
     def end_leftovers(self) -> None:
         """Ends all that an earlier launcher has left."""
 
     def close(self) -> None:
-        """Lets go of the nodes: the launcher ends."""
+        """Releases the nodes, as the launcher ends."""
 
     def kill_all(self, nodes: Collection[int]) -> None:
-        """Ends all nodes at once, whatever the coordinator does."""
+        """Ends all nodes at once, without the coordinator."""
 
 
 class LocalSite:
@@ -91,12 +91,12 @@ class LocalSite:
         return [found.spec.node for found in self._found if not found.has_ended()]
 
     def take(self) -> Collection[int]:
-        """Makes them the engine's own; returns them."""
+        """Hands them to the engine; returns them."""
         self._local.adopt(self._found)
         return [found.spec.node for found in self._found]
 
     def end_leftovers(self) -> None:
-        """Kills all processes that know the work directory, but this one."""
+        """Kills all processes of the work directory except this one."""
         processes.kill_until_none(str(self._work_dir.path), spare=(os.getpid(),))
 
     def close(self) -> None:
@@ -104,14 +104,14 @@ class LocalSite:
         self._local.close()
 
     def kill_all(self, nodes: Collection[int]) -> None:
-        """Kills all processes that know the work directory."""
+        """Kills all processes of the work directory."""
         processes.kill_until_none(str(self._work_dir.path), timeout=KILL_PATIENCE)
         for node in nodes:
             self._work_dir.layout.remove_tmp(node)
 
 
 def fit_gpus(config: JobConfig, found: Sequence[str]) -> tuple[JobConfig, str]:
-    """Returns a job of as many nodes as this machine has GPUs for, and what is to be said of that.
+    """Returns a job of as many nodes as this machine has GPUs for, and a remark on that.
 
     Args:
         config: The job.

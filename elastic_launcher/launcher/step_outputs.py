@@ -25,14 +25,14 @@ OUTPUTS = {
     "job_dir": "",
     "checkpoint": "",
 }
-"""Their names, as in Kubeflow; and what each one is where the launcher could not tell it, being killed."""
+"""Their names, as in Kubeflow; and their values where the launcher was killed."""
 
 _CHECKPOINT = {"checkpoint_saved": "path", "job_started": "resumed_path"}
 """The events that name a checkpoint, and where: a retry elsewhere has an event log of its own."""
 
 
 def outputs_of(events: Sequence[Event], exit_code: int, reason: str, job_dir: str) -> dict[str, str]:
-    """Returns what a step tells.
+    """Returns a step's outputs.
 
     Args:
         events: The job's; none where nothing was started.

@@ -124,7 +124,7 @@ def test_a_launcher_needs_no_more_to_hold_its_seat() -> None:
             await make_step(admin, name)
             seat = Leadership(api, name, Names(job_id(name)))
             await seat.take(await make_owner(admin, name), {"control": 8080}, "step")
-            await seat.tell({"step": 1})
+            await seat.publish({"step": 1})
             async with asyncio.timeout(PATIENCE), aclosing(seat.follow()) as records:
                 assert (await anext(records)).status == {"step": 1}
 

@@ -35,7 +35,7 @@ def test_each_who_comes_takes_the_seat_at_the_same_address_and_the_one_before_ma
             for number, seat in enumerate(seats):
                 await make_pod(api, name, f"step-{number}")
                 records.append(await seat.take(owner, PORTS, f"step-{number}"))
-                await seat.tell({"step": number})
+                await seat.publish({"step": number})
             assert [one.term for one in records] == [1, 2, 3]
             assert records[2].status == {"step": 1}
             assert len({one.address for one in records}) == 1
@@ -46,8 +46,8 @@ def test_each_who_comes_takes_the_seat_at_the_same_address_and_the_one_before_ma
             assert [pod["metadata"]["name"] for pod in led_to] == ["step-2"]
             for seat in seats[:2]:
                 with pytest.raises(LeadershipLost, match="term 3"):
-                    await seat.tell({"step": 99})
-            await seats[2].tell({"step": 3})
+                    await seat.publish({"step": 99})
+            await seats[2].publish({"step": 3})
 
     asyncio.run(steps())
 
@@ -77,7 +77,7 @@ def test_who_holds_the_seat_sees_that_it_is_to_stop_and_that_it_is_deposed() -> 
                 path = f"/api/v1/namespaces/{name}/services/{NAMES.service}"
                 await api.request("PATCH", path, note, content_type=MERGE)
                 assert (await anext(records)).stop == "by anna"
-                await seat.tell({"step": 1})  # the edit of others is no reign of others
+                await seat.publish({"step": 1})  # the edit of others is no reign of others
                 await make_pod(api, name, "step-1")
                 await Leadership(api, name, NAMES).take(owner, PORTS, "step-1")
                 with pytest.raises(LeadershipLost, match="another coordinator governs"):
@@ -102,7 +102,7 @@ def test_a_service_that_was_deleted_is_missed_and_made_again_at_its_address_once
             await seat.restore(owner, PORTS)
             assert (seat.record.address, seat.record.term) == (before.address, before.term)
             assert (await service(api, name))["spec"]["selector"] == coordinator_labels(NAMES, before.term)
-            await seat.tell({"step": 7})
+            await seat.publish({"step": 7})
             with pytest.raises(LeadershipLost, match="another coordinator has made Service"):
                 await seat.restore(owner, PORTS)
 

@@ -28,7 +28,7 @@ def test_a_launcher_that_comes_back_finds_that_its_job_is_to_stop() -> None:
             successor = Leadership(api, name, NAMES)
             record = await successor.take(owner, PORTS, "step-1")
             assert record.stop.startswith("elastic-launcher stop, by ")
-            await successor.tell({"state": "stopped", "message": "stopped: step 40 is saved", "exit_code": 75})
+            await successor.publish({"state": "stopped", "message": "stopped: step 40 is saved", "exit_code": 75})
             async with asyncio.timeout(PATIENCE):
                 printed, _ = await stop.communicate()
             assert (stop.returncode, printed.decode()) == (0, "stopped: step 40 is saved\n")

@@ -113,7 +113,7 @@ def test_a_job_that_is_stopped_goes_on_at_other_sizes_and_loses_no_step(tmp_path
         assert saved["step"] == finished["steps"] > stopped
         stopped = saved["step"]
         last = job.stderr.splitlines()[-1]
-        assert last.endswith(f"step {stopped} is saved in {saved['path']}, the same command goes on from there")
+        assert last.endswith(f"step {stopped} is saved in {saved['path']}, the same command resumes from there")
     with stage.run(1, 7) as job:
         stage.wait_steps(job, 12)
         stage.finish(job)

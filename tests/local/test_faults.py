@@ -113,7 +113,7 @@ def test_an_interrupted_launcher_ends_all_and_says_what_was_saved(
         assert job.wait(LONG) == code, job.stderr
         assert_no_process(job.work_dir)
     saved = job.events.of("checkpoint_saved")[-1]
-    assert f"step {saved['step']} is saved in {saved['path']}, the same command goes on from there" in job.stderr
+    assert f"step {saved['step']} is saved in {saved['path']}, the same command resumes from there" in job.stderr
 
 
 @pytest.mark.quick

@@ -65,7 +65,7 @@ def test_a_launch_that_is_told_to_stop(stage: Stage, number: int, code: int) -> 
         launcher.process.send_signal(number)
         assert launcher.wait() == code
         stage.assert_nothing_left()
-        assert launcher.stderr.splitlines()[-1].endswith(", the same command goes on from there")
+        assert launcher.stderr.splitlines()[-1].endswith(", the same command resumes from there")
         assert "is saved in" not in launcher.stdout
         assert "the job ends: " in (launcher.work_dir / "logs" / "1-0.log").read_text()
         assert launcher.events.all()[-1]["exit_code"] == code
@@ -96,7 +96,7 @@ def test_a_second_interrupt_kills_at_once(stage: Stage, moment: str) -> None:
         stage.assert_nothing_left()
         assert "no report was written" in launcher.stderr.splitlines()[-2]
         assert launcher.stderr.splitlines()[-1].endswith(
-            ("; nothing was saved", ", the same command goes on from there")
+            ("; nothing was saved", ", the same command resumes from there")
         )
         assert [event["exit_code"] for event in launcher.events.of("job_finished")] == [130]
 

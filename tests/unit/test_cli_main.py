@@ -65,7 +65,7 @@ def test_a_module_without_dashes_before_it_is_told_where_they_go(words: tuple[st
 )
 def test_our_options_after_the_script_are_warned_of(words: tuple[str, ...], misplaced: list[str]) -> None:
     lines = elastic_launcher("run", *words).stderr.splitlines()
-    assert [line.split()[1] for line in lines if "stands after the script" in line] == misplaced
+    assert [line.split()[1] for line in lines if "comes after the script" in line] == misplaced
     assert "the script nowhere.py is not there" in lines[-1]
 
 

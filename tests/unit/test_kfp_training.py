@@ -372,8 +372,8 @@ def test_two_iterations_and_a_retry(step: Step, claim: dict[str, Any], tmp_path:
     ("pod", "given", "says"),
     [
         ("", {"work_dir": "/work/job"}, ""),
-        ("pod-1", {"work_dir": "/work/job"}, "; Retry of the run goes on from there"),
-        ("pod-1", {"checkpoint_dir": "s3://bucket/run"}, "; Retry of the run goes on from there"),
+        ("pod-1", {"work_dir": "/work/job"}, "; Retry of the run resumes from there"),
+        ("pod-1", {"checkpoint_dir": "s3://bucket/run"}, "; Retry of the run resumes from there"),
         ("pod-1", {}, ", in this step's pod, and goes with that: give checkpoint_dir to go on from it"),
     ],
 )
@@ -385,5 +385,5 @@ def test_the_launcher_says_how_a_run_goes_on(
         given = {"work_dir": str(tmp_path / "job")}
     step.run("elastic_train", **given)
     assert goes_on(step.asked["environment"]) == (says or GOES_ON)
-    again = "Retry of the run goes on" if pod else "the same command goes on"
+    again = "Retry of the run resumes the job" if pod else "the same command resumes the job"
     assert tried_again(step.asked["environment"]) == again

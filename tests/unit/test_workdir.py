@@ -296,7 +296,7 @@ def test_what_was_saved_beside_an_unreadable_job_json_can_be_gone_on_from(tmp_pa
     with claim(CONFIG, tmp_path) as work_dir:
         work_dir.layout.checkpoints.mkdir()
         work_dir.layout.job.write_text("")
-    with pytest.raises(WorkDirError, match=f"; --checkpoint-dir {tmp_path}/job/checkpoints goes on from what is saved"):
+    with pytest.raises(WorkDirError, match=f"; --checkpoint-dir {tmp_path}/job/checkpoints resumes from what is saved"):
         claim(CONFIG, tmp_path)
 
 

@@ -60,7 +60,7 @@ class KubernetesEngine:
         """Takes nodes for its own that an earlier launcher has started, and ends what is left of others.
 
         Returns:
-            What is to be told of these, a line each.
+            Remarks on these, a line each.
 
         Raises:
             OSError: If the cluster can't be asked.
@@ -68,7 +68,7 @@ class KubernetesEngine:
         return self._call(self._fleet.adopt(found))
 
     def start(self, spec: NodeSpec) -> None:
-        """Makes a node's Job; whether and where its pod starts is told by ``standings``.
+        """Makes a node's Job; ``standings`` returns whether and where its pod starts.
 
         Raises:
             EngineAway: If the cluster can't be asked.
@@ -91,7 +91,7 @@ class KubernetesEngine:
         self._call(_answered(lambda: self._fleet.notice(node)))
 
     def kill(self, node: int) -> None:
-        """Has the node ended by its machine, or, where that does not answer, forgotten; ``poll`` tells when."""
+        """Has the node ended by its machine, or, where that does not answer, forgotten; ``poll`` returns its end."""
         self._call(_answered(lambda: self._fleet.kill(node)))
 
     def poll(self) -> list[NodeExit]:
@@ -101,11 +101,11 @@ class KubernetesEngine:
         return self._call(_answered(self._fleet.take_exits))
 
     def standings(self) -> dict[int, Standing]:
-        """Returns how each node stands that is not gone: it waits for something, runs, or was told to go."""
+        """Returns the state of each node that is not gone: it waits for something, runs, or has a notice."""
         return self._call(_answered(self._fleet.standings))
 
     def end_all(self) -> None:
-        """Ends all nodes, and waits until they are gone; nobody is told of them any more."""
+        """Ends all nodes, and waits until they are gone, without reporting them."""
         self._call(self._fleet.end_all())
         self.poll()
 

@@ -122,7 +122,7 @@ async def cluster_job(wanted: JobName) -> AsyncGenerator[ClusterJob, None]:
 
     Raises:
         ConfigError: If there is no such job, or more than one.
-        ApiError: If the cluster refuses to tell, or can't be reached.
+        ApiError: If the cluster refuses, or can't be reached.
     """
     async with Api(log_in()) as api:
         namespace = wanted.namespace or api.login.namespace
@@ -137,7 +137,7 @@ async def cluster_job(wanted: JobName) -> AsyncGenerator[ClusterJob, None]:
 
 
 async def _check_namespace(api: Api, name: str) -> None:
-    """Says that a namespace is not there: whoever asks for what is in it is told that it is empty."""
+    """Warns that a namespace does not exist, since the API lists it as empty."""
     try:
         await api.request("GET", f"/api/v1/namespaces/{name}")
     except ApiError as error:

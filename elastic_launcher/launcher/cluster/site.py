@@ -36,7 +36,7 @@ EVERYWHERE = "0.0.0.0"
 
 
 class ClusterSite:
-    """The namespace of the launcher's own pod.
+    """The site in the namespace of the launcher's own pod.
 
     Args:
         config: The job.
@@ -113,9 +113,9 @@ class ClusterSite:
         self._cluster.end_all()
 
     def close(self) -> None:
-        """Leaves the cluster, which is told how the job stands."""
+        """Writes the last status of the job, and leaves the cluster."""
         self._cluster.close()
-        asyncio.run(self._escort.tell_last())
+        asyncio.run(self._escort.publish_last())
 
     def kill_all(self, nodes: Collection[int]) -> None:
         """Ends all nodes, and leaves the cluster."""
@@ -123,7 +123,7 @@ class ClusterSite:
 
 
 async def _claim(login: Login, config: JobConfig, template: Document) -> JobClaim:
-    """Takes the job's seat, once it is known that its nodes can be."""
+    """Becomes the job's leader, after a dry run of a node."""
     reference = parse_reference(config.hints) if config.hints is not None else None
     hints = (reference.namespace or login.namespace, reference.name) if reference is not None else None
     async with Api(login) as api:
@@ -134,7 +134,7 @@ async def _claim(login: Login, config: JobConfig, template: Document) -> JobClai
 
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
-    """Tells what the cluster has answered as what it means for the launcher.
+    """Translates errors of the cluster into the launcher's.
 
     Raises:
         ConfigError: If it refuses.

@@ -37,10 +37,10 @@ class ToldStatus:
 
 
 def numbers_after(state: JobState, job: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the numbers from which on none was used: a launcher may come back without this one's work directory.
+    """Returns the numbers from which on none was used: the next launcher may not have this one's work directory.
 
     Args:
-        state: What the events tell.
+        state: The state after the events.
         job: What ``job.json`` holds.
     """
     members = [member for node in state.nodes.values() for member in node.members]

@@ -26,8 +26,8 @@ from elastic_launcher.kube.login import Login
 from elastic_launcher.launcher.cluster.status_writer import ToldStatus
 from elastic_launcher.workdir import Layout
 
-LOOK_SECONDS = 0.25  # between looks at how nodes stand: the engine follows them itself
-PENDING_SECONDS = 5.0  # that the reasons must have been the same before they are told: most nodes start within
+LOOK_SECONDS = 0.25  # between looks at the state of nodes: the engine follows them itself
+PENDING_SECONDS = 5.0  # that the reasons must have been the same before they are reported: most nodes start within
 OWNER_SECONDS = 2.0  # after the Service has gone: what it belonged to may have gone, which has the job saved and ended
 REVIEW_SECONDS = 25.0  # between looks at what rights there are: two of them are within the minute that docs promise
 ASK_AGAIN_SECONDS = 60.0  # between questions for a right that most launchers never get
@@ -58,24 +58,24 @@ class ClusterWatch:
         self._ends = False  # the job may not know it yet, while it is taken over
 
     async def run(self, job: Escorted) -> None:
-        """Tells what happens, for ever."""
+        """Reports what happens until it is cancelled."""
         async with Api(self._login) as api:
-            seat = Leadership(api, self._context.namespace, self._context.names, self._record)
+            leadership = Leadership(api, self._context.namespace, self._context.names, self._record)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._succession.run(api, lambda verdict: self._end(job, verdict)))
-                group.create_task(self._keep(job, seat))
-                group.create_task(self._tell_status(job, seat))
+                group.create_task(self._keep(job, leadership))
+                group.create_task(self._publish_status(job, leadership))
                 group.create_task(self._look_after(job))
                 group.create_task(self._watch_machines(api))
                 group.create_task(self._review_rights(job, api))
 
-    async def tell_last(self) -> None:
-        """Writes how the job stands when its launcher ends."""
+    async def publish_last(self) -> None:
+        """Writes the job's status when its launcher ends."""
         async with Api(self._login) as api:
-            seat = Leadership(api, self._context.namespace, self._context.names, self._record)
+            leadership = Leadership(api, self._context.namespace, self._context.names, self._record)
             with contextlib.suppress(ApiError, LeadershipLost, TimeoutError):
                 async with asyncio.timeout(LAST_SECONDS):
-                    await seat.tell(self._status.now())
+                    await leadership.publish(self._status.now())
 
     async def signalled(self, job: Escorted) -> None:
         """SIGTERM has come."""
@@ -90,44 +90,46 @@ class ClusterWatch:
         self._ends = True
         _stop(job, verdict.why, self._succession.grace)
 
-    async def _keep(self, job: Escorted, seat: Leadership) -> None:
+    async def _keep(self, job: Escorted, leadership: Leadership) -> None:
         try:
             while True:
                 try:
-                    await self._heed(job, seat)
+                    await self._heed(job, leadership)
                 except ServiceDeleted as abolished:
                     await asyncio.sleep(OWNER_SECONDS)
                     if job.state.stopping is not None or job.state.finished or self._ends:
                         return
-                    await self._restore(job, seat, abolished)
+                    await self._restore(job, leadership, abolished)
         except LeadershipLost as deposed:
             self._resign(job, deposed)
 
-    async def _heed(self, job: Escorted, seat: Leadership) -> None:
-        async with contextlib.aclosing(seat.follow()) as records:
+    async def _heed(self, job: Escorted, leadership: Leadership) -> None:
+        async with contextlib.aclosing(leadership.follow()) as records:
             async for record in records:
                 if record.stop:
                     _stop(job, f"annotation {STOP} of Service {self._context.names.service} says {record.stop!r}")
 
-    async def _restore(self, job: Escorted, seat: Leadership, abolished: ServiceDeleted) -> None:
+    async def _restore(self, job: Escorted, leadership: Leadership, abolished: ServiceDeleted) -> None:
         """Makes the Service again, which is all that was deleted: the nodes' way to this launcher."""
         try:
-            await seat.restore(self._context.owner, PORTS)
+            await leadership.restore(self._context.owner, PORTS)
         except ApiError as error:
             if error.away:
                 return  # it is missed again, and made then
             raise LeadershipLost(f"{abolished}, and can't be made again ({error})") from error
-        job.note("warning", message=f"{abolished}: it was made again at the same address, {seat.record.address}")
+        job.note("warning", message=f"{abolished}: it was made again at the same address, {leadership.record.address}")
 
     def _resign(self, job: Escorted, deposed: LeadershipLost) -> None:
         job.leave(f"{deposed}: this launcher leaves the job as it is", self._engine.leave)
 
-    async def _tell_status(self, job: Escorted, seat: Leadership) -> None:
+    async def _publish_status(self, job: Escorted, leadership: Leadership) -> None:
         while True:
             status = await asyncio.to_thread(self._status.now)
             try:
-                await seat.tell(status)
-            except LeadershipLost as deposed:  # who follows the seat may learn it later, and must not act meanwhile
+                await leadership.publish(status)
+            except (
+                LeadershipLost
+            ) as deposed:  # who follows the leadership may learn it later, and must not act meanwhile
                 self._resign(job, deposed)
                 return
             except ApiError:
@@ -176,7 +178,7 @@ class ClusterWatch:
                         self._going[machine["metadata"]["name"]] = "" if deleted else notice_of(machine)
 
     def _forewarned(self, standing: Standing) -> Standing:
-        """Returns how a node stands, by what its machine says as well."""
+        """Returns the state of a node, with regard to its machine's taints."""
         why = self._going.get(standing.machine, "") if isinstance(standing, Running) else ""
         return Leaving(why, None) if why else standing
 
@@ -198,7 +200,7 @@ class PendingLine:
         """Returns what is to be said now; mostly nothing.
 
         Args:
-            standings: How the nodes stand.
+            standings: The state of the nodes.
             trains: Whether the training has begun.
         """
         waiting = [one for one in standings.values() if isinstance(one, Waiting)]

@@ -57,6 +57,6 @@ def test_what_can_never_be_read_ends_the_job_after_a_time(tmp_path: Path) -> Non
     found = ResumeSearch(
         CONFIG, Layout(tmp_path), Origin(), lambda observation: None, warnings.append, lambda: float(next(clock))
     )
-    with pytest.raises(CannotRestart, match="all nodes are gone, .* can't be read: .*the same command goes on"):
+    with pytest.raises(CannotRestart, match="all nodes are gone, .* can't be read: .*the same command resumes the job"):
         asyncio.run(found.look(ENDED))
     assert len(warnings) == 2

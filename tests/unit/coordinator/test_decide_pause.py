@@ -193,7 +193,7 @@ def test_whoever_stops_it_while_it_waits_need_not_wait(stop: Callable[[Job], Int
     job.feed(stop(job))
     assert job.finish is not None and job.finish.exit_code == code
     assert job.finish.message.endswith(
-        " while it waited for quota; step 11 is saved in job/checkpoints/step-00000011, the same command goes on "
+        " while it waited for quota; step 11 is saved in job/checkpoints/step-00000011, the same command resumes "
         "from there"
     )
 

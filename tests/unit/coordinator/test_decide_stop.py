@@ -28,7 +28,7 @@ def test_an_interrupted_job_ends_when_it_is_saved(number: int, code: int) -> Non
     assert job.finish is not None
     assert job.finish.exit_code == code
     assert job.finish.message.endswith(
-        "after step 12; step 12 is saved in job/checkpoints/step-00000012, the same command goes on from there"
+        "after step 12; step 12 is saved in job/checkpoints/step-00000012, the same command resumes from there"
     )
     assert job.events("checkpoint_saved")[0]["step"] == 12
     assert job.told(Fail) == [1, 2]
@@ -173,12 +173,12 @@ def test_nobody_is_asked_to_save_where_nobody_trains() -> None:
 
 
 def test_how_a_pipeline_goes_on_is_said_in_its_own_words() -> None:
-    job = training(2, goes_on="; Retry of the run goes on from there")
+    job = training(2, goes_on="; Retry of the run resumes from there")
     job.report(1, Saved(9, "job/checkpoints/step-00000009", 100, 0.01, 0.1))
     for _ in range(2):
         job.feed(Interrupted(job.now, signal.SIGTERM))
     assert job.finish is not None
-    assert job.finish.message.endswith("is saved in job/checkpoints/step-00000009; Retry of the run goes on from there")
+    assert job.finish.message.endswith("is saved in job/checkpoints/step-00000009; Retry of the run resumes from there")
 
 
 BY = "stopped by /srv/jobs; after step 10/stop.py"

@@ -126,7 +126,7 @@ class Lost:
     async def run(self, api: Any, tell: Callable[[Any], None]) -> None:
         await asyncio.Event().wait()
 
-    async def tell(self, status: dict[str, Any]) -> None:
+    async def publish(self, status: dict[str, Any]) -> None:
         raise ApiError(404, "NotFound", "there is no Service train-1")
 
     async def follow(self) -> AsyncIterator[Any]:
@@ -213,7 +213,7 @@ class Deputy(Lost):
         await asyncio.Event().wait()
         yield
 
-    async def tell(self, status: dict[str, Any]) -> None:
+    async def publish(self, status: dict[str, Any]) -> None:
         raise LeadershipLost("another coordinator governs the job: term 3, and this one's is 2")
 
 
@@ -252,7 +252,7 @@ class Watching(Job):
 class Kept(Lost):
     """A seat that nothing happens to."""
 
-    async def tell(self, status: dict[str, Any]) -> None:
+    async def publish(self, status: dict[str, Any]) -> None:
         pass
 
     async def follow(self) -> AsyncIterator[Any]:

@@ -37,12 +37,12 @@ def workload(*conditions: tuple[str, str, str], active: bool = True, **status: A
         (
             workload(("QuotaReserved", "False", EXCEEDED), ("Evicted", "True", EXCEEDED), active=False),
             f"{EXCEEDED}; it is not tried again: once that is mended, delete Workload job-x-2-abcde, and its Job is "
-            "queued anew",
+            "queued again",
         ),
         (
             workload(active=False),
             "its Workload is deactivated; it is not tried again: once that is mended, delete Workload job-x-2-abcde, "
-            "and its Job is queued anew",
+            "and its Job is queued again",
         ),
         (
             workload(

@@ -1,6 +1,6 @@
 """The rights that a coordinator needs, what each is for, and which overlay of ``manifests/`` grants it.
 
-Invariant: the Roles of ``manifests/`` hold what stands here, verb for verb.
+Invariant: the Roles of ``manifests/`` hold what is listed here, verb for verb.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Need:
 BASE = (
     Need("batch", "jobs", ("create", "delete", "get", "list", "watch"), "start, follow and end nodes"),
     Need("", "pods", ("delete", "get", "list", "patch", "watch"), "follow nodes, end them, and label its own pod"),
-    Need("", "services", ("create", "get", "list", "patch", "watch"), "be found by its nodes, and tell its status"),
+    Need("", "services", ("create", "get", "list", "patch", "watch"), "be found by its nodes, and publish its status"),
     Need("", "secrets", ("create", "get"), "keep the job's key", "the key is a value in the nodes' pods"),
-    Need("", "events", ("list",), "say why a node waits", "the reason is told from the pod's conditions alone"),
+    Need("", "events", ("list",), "say why a node waits", "the reason comes from the pod's conditions alone"),
 )
 """In the job's own namespace, wherever the launcher runs."""
 WORKFLOW = Need(
@@ -72,7 +72,7 @@ QUEUES = Need(
     "workloads",
     ("list",),
     "say why Kueue does not admit a node",
-    "it is said that the node's Job is suspended, and not why",
+    "messages say that the node's Job is suspended, but not why",
     "kueue",
 )
 """Of those Jobs that Kueue has suspended."""
@@ -137,7 +137,7 @@ class Lack:
 
 
 MACHINES_OF_ALL = Asked(MACHINES, "", MACHINES.overlay)
-"""Asked for by whoever would follow machines; a launcher without it is as good, so it is not told."""
+"""Needed to watch machines; a launcher does as well without it, so there is no message about it."""
 
 
 def needs_of(pod: Mapping[str, Any], hints: tuple[str, str] | None = None) -> list[Asked]:
@@ -178,7 +178,7 @@ class Told:
     """What a user knows of the rights that a launcher lacks, while it runs.
 
     Attributes:
-        lacking: What was told to be missing.
+        lacking: The rights reported as missing.
         seen: What was missing at the last look.
     """
 

@@ -71,7 +71,7 @@ class JobClaim:
         context: What it has found.
         key: The job's key, in hexadecimal digits.
         in_secret: Whether nodes find that in its Secret.
-        record: What the job's Service said when the seat was taken.
+        record: The record of the job's Service when the launcher became the leader.
     """
 
     context: ClusterContext
@@ -100,7 +100,7 @@ async def inspect_cluster(api: Api, name: str, hints: tuple[str, str] | None = N
 
 
 async def claim_job(api: Api, context: ClusterContext) -> JobClaim:
-    """Takes the seat of a job.
+    """Makes this launcher the leader of a job.
 
     Raises:
         ConfigError: If nodes can't reach it, or know a key that it may not read.
@@ -119,7 +119,7 @@ async def claim_job(api: Api, context: ClusterContext) -> JobClaim:
 
 
 def own_pod_name(environment: Mapping[str, str] = os.environ) -> str:
-    """Returns what the pod that this process runs in is called, as far as that is told from inside."""
+    """Returns the name of the pod that this process runs in, as the environment gives it."""
     return environment.get(POD_VARIABLE) or environment.get(STEP_VARIABLE) or socket.gethostname()
 
 

@@ -41,7 +41,7 @@ class Leadership:
         api: The cluster, open for as long as this is used.
         namespace: Where the job is.
         names: What its objects are called.
-        held: What the Service said when this process took the seat; None before that.
+        held: The Service's record when this process became the leader; None before that.
 
     Attributes:
         record: What the Service said last.
@@ -72,8 +72,8 @@ class Leadership:
         """
         return await _again(lambda: self._take(owner, ports, pod))
 
-    async def tell(self, status: Mapping[str, Any]) -> None:
-        """Writes how the job stands.
+    async def publish(self, status: Mapping[str, Any]) -> None:
+        """Writes the job's status.
 
         Raises:
             LeadershipLost: If another coordinator has taken over.
@@ -111,7 +111,7 @@ class Leadership:
             # of a Service that is there the address is refused before the name, with another status
             if error.status != CONFLICT and (error.away or await self._found() is None):
                 raise
-            raise LeadershipLost(f"another coordinator has made Service {self._names.service} anew") from error
+            raise LeadershipLost(f"another coordinator has recreated Service {self._names.service}") from error
         self.record = read_record(made)
 
     async def _take(self, owner: Owner, ports: Mapping[str, int], pod: str) -> Record:

@@ -1,7 +1,7 @@
 """Decides whether the launcher's step is being stopped or only moved, from its pod and the pod's controllers.
 
 Invariants: an owner that is ending always means *stop*, whatever else is seen; *hand over* needs an owner that lives
-and will make the pod again; and whoever is signalled and can't tell stops.
+and will recreate the pod; in doubt, a signalled launcher stops.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Stands for an object that could not be read; None stands for one that is not there."""
+    """An object that could not be read; None is one that does not exist."""
 
 
 UNKNOWN = Unknown()

@@ -13,7 +13,7 @@ from elastic_launcher.kube.api import Api
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
 
 PLURALS = {("v1", "Pod"): "pods", ("batch/v1", "Job"): "jobs", ("argoproj.io/v1alpha1", "Workflow"): "workflows"}
-"""What can be followed; of other owners it can't be told whether they end."""
+"""The owners that can be watched; whether others are ending is unknown."""
 SIGNAL_SECONDS = 0.1
 """How long a signal waits for the API to show its reason: in a step of Kubeflow it leaves 0.2 s."""
 
@@ -37,19 +37,19 @@ class OwnerWatch:
         self._owner: Mapping[str, Any] | Unknown | None = UNKNOWN
         self._changed = asyncio.Condition()
 
-    async def run(self, api: Api, tell: Callable[[Verdict], None]) -> None:
+    async def run(self, api: Api, report: Callable[[Verdict], None]) -> None:
         """Follows both until it is cancelled.
 
         Args:
             api: The cluster.
-            tell: Is given the verdict when the owner is ending, with each change that it sees then.
+            report: Is given the verdict when the owner is ending, with each change that it sees then.
         """
 
         def take_owner(found: Mapping[str, Any] | Unknown | None) -> None:
             self._owner = found
             verdict = judge(self._pod, self._owner, signalled=False)
             if verdict.order is not Order.NOTHING:
-                tell(verdict)
+                report(verdict)
 
         def take_pod(found: Mapping[str, Any] | Unknown | None) -> None:
             self._pod = found

@@ -73,7 +73,7 @@ class Fleet:
             self._group.create_task(self._ask_again())
 
     def standings(self) -> dict[int, Standing]:
-        """Returns how each node stands that is not gone."""
+        """Returns the state of each node that is not gone."""
         return {node: track.standing for node, track in self._tracks.items() if track.gone is None}
 
     def take_exits(self) -> list[NodeExit]:
@@ -96,7 +96,7 @@ class Fleet:
         """Takes nodes for its own that an earlier launcher has started, and deletes the Jobs of all others.
 
         Returns:
-            A line for each of those that may have run, and of which nobody can tell any more what they are.
+            A line for each node that may have run, and whose Job can't be read any more.
         """
         found = await self._read()
         self._tracks |= {spec.node: found.get(spec.node) or Track(spec) for spec in specs}
@@ -241,7 +241,7 @@ class Fleet:
             await self._settle()
 
     async def _settle(self) -> None:
-        """Tells of nodes that are gone, each once, and has the cluster forget them."""
+        """Reports nodes that are gone, each once, and deletes their Jobs."""
         for node, track in list(self._tracks.items()):
             if track.in_doubt and node not in self._looked_for:
                 self._looked_for.add(node)
@@ -264,7 +264,7 @@ class Fleet:
             self._changed.notify_all()
 
     async def _read(self) -> dict[int, Track | None]:
-        """Returns all nodes that the cluster has of this job; None for one that nobody can tell any more what it is."""
+        """Returns all nodes that the cluster has of this job; None for one whose Job can't be read any more."""
         pods = await self._list(self._pods)
         found: dict[int, Track | None] = {}
         for node, job in (await self._list(self._jobs)).items():

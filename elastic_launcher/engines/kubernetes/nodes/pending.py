@@ -1,7 +1,7 @@
 """The message about nodes that do not start: one line, with what can be done about it.
 
 Invariant: every node that waits is counted, and the line is the same as long as nothing changes, in whatever order the
-nodes are told.
+nodes are given.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ADVICE = {
 
 
 def pending_line(waiting: Iterable[Waiting], running: int, trains: bool) -> str:
-    """Returns what to tell; empty where no node waits.
+    """Returns the message; empty where no node waits.
 
     Args:
         waiting: The nodes that wait.

@@ -1,6 +1,6 @@
 """Derives a node's state from its Job and its pod.
 
-It waits, for a reason that one line says; it runs; it was told to go; or it is gone, in a way that is known or not.
+It waits, for a reason in one line; it runs; it has a termination notice; or it is gone, with or without a known reason.
 Invariant: whatever the documents hold is one of the four, and a node that is gone stays so, whichever of its documents
 go after it.
 """
@@ -66,12 +66,12 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A node that was told to go.
+    """A node with a termination notice.
 
     Attributes:
         why: By whom, in one line.
         seconds: How long it had from then on; None where that is not said yet.
-        again: Whether its Job waits to be admitted anew, and has another pod then.
+        again: Whether its Job waits to be admitted again, and then has another pod.
         pod: The name of its pod.
     """
 
@@ -157,7 +157,7 @@ _QUEUE_LABELS = (KUEUE_LABEL, "kai.scheduler/queue", "runai/queue")
 def standing(
     job: Document | None, pod: Document | None, events: Sequence[Document] = (), admission: str = ""
 ) -> Standing:
-    """Returns how a node stands.
+    """Returns the state of a node.
 
     Args:
         job: Its Job; None where it was deleted.

@@ -39,7 +39,7 @@ class Track:
         held: What its Job waits for, which is not made yet.
         recalled: The uid of the pod during which its Job was suspended.
         past: The uids of pods that its queue has taken back.
-        put_back: How the last of these ended, until that is told.
+        put_back: How the last of these ended, until that is reported.
         former: The name of the last of these.
         admission: Why its queue does not admit it, if that is known.
     """
@@ -59,7 +59,7 @@ class Track:
 
     @property
     def standing(self) -> Standing:
-        """How it stands."""
+        """The node's state."""
         if self.gone is not None:
             return self.gone
         if self.held is not None:
@@ -120,7 +120,7 @@ class Track:
         return replace(self, gone=now) if isinstance(now, Gone) else self
 
     def tell_put_back(self) -> Track:
-        """It was told that its queue has taken its pod back."""
+        """Records that the node's queue has taken its pod back."""
         return replace(self, put_back=None)
 
     @property
@@ -150,6 +150,6 @@ def _can_go_on(job: Document | None) -> bool:
 
 
 def _deleted(track: Track) -> Gone:
-    """Returns how a node ended whose pod went without a word of its agent."""
+    """Returns the end of a node whose pod was removed without a report of its agent."""
     now = track.standing
     return Gone(None, now.why if isinstance(now, Leaving) else "its pod was deleted", taken=True)

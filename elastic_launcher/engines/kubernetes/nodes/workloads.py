@@ -15,7 +15,7 @@ VERSIONS = ("v1beta2", "v1beta1")
 JOB_UID = f"{GROUP}/job-uid"
 """The label by which Kueue says whose a Workload is."""
 MOST_ASKED = 50
-"""Jobs in one question: their uids stand in its address."""
+"""Jobs in one request: their uids are in its URL."""
 FORBIDDEN = 403
 UNREADABLE = (
     f"the reason is on its Workload, which this launcher may not read (manifests/overlays/{QUEUES.overlay} grants that)"
@@ -63,14 +63,15 @@ async def why_not_admitted(api: Api, namespace: str, jobs: Collection[str]) -> d
 
 
 def reason(workload: Mapping[str, Any]) -> str:
-    """Returns why a Workload is not admitted; "" where it is, or nothing is said yet."""
+    """Returns why a Workload is not admitted; "" where it is, or its queue has not decided yet."""
     status = workload.get("status") or {}
     if (workload.get("spec") or {}).get("active") is False:
         evicted = condition(status, "Evicted")
         said = one_line((evicted or {}).get("message", "")) or "its Workload is deactivated"
         name = workload["metadata"]["name"]
-        # Kueue 0.17 does not queue it anew where spec.active alone becomes true again
-        return f"{said}; it is not tried again: once that is mended, delete Workload {name}, and its Job is queued anew"
+        # Kueue 0.17 does not queue it again where spec.active alone becomes true again
+        advice = f"once that is mended, delete Workload {name}, and its Job is queued again"
+        return f"{said}; it is not tried again: {advice}"
     waits = condition(status, "QuotaReserved", "False")
     if waits is not None:
         return one_line(waits.get("message", ""))

@@ -1,6 +1,6 @@
 """Builds the Job of a node: one pod, which only the coordinator recreates.
 
-Invariant: what a Job was made of can be read back from it, and from its pod, so that a coordinator that comes back
+Invariant: what a Job was made of can be read back from it, and from its pod, so that a coordinator after a takeover
 knows its nodes.
 """
 
@@ -23,7 +23,7 @@ RESIZE = PREFIX + "resize"
 _RESIZES = ("in-process", "respawn")
 _NUMBER = re.compile("[1-9][0-9]{0,17}")
 KEPT_SECONDS = 300
-"""How long a finished Job stays when no coordinator deletes it: one that comes back reads in it how the node ended."""
+"""How long a finished Job stays when no coordinator deletes it: after a takeover it shows how the node ended."""
 MOST_WEIGHT = 100
 """The most that a preference may weigh for the scheduler."""
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

@@ -37,7 +37,7 @@ SCHEME = "job/"
 """What the argument of a command begins with that names a job of a cluster."""
 
 _ATTEMPT = re.compile(r"\(\d+\)")
-"""In a Workflow's node names: (0) counts attempts, while (0:x) tells the iterations of a loop apart."""
+"""In a Workflow's node names: (0) counts attempts, while (0:x) is the iteration of a loop."""
 _LONGEST_PREFIX = 30
 _DIGEST_CHARACTERS = 12
 """60 bits: one in a billion that two of 50 000 jobs of a namespace meet."""

@@ -138,7 +138,7 @@ def user_of(pod: Mapping[str, Any]) -> int | None:
 
 
 def _complete(container: Document, shape: Shape, environment: Mapping[str, str]) -> None:
-    """Adds to the node's container what it runs, with what, and how it is told."""
+    """Adds the command, the environment and the configuration to the node's container."""
     if not container.get("image"):
         if not shape.image:
             raise ConfigError(f"no image is known for the nodes: name one in container {container['name']!r}")

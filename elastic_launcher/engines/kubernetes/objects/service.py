@@ -31,7 +31,7 @@ class Record:
 
     Attributes:
         version: Its resource version, by which a change of others is noticed.
-        term: Number of the reign; 0 before the first.
+        term: Number of the leader's term; 0 before the first.
         address: The ClusterIP, the same for the job's whole life.
         status: How the job stood last.
         stop: Why it is to stop; empty where it is not.
@@ -45,7 +45,7 @@ class Record:
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """The first node and the first member that were not used, as far as the status tells; 1 where it does not."""
+        """The first node and the first member that were not used, by the status; 1 where it has none."""
         match self.status.get(NUMBERS):
             case {"node": int(node), "member": int(member)} if min(node, member) >= 1:
                 return node, member

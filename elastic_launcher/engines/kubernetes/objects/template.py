@@ -232,7 +232,7 @@ def _check(found: Any, form: Any, path: str) -> None:
 
 
 def _check_json(found: Any, path: str, count: Iterator[int], above: Sequence[Any] = ()) -> None:
-    """Refuses what YAML can say and the API can't be told: dates, keys that are no texts, what holds itself."""
+    """Refuses YAML that the API can't express: dates, keys that are no texts, cycles."""
     if any(found is one for one in above):
         raise ConfigError(f"{path} of the pod template holds itself; write it out")
     if len(above) > _MOST_LEVELS:
