@@ -3,7 +3,7 @@
 Of a grow it is shown where the time goes: until the new node's pod has a machine, until its container runs, until torch
 is imported in it (by the agent, then by the rank), and the rest, which is ours. Pause: the survivor's, as in resize.py.
 The peer is the same training as stock torchrun Jobs, a master and a worker, which save each 10 steps; they are deleted,
-and made anew at the new size once their pods are gone: from that deletion to the first step at the new size, the pause
+and recreated at the new size once their pods are gone: from that deletion to the first step at the new size, the pause
 from the last step before. One image for all, present on the machines.
 """
 

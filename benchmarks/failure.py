@@ -1,4 +1,4 @@
-"""How long the training stands still when a node or the launcher is killed: against stock torchrun with checkpoints,
+"""Measures the pause of the training when a node or the launcher is killed: against stock torchrun with checkpoints,
 and torchft where it is installed.
 
 Stand-still: from SIGKILL of the node's processes to the slowest survivor's first completed step of the ranks that are
@@ -60,7 +60,7 @@ LAUNCHER = "launcher killed and started again"
 
 
 def ours(case: Case) -> float:
-    """Returns our stand-still."""
+    """Returns our pause."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         size = f"{case.nodes}:{case.nodes}"
@@ -85,12 +85,12 @@ def ours(case: Case) -> float:
 
 
 def launcher() -> tuple[float, float]:
-    """Returns the stand-still where the launcher is killed, is away for some steps, and takes the job over again.
+    """Returns the pause where the launcher is killed, is away for some steps, and the job is taken over.
 
     And that of as many steps in which nothing happens.
 
     Raises:
-        RuntimeError: If a step was lost, or a rank started anew.
+        RuntimeError: If a step was lost, or a rank restarted.
     """
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)

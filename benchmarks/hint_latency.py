@@ -22,7 +22,7 @@ SETTLED = 12
 
 
 def torchrun(folder: Path) -> float:
-    """Returns how long plain torchrun takes to the first step of the script, beside whatever runs."""
+    """Returns how long plain torchrun takes to the first step of the script, beside other processes."""
     own = folder / "alone"
     own.mkdir()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", str(SCRIPT)]

@@ -1,4 +1,4 @@
-"""How long the training stands still when its size changes: in process, against stock torchrun with checkpoints.
+"""Measures the pause of the training when its size changes: in process, against stock torchrun with checkpoints.
 
 Pause: the survivor's longest gap between optimizer steps around the change, minus the median step at the size that asks
 more of it: the longest of the gap that ends at the change and the AROUND next ones.

@@ -1,4 +1,4 @@
-"""How long a stock torchrun script stands still when its size changes: under ``--resize respawn``, and under torchrun
+"""Measures the pause of a stock torchrun script when its size changes: under ``--resize respawn``, and under torchrun
 alone.
 
 Both run the same script, which saves each 10 steps and loads what is there. Pause: from the last step at the old size

@@ -178,7 +178,7 @@ def _started(folder: Path) -> int:
 
 
 def decisions(count: int) -> float:
-    """Returns the CPU seconds of all decisions from a loss to the order to form anew, without HTTP."""
+    """Returns the CPU seconds of all decisions from a loss to the order of the new formation, without HTTP."""
     job = training(count)
     began = time.process_time()
     job.rank_ended(2, signal=9)

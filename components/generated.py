@@ -1,7 +1,7 @@
 """Generates the files committed beside the code: a component's YAML, and the repeated parts of READMEs.
 
-``python -m components.generated`` writes all of them anew; what follows the mark in a README is written by hand. What
-stands before it is, to the letter, what the generator of kubeflow/pipelines-components writes: that is checked there.
+``python -m components.generated`` rewrites all of them; what follows the mark in a README is written by hand. What
+comes before it is, to the letter, what the generator of kubeflow/pipelines-components writes: that is checked there.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _title(key: str) -> str:
 
 
 def _overview(name: str) -> str:
-    """Returns a docstring's text without its sections, each paragraph filled anew."""
+    """Returns a docstring's text without its sections, each paragraph filled again."""
     told = parse(ast.get_docstring(_function(name)) or "")
     paragraphs = [told.short_description or "", *(told.long_description or "").split("\n\n")]
     return "\n\n".join(_filled(one) for one in paragraphs if one)

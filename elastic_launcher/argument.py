@@ -27,7 +27,7 @@ def word(value: object) -> str:
                 text = json.dumps(value, default=_plain)
             except (TypeError, ValueError, RecursionError) as error:
                 raise _no_word(value) from error
-        case numbers.Real():  # of NumPy: in as few digits as it is told from others by
+        case numbers.Real():  # of NumPy: in as few digits as distinguish it
             text = str(value)
         case _:
             plain = _plain(value)

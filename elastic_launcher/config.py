@@ -1,7 +1,7 @@
 """The configuration of one job, from which the command line and every front build theirs.
 
-Invariant: whatever way a configuration comes in (flags, parameters and fields of a front, ``job.json``), it passes the
-same checks, and what is wrong is said with the option's name and what to give instead.
+Invariant: a configuration from any source (flags, parameters and fields of a front, ``job.json``) passes the same
+checks, and an error has the option's name and what to give instead.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class JobConfig:
         Args:
             texts: An option's key -> its text, True for a switch, a list of texts for one that may be repeated; options
                 that are missing, None or "" take their defaults.
-            command: What stands after ``--``; the script's arguments alone where ``texts`` name script or module.
+            command: The words after ``--``; the script's arguments alone where ``texts`` name script or module.
 
         Raises:
             ConfigError: If anything in it can't be run.
@@ -246,7 +246,7 @@ class JobConfig:
 
 
 def check_work_dir(given: str | None) -> None:
-    """Raises ConfigError where a URL stands in the place of the work directory's path."""
+    """Raises ConfigError where the work directory is a URL instead of a path."""
     if given is not None and "://" in given:
         raise ConfigError(
             f"--work-dir is {given!r}: give a folder; for what is to outlive it, give --checkpoint-dir and --output"
@@ -255,7 +255,7 @@ def check_work_dir(given: str | None) -> None:
 
 
 def why_no_store(place: str) -> str:
-    """Returns why nothing can be kept under a URL, whatever its store does; "" where it can, and for a path."""
+    """Returns why a URL can't be used with any store; "" where it can, and for a path."""
     scheme, is_url, below = place.partition("://")
     if is_url and not below.strip("/"):
         return "names no place"

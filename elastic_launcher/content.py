@@ -47,7 +47,7 @@ def digests(files: Mapping[str, bytes]) -> tuple[str, ...]:
 
 
 def differences(theirs: JobConfig, ours: JobConfig, there: Content | None, here: Content) -> dict[str, tuple[str, str]]:
-    """Returns in what two jobs differ: by what, what is said of it, and the name by which a user accepts it, or "".
+    """Returns in what two jobs differ: by what, the message about it, and the name by which a user accepts it, or "".
 
     Args:
         theirs: The job that was there first.

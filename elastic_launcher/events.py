@@ -139,7 +139,7 @@ def _plain(value: Any) -> Any:
 def steady_clock(
     earliest: float = 0.0, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
 ) -> Callable[[], float]:
-    """Returns a clock that takes the wall clock's time once, and then goes on whatever becomes of that.
+    """Returns a clock that reads the wall clock once, and then runs independent of it.
 
     Args:
         earliest: Where it begins at the earliest, in seconds since the epoch.

@@ -169,7 +169,7 @@ class ElasticTrain(Container):
         return {name: str(serialize(value)) for name, value in (values | dict(given)).items() if value is not None}
 
     def _as_container(self) -> Container:
-        """Returns a plain container with all that the step's pod is said in its own fields; part of no Workflow."""
+        """Returns a plain container with all settings of the step's pod in its own fields; part of no Workflow."""
         if self.args is not None:
             raise ConfigError(f"{self.name}: args are the launcher's; give those of the script in arguments")
         options = self._options()
@@ -265,7 +265,7 @@ def _path(given: Any) -> Any:
 
 
 def _of_a_pod(given: Any) -> Any:
-    """Returns what stands in a pod template as the API has it, whatever of Hera's is in it."""
+    """Returns a pod template as the API has it, without Hera's objects."""
     if isinstance(given, PodFields):
         said = {one.name: getattr(given, one.name) for one in dataclasses.fields(given)}
         said |= {name: _listed(said[name]) for name in _LISTS}  # one by itself, as Hera's templates take it

@@ -4,8 +4,8 @@ The order is a keyed permutation: a Feistel network over a·b ≥ n with a ≈ b
 Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, §5), whose rare values of n or more are sent through it again
 until they fall below (cycle walking).
 
-Invariant: an epoch's order is a permutation, what stands at a position doesn't depend on the slice it is asked for in,
-and the orders can't be told from a true shuffle's. An order once given stays: what was trained in part goes on in it.
+Invariant: an epoch's order is a permutation, the sample at a position doesn't depend on the slice it is asked for in,
+and the orders can't be distinguished from a true shuffle's. An order never changes: trainings in progress rely on it.
 """
 
 from __future__ import annotations

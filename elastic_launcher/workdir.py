@@ -125,7 +125,7 @@ def claim(config: JobConfig, directory: Path, content: Content = Content()) -> W
 
     Args:
         config: What was asked; ``config.work_dir`` or a new folder under ``elastic-jobs``.
-        directory: Where the user stands: relative paths start there.
+        directory: The user's directory: relative paths start there.
         content: What the job runs and reads.
 
     Raises:
@@ -208,7 +208,7 @@ def job_id(layout: Layout) -> str:
 
 
 def note_past(layout: Layout, past: Past) -> None:
-    """Has ``job.json`` say that more was used up before this run than the folder tells.
+    """Records in ``job.json`` that more numbers were used before this run than the folder shows.
 
     Raises:
         OSError: If it can't be written.
@@ -330,7 +330,7 @@ def _done(layout: Layout) -> str | None:
 
 
 def _put_aside(layout: Layout, before: dict[str, Any], config: JobConfig) -> str:
-    """Moves what another job has left to a folder of its own, its model too; returns what to tell."""
+    """Moves what another job has left to a folder of its own, its model too; returns a message."""
     aside = layout.path / "earlier" / str(before["id"])
     make_folder(aside)
     write_json(layout.job, before | {"put_aside": True}, lasting=True)  # an end in between: the next launch goes on

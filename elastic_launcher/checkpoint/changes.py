@@ -10,7 +10,7 @@ from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.checkpoint.manifest import JobIdentity, Manifest, differ, differences
 
 FLAG = "--accept-changes"
-OTHERWISE = "make that the same again, or train anew in another work directory"
+OTHERWISE = "make that the same again, or start a new training in another work directory"
 OF_SCRIPT = ("global_batch_size", "seed", "dataset", "shuffle", "loader_seed", "drop_last")
 """What only the ranks know for sure; the launcher compares the rest before it starts them."""
 
@@ -29,11 +29,11 @@ class Change:
 
 
 CHANGES = {
-    "arguments": Change(("arguments",), "the script is told something else from here on"),
+    "arguments": Change(("arguments",), "the script gets other arguments from here on"),
     "global-batch-size": Change(("global_batch_size",), "up to one batch of samples is seen twice in this epoch"),
     "seed": Change(("seed", "loader_seed"), "samples may be seen twice or not at all in this epoch"),
     "dataset": Change(
-        ("dataset", "data", "shuffle", "drop_last"), "this epoch begins anew, its samples may be seen twice"
+        ("dataset", "data", "shuffle", "drop_last"), "this epoch starts over, and its samples may be seen twice"
     ),
     "script": Change(("code",), "the steps so far were trained by another script"),
 }
@@ -63,7 +63,7 @@ def refusal(there: JobIdentity, here: JobIdentity, accepted: Sequence[str], amon
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The checkpoint that a job goes on from.
+    """The checkpoint that a job resumes from.
 
     Attributes:
         job: Whose it is.

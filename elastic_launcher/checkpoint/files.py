@@ -19,7 +19,7 @@ _CHUNK = 4 << 20
 def seal(path: Path) -> FileEntry:
     """Has a file that was just written put on disk, and returns what is to be said of it.
 
-    Who may read the folder may read the file, whatever rights its writer gave it.
+    Every user who may read the folder may read the file.
 
     Raises:
         OSError: If it can't be.
@@ -45,7 +45,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads what is said of a checkpoint, without looking at its other files.
+    """Reads the manifest of a checkpoint, without looking at its other files.
 
     Raises:
         CheckpointError: If it can't be used.

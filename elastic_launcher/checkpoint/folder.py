@@ -197,7 +197,7 @@ def set_aside(path: Path) -> None:
 
 
 def kept(folder: Path) -> str:
-    """Says in words what was saved last, as far as the pointer tells.
+    """Returns a description of the last save, by the pointer.
 
     Raises:
         OSError: If it can't be read for now.
@@ -230,12 +230,12 @@ def _check_fence(folder: Path, mark: Mark, job: str) -> None:
     if mark <= last:
         raise Fenced(
             f"{mark.step} steps of generation {mark.generation} in term {mark.term} are not saved: {folder / POINTER} "
-            f"stands at {last.step} steps of generation {last.generation} in term {last.term}"
+            f"is at {last.step} steps of generation {last.generation} in term {last.term}"
         )
 
 
 def _is_there(folder: Path, mark: Mark, job: str) -> bool:
-    """Whether it was written by one that did not live to tell, or could not be sure."""
+    """Whether its writer died before its report, or could not be sure."""
     if read_pointer(folder) != Pointer(name_of(mark.step), mark, job):
         return False
     with contextlib.suppress(CheckpointError):
@@ -270,7 +270,7 @@ def _point(folder: Path, pointer: Pointer) -> None:
 
 
 def _overwrite(path: Path, text: str) -> bool:
-    """Writes the pointer where it stands, on a full disk; returns whether that could be done.
+    """Writes the pointer in place, on a full disk; returns whether that succeeded.
 
     It is shorter than a sector, which a disk writes as a whole, and keeps its size. Who judges by it holds the lock.
     """
@@ -291,7 +291,7 @@ def _locked(folder: Path) -> Iterator[None]:
     """Lets one process at a time look at the pointer and move it.
 
     Raises:
-        OSError: If another one has held it for too long: it may be frozen, and this one is not to stand still with it.
+        OSError: If another one has held it for too long: it may be frozen, and must not block this one.
     """
     with open(open_shared(folder / LOCK, os.O_RDWR)) as lock:
         deadline = time.monotonic() + LOCK_SECONDS

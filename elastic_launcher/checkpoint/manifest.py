@@ -30,7 +30,7 @@ class Mark:
     """Which of two checkpoints is the later one: the one with the larger mark.
 
     Attributes:
-        term: The coordinator's reign in which it was written.
+        term: The coordinator's term in which it was written.
         generation: The generation that wrote it.
         step: Optimizer steps done.
     """
@@ -103,7 +103,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that is said of a checkpoint.
+    """The manifest of a checkpoint.
 
     Attributes:
         job: Whose it is.

@@ -3,7 +3,7 @@
 A checkpoint's files go under a name that nobody else uses, its manifest last: it is there as soon as that is. The name
 holds its mark, and the newest is the one with the largest mark, so that what an earlier writer adds late changes
 nothing. A run of the job leaves a file in ``terms/`` whenever it begins from what is there, which names the checkpoints
-that count: whatever earlier runs and generations write afterwards does not. All this needs of the store is that a file
+that count: what earlier runs and generations write afterwards does not. All this needs of the store is that a file
 which was written is listed at once.
 """
 

@@ -25,7 +25,7 @@ def open_storage(url: str) -> tuple[Any, str]:
     Where the package that fsspec wants for a kind of store is not there, obstore takes its place; paths begin there.
 
     Raises:
-        StorageError: If it can't be reached from here, whatever the network does.
+        StorageError: If it can't be reached from here with any network.
     """
     if why := why_no_store(url):
         raise StorageError(f"{url} {why}: give a folder, or a URL such as s3://bucket/folder")

@@ -24,7 +24,7 @@ class CheckpointStore(Protocol):
     place: str
 
     def publish(self, write: Callable[[Path], Manifest], mark: Mark, keep: int) -> tuple[str, Manifest]:
-        """Adds a checkpoint, all of it or nothing; returns where it is and what is said of it."""
+        """Adds a checkpoint, all of it or nothing; returns its path and its manifest."""
 
     def find_newest(self, refuse: Callable[[Manifest], str] = ...) -> Found:
         """Returns the newest good checkpoint, on this machine."""

@@ -1,7 +1,7 @@
 """Authenticates control requests and their answers: by HMACs with the job's key.
 
 A request's is over its content, sender and growing counter; an answer's over the request's and its own content. An
-answer without it is somebody else's: whatever listens at the address, or stands on the way to it.
+answer without it is not the coordinator's, but comes from another listener, or from something on the way.
 """
 
 from __future__ import annotations

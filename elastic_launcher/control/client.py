@@ -2,7 +2,7 @@
 
 It is light to import, since every rank and agent carries it. All requests are harmless to repeat (reports carry a
 number by which the coordinator drops what it has seen): each is retried, a bounded number of times within its time-out.
-Only what the job's key has signed is an answer: whatever else listens at the address, or stands on the way to it (a
+Only what the job's key has signed is an answer: anything else that listens at the address, or is on the way to it (a
 load balancer, a proxy, another job), leaves the coordinator *not reached*.
 """
 
@@ -32,7 +32,7 @@ RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
 """Seconds before each retry, jittered: the first comes at once, since the server may have closed a kept connection."""
 
 MOST_QUOTED = 120
-"""Characters of somebody else's answer that are told."""
+"""Characters of an unsigned answer that are shown."""
 
 _report_numbers: dict[str, itertools.count[int]] = {}
 _report_numbers_lock = threading.Lock()
@@ -86,7 +86,7 @@ class ControlClient:
     Safe to use from several threads; requests to the same path wait for each other, all others don't.
 
     Args:
-        control: Path of the job's ``control.json``, read anew at each reconnect, or the coordinator's URL.
+        control: Path of the job's ``control.json``, read again at each reconnect, or the coordinator's URL.
         sender: Who asks: ``m2`` is member 2, ``n1`` the agent of node 1, ``cli`` the command line.
         key: The job's key in hexadecimal digits; needed with a URL, read from the file otherwise.
     """
@@ -144,7 +144,7 @@ class ControlClient:
         self.hang_up()
 
     def hang_up(self) -> None:
-        """Ends all connections, so that the next request goes to where the coordinator is said to be by then."""
+        """Ends all connections, so that the next request goes to the coordinator's address at that time."""
         with self._channels_lock:
             channels = list(self._channels.values())
         for channel in channels:

@@ -23,7 +23,7 @@ class Contact:
         self._heard = self._looked = clock()
 
     def hear(self) -> None:
-        """Takes it that the coordinator has answered."""
+        """Records that the coordinator has answered."""
         with self._lock:
             self._heard = self._looked = self._clock()
 

@@ -11,7 +11,7 @@ from elastic_launcher.control.messages import Form, Message, order_from_dict, re
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """Where a member stands.
+    """The state of a member.
 
     Attributes:
         pid: Its process.
@@ -20,10 +20,10 @@ class Introduction:
         samples: Samples that they used.
         current: The formation that it changed to last; None before its first, and where that one was given up.
         pending: Later ones that were ordered, and not given up.
-        standing: Numbers of those of them whose group stands.
+        standing: Numbers of those of them whose group is complete.
         highest: The highest number of a formation that it has ever seen.
         reports: What it has reported of itself that still holds, in order.
-        halting: Whether it was told to stop after a checkpoint.
+        halting: Whether it was ordered to stop after a checkpoint.
         phase: Which `job.epochs` of the script they are in, from 0.
         sums: What sums over ranks came to, for those that begin with the script's first line.
     """
@@ -60,7 +60,7 @@ class Introduction:
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> Introduction:
-        """Returns the introduction that a JSON object stands for.
+        """Returns the introduction in a JSON object.
 
         Raises:
             ValueError: If it is none; the message names what is wrong.

@@ -41,12 +41,12 @@ class Vitals:
     busy: float = 0.0
 
     def to_query(self) -> str:
-        """Returns the part of a request's query that stands for it."""
+        """Returns its encoding in a request's query."""
         return urlencode({name: str(value) for name, value in asdict(self).items()})
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> Vitals:
-        """Reads the query of a request; what it does not tell is 0.
+        """Reads the query of a request; missing values are 0.
 
         Raises:
             ValueError: If something in it is no number.

@@ -21,7 +21,7 @@ KEY = "hints.json"
 
 
 def hint_of(found: Mapping[str, Any] | None) -> HintRead:
-    """Returns what a ConfigMap holds; None stands for one that is not there."""
+    """Returns what a ConfigMap holds; None is one that does not exist."""
     if found is None:
         return HintRead(None)
     identity = found["metadata"]["uid"]

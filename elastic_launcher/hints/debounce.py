@@ -2,7 +2,7 @@
 
 Invariants: what is wanted below the target is the target at once. Growth waits for ``grow_after`` since the last
 shrink, notice or loss, and never since the start or since the hint's rise; a notice counts so on one machine alone,
-since in a cluster the node that was told to go is replaced at once. A number that is raised lifts the wait after a
+since in a cluster a node with a notice is replaced at once. A number that is raised lifts the wait after a
 notice, and never that after a shrink; a document that is written again with the same numbers lifts nothing.
 """
 

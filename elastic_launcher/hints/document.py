@@ -49,7 +49,7 @@ class Entry:
     """What the document says about the jobs that it matches. All numbers are GPUs.
 
     Attributes:
-        path: Where it stands in the document.
+        path: Its position in the document.
         match: What a job must be; empty matches every one.
         allowed: What each such job may hold now.
         guaranteed: What nobody takes back, or None.
@@ -59,7 +59,7 @@ class Entry:
         sizes: The only numbers that are used, ascending; empty for any.
         grow_after: Seconds that growth waits after a shrink, a notice or a loss.
         reclaim_to: What is to be left, when GPUs are being taken back.
-        reclaim_by: When they may be gone, in seconds since the epoch, or None where that is not told.
+        reclaim_by: When they may be gone, in seconds since the epoch, or None if not given.
     """
 
     path: str

@@ -20,8 +20,8 @@ GRACE_SECONDS = 0.2  # an editor writes, or puts the new file in the old one's p
 class FileSource:
     """Watches a file.
 
-    Good news is told at once. A file that can't be read, or parsed, right after it was changed may be half written, and
-    one that is missing may be about to be replaced: that is told only when it stays so for a moment.
+    A valid document is reported at once. A file that can't be read, or parsed, right after a change may be half
+    written, and a missing one may be about to be replaced: that is reported only when it stays so for a moment.
 
     Args:
         path: It need not be there.

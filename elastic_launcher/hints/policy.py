@@ -21,7 +21,7 @@ class Outcome:
     Attributes:
         kind: ``applied``, or, where nothing changed: ``rejected`` (broken, or the same generation with other content),
             ``older`` (an older generation), ``missing`` (not there, or not to be read), ``same``.
-        message: What to tell the user: for ``applied`` the warnings that are new, if any; empty for ``same``.
+        message: The message for the user: for ``applied`` the warnings that are new, if any; empty for ``same``.
     """
 
     kind: str
@@ -36,7 +36,7 @@ class HintPolicy:
         name: What the source is called in messages.
         document: The last good document, or None.
         applied: What it was read from, or None.
-        applied_at: When it was read, in seconds since the epoch, or None where that was not told.
+        applied_at: When it was read, in seconds since the epoch, or None if not given.
         generation: The highest that was applied of this object, or None.
         vanished: Whether the object has gone since then: the next one is another.
         complained: The read that was complained about last.
@@ -76,7 +76,7 @@ class HintPolicy:
         return self._apply(found, document, old, now)
 
     def _generation_of(self, found: HintRead) -> int | None:
-        """Returns what a document's generation has to exceed; a new object starts the count anew."""
+        """Returns what a document's generation has to exceed; a new object starts the count again."""
         same_object = self.applied is not None and not self.vanished and found.identity == self.applied.identity
         return self.generation if same_object else None
 

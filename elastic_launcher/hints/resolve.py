@@ -83,7 +83,7 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """The GPUs of a job, whatever nodes they make."""
+    """The GPUs of a job, before they are divided into nodes."""
 
     guaranteed: int | None
     allowed: int

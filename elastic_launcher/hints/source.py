@@ -13,7 +13,7 @@ class HintRead:
 
     Attributes:
         text: The document, or None if there is none.
-        identity: What tells a new object from a changed one: a uid, or the count of a file's returns.
+        identity: What distinguishes a new object from a changed one: a uid, or the count of a file's returns.
         error: Why it could not be read; empty where it is simply not there.
     """
 

@@ -91,7 +91,7 @@ def join(path: str, key: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Returns a text of the document as it can be shown in one line, whatever it holds."""
+    """Returns a text of the document as one line without control characters."""
     return json.dumps(text if len(text) <= 60 else text[:57] + "...")
 
 
@@ -112,7 +112,7 @@ def wrong(path: str, value: Any, what: str, name: str | None = None) -> HintErro
     """Returns the error of a value that is not what it must be.
 
     Args:
-        path: Where it stands.
+        path: Its position.
         value: What is there.
         what: What it must be.
         name: What it is called; by default the last part of the path.
@@ -133,7 +133,7 @@ def whole(row: Mapping[str, Any], key: str, path: str, what: str = GPUS, least: 
     Args:
         row: The object.
         key: Which of its values.
-        path: Where the object stands.
+        path: The object's position.
         what: What the value must be.
         least: The smallest that it may be, or None.
     """

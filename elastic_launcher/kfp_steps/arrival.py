@@ -43,7 +43,7 @@ def sent(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def protected(value: Any, name: str) -> Any:
-    """Returns what stands for a constant on its way: itself where nothing changes it.
+    """Returns the encoding of a constant: itself where nothing would change it.
 
     Args:
         value: A text, or a list or dict with texts; of anything else, itself.
@@ -95,7 +95,7 @@ def json_size(value: Any) -> int:
 
 
 def too_long(name: str, size: int) -> str:
-    """Returns what is said of inputs that are too long."""
+    """Returns the message about inputs that are too long."""
     what = "the script" if name == "script" else "what it holds"
     return (
         f"{name} is too long: the inputs of the task have {size} bytes, written as JSON, and {MOST} is the most that a "

@@ -1,7 +1,7 @@
 """The body of ``elastic_cleanup``: ends the nodes that a run has left behind.
 
 Invariants: only Jobs with the run's label are deleted; a job whose coordinator lives is left to that, which ends its
-nodes itself (or else would make them anew); and what the run is said to have come to is not asked, for it is not known.
+nodes itself (otherwise it would recreate them); and the run's reported outcome is not used, since it may be wrong.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ Pod = Mapping[str, Any]
 
 
 def is_step(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a backend runs this process as a step: that tells each its pod's name, and ``kfp.local`` has no pods."""
+    """Whether a backend runs this process as a step: a backend sets the pod's name, and ``kfp.local`` has no pods."""
     return STEP_VARIABLE in environment
 
 

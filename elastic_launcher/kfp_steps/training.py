@@ -194,7 +194,7 @@ def _source(given: Mapping[str, Any]) -> str:
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, object]:
-    """Returns the options that the component's parameters give; 0 stands for none where the option may be left out."""
+    """Returns the options that the component's parameters give; 0 leaves an optional one out."""
     found: dict[str, object] = {}
     for option in OPTIONS:
         if option.key in given and option.key not in ("script", "module", "arguments", "work_dir", "data"):
@@ -257,7 +257,7 @@ def _take_model(given: Mapping[str, Any], run: _Run, folder: Path) -> None:
 
 
 def _classes(output: str) -> dict[str, Any] | None:
-    """Returns what the script left of its classes; what is no such thing is told, and costs the training nothing."""
+    """Returns the classification that the script left; an invalid one causes a message, and no failure."""
     try:
         text = read_beside(output, CLASSES)
         return read_classes(text) if text else None

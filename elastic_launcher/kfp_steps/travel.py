@@ -3,11 +3,11 @@
 A node sees none of the step's files but what lies in a volume that both mount. So an artifact goes by the first of
 these ways that there is: it lies in such a volume already; it is copied to where the author has said; nodes read and
 write it at its own URI, through fsspec, where they reach a store of that kind anyway; it is copied beside the
-checkpoints. Where there is none, that is said before a pod is made.
+checkpoints. Without one, the step fails before a pod is made.
 
 Invariant: a copy of a data set is never written again, for nodes of an earlier attempt may read it. What has its name,
 or under a URL a marker beside it, is whole. It is what the job began with: a later attempt, for which the data may have
-been made anew, goes on with the first one's, as it goes on from that one's checkpoint.
+been recreated, uses the first one's, as it resumes from that one's checkpoint.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FIX = (
 )
 
 WHOLE = ".whole"
-"""What stands beside a copy under a URL as soon as all of that is there: a store has no renaming."""
+"""The marker beside a copy under a URL once the copy is complete: a store has no renaming."""
 
 
 class Artifact(Protocol):
@@ -67,7 +67,7 @@ class Meeting:
         return any(f"{place}/".startswith(f"{mount.rstrip('/')}/") for mount in map(posixpath.normpath, self.mounts))
 
     def is_common(self) -> bool:
-        """Whether the folder is one that both see, as far as can be told from here."""
+        """Whether both can see the folder, as far as this step can know."""
         return bool(self.folder) and (can_open(self.folder) if is_url(self.folder) else self.holds(self.folder))
 
     def reaches(self, uri: str) -> bool:
@@ -155,7 +155,7 @@ def fetch(place: str, model: Artifact) -> bool:
 
 
 def read_beside(place: str, suffix: str) -> str:
-    """Returns the text of what stands beside a model under its name and a suffix; "" where there is none.
+    """Returns the text of the file beside a model with its name and a suffix; "" where there is none.
 
     Raises:
         OSError: If it is there and can't be read.
@@ -247,13 +247,13 @@ def _clear(path: Path) -> None:
 
 
 def _put(draft: Path, target: Path) -> None:
-    """Puts a draft in the place of whatever is there."""
+    """Replaces a file or folder by a draft."""
     _clear(target)
     os.rename(draft, target)
 
 
 def _put_on_disk(draft: Path) -> None:
-    """Has a draft written out: after a loss of power, its name must not stand for less than all of it."""
+    """Flushes a draft to disk: after a loss of power, its name must not lead to a part of it."""
     for path in [draft, *draft.rglob("*")]:
         if path.is_dir():
             sync_folder(path)

@@ -18,7 +18,7 @@ CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 15.0
 """A request that a busy API server has queued is answered, or refused, within that."""
 WATCH_SECONDS = 30
-"""A watch is begun anew after so long: what a connection that died in silence would hide is seen by then."""
+"""A watch is renewed after so long, to see what a silently broken connection would hide."""
 QUIET_SECONDS = WATCH_SECONDS + 5.0
 UNAUTHORIZED = 401
 MERGE = "application/merge-patch+json"
@@ -229,7 +229,7 @@ async def _document(answer: aiohttp.ClientResponse) -> dict[str, Any]:
 
 
 def _refusal(status: Mapping[str, Any], code: int, retry_after: str = "") -> ApiError:
-    """Returns the error that a Status of the API stands for."""
+    """Returns the error of a Status of the API."""
     message = status.get("message", f"refused with {code}")
     if code == UNAUTHORIZED:
         message = f"the API server does not take these credentials ({message}): log in again, or mend the kubeconfig"

@@ -1,6 +1,6 @@
 """Decides when a collection of the API is read, watched or polled, and the delays in between.
 
-Invariants: a watch begins where the last thing seen ended, and anew from a read once that is too old; nothing that
+Invariants: a watch begins where the last thing seen ended, and after a new read once that is too old; nothing that
 fails is tried again at once, or for ever at the same pace; where watching is forbidden the collection is polled, and
 watching is tried again later.
 """
@@ -16,11 +16,11 @@ POLLS = 3
 """After so many watching is tried again: the right to was granted, or the server only just began and knew of none."""
 FIRST_DELAY = 0.1
 LONGEST_DELAY = 5.0
-"""Bounds what is missed when an API server comes back; all that ask again at that pace it can bear."""
+"""Bounds what is missed when an API server is back; the server can bear all clients at that pace."""
 SHORTEST_WATCH = 1.0
-"""Seconds; a watch that ends sooner without a word has failed, and must not be begun again and again."""
+"""Seconds; a watch that ends sooner without an event has failed, and must not be repeated at once."""
 LOUD = 5
-"""Failures in a row after which it is told: with the delays between them, some 2 s of an API server's restart."""
+"""Failures in a row before a message: with the delays between them, some 2 s of an API server's restart."""
 FORBIDDEN = (403, 405)
 GONE = 410
 
@@ -35,7 +35,7 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Where one stands with a collection.
+    """The progress of following a collection.
 
     Attributes:
         version: The resource version that was seen last; None when it has to be read first.

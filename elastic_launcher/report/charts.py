@@ -21,7 +21,7 @@ MOST_LINES = 40
 """With more generations, charts below the first leave their lines out."""
 LANE = 17
 MOST_TOLD = 40
-"""Generations that a chart's text tells for whoever can't see it; the table has them all."""
+"""Generations in a chart's text for screen readers; the table has them all."""
 MOST_MARKS = 200
 """Signs of each sort in a chart; of more checkpoints, some are left out."""
 MARKS = {
@@ -123,7 +123,7 @@ def _dot(chart: Chart, one: Generation) -> str:
 
 
 def _marks(chart: Chart, history: History) -> list[str]:
-    """Returns the signs of losses, notices, checkpoints and waits at the chart's foot, each with what it stands for."""
+    """Returns the signs of losses, notices, checkpoints and waits at the chart's foot, each with its meaning."""
     every = math.ceil(len(history.marks) / MOST_MARKS) or 1
     rare = [mark for mark in history.marks if mark.kind != "checkpoint_saved"]
     saved = [mark for mark in history.marks if mark.kind == "checkpoint_saved"][::every]

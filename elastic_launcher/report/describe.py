@@ -20,11 +20,11 @@ CAUSES = {
 
 
 def describe(event: Event) -> str | None:
-    """Returns one line that tells what happened, to what, and what follows; None for what only changes numbers."""
+    """Returns one line on what happened, to what, and what follows; None for events that only change numbers."""
     get = event.get
     match event.kind:
         case "job_started":
-            begun = "started" if get("resumed_step") is None else f"goes on from step {number(get('resumed_step'))}"
+            begun = "started" if get("resumed_step") is None else f"resumes from step {number(get('resumed_step'))}"
             return f"job {get('name')} {begun} on {get('host')}: {shape(event)}"
         case "coordinator_adopted":
             ranks = plural(len(get("members") or ()), "rank")
@@ -61,7 +61,7 @@ def describe(event: Event) -> str | None:
             return f"{who} is {get('factor')} times slower than the others ({took} a step): all wait for it"
         case "silent":
             who = f"rank {get('rank')} (node {get('node')})"
-            return f"{who} is heard of again" if get("over") else None  # the warning beside it says it
+            return f"{who} reports again" if get("over") else None  # the warning beside it says it
         case "checkpoint_saved":
             held = duration(get("held_seconds") or 0.0)
             return f"step {number(get('step'))} is saved in {get('path')} (the training waited {held})"
@@ -74,7 +74,7 @@ def describe(event: Event) -> str | None:
         case "quota_wait" | "nodes_wait":
             return first_line(get("message")) or f"waiting for {event.kind.removesuffix('_wait')}"
         case "quota_back":
-            goes_on = f"; the job goes on from step {number(get('step'))}" if get("step") else ""
+            goes_on = f"; the job resumes from step {number(get('step'))}" if get("step") else ""
             return f"the hints allow the job's minimum after {duration(get('seconds') or 0.0)}{goes_on}"
         case "nodes_taken":
             why = first_line(get("message")) or "too few nodes are left"
@@ -147,7 +147,7 @@ def slow(state: JobState) -> str:
 
 
 def silent(state: JobState) -> str:
-    """Returns of which ranks nothing is heard; empty when of all something is."""
+    """Returns the silent ranks; empty if there are none."""
     ranks = {member["member"]: rank for rank, member in enumerate(state.members)}
     told = [f"rank {ranks.get(number)} (node {one.get('node')})" for number, one in sorted(state.silent.items())]
     return f"nothing is heard from {', '.join(told)}" if told else ""

@@ -80,7 +80,7 @@ class NodeLife:
         node: Its number.
         started: When it was started.
         admitted: When it first trained, or None.
-        noticed: When it was told to go, or None.
+        noticed: When it received a termination notice, or None.
         ended: When it left or was lost, or None.
         end: ``left``, ``failed``, ``lost``; empty while it is there.
     """
@@ -160,7 +160,7 @@ class History:
 
 
 def relate(events: Sequence[Event]) -> History:
-    """Returns the history that events tell."""
+    """Returns the history of some events."""
     start = next((event for event in events if event.kind == "job_started"), events[0] if events else None)
     if start is None:
         return History()

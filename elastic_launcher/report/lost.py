@@ -15,7 +15,7 @@ from elastic_launcher.events import Event, finite
 from elastic_launcher.report.axis import Timed, put_on_axis
 
 CAUSES = ("start", "grow", "shrink", "notice", "failure", "checkpoint", "quota", "nodes", "coordinator")
-"""What time is lost by, in the order in which it is told."""
+"""The causes of lost time, in the order in which they are reported."""
 IDLE = "idle"
 WORK = ("progress", "generation_formed", "step_redone", "log")
 """Kinds that only a job writes which trains."""
@@ -68,7 +68,7 @@ class Balance:
 
 
 def balance(events: Sequence[Event]) -> Balance:
-    """Returns where the time went that events tell of."""
+    """Returns the account of a job's time, by its events."""
     timed = put_on_axis(events)
     end = timed[-1][0] if timed else 0.0
     spent = _paint(end, [*_runs(timed), *_pauses(timed), *_without_quota(timed), *_without_nodes(timed)])
@@ -116,7 +116,7 @@ def _runs(timed: Timed) -> Iterator[Span]:
 
 
 def _begins_again(run: Timed) -> Iterator[Span]:
-    """Yields from when nodes were started anew, after a wait for quota, to when they trained."""
+    """Yields from when nodes were started again, after a wait for quota, to when they trained."""
     since: float | None = None
     for at, event in run:
         if event.kind == "quota_back":

@@ -31,7 +31,7 @@ class Metrics:
         gpu_seconds: How long nodes were there, times the ranks of each, all together.
         pauses_seconds: How long training stood still for each generation after the first, in order.
         pause_seconds: All of these together.
-        notices: Nodes that were told to go.
+        notices: Nodes that received a termination notice.
         failures: Nodes that failed or were lost.
         nodes_failed: Those of them that had not trained yet.
         nodes_lost: Those that had.
@@ -39,7 +39,7 @@ class Metrics:
         checkpoints: How many were saved.
         checkpoint_bytes: What they took on disk, all together.
         checkpoint_held_seconds: How long the training waited for them, all together.
-        loss: The last one told; None if there was none, or it was not finite.
+        loss: The last one reported; None if there was none, or it was not finite.
         loss_not_finite: How many reports had a NaN or infinite loss.
         events_lost: Events that could not be written.
         exit_code: Of the job; None while it runs.

@@ -1,7 +1,7 @@
 """The progress line of a training for people and programs, and when a log shows it.
 
-Invariant: each change of the membership or of the hint's numbers is told once, with numbers of the new membership where
-the script tells any, and while the training goes on no `EVERY_SECONDS` pass without a line.
+Invariant: each change of the membership or of the hint's numbers is shown once, with numbers of the new membership if
+the script logs any; and while the training runs no `EVERY_SECONDS` pass without a line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EVERY_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the last line told.
+    """What the last line showed.
 
     Attributes:
         at: When, in monotonic seconds; before the first line, when the training was last seen not to go on.
@@ -31,7 +31,7 @@ class Told:
 
 
 def tell(told: Told, state: JobState, now: float) -> tuple[Told, str]:
-    """Returns what is told after a look at a job, and the line that is due now; empty while none is.
+    """Returns what is shown after a look at a job, and the line that is due now; empty while none is.
 
     Args:
         told: What was told before.
@@ -78,7 +78,7 @@ def _ranks(state: JobState, among: Iterable[int]) -> str:
 
 
 def _number(value: float | str | None) -> str:
-    """Returns a number with four digits or all that stand before its point; a text as it is; nothing of none."""
+    """Returns a number with four digits or all digits before its point; a text unchanged; and nothing for None."""
     if value is None or isinstance(value, str):
         return value or ""
     return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"

@@ -19,7 +19,7 @@ STOPPED = (ExitCode.STOPPED, ExitCode.INTERRUPTED, ExitCode.NO_QUOTA)
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node, as far as events tell.
+    """A node, by the events.
 
     Attributes:
         node: Its number.
@@ -57,7 +57,7 @@ class JobState:
         total_steps: Of the whole training, or None.
         samples: Samples used.
         loss: Of the last progress; a text for what is no finite number; None before.
-        samples_per_second: Of the last progress that told it, or None.
+        samples_per_second: Of the last progress that has it, or None.
         step_seconds: How long a step takes now, on average; None before that is known.
         world_size: Ranks now.
         members: Of the generation, in rank order: ``member`` and ``node`` of each.
@@ -68,7 +68,7 @@ class JobState:
         waits_for: What the job that does not train waits for, in a sentence; empty while it does not wait.
         lacks: The same in a word: ``quota`` or ``nodes``; empty while it does not wait.
         message: Of the last warning, rejection, failure or loss; empty where that is over.
-        pending: Nodes that wait for a place, as was told last.
+        pending: Nodes that wait for a place, by the last event.
         queued: Those of them that wait for their queue to admit them.
         about_pending: Whether the message is about these, and over once they wait no longer.
         log: The values of ``job.log`` that count.
@@ -76,7 +76,7 @@ class JobState:
         stragglers: What the last ``straggler`` of each member that is slow said, by member.
         timed_from: From when on the steps of the next progress took their time, or None.
         timed_generation: The generation of the last progress.
-        silent: What the last ``silent`` of each member of which nothing is heard said, by member.
+        silent: The last ``silent`` event of each silent member, by member.
     """
 
     started: Mapping[str, Any] = field(default_factory=dict)
@@ -256,7 +256,7 @@ def _without_nodes(nodes: Mapping[int, NodeState]) -> dict[int, NodeState]:
 
 
 def _step_seconds(state: JobState, event: Event, now: float) -> float | None:
-    """Averages the time of a step; a new generation starts the average anew."""
+    """Averages the time of a step; a new generation starts a new average."""
     steps = (event.get("step") or 0) - state.step
     since = state.timed_from
     if steps <= 0 or since is None or now <= since:

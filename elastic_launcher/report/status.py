@@ -17,7 +17,7 @@ def document(
     """Returns the status as a JSON object.
 
     Args:
-        state: What the events tell.
+        state: The state after the events.
         job: What ``job.json`` holds.
         control: What ``control.json`` holds.
         alive: Whether the launcher is; None where that is not known.

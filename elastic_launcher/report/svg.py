@@ -126,7 +126,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where a label stands: its row, its form, and whether it ends at its moment instead of beginning there."""
+    """The position of a label: its row, its form, and whether it ends at its moment instead of beginning there."""
 
     row: int
     text: str
@@ -138,7 +138,7 @@ def place(labels: Sequence[Label], seconds: float, width: float, rows: int) -> l
 
     Args:
         labels: In order of time.
-        seconds: What the width stands for.
+        seconds: The time that the width shows.
         width: In pixels.
         rows: How many there are.
     """
@@ -170,8 +170,8 @@ class Chart:
         name: Its id in the page.
         title: What it shows.
         unit: In what.
-        text: What it tells, for whoever can't see it.
-        seconds: What its width stands for.
+        text: A description, for screen readers.
+        seconds: The time that its width shows.
         low: The value at the bottom.
         high: The value at the top.
         top: Pixels above the values, for labels.
@@ -290,7 +290,7 @@ class Chart:
         return [run for run in runs if run]
 
     def upright(self, second: float, kind: str, top: float | None = None, title: str = "") -> str:
-        """Returns a line from top to bottom at a moment; ``title`` is told by pointing at it."""
+        """Returns a line from top to bottom at a moment; ``title`` is its tooltip."""
         x = self.x(second)
         said = f"<title>{escape(title)}</title>" if title else ""
         ends = f'y1="{self.top if top is None else top}" y2="{self.floor}"'

@@ -102,6 +102,6 @@ def listing(numbers: Iterable[int]) -> str:
 
 
 def first_line(text: object) -> str:
-    """Returns what stands before the first line break."""
+    """Returns the text before the first line break."""
     lines = str(text or "").strip().splitlines()
     return lines[0].strip() if lines else ""

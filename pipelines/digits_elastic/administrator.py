@@ -17,7 +17,7 @@ from elastic_launcher.events import Event, read_events
 
 POLL_SECONDS = 0.1
 STEPS_OF_THREE = 24
-"""Steps that three nodes train together before one is told to go: enough to see them in the timeline."""
+"""Steps that three nodes train together before one gets a notice: enough to see them in the timeline."""
 
 DEADLINE_SECONDS = 180.0
 """For each act: far above what a slow machine needs to import torch and to train for a moment."""
@@ -49,7 +49,7 @@ def allow(hints: Path, job: str, gpus: int) -> None:
 
 
 def give_notice(work_dir: Path, node: int) -> None:
-    """Tells a node's agent that its node will go."""
+    """Sends a termination notice to a node's agent."""
     os.kill(json.loads((work_dir / "nodes" / f"{node}.json").read_text())["pid"], signal.SIGTERM)
 
 

@@ -38,7 +38,7 @@ def new_folder(parent: Path) -> Path:
 
 
 class WithoutChatter(io.TextIOBase):
-    """Passes lines on at once, but for what kfp's executor tells about itself, the whole script among it."""
+    """Passes lines on at once, except for what kfp's executor logs about itself, the whole script among it."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out

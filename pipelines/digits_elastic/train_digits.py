@@ -65,7 +65,7 @@ def main() -> None:
         scores = model(x)
         return {"loss": F.cross_entropy(scores, y, reduction="sum"), "correct": (scores.argmax(1) == y).sum()}
 
-    for _ in job.epochs(EPOCHS):  # 5: begins where the job stands
+    for _ in job.epochs(EPOCHS):  # 5: continues where the job is
         model.train()
         for x, y in loader:
             loss = F.cross_entropy(model(x), y)

@@ -1,4 +1,4 @@
-"""Writes the diffs of ``docs/migrate.md`` and ``docs/walk-script.md`` anew, each in the block that names its script."""
+"""Rewrites the diffs of ``docs/migrate.md`` and ``docs/walk-script.md``, each in the block that names its script."""
 
 import difflib
 import re

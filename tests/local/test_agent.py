@@ -254,7 +254,7 @@ def test_time_in_which_a_node_stands_still_itself_is_not_its_coordinators_silenc
         ours.process.send_signal(signal.SIGSTOP)
         time.sleep(4.0)  # of its standstill
         ours.process.send_signal(signal.SIGCONT)
-        until(lambda: len(ours.posts("heartbeat")) > heard + 1, "it is heard of again")
+        until(lambda: len(ours.posts("heartbeat")) > heard + 1, "it reports again")
         (tmp_path / "go").touch()
         assert ours.process.wait(PATIENCE) == 0, ours.agent_log()
 

@@ -40,7 +40,7 @@ class _Reader:
         findings: What was wrong so far.
         first_line: The number of the text's first line.
         count: Nodes made so far.
-        scalar: What a word without quotes stands for in the document that is read.
+        scalar: Resolves a plain scalar of the document.
     """
 
     file: str

@@ -76,7 +76,7 @@ class Workflow:
         return self.kind not in CALLED or self.spec.at("entrypoint").there
 
     def templates(self) -> Iterator[Node]:
-        """Yields its templates, those that stand within a step included."""
+        """Yields its templates, including those inline in a step."""
         for template in self.spec.at("templates").items:
             yield template
             yield from (inline for step in steps(template) if (inline := step.at("inline")).there)

@@ -129,7 +129,7 @@ class _Parser:
         """Passes over a sign, or the end.
 
         Raises:
-            SyntaxFault: If something else stands there.
+            SyntaxFault: If there is something else.
         """
         if not (self._word.kind == END if text == END else self._is(text)):
             raise self._unexpected()
@@ -163,7 +163,7 @@ class _Parser:
         return left
 
     def _operator(self) -> tuple[str, ...] | None:
-        """Returns the operator that stands here, with the ``not`` before it; None where there is none."""
+        """Returns the operator here, with the ``not`` before it; None where there is none."""
         if self._is("not"):
             following = self._words[self._position + 1]
             return ("not", following.text) if following.text in _NEGATABLE else None

@@ -48,7 +48,7 @@ def _fault(found: re.Match[str]) -> str:
 
 
 def _for_python(found: re.Match[str]) -> str:
-    """Returns a part of the same meaning for whether it can stand there."""
+    """Returns an equivalent part, to check whether it is allowed there."""
     if found["set"] and "[:" in found[0]:
         return "[a]"
     if found["flags"] is not None and found["end"] == ")":  # a repetition may stand before it, and one after it

@@ -15,7 +15,7 @@ from elastic_launcher.lint.pipelines.tasks import Task
 from elastic_launcher.lint.pods.pod_patch import check_pod_template
 
 _WITHIN = "pipelinechannel--"
-"""Begins the name of an input that stands within another."""
+"""The prefix of an input's name within another."""
 _OF_THE_STEP = ("KFP_POD_NAME", "KFP_POD_UID", "NAMESPACE", "HOSTNAME", "HOME", "PATH")
 """Variables of a step's container that a backend or an image sets."""
 

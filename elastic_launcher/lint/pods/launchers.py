@@ -18,7 +18,7 @@ _BETWEEN = frozenset("();<>|&")
 
 
 def launches(container: Node) -> list[list[str]]:
-    """Returns what stands after ``elastic-launcher run`` in a container's command, each time that it stands there."""
+    """Returns the words after each ``elastic-launcher run`` in a container's command."""
     words = list(_words(container))
     starts = [
         index

@@ -23,7 +23,7 @@ from elastic_launcher.lint.pods.containers import is_quantity
 from elastic_launcher.options import holds_text
 
 STAND_IN = "elasticplaceholder"
-"""Begins what stands for a placeholder, which is known only at run time; its number and an ``x`` follow."""
+"""The prefix of a substitute for a placeholder, which is known only at run time; its number and an ``x`` follow."""
 _STAND_IN = re.compile(rf"{STAND_IN}([0-9]+)x")
 _PLACEHOLDER = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 _OF = re.compile(r"(?P<kind>list|dict)[\[(](?:str, ?)?(?P<inner>.+)[\])]")

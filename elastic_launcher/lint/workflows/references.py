@@ -1,6 +1,6 @@
 """Finds what a referenced template leaves behind: volumes, service account and pod garbage collection.
 
-A ``templateRef`` brings the template alone; what stands beside it in the spec that it is taken from stays there.
+A ``templateRef`` brings the template alone; the rest of the spec that it is taken from stays behind.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def _said(message: str) -> str:
 
 
 def _quantity(model: Any, place: Sequence[Key], node: Node) -> bool:
-    """Whether a number stands for a quantity, which the API takes too, and the models don't."""
+    """Whether a number is given for a quantity, which the API accepts and the models don't."""
     name = getattr(_bare(_annotation(model, place)), "__name__", "")
     return name == "Quantity" and isinstance(node.value, (int, float)) and not isinstance(node.value, bool)
 
@@ -155,7 +155,7 @@ def _fields(model: Any) -> list[str]:
 
 
 def _within(model: Any, place: Sequence[Key]) -> Any:
-    """Returns the model that stands at a place of another."""
+    """Returns the model at a field of another."""
     return _inner(_annotation(model, place))
 
 

@@ -86,7 +86,7 @@ SAID = [
     (Event("quota_wait", 0, 0, {"step": 9, "message": "waiting for quota"}), "waiting for quota"),
     (
         Event("quota_back", 0, 0, {"step": 9, "seconds": 61.0}),
-        "the hints allow the job's minimum after 1 min 01 s; the job goes on from step 9",
+        "the hints allow the job's minimum after 1 min 01 s; the job resumes from step 9",
     ),
     (Event("job_finished", 0, 1, {"exit_code": 75}), "stopped (exit code 75)"),
     (Event("progress", 0, 1, {"step": 3}), None),

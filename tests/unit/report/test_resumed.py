@@ -37,4 +37,4 @@ def test_its_past_is_told_from_its_first_start() -> None:
 
 def test_what_happened_is_said() -> None:
     assert describe(RUNS[4]) == "step 40 is saved in c/step-00000040 (the training waited 20 ms)"
-    assert str(describe(RUNS[6])).startswith("job bert goes on from step 40 on b: ")
+    assert str(describe(RUNS[6])).startswith("job bert resumes from step 40 on b: ")
