@@ -139,7 +139,7 @@ class Agent:
                 asked_to_end = True
                 self._say("a notice could not be delivered: ending torchrun")
                 started.terminate()
-            if outbox.told_to_leave and not asked_to_end:
+            if outbox.must_leave and not asked_to_end:
                 asked_to_end = True
                 started.terminate()  # torchrun hands it on to its workers, and gives them 30 s
         if started.returncode < 0:

@@ -148,7 +148,7 @@ class Coordinator:
         self._deciding = False
         self._watch = self._new_watch()
         self._decide = decide_rounds if config.resize == "respawn" else decide_in_process
-        self._new_start = FullRestart(self._driver, self._store, self._resume_search)
+        self._full_restart = FullRestart(self._driver, self._store, self._resume_search)
         self._lives = WorkerEvents(self._observe, monotonic)
         self._desk = JobHandlers(
             config, self._layout, self, self._observe, self._lives, self._store.address, self._term, monotonic
