@@ -7,14 +7,16 @@ from collections.abc import Mapping
 
 from elastic_launcher import variables
 
-GOES_ON = ", the same command goes on from there"
+GOES_ON = ", the same command resumes from there"
 
 
 def goes_on(environment: Mapping[str, str] = os.environ) -> str:
-    """Returns what follows where it is told which step is saved, and where."""
+    """Returns the end of a message about a saved step."""
     return environment.get(variables.GOES_ON) or GOES_ON
 
 
 def tried_again(environment: Mapping[str, str] = os.environ) -> str:
-    """Returns what goes on with the job once what kept it from that is over."""
-    return "Retry of the run goes on" if environment.get(variables.GOES_ON) else "the same command goes on"
+    """Returns how the job is resumed once an obstacle is gone."""
+    return (
+        "Retry of the run resumes the job" if environment.get(variables.GOES_ON) else "the same command resumes the job"
+    )

@@ -235,7 +235,7 @@ def _words(run: _Run) -> dict[str, str]:
     if not os.environ.get(STEP_VARIABLE):
         return {}
     if run.work_dir or run.options.get("checkpoint_dir"):
-        return {variables.GOES_ON: "; Retry of the run goes on from there"}
+        return {variables.GOES_ON: "; Retry of the run resumes from there"}
     return {variables.GOES_ON: ", in this step's pod, and goes with that: give checkpoint_dir to go on from it"}
 
 

@@ -1,7 +1,7 @@
 """Named moments at which a test can end this process, stop it, have its group break, or end the job's launcher.
 
 ``ELASTIC_FAULT="reduction@7:2"``: member 2 kills itself when it comes to the moment ``reduction`` in step 7 or later;
-with ``freeze=`` before it, it stands still there until it gets SIGCONT; with ``break=``, its group breaks; with
+with ``freeze=`` before it, it is stopped there until it gets SIGCONT; with ``break=``, its group breaks; with
 ``launcher=``, the launcher is killed. Several are separated by commas. A script under test can say later what is to
 happen (`arm`). Without any, a moment costs one look.
 """

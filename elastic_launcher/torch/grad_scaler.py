@@ -13,7 +13,7 @@ from torch.amp.grad_scaler import OptState
 
 
 def forget_unscaled(scalers: Iterable[torch.amp.GradScaler]) -> None:
-    """Has them unscale gradients once more that are made anew: they would refuse to."""
+    """Lets them unscale redone gradients once more, which they would refuse."""
     for scaler in scalers:
         if scaler.is_enabled():
             marks = scaler._per_optimizer_states

@@ -1,6 +1,6 @@
 """Random numbers that are derived, not carried.
 
-Each step, rank and sample has a seed of its own, so that whatever is redone is the same again.
+Each step, rank and sample has a seed of its own, so that redone work is the same again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def after_seed(seed: int, *where: int) -> int:
 
     Args:
         seed: Of the job.
-        where: The phase that has ended; or phase, epoch and loop, where -1 stands for the epoch's beginning.
+        where: The phase that has ended; or phase, epoch and loop, where -1 is the epoch's beginning.
     """
     return derive(_AFTER, seed, *where)
 
@@ -94,7 +94,7 @@ def keep() -> Callable[[], None]:
 
 @contextlib.contextmanager
 def preserve() -> Iterator[None]:
-    """Leaves this process's own generators, its GPU's too, as they are, whatever happens inside."""
+    """Restores this process's own generators, its GPU's too, after the block."""
     put_back = keep()
     try:
         yield

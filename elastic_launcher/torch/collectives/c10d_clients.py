@@ -1,6 +1,6 @@
 """This process's connections to the c10d store, kept from one formation to the next.
 
-Connecting can take seconds: torch asks the name service for the address's name, whatever answers or not. So a member
+Connecting can take seconds: torch asks the name service for the address's name, even if no answer comes. So a member
 connects before it matters, and uses the connection again. A client serves one formation at a time, since one that
 waits for a key holds up all other calls, and it never reconnects by itself.
 """
@@ -53,7 +53,7 @@ def leased_store(address: str, timeout: float) -> Iterator[TCPStore]:
 
 
 def hang_up(address: str) -> None:
-    """Ends whatever waits for a store, in any thread, with an error; none of the clients is of use afterwards.
+    """Ends all waits for a store, in any thread, with an error; the clients are unusable afterwards.
 
     Args:
         address: ``host:port``.
@@ -62,7 +62,7 @@ def hang_up(address: str) -> None:
 
 
 def _take(address: str) -> TCPStore | None:
-    """Returns a client whose connection still stands."""
+    """Returns a client that is still connected."""
     while True:
         with _lock:
             clients = _idle.get(address)

@@ -24,12 +24,12 @@ class Signals:
     """What one rank says.
 
     Attributes:
-        position: A number derived from where the rank stands; ranks at the same step have the same.
+        position: A number derived from the rank's position; ranks at the same step have the same.
         ready: The formation that this rank could change to after this step, or None.
         stop: The script of this rank asked for the end.
         left_loop: The script of this rank broke out of the training loop.
         save: This rank wants a checkpoint after this step.
-        halt: This rank was told that the job stops after this step's checkpoint.
+        halt: This rank was ordered to stop after this step's checkpoint.
         check: A checksum of this rank's parameters, or 0 when none is compared in this step.
         elsewhere: This rank is in another operation, and takes part since others may be in this one.
         acts: A checksum of which optimizers, schedulers and scalers acted since the last reduction, in which order; 0

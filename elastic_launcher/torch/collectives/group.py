@@ -1,7 +1,7 @@
 """The process group of one formation: built beside the training, and aborted at once when a peer is lost.
 
 gloo can't abort an operation whose peer is frozen, so `Group.cut` shuts the group's own connections down: every
-operation that waits for them, in whatever thread, here and at the peers, then ends with an error: within milliseconds,
+operation that waits for them, in any thread, here and at the peers, then ends with an error: within milliseconds,
 or tenths of a second where a message was half written or half read (see `work`).
 """
 
@@ -263,7 +263,7 @@ def build_group(
         world_size: Number of ranks.
         timeout: Seconds for all ranks to come.
         device: Where this rank's tensors lie.
-        long_timeout: Seconds after which an operation fails once the group stands.
+        long_timeout: Seconds after which an operation fails once the group is formed.
 
     Raises:
         GroupError: If a rank did not come in time, or died meanwhile.
@@ -297,7 +297,7 @@ def group_from_store(
         world_size: Number of ranks.
         timeout: Seconds for all ranks to come.
         device: Where this rank's tensors lie.
-        long_timeout: Seconds after which an operation fails once the group stands.
+        long_timeout: Seconds after which an operation fails once the group is formed.
 
     Raises:
         GroupError: If a rank did not come in time, or died meanwhile.

@@ -46,7 +46,7 @@ def abort(group: Any) -> None:
 
 
 def gpu_of(device: torch.device) -> str:
-    """Returns what tells this device from all others; empty if NCCL can't use it."""
+    """Returns the identity of this device; empty if NCCL can't use it."""
     if device.type != "cuda" or not dist.is_nccl_available():
         return ""
     return str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))

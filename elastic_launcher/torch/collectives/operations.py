@@ -121,7 +121,7 @@ def name_operations(rows: Sequence[tuple[Operation, int]]) -> str:
         return f"ranks reduce different gradients: {where}; the same parameters have to be trained on every rank"
     return (
         f"{name_apart(where)}: decide by job.step or by what is equal on all ranks, not by job.rank, nor by a counter "
-        "or random numbers of the script's own, which a rank that joins begins anew"
+        "or random numbers of the script's own, which a joiner starts from their beginning"
     )
 
 

@@ -1,7 +1,7 @@
 """Finds the TCP connections of this process that belong to one process group, and shuts exactly those.
 
-Each group has a listening socket of its own, and its members tell each other where they listen. So a connection
-belongs to the group if and only if one of its ends is the listener of one of them, whatever other threads open and
+Each group has a listening socket of its own, and its members exchange their addresses. So a connection
+belongs to the group if and only if one of its ends is the listener of one of them, even while other threads open and
 close meanwhile.
 """
 
@@ -55,13 +55,13 @@ def _address(name: tuple[Any, ...]) -> Address:
 
 
 def open_listening(open_it: Callable[[], T]) -> tuple[T, Address]:
-    """Opens something that listens on a new port, and tells where.
+    """Opens a listener on a new port, and returns its address.
 
     Args:
         open_it: Opens it; called again in the rare case that another thread opened a listener at the same time.
 
     Raises:
-        OSError: If it can't be told where it listens.
+        OSError: If the address can't be determined.
     """
     for _ in range(ATTEMPTS):
         before = _listeners()
@@ -69,11 +69,13 @@ def open_listening(open_it: Callable[[], T]) -> tuple[T, Address]:
         new = _listeners() - before
         if len(new) == 1:
             return opened, new.pop()
-    raise OSError(f"can't tell which of this process's listening sockets ({len(new)} new ones) is the process group's")
+    raise OSError(
+        f"can't determine which of this process's listening sockets ({len(new)} new ones) is the process group's"
+    )
 
 
 def find_connections(listeners: set[Address]) -> frozenset[int]:
-    """Returns what tells the connections of this process whose one end is one of ``listeners`` from all others, for as
+    """Returns what identifies the connections of this process with one end in ``listeners``, for as
     long as they are open.
     """
     return frozenset(os.fstat(one.fileno()).st_ino for one in _connections(listeners))

@@ -23,7 +23,7 @@ class Awaited(threading.Thread):
     """A thread that Python's end waits for.
 
     Attributes:
-        is_given_up: Whether it is known to stand still for ever, so that nobody waits for it any more.
+        is_given_up: Whether it is known to be blocked for ever, so that it is not waited for any more.
     """
 
     is_given_up = False

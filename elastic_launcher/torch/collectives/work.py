@@ -1,6 +1,6 @@
 """Waits for operations of gloo: a wait ends soon after its group was aborted, even if gloo never returns.
 
-When a connection ends, gloo tells nobody of the message that is half written or half read at that moment (in its
+When a connection ends, gloo reports no error for the message that is half written or half read at that moment (in its
 ``Pair::signalException``): whoever waits for one, a rank that gives a large state to one that dies, say, would wait
 until the time is over. Once gloo has closed all connections of a group, what has not ended never will, and nothing
 writes into its memory any more.

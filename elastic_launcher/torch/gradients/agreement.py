@@ -3,7 +3,7 @@
 Ranks that have done the same operations expect the same next one (`foresight`). Who comes to the reduction that is
 expected reduces at once, with nothing exchanged beforehand. Who comes to another operation takes part in the expected
 reduction without anything to add, and says so in it; then, as wherever no reduction is expected, all ranks compare what
-they are about to do. So whatever ranks mix up, each of them learns where all others are.
+they are about to do. So after any mix-up each rank learns where all others are.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Together:
         self._foresight = Foresight()
 
     def renew(self) -> None:
-        """Begins anew in another group, of which some ranks know nothing of what was before."""
+        """Resets the agreement for a new group, some of whose ranks don't know what was before."""
         self._foresight = Foresight()
 
     def expects(self, operation: Operation) -> bool:
@@ -58,7 +58,7 @@ class Together:
         Args:
             group: Theirs.
             operation: What this rank is about to do.
-            step: Where it stands, for messages.
+            step: This rank's step, for messages.
             acted: What acted on it since the last reduction; "" where that is not known.
             abstain: Takes part in a reduction without anything to add, and says so.
 
@@ -87,13 +87,13 @@ class Together:
     def leave(
         self, group: AnyGroup, operation: Operation, step: int, abstain: Callable[[Wire], Agreement]
     ) -> Agreement:
-        """Takes part in what the other ranks reduce, to tell them that this one has nothing to reduce any more.
+        """Takes part in the other ranks' reductions, to report that this one has nothing to reduce any more.
 
         Args:
             group: Theirs.
             operation: Why.
-            step: Where it stands, for messages.
-            abstain: Takes part in a reduction without anything to add, and tells them so.
+            step: This rank's step, for messages.
+            abstain: Takes part in a reduction without anything to add, and reports that.
 
         Raises:
             RuntimeError: If the others reduce nothing.

@@ -98,7 +98,7 @@ class Reducer:
         self.passes.begin_step()
 
     def _lay_out(self) -> None:
-        """Makes the flat memory of a step ready: anew if parameters were added, frozen or thawed since the last one."""
+        """Prepares the flat memory of a step: a new one if parameters were added, frozen or thawed since the last step."""
         if self._begun:
             return
         self._begun = True
@@ -128,7 +128,7 @@ class Reducer:
         self._hooked |= {id(p) for p in hooked}
 
     def renew(self) -> None:
-        """Lays memory out anew after a failure: a peer that lives on could still write into the old one.
+        """Allocates new memory after a failure: a surviving peer could still write into the old one.
 
         The group that was cut keeps that for so long.
         """
@@ -147,7 +147,7 @@ class Reducer:
         Args:
             call: Counted from 0.
             only: The parameters whose gradients count; None for all.
-            owner: What ``only`` stands for (the optimizer's number, -1 for all).
+            owner: The owner that ``only`` means (the optimizer's number, -1 for all).
         """
         self._lay_out()
         key = (call, owner)
@@ -450,7 +450,7 @@ class Reducer:
                     buffer.copy_(part.view(buffer.shape))
 
     def _second_round(self, slot: Slot, group: ReduceGroup) -> None:
-        """Adds the gradients that came after their bucket had gone, and looks at the order anew."""
+        """Adds the gradients that came after their bucket had gone, and records the order again."""
         late = dict(zip(map(id, slot.layout.parameters), self._late or [], strict=False))
         for bucket in slot.layout.buckets:
             if not bucket.parameters:

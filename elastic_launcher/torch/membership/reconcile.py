@@ -44,19 +44,19 @@ class NextAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RankStatus:
-    """Where a rank stands.
+    """The progress of a rank.
 
     Attributes:
         at: The operation that broke off.
         operations: How many it has completed; -1 if it has no state of this job yet.
         step: Optimizer steps done.
         torn: Whether its state is a mixture, since a peer was lost while it sent it.
-        in_body: Whether its script has the reduced gradient, and has not come back to the loader.
+        in_body: Whether its script has the reduced gradient, and has not returned to the loader.
         acted: How often optimizers, schedulers and scalers acted since the last reduction, by name.
         outcome: What came of the last reduction: `NextAction.AGAIN` (a step), `STOPPED` or `LEFT`.
         loss: Of the last step that was reduced.
         result: Of the last sum, if that was the last operation.
-        lost: Optimizers whose gradients this step, done again, does not make anew.
+        lost: Optimizers whose gradients this step, done again, does not make again.
     """
 
     at: str = At.STEP

@@ -26,10 +26,10 @@ class Account:
         self._highest = 0
         self._reports: dict[str, dict[str, Any]] = {}
         self.where: Callable[[], Introduction] = lambda: Introduction(os.getpid())
-        """Returns where the training stands here, and nothing else of an introduction."""
+        """Returns the progress of the training here, and nothing else of an introduction."""
 
     def note_report(self, report: dict[str, Any]) -> None:
-        """Takes it that something was reported."""
+        """Records a report."""
         kind = report["kind"]
         if kind not in STANDS or (kind == "warm" and not report["fingerprint"]):
             return  # who waits again after a failed admission has nothing new to tell
@@ -40,7 +40,7 @@ class Account:
             self._reports[kind] = dict(report)
 
     def note_order(self, order: dict[str, Any]) -> None:
-        """Takes it that a formation was ordered."""
+        """Records the order of a formation."""
         form = order_from_dict(order)
         assert isinstance(form, Form)
         with self._lock:
@@ -48,19 +48,19 @@ class Account:
             self._highest = max(self._highest, form.formation)
 
     def note_standing(self, formation: int) -> None:
-        """Takes it that the group of a formation stands here."""
+        """Records that the group of a formation is complete here."""
         with self._lock:
             self._standing.add(formation)
 
     def note_taken(self, formation: int) -> None:
-        """Takes it that this member has changed to a formation, or has agreed with the others that it will."""
+        """Records that this member has changed to a formation, or has agreed with the others that it will."""
         with self._lock:
             self._current = formation
             self._orders = {number: form for number, form in self._orders.items() if number >= formation}
             self._reports.pop("step_failed", None)
 
     def note_given_up(self, formation: int, *, left: bool = False) -> None:
-        """Takes it that a formation will not be.
+        """Records that a formation is given up.
 
         Args:
             formation: Its number.
@@ -72,7 +72,7 @@ class Account:
                 self._orders.pop(formation, None)
 
     def introduction(self, halting: bool) -> Introduction:
-        """Returns where this member stands."""
+        """Returns this member's introduction."""
         with self._lock:
             current = None if self._current is None else self._orders.get(self._current)
             pending = tuple(form for number, form in sorted(self._orders.items()) if number != self._current)

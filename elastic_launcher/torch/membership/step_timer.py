@@ -133,7 +133,7 @@ class StepTimer:
                 self._waited += time.monotonic() - since
 
     def vitals(self) -> Vitals:
-        """Returns what there is to tell now; called by another thread than the training one."""
+        """Returns the vitals now; called by another thread than the training one."""
         now = time.monotonic()
         waiting, last, work = self._waiting_since, self.last, self._work
         turn, doing, meets, since = self._turn, self._doing, self._meets, self._since
@@ -160,12 +160,12 @@ class StepTimer:
         )
 
     def _time_outside(self, now: float) -> float:
-        """Returns for how long the script has been in one collective operation of its own, as far as looks can tell.
+        """Returns for how long the script has been in one collective operation of its own, by the looks so far.
 
         Looks only where nothing has moved for long: a thread that runs may be about to take down what is looked at.
         """
-        stands = self._waiting_since is None and now - max(self._work_since, self.last or 0.0) >= LONG_WORK
-        frames = sys._current_frames() if stands else {}
+        idle = self._waiting_since is None and now - max(self._work_since, self.last or 0.0) >= LONG_WORK
+        frames = sys._current_frames() if idle else {}
         call = own_collective(frames.get(threading.main_thread().ident or 0))
         if call is None:
             self._outside = None, now
@@ -178,7 +178,7 @@ class StepTimer:
 
 
 def own_collective(innermost: FrameType | None) -> int | None:
-    """Returns what stands for the collective operation of torch.distributed that a thread is in; None if in none."""
+    """Returns an identity of the collective operation of torch.distributed that a thread is in; None if in none."""
     for frame in _frames(innermost):
         code = frame.f_code
         if code.co_filename.endswith("distributed/distributed_c10d.py") and code.co_name != "<module>":

@@ -86,8 +86,8 @@ class Saver:
     Args:
         shelf: The job's checkpoints.
         keep: How many are kept.
-        on_saved: Is told what was written, in the writer's thread.
-        on_failed: Is told the step and why it could not be saved, in the writer's thread.
+        on_saved: Takes what was written, in the writer's thread.
+        on_failed: Takes the step and why it could not be saved, in the writer's thread.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Saver:
 
 
 def load(folder: Path, manifest: Manifest, state: TrainingState) -> Position:
-    """Puts the state of a checkpoint in place; returns where it stands.
+    """Restores the state of a checkpoint; returns its position.
 
     Raises:
         CheckpointError: If a file of it is missing or damaged, or does not fit the others.
@@ -241,7 +241,7 @@ def _names(header: dict[str, Any], copies: list[torch.Tensor], order: list[int])
 
 
 def _places(skeleton: Any, path: str) -> Iterator[tuple[int, str]]:
-    """Yields the number of each tensor in an encoded value, with where it stands."""
+    """Yields the number of each tensor in an encoded value, with its place."""
     if isinstance(skeleton, dict):
         for key, item in skeleton.items():
             yield from _places(item, f"{path}.{key}")

@@ -51,7 +51,7 @@ class Training(Protocol):
 
     @property
     def position(self) -> Position:
-        """Where the training stands."""
+        """The position of the training."""
 
     def move_to(self, position: Position) -> None:
         """Moves to where a checkpoint is."""
@@ -98,13 +98,13 @@ class Checkpoints:
     # -- going on from one
 
     def resume(self, fingerprint: dict[str, Any]) -> None:
-        """Takes the state of the checkpoint that the job goes on from, if there is one.
+        """Loads the state of the checkpoint that the job resumes from, if there is one.
 
         What the disk or the store does not give for a moment is tried again until the orphan time-out is over; then
         this process leaves.
 
         Args:
-            fingerprint: What this rank trains, as the coordinator is told.
+            fingerprint: What this rank trains, as reported to the coordinator.
 
         Raises:
             RuntimeError: If it is of another training, or can't be read; the message says what is wrong.
@@ -139,7 +139,7 @@ class Checkpoints:
             raise RuntimeError(f"this job can't go on from {folder}: {error}") from error
 
     def note_training(self, fingerprint: dict[str, Any]) -> None:
-        """Takes it that this rank trains from now on, and what: the first checkpoint is due a period later."""
+        """Records that this rank trains from now on, and what: the first checkpoint is due a period later."""
         self._fingerprint = fingerprint
         self._saves = self._session.need_place("a checkpoint").rank == 0
         self._begun_at, self._begun_step = time.monotonic(), self._session.position.step
@@ -147,7 +147,7 @@ class Checkpoints:
             _ = self._config, self._content
 
     def note_data(self, data: dict[str, Any]) -> None:
-        """Takes it that the epochs that are to come begin with this data set."""
+        """Records the data set with which the coming epochs begin."""
         self._fingerprint |= data
 
     @cached_property

@@ -78,7 +78,7 @@ def decode(skeleton: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def match(skeleton: Any, own: Any) -> dict[int, torch.Tensor]:
-    """Finds the tensors of a value that stand where an encoded value has tensors: by number, where both have one."""
+    """Finds the tensors of a value in the places where an encoded value has tensors: by number, where both have one."""
     found: dict[int, torch.Tensor] = {}
     _match(skeleton, own, found)
     return found

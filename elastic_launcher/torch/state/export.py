@@ -71,7 +71,7 @@ def gather(folder: Path, manifest: Manifest) -> dict[str, Any]:
     """Returns ``model`` (a state dict, tied weights under all their names), ``optimizers``, ``schedulers``,
     ``scalers``, ``registered``, ``state`` (the script's ``job.state``), ``step``, ``epoch`` and ``samples``.
 
-    An optimizer's state stands under its parameters' names.
+    An optimizer's state is keyed by its parameters' names.
 
     Raises:
         CheckpointError: If the checkpoint can't be read.

@@ -53,7 +53,7 @@ def outline(optimizer: Optimizer, names: Mapping[int, str]) -> list[list[Any]]:
 
     Returns:
         Of each tensor the parameter's name, its own name, its type and its shape. Single numbers, and tensors that do
-        not stand directly in a parameter's state, are left out.
+        not be directly in a parameter's state, are left out.
     """
     return [
         [names[id(key)], name, str(value.dtype).removeprefix("torch."), list(value.shape)]
@@ -89,7 +89,7 @@ def reserve(optimizer: Optimizer, wanted: list[list[Any]], parameters: Mapping[s
 def own_tensors(
     optimizer: Optimizer, theirs: dict[str, Any], parameters: Mapping[str, torch.Tensor]
 ) -> dict[int, torch.Tensor]:
-    """Finds this optimizer's tensors that stand where a described one has tensors, by their numbers there.
+    """Finds this optimizer's tensors in the places where a described one has tensors, by their numbers there.
 
     Args:
         optimizer: The optimizer.

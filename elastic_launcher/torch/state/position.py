@@ -45,7 +45,7 @@ class Position:
         return Position(*numbers)
 
     def mark(self) -> int:
-        """Returns a number by which ranks can tell whether they stand at the same step."""
+        """Returns a number by which ranks can compare whether they are at the same step."""
         return derive(self.phase, self.epoch, self.loop, self.step_in_epoch)
 
     def order(self, later: int = 0) -> int:
