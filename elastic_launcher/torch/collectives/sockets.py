@@ -69,9 +69,7 @@ def open_listening(open_it: Callable[[], T]) -> tuple[T, Address]:
         new = _listeners() - before
         if len(new) == 1:
             return opened, new.pop()
-    raise OSError(
-        f"can't determine which of this process's listening sockets ({len(new)} new ones) is the process group's"
-    )
+    raise OSError(f"can't find the process group's listening socket among {len(new)} new ones of this process")
 
 
 def find_connections(listeners: set[Address]) -> frozenset[int]:

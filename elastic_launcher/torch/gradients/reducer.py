@@ -98,7 +98,7 @@ class Reducer:
         self.passes.begin_step()
 
     def _lay_out(self) -> None:
-        """Prepares the flat memory of a step: a new one if parameters were added, frozen or thawed since the last step."""
+        """Prepares the flat memory of a step: new memory if parameters were added, frozen or thawed since the last."""
         if self._begun:
             return
         self._begun = True

@@ -52,8 +52,8 @@ def outline(optimizer: Optimizer, names: Mapping[int, str]) -> list[list[Any]]:
         names: Of all parameters, by identity.
 
     Returns:
-        Of each tensor the parameter's name, its own name, its type and its shape. Single numbers, and tensors that do
-        not be directly in a parameter's state, are left out.
+        Of each tensor the parameter's name, its own name, its type and its shape. Single numbers, and tensors that are
+        not directly in a parameter's state, are left out.
     """
     return [
         [names[id(key)], name, str(value.dtype).removeprefix("torch."), list(value.shape)]
