@@ -52,7 +52,7 @@ lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict $(PURE)
 	$(BIN)/mypy elastic_launcher
-	$(BIN)/mypy --warn-unused-ignores pipelines/hera_examples tests/unit/hera_types.py
+	$(BIN)/mypy --warn-unused-ignores pipelines/hera_examples tests/support/hera_types.py
 
 format: $(STAMP) ## let ruff format and sort
 	$(BIN)/ruff format .

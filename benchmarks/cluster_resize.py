@@ -28,9 +28,9 @@ from benchmarks.resize import AROUND, SETTLED, Case, longest_gap
 from elastic_launcher.engines.kubernetes.objects.names import NODE_LABEL
 from elastic_launcher.kube.api import MERGE, Api
 from elastic_launcher.kube.login import log_in
-from tests.cluster import pods
 from tests.cluster.machine import cluster
-from tests.cluster.stage import HINTS, LONG, PLACES, Stage, staged
+from tests.support.cluster import pods
+from tests.support.cluster.stage import HINTS, LONG, PLACES, Stage, staged
 
 SCRIPT = SCRIPTS / "resize_train.py"
 CASES = [Case("25 MB", 25, 400)]

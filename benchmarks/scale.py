@@ -36,7 +36,7 @@ from elastic_launcher.control.auth import (
     sign,
 )
 from elastic_launcher.control.vitals import Vitals
-from tests.unit.coordinator.driver import training
+from tests.support.played_job import training
 
 SIZES = (16, 64, 256, 1024, 4096)
 LARGEST_PEER = 1024  # ranks whose nodes' threads one process bears

@@ -14,8 +14,8 @@ import psutil
 from elastic_launcher.host import processes
 from tests.chaos.lead import EVERYBODY, LONG, Lead, Rank
 from tests.chaos.schedule import SAVING, Act, Schedule, Seat
-from tests.soak.stage import Stage
-from tests.support import Launcher
+from tests.support.launches import Launcher
+from tests.support.leftovers import Stage
 
 ROOM = 40_000  # bytes that a file may have where the disk is full: more than a ledger of one epoch, less than a state
 ADOPTED = "coordinator_adopted"

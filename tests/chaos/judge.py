@@ -8,7 +8,7 @@ from typing import Any
 
 from elastic_launcher.events import Event
 from tests.chaos.lead import SCRIPT
-from tests.local.ledgers import (
+from tests.support.ledgers import (
     assert_each_sample_once,
     assert_same_model,
     read_ledgers,

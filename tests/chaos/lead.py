@@ -9,9 +9,10 @@ from pathlib import Path
 
 from elastic_launcher.events import Event, EventFollower
 from tests.chaos.schedule import JOINER, LOOP, ONE, SAVING, Act, Schedule, Seat
-from tests.support import until
+from tests.support.launches import until
+from tests.support.places import SCRIPTS
 
-SCRIPT = Path(__file__).with_name("train.py")
+SCRIPT = SCRIPTS / "led_train.py"
 LONG = 240.0  # seconds for what comes within a few, or within a minute in pods, on a machine that is busy
 GONE = ("node_lost", "node_failed", "node_left")
 EVERYBODY = 10**9  # a member's number that none has

@@ -24,7 +24,7 @@ from elastic_launcher.launcher.log_follower import NAME
 from tests.chaos.conduct import Conductor
 from tests.chaos.lead import LONG
 from tests.chaos.schedule import Act, Seat
-from tests.support import until
+from tests.support.launches import until
 
 MEMORY_GROWTH = 0.02
 PAUSE_GROWTH = 3.0

@@ -14,7 +14,7 @@ from tests.chaos.judge import judge
 from tests.chaos.lead import SCRIPT
 from tests.chaos.levels import Levels
 from tests.chaos.schedule import Schedule
-from tests.soak.stage import Stage
+from tests.support.leftovers import Stage
 
 MOST_WORDS = 400  # characters of a failure in its line; the files say the rest
 

@@ -15,8 +15,8 @@ from elastic_launcher.engines.kubernetes.objects.names import Names, job_id
 from elastic_launcher.engines.kubernetes.objects.template import PodFields, template_of
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.login import log_in
-from tests.cluster.spaces import space
-from tests.unit.kubernetes.templates import ALL_OF_A_POD, SHAPE, SPEC, TEMPLATES, contains, plan, template
+from tests.support.cluster.namespaces import space
+from tests.support.pod_templates import ALL_OF_A_POD, SHAPE, SPEC, TEMPLATES, contains, plan, template
 
 DRY = {"dryRun": "All", "fieldValidation": "Strict"}
 JOBS = "/apis/batch/v1/namespaces/default/jobs"

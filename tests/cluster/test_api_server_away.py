@@ -19,15 +19,15 @@ from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, changes
 from elastic_launcher.kube.follow import GONE
 from elastic_launcher.kube.login import Login
-from tests.cluster.ends import end_training
-from tests.cluster.spaces import PATIENCE, space
-from tests.cluster.stage import HINTS, LONG, Stage, staged
 from tests.cluster.test_hints_watch import create, data, edit
 from tests.cluster.test_machine import act
-from tests.local.ledgers import SCRIPT
-from tests.local.resizes import formed
-from tests.local.sudden import options
-from tests.support import until
+from tests.support.cluster.ends import end_training
+from tests.support.cluster.namespaces import PATIENCE, space
+from tests.support.cluster.stage import HINTS, LONG, Stage, staged
+from tests.support.launches import until
+from tests.support.ledgers import SCRIPT
+from tests.support.losses import options
+from tests.support.resizes import formed
 
 FOLLOW = f"--hints=configmap/{HINTS}"
 PACE = 0.05  # seconds that a micro-batch takes at least: who trains leaves the machine to those that start

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from pipelines.hera_examples.__main__ import HERE
-from tests.cluster.argo_crds import argo_known
-from tests.cluster.kubectl import made, refusal
-from tests.manifests import KUSTOMIZATION, MANIFESTS
-from tests.unit.lint import launcher_cases, pod_cases, retry_cases, workflow_cases
-from tests.unit.lint.case import Case
-from tests.unit.lint.verdicts import DROPPED, NAME, OF_FILES, REFUSED
+from tests.support.cluster.argo_crds import argo_known
+from tests.support.cluster.kubectl import made, refusal
+from tests.support.lint import launcher_cases, pod_cases, retry_cases, workflow_cases
+from tests.support.lint.case import Case
+from tests.support.lint.verdicts import DROPPED, NAME, OF_FILES, REFUSED
+from tests.support.manifests import KUSTOMIZATION, MANIFESTS
 
 FILES = sorted(path for path in (MANIFESTS / "argo").rglob("*.yaml") if path.name != KUSTOMIZATION)
 FILES += sorted(HERE.glob("*.yaml"))

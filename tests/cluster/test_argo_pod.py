@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.engines.kubernetes.objects.names import Owner
-from tests.cluster import digits
-from tests.cluster.argo_step import FOLDER, step_pod
 from tests.cluster.machine import volumes
-from tests.cluster.stage import HINTS, LONG, Stage, staged
-from tests.cluster.test_coordinator_goes import adopted, processes
-from tests.cluster.workflow_kind import WORKFLOW, workflows_known
-from tests.local.ledgers import SCRIPT
-from tests.local.resizes import formed
-from tests.local.sudden import assert_same_training, options
-from tests.support import until
+from tests.cluster.test_takeover import adopted, processes
+from tests.support.cluster import digits
+from tests.support.cluster.argo_step import FOLDER, step_pod
+from tests.support.cluster.stage import HINTS, LONG, Stage, staged
+from tests.support.cluster.workflow_kind import WORKFLOW, workflows_known
+from tests.support.launches import until
+from tests.support.ledgers import SCRIPT
+from tests.support.losses import assert_same_training, options
+from tests.support.resizes import formed
 
 PACE = 0.02
 pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]

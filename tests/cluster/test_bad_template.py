@@ -11,9 +11,9 @@ import pytest
 from elastic_launcher.engines.kubernetes.nodes.dry_run import try_out
 from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL
 from elastic_launcher.options import ConfigError
-from tests.cluster.spaces import space
-from tests.cluster.stage import staged
-from tests.unit.kubernetes.templates import plan, template
+from tests.support.cluster.namespaces import space
+from tests.support.cluster.stage import staged
+from tests.support.pod_templates import plan, template
 
 QUOTA = {"metadata": {"name": "jobs"}, "spec": {"hard": {"count/jobs.batch": "0"}}}
 

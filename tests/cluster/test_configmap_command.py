@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from elastic_launcher.cli.hints import hints_app
 from elastic_launcher.kube.api import Api
-from tests.cluster.spaces import space
+from tests.support.cluster.namespaces import space
 
 WRITERS = 3
 

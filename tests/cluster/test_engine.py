@@ -19,7 +19,7 @@ from elastic_launcher.engines.kubernetes.objects.job import JobPlan
 from elastic_launcher.engines.kubernetes.objects.names import Names, job_id
 from elastic_launcher.engines.kubernetes.objects.pod import Shape
 from elastic_launcher.kube.api import MERGE, Api
-from tests.cluster.spaces import PATIENCE, make_owner, space
+from tests.support.cluster.namespaces import PATIENCE, make_owner, space
 
 IMAGE = os.environ.get("ELASTIC_TEST_IMAGE", "localhost/pause:1")
 LOOK = 0.05

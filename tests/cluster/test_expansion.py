@@ -8,11 +8,11 @@ import pytest
 
 from elastic_launcher.argo import as_written
 from elastic_launcher.kube.expansion import literal
-from tests.cluster import pods
 from tests.cluster.machine import cluster
 from tests.cluster.machine.kubectl import Kubectl
 from tests.cluster.machine.places import Places
-from tests.unit.expansion import expanded
+from tests.support.cluster import pods
+from tests.support.expansion import expanded
 
 pytestmark = pytest.mark.machine
 

@@ -11,12 +11,12 @@ import pytest
 from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Running
 from elastic_launcher.kube.api import MERGE, Api
 from elastic_launcher.kube.login import log_in
-from tests.cluster.ends import end_training
-from tests.cluster.stage import HINTS, LONG, NAME, RULES, Stage, staged
 from tests.cluster.test_engine import LOOK, cluster
-from tests.local.ledgers import SCRIPT
-from tests.local.resizes import formed
-from tests.local.sudden import options
+from tests.support.cluster.ends import end_training
+from tests.support.cluster.stage import HINTS, LONG, NAME, RULES, Stage, staged
+from tests.support.ledgers import SCRIPT
+from tests.support.losses import options
+from tests.support.resizes import formed
 
 JOBS = "count/jobs.batch"
 PACE = 0.05  # seconds that a micro-batch takes at least: who trains leaves the machine to those that start

@@ -18,8 +18,8 @@ from elastic_launcher.hints.reference import Reference
 from elastic_launcher.kube import api as kube_api
 from elastic_launcher.kube.api import MERGE, Api
 from elastic_launcher.kube.login import Login
-from tests.cluster.spaces import PATIENCE, space
-from tests.unit.hints.documents import hint, text
+from tests.support.cluster.namespaces import PATIENCE, space
+from tests.support.hint_documents import hint, text
 
 ACTED_ON_WITHIN = 2.0
 RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces"

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from elastic_launcher.engines.kubernetes.objects.names import NODE_LABEL
-from tests.cluster import pods
-from tests.cluster.ends import end_training, finish
-from tests.cluster.kueue import GROUP, LABEL, QUEUE, kueue, queues
 from tests.cluster.machine import cluster
 from tests.cluster.machine.kubectl import Kubectl
-from tests.cluster.stage import LONG, NAME, PLACES, Stage, staged
-from tests.local.ledgers import SCRIPT
-from tests.local.resizes import formed
-from tests.local.sudden import options
-from tests.manifests import MANIFESTS, objects
-from tests.support import until
+from tests.support.cluster import pods
+from tests.support.cluster.ends import end_training, finish
+from tests.support.cluster.kueue import GROUP, LABEL, QUEUE, kueue, queues
+from tests.support.cluster.stage import LONG, NAME, PLACES, Stage, staged
+from tests.support.launches import until
+from tests.support.ledgers import SCRIPT
+from tests.support.losses import options
+from tests.support.manifests import MANIFESTS, objects
+from tests.support.resizes import formed
 
 pytestmark = [pytest.mark.machine, pytest.mark.thorough, pytest.mark.timeout(1200)]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL
-from tests.cluster import pods
-from tests.cluster.stage import Stage, staged
-from tests.support import until
+from tests.support.cluster import pods
+from tests.support.cluster.stage import Stage, staged
+from tests.support.launches import until
 
 pytestmark = pytest.mark.machine
 

@@ -9,7 +9,7 @@ import yaml
 from hera.workflows import models
 
 from elastic_launcher.lint.workflows.schema import NEWER, _inner
-from tests.cluster.argo_crds import crd_file
+from tests.support.cluster.argo_crds import crd_file
 
 
 def unknown(schema: Mapping[str, Any], annotation: Any, seen: set[Any]) -> Iterator[tuple[str, str]]:

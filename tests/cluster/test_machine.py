@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import pods
 from tests.cluster.machine import cluster, volumes
 from tests.cluster.machine.kubectl import Kubectl
 from tests.cluster.machine.lan import BRIDGE
 from tests.cluster.machine.node import CGROUPS, REPOSITORY
 from tests.cluster.machine.places import API_SERVICE, GPU, MOST_NODES, NodePlaces, Places
 from tests.cluster.machine.processes import ClusterError
+from tests.support.cluster import pods
 
 pytestmark = pytest.mark.machine
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.engines.kubernetes.objects.names import NODE_LABEL
-from tests.cluster.stage import LONG, NAME, Stage, staged
-from tests.local.resizes import formed
-from tests.local.sudden import assert_same_training, options
-from tests.manifests import MANIFESTS, objects
+from tests.support.cluster.stage import LONG, NAME, Stage, staged
+from tests.support.losses import assert_same_training, options
+from tests.support.manifests import MANIFESTS, objects
+from tests.support.places import SCRIPTS
+from tests.support.resizes import formed
 
 pytestmark = pytest.mark.machine
 
@@ -26,7 +27,7 @@ APART = {
         ]
     }
 }
-SCRIPT = Path(__file__).parents[1] / "local" / "scripts" / "train.py"
+SCRIPT = SCRIPTS / "train.py"
 
 
 @pytest.fixture

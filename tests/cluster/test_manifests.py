@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.kubectl import kubectl, made
-from tests.manifests import KUSTOMIZATION, MANIFESTS
+from tests.support.cluster.kubectl import kubectl, made
+from tests.support.manifests import KUSTOMIZATION, MANIFESTS
 
 POD_MONITORS = Path(__file__).with_name("pod_monitors.yaml")
 OF_ARGO = MANIFESTS / "argo"

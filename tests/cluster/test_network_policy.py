@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL
-from tests.cluster import pods
 from tests.cluster.machine import cluster
 from tests.cluster.machine.kubectl import Kubectl
 from tests.cluster.machine.places import Places
-from tests.manifests import MANIFESTS, objects
+from tests.support.cluster import pods
+from tests.support.manifests import MANIFESTS, objects
 
 pytestmark = pytest.mark.machine
 

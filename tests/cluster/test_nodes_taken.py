@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.cluster.ends import end_training
-from tests.cluster.stage import HINTS, LONG, Stage, staged
-from tests.local.ledgers import SCRIPT, assert_same_model, train_plain
-from tests.local.resizes import formed
-from tests.local.sudden import BATCH, SAMPLES, options
-from tests.support import until
+from tests.support.cluster.ends import end_training
+from tests.support.cluster.stage import HINTS, LONG, Stage, staged
+from tests.support.launches import until
+from tests.support.ledgers import SCRIPT, assert_same_model, train_plain
+from tests.support.losses import BATCH, SAMPLES, options
+from tests.support.resizes import formed
 
 pytestmark = [
     pytest.mark.machine,

@@ -9,13 +9,13 @@ import pytest
 
 from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL
 from elastic_launcher.engines.kubernetes.objects.service import STOP
-from tests.cluster.ends import assert_saved_and_over
 from tests.cluster.machine.processes import ClusterError
-from tests.cluster.stage import LONG, NAME, Stage, staged
-from tests.local.ledgers import SCRIPT
-from tests.local.resizes import formed
-from tests.local.sudden import assert_same_training, options
-from tests.support import until
+from tests.support.cluster.ends import assert_saved_and_over
+from tests.support.cluster.stage import LONG, NAME, Stage, staged
+from tests.support.launches import until
+from tests.support.ledgers import SCRIPT
+from tests.support.losses import assert_same_training, options
+from tests.support.resizes import formed
 
 WITHIN = 60.0
 """Seconds after a job's end: the bound that is documented."""

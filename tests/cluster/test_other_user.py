@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.cluster.stage import LONG, Stage, staged
-from tests.cluster.test_coordinator_goes import send_ranks
-from tests.local.ledgers import SCRIPT, assert_same_model, train_plain
-from tests.local.resizes import formed
-from tests.local.sudden import BATCH, SAMPLES, options
+from tests.cluster.test_takeover import send_ranks
+from tests.support.cluster.stage import LONG, Stage, staged
+from tests.support.ledgers import SCRIPT, assert_same_model, train_plain
+from tests.support.losses import BATCH, SAMPLES, options
+from tests.support.resizes import formed
 
 pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]
 

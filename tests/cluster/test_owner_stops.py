@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.ends import assert_saved_and_over
-from tests.cluster.stage import LONG, NAME, Stage, staged
-from tests.cluster.workflow_kind import WORKFLOW, workflows_known
-from tests.local.ledgers import SCRIPT
-from tests.local.resizes import formed
-from tests.local.sudden import options
-from tests.manifests import MANIFESTS, objects
-from tests.support import until
+from tests.support.cluster.ends import assert_saved_and_over
+from tests.support.cluster.stage import LONG, NAME, Stage, staged
+from tests.support.cluster.workflow_kind import WORKFLOW, workflows_known
+from tests.support.launches import until
+from tests.support.ledgers import SCRIPT
+from tests.support.losses import options
+from tests.support.manifests import MANIFESTS, objects
+from tests.support.resizes import formed
 
 DELETED = "what the step belongs to was deleted"
 Act = Callable[[Stage], None]

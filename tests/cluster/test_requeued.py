@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.engines.kubernetes.objects.names import NODE_LABEL
-from tests.cluster.ends import finish
-from tests.cluster.stage import LONG, Stage, staged
-from tests.local.ledgers import SCRIPT
-from tests.local.resizes import formed
-from tests.local.sudden import options
-from tests.support import until
+from tests.support.cluster.ends import finish
+from tests.support.cluster.stage import LONG, Stage, staged
+from tests.support.launches import until
+from tests.support.ledgers import SCRIPT
+from tests.support.losses import options
+from tests.support.resizes import formed
 
 pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import pods
-from tests.cluster.stage import Stage, staged
-from tests.local.ledgers import SCRIPT
-from tests.local.resizes import formed
-from tests.local.sudden import assert_same_training, options
 from tests.local.test_like_plain import COMPILER, HEADER
+from tests.support.cluster import pods
+from tests.support.cluster.stage import Stage, staged
+from tests.support.ledgers import SCRIPT
+from tests.support.losses import assert_same_training, options
+from tests.support.resizes import formed
 
 COMPILED_WITHIN = 600.0  # a compile takes a minute or two for each rank, on a machine of two cores
 SHARED = 1 << 30  # bytes: what nodes get unless their template says otherwise

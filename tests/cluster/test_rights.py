@@ -20,10 +20,10 @@ from elastic_launcher.engines.kubernetes.nodes.pod_status import Waiting
 from elastic_launcher.engines.kubernetes.objects.names import Names, job_id
 from elastic_launcher.kube.api import Api
 from elastic_launcher.options import ConfigError
-from tests.cluster.spaces import LAUNCHER, PATIENCE, make_owner, space
 from tests.cluster.test_engine import Played
-from tests.manifests import MANIFESTS, objects
-from tests.unit.kubernetes.templates import SHAPE, plan, template
+from tests.support.cluster.namespaces import LAUNCHER, PATIENCE, make_owner, space
+from tests.support.manifests import MANIFESTS, objects
+from tests.support.pod_templates import SHAPE, plan, template
 
 ACCOUNT = "elastic-launcher"
 RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import pods
-from tests.cluster.stage import LONG, Stage, staged
-from tests.support import until
-from tests.unit.kubernetes.templates import contains
+from tests.support.cluster import pods
+from tests.support.cluster.stage import LONG, Stage, staged
+from tests.support.launches import until
+from tests.support.pod_templates import contains
 
 pytestmark = [pytest.mark.machine, pytest.mark.thorough, pytest.mark.timeout(900)]
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import torch
 
-from tests.cluster import pods
 from tests.cluster.machine import cluster
-from tests.cluster.stage import LONG, PLACES, Stage, staged
 from tests.cluster.test_machine import act
-from tests.local.ledgers import SCRIPT, assert_same_model, train_plain
-from tests.local.resizes import formed
-from tests.local.sudden import BATCH, SAMPLES, assert_same_training, options
-from tests.support import until
+from tests.support.cluster import pods
+from tests.support.cluster.stage import LONG, PLACES, Stage, staged
+from tests.support.launches import until
+from tests.support.ledgers import SCRIPT, assert_same_model, train_plain
+from tests.support.losses import BATCH, SAMPLES, assert_same_training, options
+from tests.support.resizes import formed
 
 HEARTBEAT = 10.0
 LATE = 10.0

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.engines.kubernetes.objects.names import NODE_LABEL
-from tests.cluster import digits, pods
 from tests.cluster.machine import cluster
 from tests.cluster.machine.kubectl import Kubectl
 from tests.cluster.machine.node import REPOSITORY
-from tests.cluster.stage import HINTS, LONG, PLACES, staged
-from tests.local.ledgers import SCRIPT
-from tests.local.resizes import formed
-from tests.local.sudden import assert_same_training, options
-from tests.support import EventFollower, until
+from tests.support.cluster import digits, pods
+from tests.support.cluster.stage import HINTS, LONG, PLACES, staged
+from tests.support.launches import EventFollower, until
+from tests.support.ledgers import SCRIPT
+from tests.support.losses import assert_same_training, options
+from tests.support.resizes import formed
 
 pytestmark = [
     pytest.mark.machine,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.stage import LONG, NAME, Stage, staged
-from tests.local.ledgers import SCRIPT
-from tests.local.resizes import formed
-from tests.local.sudden import assert_same_training, options
-from tests.support import until
+from tests.support.cluster.stage import LONG, NAME, Stage, staged
+from tests.support.launches import until
+from tests.support.ledgers import SCRIPT
+from tests.support.losses import assert_same_training, options
+from tests.support.resizes import formed
 
 SECOND = "second"
 PACE = 0.02

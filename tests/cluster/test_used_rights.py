@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.stage import PLACES
-from tests.manifests import MANIFESTS, objects, rights
+from tests.support.cluster.stage import PLACES
+from tests.support.manifests import MANIFESTS, objects, rights
 
 ACCOUNT = "system:serviceaccount:"
 LAUNCHERS = ("launcher", "elastic-launcher", "job")

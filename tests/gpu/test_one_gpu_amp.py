@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from tests.unit.torch.thread_group import ThreadGroup, run_ranks, thread_job
-from tests.unit.torch.trainings import BATCH, EPOCHS, FEATURES, SEED, X, Y, batches
+from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
+from tests.support.trainings import BATCH, EPOCHS, FEATURES, SEED, X, Y, batches
 
 GPU = torch.device("cuda", 0)
 TOO_LARGE, DROP = 2.0**60, 2.0**-50  # the first step overflows in half precision, and no other

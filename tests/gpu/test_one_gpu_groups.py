@@ -9,7 +9,7 @@ from elastic_launcher.torch.collectives.group import Group, build_group
 from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.state.training_state import TrainingState
 from elastic_launcher.torch.state.transfer import receive_state, send_state
-from tests.local.ranks import Rank, ranks, run_ranks
+from tests.support.rank_processes import Rank, ranks, run_ranks
 
 GPU = torch.device("cuda", 0)
 SIZE = 2048

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support import until
+from tests.support.launches import until
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also under nohup: launchers take over that a signal is ignored
 

@@ -21,7 +21,7 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.engines.local import node_environment
 from elastic_launcher.host import processes
 from elastic_launcher.workdir import WorkDir, claim
-from tests.support import PATIENCE, ControlStub, assert_no_process, control_stub, until
+from tests.support.launches import PATIENCE, ControlStub, assert_no_process, control_stub, until
 
 NODE, FIRST_MEMBER = 3, 7
 

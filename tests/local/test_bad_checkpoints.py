@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.local.test_checkpoint import LONG, Stage
-from tests.support import until
-from tests.unit.checkpoint.checkpoints import JOB, save
+from tests.support.checkpoints import JOB, save
+from tests.support.launches import until
 
 
 def cut_short(folder: Path) -> None:

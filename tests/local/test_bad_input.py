@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import PATIENCE, interrupt, launched, until
+from tests.support.launches import PATIENCE, interrupt, launched, until
 
 TRAIN = "raise SystemExit('this script must not be started')\n"
 WAITS = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.pipeline_step import StepFailed, Trained, train
-from tests.local.line import SCRIPT
+from tests.support.line_script import SCRIPT
 
 SHORT = SCRIPT.replace("FAILS", "pass")
 LONGER = SHORT.replace("job.epochs(3)", "job.epochs(5)")

@@ -19,7 +19,8 @@ import torch
 
 from elastic_launcher.checkpoint import find_newest
 from elastic_launcher.host import processes
-from tests.local.ledgers import (
+from tests.support.launches import Launcher, assert_no_process, launched, subreaper
+from tests.support.ledgers import (
     SCRIPT,
     assert_each_sample_once,
     assert_same_model,
@@ -27,7 +28,6 @@ from tests.local.ledgers import (
     train_plain,
     without_lost,
 )
-from tests.support import Launcher, assert_no_process, launched, subreaper
 
 SAMPLES, BATCH = 97, 24
 LONG = 150.0

@@ -32,7 +32,7 @@ from elastic_launcher.control.messages import End, Formed, Message
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.api.rejoin import Rejoin
 from elastic_launcher.coordinator.api.server import ControlServer
-from tests.support import until
+from tests.support.launches import until
 
 KEY = bytes(range(32))
 SUPERSEDED = 7

@@ -20,8 +20,8 @@ from elastic_launcher.coordinator import Coordinator
 from elastic_launcher.coordinator.runtime.endpoints import CoordinatorHost
 from elastic_launcher.coordinator.runtime.store import Store
 from elastic_launcher.engines import NodeSpec
-from tests.local.played_members import PATIENCE, Play, PlayedEngine
-from tests.unit.checkpoint.checkpoints import save
+from tests.support.checkpoints import save
+from tests.support.played_members import PATIENCE, Play, PlayedEngine
 
 
 class Log:

@@ -14,7 +14,7 @@ from elastic_launcher.coordinator.model.observations import AgentKilled, NodeExi
 from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.coordinator.runtime.engine_driver import EngineDriver
 from elastic_launcher.engines import NodeExit, NodeSpec
-from tests.support import PATIENCE
+from tests.support.launches import PATIENCE
 
 AGENT = [sys.executable, "-c", "import sys; sys.exit(len(sys.stdin.read()))"]
 

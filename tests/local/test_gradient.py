@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from elastic_launcher.sampling import step_indices
-from tests.local.scripts import gradient
-from tests.support import launched
+from tests.support.launches import launched
+from tests.support.scripts import gradient
 
 LONG = 150.0  # five ranks import torch on a machine that does other things too
 BUCKETS = 1024  # a width at which the gradient is reduced in more than one bucket

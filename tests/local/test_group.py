@@ -20,7 +20,7 @@ from elastic_launcher.coordinator.runtime.store import serve_on
 from elastic_launcher.torch.collectives.c10d_clients import connect_store, leased_store
 from elastic_launcher.torch.collectives.group import Group, build_group, group_from_store, release_cut
 from elastic_launcher.torch.collectives.work import GroupError
-from tests.local.ranks import PATIENCE, Rank, ranks, run_ranks
+from tests.support.rank_processes import PATIENCE, Rank, ranks, run_ranks
 
 CPU = torch.device("cpu")
 

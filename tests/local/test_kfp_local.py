@@ -7,7 +7,7 @@ import pytest
 from kfp import dsl, local
 
 from elastic_launcher.kfp import elastic_cleanup, elastic_train, elastic_train_distributed
-from tests.local.line import SCRIPT
+from tests.support.line_script import SCRIPT
 
 
 @pytest.fixture(autouse=True)

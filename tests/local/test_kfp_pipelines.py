@@ -13,8 +13,8 @@ from elastic_launcher.kfp import elastic_classification, elastic_train, elastic_
 from pipelines.digits_search.pipeline import digits_search
 from pipelines.plan_train_evaluate.pipeline import plan_train_evaluate
 from pipelines.text_tuning.pipeline import text_tuning
-from tests.local.resizes import LONG
-from tests.support import until
+from tests.support.launches import until
+from tests.support.resizes import LONG
 
 FAILING = (
     "import elastic_launcher.torch as elastic\nelastic.init(8, 4)\nraise ArithmeticError('the third wheel came off')\n"

@@ -6,8 +6,8 @@ import os
 import signal
 from pathlib import Path
 
-from tests.local.resizes import LONG
-from tests.support import launched, until
+from tests.support.launches import launched, until
+from tests.support.resizes import LONG
 
 SCRIPT = """
 import os, sys, time

@@ -12,7 +12,7 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.engines import NodeExit, NodeSpec
 from elastic_launcher.engines.local import LocalEngine
 from elastic_launcher.workdir import WorkDir, claim
-from tests.support import ControlStub, assert_no_process, control_stub, until
+from tests.support.launches import ControlStub, assert_no_process, control_stub, until
 
 SCRIPT = """
 import os, signal, subprocess, sys, time

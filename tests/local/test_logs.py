@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.stage import Stage, script_lines
-from tests.support import PATIENCE, until
+from tests.support.launches import PATIENCE, until
+from tests.support.leftovers import Stage, script_lines
 
 
 @pytest.fixture

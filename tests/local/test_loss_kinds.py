@@ -15,15 +15,15 @@ import torch
 
 from elastic_launcher.sampling import step_indices
 from elastic_launcher.torch import rng
-from tests.local.ledgers import SCRIPT, assert_same_model, train_plain
-from tests.local.resizes import LONG, formed
-from tests.local.scripts import variants
-from tests.local.scripts.variants import BATCH, SAMPLES, Trained, X, Y
-from tests.local.sudden import BATCH as SUDDEN_BATCH
-from tests.local.sudden import SAMPLES as SUDDEN_SAMPLES
-from tests.local.sudden import assert_same_training, options
-from tests.replay import replay_step
-from tests.support import Launcher, assert_no_process, launched
+from tests.support.launches import Launcher, assert_no_process, launched
+from tests.support.ledgers import SCRIPT, assert_same_model, train_plain
+from tests.support.losses import BATCH as SUDDEN_BATCH
+from tests.support.losses import SAMPLES as SUDDEN_SAMPLES
+from tests.support.losses import assert_same_training, options
+from tests.support.reference_step import replay_step
+from tests.support.resizes import LONG, formed
+from tests.support.scripts import variants
+from tests.support.scripts.variants import BATCH, SAMPLES, Trained, X, Y
 
 EPOCHS = 8
 STEPS = EPOCHS * math.ceil(SAMPLES / BATCH)

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from pipelines.migration.__main__ import ELASTIC, HERE
-from tests.local.resizes import LONG, allow
-from tests.support import launched
+from tests.support.launches import launched
+from tests.support.places import SCRIPTS
+from tests.support.resizes import LONG, allow
 
-HELD = Path(__file__).with_name("scripts") / "held.py"
+HELD = SCRIPTS / "held.py"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 ACCELERATE = ("-m", "accelerate.commands.launch", "--cpu")  # one process: it starts several on GPUs only

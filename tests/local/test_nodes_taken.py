@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.local.ledgers import SCRIPT
-from tests.local.resizes import LONG, formed
-from tests.local.sudden import assert_same_training, options
-from tests.support import Launcher, launched, until
+from tests.support.launches import Launcher, launched, until
+from tests.support.ledgers import SCRIPT
+from tests.support.losses import assert_same_training, options
+from tests.support.resizes import LONG, formed
 
 EVERY = ("--checkpoint-every", "1h")
 """So that what is saved is saved since nodes are told to go."""

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.local.ledgers import SCRIPT, assert_same_model, counted, read_ledgers, train_plain
-from tests.local.resizes import LONG, allow, formed
-from tests.replay import replay_step
-from tests.support import launched
+from tests.support.launches import launched
+from tests.support.ledgers import SCRIPT, assert_same_model, counted, read_ledgers, train_plain
+from tests.support.reference_step import replay_step
+from tests.support.resizes import LONG, allow, formed
 
 SAMPLES, BATCH, MICRO = 97, 24, 5  # the tail is one sample: all ranks but one have none
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.local.ledgers import SCRIPT
-from tests.local.resizes import LONG, formed
-from tests.local.sudden import assert_same_sums, assert_same_training, options
-from tests.support import Launcher, assert_no_process, launched, until
+from tests.support.launches import Launcher, assert_no_process, launched, until
+from tests.support.ledgers import SCRIPT
+from tests.support.losses import assert_same_sums, assert_same_training, options
+from tests.support.resizes import LONG, formed
 
 SLOW: dict[str, Any] = {"micro": 2, "slow_members": [1, 2, 3, 4], "slow": 0.6}
 """Steps of more than a second, in several micro-batches: too long for the grace period of `SHORT`."""

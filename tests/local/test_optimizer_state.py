@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import launched
+from tests.support.launches import launched
 
 LONG = 240.0  # on a machine that does other things too
 

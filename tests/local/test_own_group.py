@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.local.ledgers import SCRIPT, assert_same_model, train_plain
-from tests.local.resizes import LONG
-from tests.local.sudden import BATCH, SAMPLES, options
-from tests.support import Launcher, assert_no_process, launched
+from tests.support.launches import Launcher, assert_no_process, launched
+from tests.support.ledgers import SCRIPT, assert_same_model, train_plain
+from tests.support.losses import BATCH, SAMPLES, options
+from tests.support.resizes import LONG
 
 EPOCHS = 4
 FLAGS = ("--nodes", "3:3", "--checkpoint-every", "3 steps", "--heartbeat-timeout", "3", "--progress-timeout", "4")

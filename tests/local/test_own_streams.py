@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import launched
+from tests.support.launches import launched
+from tests.support.places import SCRIPTS
 
 SCRIPT = """
 import contextlib, io, sys
@@ -82,7 +83,7 @@ def test_each_argument_reaches_the_script_as_it_was_typed(tmp_path: Path, resize
 
 @pytest.mark.parametrize("nodes", ["1:1", "2:2"])
 def test_a_process_that_ends_at_once_after_the_training_has_told_all_its_steps(tmp_path: Path, nodes: str) -> None:
-    script = Path(__file__).parent / "scripts" / "vanish.py"
+    script = SCRIPTS / "vanish.py"
     with launched("--nodes", nodes, "--", script, cwd=tmp_path) as job:
         assert job.wait(150) == 0, job.stderr
     assert "done: 28 steps, 112 samples" in job.last_message

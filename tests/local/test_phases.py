@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.local.resizes import LONG, allow, formed
-from tests.support import Launcher, launched
+from tests.support.launches import Launcher, launched
+from tests.support.places import SCRIPTS
+from tests.support.resizes import LONG, allow, formed
 
-SCRIPT = Path(__file__).parent / "scripts" / "phases.py"
+SCRIPT = SCRIPTS / "phases.py"
 OWN_LOOPS = SCRIPT.with_name("own_loops.py")
 FIRST_PHASE = 2 * (5 + 3)  # steps
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.host import processes
-from tests.local.ledgers import SCRIPT, assert_each_sample_once, assert_same_model, read_ledgers, train_plain
-from tests.support import PATIENCE, Launcher, assert_no_process, launched, until
+from tests.support.launches import PATIENCE, Launcher, assert_no_process, launched, until
+from tests.support.ledgers import SCRIPT, assert_each_sample_once, assert_same_model, read_ledgers, train_plain
 
 SAMPLES, BATCH, MICRO = 97, 24, 5
 

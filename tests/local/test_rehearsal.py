@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.resizes import LONG
-from tests.support import launched
+from tests.support.launches import launched
+from tests.support.places import SCRIPTS
+from tests.support.resizes import LONG
 
-SCRIPT = Path(__file__).parent / "scripts" / "passes.py"
+SCRIPT = SCRIPTS / "passes.py"
 EARLY = SCRIPT.with_name("early_break.py")
 COUNTER = SCRIPT.with_name("own_counter.py")
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.local.ledgers import (
+from tests.support.launches import Launcher, assert_no_process, launched
+from tests.support.ledgers import (
     SCRIPT,
     assert_each_sample_once,
     assert_same_model,
@@ -19,8 +20,7 @@ from tests.local.ledgers import (
     read_ledgers,
     train_plain,
 )
-from tests.local.resizes import LONG, allow, formed
-from tests.support import Launcher, assert_no_process, launched
+from tests.support.resizes import LONG, allow, formed
 
 SAMPLES, BATCH, MICRO = 97, 24, 5
 

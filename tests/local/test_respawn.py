@@ -15,13 +15,14 @@ import psutil
 import pytest
 import torch
 
-from tests.local.ledgers import SCRIPT as TRAIN
-from tests.local.ledgers import assert_same_model, train_plain
-from tests.local.resizes import allow, formed
-from tests.local.sudden import BATCH, SAMPLES, assert_same_training, options
-from tests.support import Launcher, assert_no_process, launched, until
+from tests.support.launches import Launcher, assert_no_process, launched, until
+from tests.support.ledgers import SCRIPT as TRAIN
+from tests.support.ledgers import assert_same_model, train_plain
+from tests.support.losses import BATCH, SAMPLES, assert_same_training, options
+from tests.support.places import SCRIPTS
+from tests.support.resizes import allow, formed
 
-SCRIPT = Path(__file__).parent / "scripts" / "stock.py"
+SCRIPT = SCRIPTS / "stock.py"
 LONG = 120.0
 AHEAD = 200
 """Steps between the order to stop and the stop: all ranks are to read it before they come there."""

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from elastic_launcher.host import processes
-from tests.soak.stage import SCRIPT, Stage, script_lines
-from tests.support import PATIENCE, EventFollower, assert_no_process, until
+from tests.support.launches import PATIENCE, EventFollower, assert_no_process, until
+from tests.support.leftovers import SCRIPT, Stage, script_lines
 
 
 @pytest.fixture

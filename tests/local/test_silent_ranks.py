@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from elastic_launcher.host import processes
-from tests.local.ledgers import SCRIPT, assert_same_model, train_plain
-from tests.local.resizes import LONG, formed
-from tests.local.sudden import BATCH, SAMPLES, assert_same_training, options
-from tests.support import Launcher, assert_no_process, launched, until
+from tests.support.launches import Launcher, assert_no_process, launched, until
+from tests.support.ledgers import SCRIPT, assert_same_model, train_plain
+from tests.support.losses import BATCH, SAMPLES, assert_same_training, options
+from tests.support.places import SCRIPTS
+from tests.support.resizes import LONG, formed
 
-STOCK = Path(__file__).parent / "scripts" / "stock.py"
+STOCK = SCRIPTS / "stock.py"
 
 
 def stop_rank(job: Launcher, member: int) -> None:

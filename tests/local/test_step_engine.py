@@ -11,11 +11,12 @@ import torch
 from torch.nn import functional
 
 from elastic_launcher.batch_schedule import DataPass
-from tests.local.resizes import LONG, allow, formed
-from tests.local.scripts.engine_train import SAMPLES, SCHEDULE, X, Y, model_and_optimizer
-from tests.support import assert_no_process, launched
+from tests.support.launches import assert_no_process, launched
+from tests.support.places import SCRIPTS
+from tests.support.resizes import LONG, allow, formed
+from tests.support.scripts.engine_train import SAMPLES, SCHEDULE, X, Y, model_and_optimizer
 
-SCRIPT = Path(__file__).parent / "scripts" / "engine_train.py"
+SCRIPT = SCRIPTS / "engine_train.py"
 
 
 def train_plain(steps: int) -> dict[str, torch.Tensor]:

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.soak.stage import Stage
-from tests.support import PATIENCE, Launcher, until
+from tests.support.launches import PATIENCE, Launcher, until
+from tests.support.leftovers import Stage
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.local.ledgers import SCRIPT, assert_same_model, train_plain
-from tests.local.resizes import LONG, allow, formed
-from tests.local.sudden import BATCH, SAMPLES, assert_same_sums, assert_same_training, options
-from tests.support import Launcher, assert_no_process, launched, until
+from tests.support.launches import Launcher, assert_no_process, launched, until
+from tests.support.ledgers import SCRIPT, assert_same_model, train_plain
+from tests.support.losses import BATCH, SAMPLES, assert_same_sums, assert_same_training, options
+from tests.support.resizes import LONG, allow, formed
 
 
 def play(

@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.local.ledgers import (
+from tests.support.launches import assert_no_process, launched, until
+from tests.support.ledgers import (
     SCRIPT,
     assert_each_sample_once,
     assert_same_model,
@@ -19,7 +20,6 @@ from tests.local.ledgers import (
     read_ledgers,
     train_plain,
 )
-from tests.support import assert_no_process, launched, until
 
 SAMPLES, BATCH, MICRO, EPOCHS = 97, 24, 5, 2
 LONG = 150.0  # torchrun and its ranks import torch on a machine that does other things too

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.soak.cases import LOSSES, TRAINING, Case
-from tests.soak.stage import END_SECONDS, Stage
-from tests.support import Launcher, until
+from tests.support.launches import Launcher, until
+from tests.support.leftovers import END_SECONDS, Stage
 
 LONG = 150.0  # for what comes within seconds, on a machine that is busy
 MOST_WORDS = 300  # characters of a failure in its line; the files say the rest

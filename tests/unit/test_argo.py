@@ -25,8 +25,8 @@ from elastic_launcher.kube.expansion import literal
 from elastic_launcher.launcher.step_outputs import OUTPUTS, tell_outputs
 from elastic_launcher.options import OPTIONS, ConfigError, Option
 from elastic_launcher.variables import STEP_OUTPUTS
-from tests.manifests import MANIFESTS, documents, objects
-from tests.unit.expansion import expanded
+from tests.support.expansion import expanded
+from tests.support.manifests import MANIFESTS, documents, objects
 
 FOLDER = MANIFESTS / "argo"
 EXAMPLES = {path.stem: path for path in (FOLDER / "examples").glob("*.yaml")}

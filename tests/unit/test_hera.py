@@ -40,7 +40,7 @@ from elastic_launcher.hera import ElasticTrain, PodFields, elastic_train
 from elastic_launcher.launcher.step_outputs import OUTPUTS
 from elastic_launcher.options import OPTIONS, ConfigError
 from elastic_launcher.variables import STEP_OUTPUTS
-from tests.unit.expansion import expanded
+from tests.support.expansion import expanded
 
 Front = Callable[..., Container]
 FRONTS = [ElasticTrain, elastic_train]

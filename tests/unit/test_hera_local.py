@@ -12,6 +12,7 @@ from hera.workflows import Env, Parameter, models
 from elastic_launcher import hera
 from elastic_launcher.hera import ElasticTrain, PodFields, StepFailed
 from elastic_launcher.options import ConfigError
+from tests.support.places import ROOT
 
 IMAGE = "registry.example/train:3"
 
@@ -72,7 +73,7 @@ def test_the_same_step_runs_here_without_what_only_a_cluster_has(monkeypatch: py
 def test_the_documents_code_is_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = Runs(monkeypatch)
     names: dict[str, Any] = {}
-    text = (Path(__file__).parents[2] / "docs" / "hera.md").read_text()
+    text = (ROOT / "docs" / "hera.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     exec(blocks[0], names)
     with pytest.raises(AttributeError):  # what stands for the run has no folder

@@ -21,9 +21,9 @@ from elastic_launcher.options import OPTIONS, ConfigError
 from elastic_launcher.pipeline_step import left_behind, run_arguments
 from pipelines.digits_elastic.run import in_order
 from pipelines.digits_search.steps import divide, list_trials
-from tests.unit.report import jobs
+from tests.support import histories
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
 PIPELINES = ("digits_elastic", "digits_search", "plan_train_evaluate", "text_tuning")
 KINDS = {
@@ -176,8 +176,8 @@ def test_a_scripts_text_becomes_a_file(tmp_path: Path) -> None:
 
 
 def test_a_run_that_could_not_write_its_report_has_numbers_and_says_so(tmp_path: Path) -> None:
-    story = jobs.resized()
-    jobs.write(story.events, tmp_path)
+    story = histories.resized()
+    histories.write(story.events, tmp_path)
     found = left_behind(tmp_path)
     assert (found.metrics["steps"], found.metrics["resizes_total"]) == (story.step, 2)
     assert found.metrics["test_accuracy"] == 0.9811

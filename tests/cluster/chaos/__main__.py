@@ -14,8 +14,8 @@ from tests.cluster.chaos.play import play
 from tests.cluster.chaos.schedule import draw
 from tests.cluster.machine import cluster
 from tests.cluster.machine.processes import ClusterError
-from tests.cluster.stage import PLACES
 from tests.soak.log import Log
+from tests.support.cluster.stage import PLACES
 
 MODULE = "tests.cluster.chaos"
 LOG = Path(__file__).with_name("log.txt")

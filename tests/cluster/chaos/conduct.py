@@ -12,11 +12,11 @@ import psutil
 from elastic_launcher.engines.kubernetes.objects.names import NODE_LABEL
 from tests.chaos.lead import LONG, SCRIPT, Lead
 from tests.chaos.schedule import Act, Schedule
-from tests.cluster.crowd import LATER, fill
 from tests.cluster.machine import cluster
 from tests.cluster.machine.node import Node
-from tests.cluster.stage import HINTS, PLACES, Stage
-from tests.support import until
+from tests.support.cluster.stage import HINTS, PLACES, Stage
+from tests.support.cluster.taken_gpus import LATER, fill
+from tests.support.launches import until
 
 FIRST, SECOND = 0, 1
 ADOPTED = "coordinator_adopted"

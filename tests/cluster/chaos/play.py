@@ -11,7 +11,7 @@ from tests.chaos.play import Outcome, outcome_of
 from tests.chaos.schedule import Schedule
 from tests.cluster.chaos.conduct import ClusterConductor
 from tests.cluster.machine.processes import ClusterError
-from tests.cluster.stage import staged
+from tests.support.cluster.stage import staged
 
 
 def play(schedule: Schedule, say: Callable[[str], None]) -> Outcome:

@@ -8,7 +8,7 @@ import pytest
 
 from elastic_launcher import config
 from elastic_launcher.checkpoint.changes import CHANGES, Resumed, refusal, step_in_epoch
-from tests.unit.checkpoint.checkpoints import EMPTY, JOB
+from tests.support.checkpoints import EMPTY, JOB
 
 OTHERS = {
     "script": "other.py",

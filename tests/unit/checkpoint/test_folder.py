@@ -28,7 +28,8 @@ from elastic_launcher.checkpoint import (
 from elastic_launcher.checkpoint.files import MANIFEST, STATE, seal
 from elastic_launcher.checkpoint.folder import LOCK, POINTER, Pointer, name_of, read_pointer
 from elastic_launcher.checkpoint.manifest import Mark
-from tests.unit.checkpoint.checkpoints import JOB, manifest, names, save
+from tests.support.checkpoints import JOB, manifest, names, save
+from tests.support.places import ROOT
 
 
 def test_the_newest_is_found_and_the_last_two_are_kept(tmp_path: Path) -> None:
@@ -333,7 +334,7 @@ def test_one_whose_place_can_not_be_taken_stays(tmp_path: Path, monkeypatch: pyt
 DIES_BETWEEN = """
 import os, sys
 from pathlib import Path
-from tests.unit.checkpoint.checkpoints import save
+from tests.support.checkpoints import save
 
 rename = Path.rename
 
@@ -349,7 +350,7 @@ save(Path(sys.argv[1]), 100, term=2, keep=1)
 @pytest.mark.parametrize("first", ["find", "fence", "save"])
 def test_one_whose_writer_dies_as_it_takes_its_place_is_found(tmp_path: Path, first: str) -> None:
     path = save(tmp_path, 100, keep=1)
-    root = Path(__file__).parents[3]
+    root = ROOT
     assert subprocess.run([sys.executable, "-c", DIES_BETWEEN, tmp_path], cwd=root).returncode == 9
     assert names(tmp_path) == [POINTER], "it died too early or too late"
     if first == "fence":

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_launcher.checkpoint import CheckpointDamaged, CheckpointError, Manifest, Mark, differences
-from tests.unit.checkpoint.checkpoints import EMPTY, JOB
+from tests.support.checkpoints import EMPTY, JOB
 
 TEXT = EMPTY.to_text()
 

@@ -15,8 +15,8 @@ from elastic_launcher.checkpoint import CheckpointError, Fenced, Manifest, Taken
 from elastic_launcher.checkpoint.files import MANIFEST, STATE, seal
 from elastic_launcher.checkpoint.remote import RemoteStore
 from elastic_launcher.checkpoint.storage import StorageError, open_storage
-from tests.object_store import object_store
-from tests.unit.checkpoint.checkpoints import manifest, names, publish_on, save
+from tests.support.checkpoints import manifest, names, publish_on, save
+from tests.support.object_store import object_store
 
 
 class Place:
@@ -245,7 +245,7 @@ def test_several_processes_write_and_the_newest_is_whole(place: Place) -> None:
     code = (
         "import sys; from pathlib import Path; from elastic_launcher.checkpoint import Fenced;"
         "from elastic_launcher.checkpoint.remote import RemoteStore;"
-        "from tests.unit.checkpoint.checkpoints import publish_on\n"
+        "from tests.support.checkpoints import publish_on\n"
         "for step in range(10, 60, 10):\n"
         "    try: publish_on(RemoteStore(sys.argv[1], Path(sys.argv[2])), step, int(sys.argv[3]))\n"
         "    except Fenced: pass\n"

@@ -13,8 +13,8 @@ from elastic_launcher.hints import HintRead
 from elastic_launcher.hints.configmap import ConfigMapSource, hint_of
 from elastic_launcher.hints.reference import Reference, parse_reference
 from elastic_launcher.options import ConfigError
-from tests.unit.hints.documents import hint, text
-from tests.unit.kube.api_server import ApiServer
+from tests.support.api_server import ApiServer
+from tests.support.hint_documents import hint, text
 
 PATIENCE = 30.0
 Next = Callable[[], Awaitable[HintRead]]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from elastic_launcher.hints import HintError, parse
 from elastic_launcher.hints.document import Entry
-from tests.unit.hints.documents import hint, hints, text
+from tests.support.hint_documents import hint, hints, text
 
 EXAMPLE = """{"apiVersion": "elastic-hints/v1", "generation": 42, "observedAt": "2026-11-20T10:00:00Z",
  "ttlSeconds": 120, "source": {"kind": "kueue", "object": "clusterqueue/team-a", "resourceVersion": "190175"},

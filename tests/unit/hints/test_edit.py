@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_launcher.hints import HintError, edit, parse
-from tests.unit.hints.documents import hint, hints, text
+from tests.support.hint_documents import hint, hints, text
 
 JOB = {"job": "bert"}
 

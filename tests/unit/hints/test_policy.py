@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_launcher.hints import HintPolicy, HintRead
-from tests.unit.hints.documents import OBSERVED, hint, text
+from tests.support.hint_documents import OBSERVED, hint, text
 
 NAME = "ConfigMap ml/gpu-hints, key hints.json"
 OBSERVED_AT = "2026-11-18T11:06:40Z"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from elastic_launcher.hints import Demand, Document, Resolution, parse, resolve
 from elastic_launcher.hints.resolve import divide, legal_nodes
-from tests.unit.hints.documents import OBSERVED, demands, document, hint, hints
+from tests.support.hint_documents import OBSERVED, demands, document, hint, hints
 
 STALE: dict[str, Any] = {"observedAt": "2026-11-18T11:06:40Z", "ttlSeconds": 60}  # observed at OBSERVED
 

@@ -7,7 +7,7 @@ import pytest
 from elastic_launcher.events import KINDS, Event
 from elastic_launcher.report.describe import describe, waiting
 from elastic_launcher.report.state import fold
-from tests.unit.report import jobs
+from tests.support import histories
 
 MEMBERS = [{"member": 1, "node": 1}, {"member": 2, "node": 2}, {"member": 3, "node": 3}]
 SAID = [
@@ -101,7 +101,7 @@ def test_what_happened(event: Event, line: str | None) -> None:
 
 
 def test_the_start_says_what_was_asked_for() -> None:
-    (event,) = jobs.Story().events
+    (event,) = histories.Story().events
     assert describe(event) == (
         "job bert started on trainer-0: 1 to 3 nodes of 1 rank, 256 samples a step, at most 64 a GPU at a time"
     )
@@ -114,5 +114,5 @@ def test_an_event_that_lacks_all_fields_is_told_in_one_line(kind: str) -> None:
 
 
 def test_which_nodes_are_on_their_way() -> None:
-    assert waiting(fold(jobs.waiting().start_nodes(3, 4).events)) == "nodes 1, 3, 4 starting, node 2 ready"
-    assert waiting(fold(jobs.resized().events)) == ""
+    assert waiting(fold(histories.waiting().start_nodes(3, 4).events)) == "nodes 1, 3, 4 starting, node 2 ready"
+    assert waiting(fold(histories.resized().events)) == ""

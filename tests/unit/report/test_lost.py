@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from elastic_launcher.events import KINDS, Event
 from elastic_launcher.report.lost import CAUSES, Balance, balance
-from tests.unit.report import jobs
+from tests.support import histories
 
 
 def lost(found: Balance) -> dict[str, float]:
@@ -18,12 +18,12 @@ def lost(found: Balance) -> dict[str, float]:
     return {cause: pytest.approx(seconds) for cause, seconds in found.lost.items() if seconds > 1e-9}
 
 
-def begun(**job: Any) -> jobs.Story:
+def begun(**job: Any) -> histories.Story:
     """A job that took 4 s to begin, and trained for 10 s."""
-    return jobs.Story(**job).later(4).form(1, 2, cause="start", pause=0).train(10)
+    return histories.Story(**job).later(4).form(1, 2, cause="start", pause=0).train(10)
 
 
-def save(story: jobs.Story, seconds: float = 0.5, held: float = 0.1) -> jobs.Story:
+def save(story: histories.Story, seconds: float = 0.5, held: float = 0.1) -> histories.Story:
     story.later(seconds)
     return story.add("checkpoint_saved", step=story.step, path="job", bytes=1000, held_seconds=held, seconds=seconds)
 
@@ -34,7 +34,7 @@ def test_what_comes_before_the_first_step_and_after_the_last_does_not_count() ->
 
 
 def test_a_script_that_tells_of_no_steps_counts_until_its_end() -> None:
-    story = jobs.Story().later(4).form(1, cause="start", pause=0).later(20).finish()
+    story = histories.Story().later(4).form(1, cause="start", pause=0).later(20).finish()
     found = balance(story.events)
     assert (found.counted, found.idle, lost(found)) == (pytest.approx(21.2), 0, {"start": 4})
 
@@ -69,7 +69,7 @@ def test_waiting_for_quota_counts_from_the_step_that_is_saved() -> None:
 
 
 def test_waiting_for_quota_at_the_start_is_not_the_start() -> None:
-    story = jobs.Story().later(1).add("quota_wait", message="waits").later(30).add("quota_back", seconds=30.0)
+    story = histories.Story().later(1).add("quota_wait", message="waits").later(30).add("quota_back", seconds=30.0)
     found = balance(story.later(4).form(1, cause="start", pause=0).train(5).events)
     assert lost(found) == {"start": 1 + 4, "quota": 30}
 
@@ -82,7 +82,7 @@ def test_a_job_that_waits_for_quota_in_vain_loses_that_time() -> None:
     assert found.idle == pytest.approx(0)
 
 
-def again(story: jobs.Story, step: int) -> jobs.Story:
+def again(story: histories.Story, step: int) -> histories.Story:
     """Has a job started once more, from a step that is saved; it takes 3 s to begin."""
     story.step = step
     return story.add("job_started", resumed_step=step, term=2).later(3).form(1, cause="start", pause=0)

@@ -8,23 +8,23 @@ import pytest
 
 from elastic_launcher.report.history import relate
 from elastic_launcher.report.metrics import measure
-from tests.unit.report import jobs
+from tests.support import histories
 
 
 def test_a_job_that_was_resized() -> None:
-    story = jobs.resized()
+    story = histories.resized()
     metrics = measure(story.events)
     assert (metrics.world_size_final, metrics.resizes_total, metrics.generations) == (2, 2, 3)
     assert metrics.pauses_seconds == (0.031, 0.012)
-    assert (metrics.steps, metrics.samples) == (story.step, story.step * jobs.SAMPLES)
+    assert (metrics.steps, metrics.samples) == (story.step, story.step * histories.SAMPLES)
     assert metrics.goodput == pytest.approx(metrics.counted_seconds / metrics.duration_seconds, abs=1e-4)
     assert (metrics.notices, metrics.failures, metrics.exit_code) == (1, 0, 0)
-    assert metrics.duration_seconds == pytest.approx(story.now - jobs.START, abs=1e-3)
+    assert metrics.duration_seconds == pytest.approx(story.now - histories.START, abs=1e-3)
     assert metrics.logged == {"test_accuracy": 0.9811, "test_loss": 0.0612}
 
 
 def test_gpus_are_counted_for_as_long_as_their_nodes_are_there() -> None:
-    story = jobs.Story(nproc_per_node=2).start_nodes(1)
+    story = histories.Story(nproc_per_node=2).start_nodes(1)
     story.form(1, cause="start").later(10)
     began = story.now
     story.start_nodes(2).form(1, 2).later(20).add("node_left", node=2, cause="hint")
@@ -37,13 +37,13 @@ def test_gpus_are_counted_for_as_long_as_their_nodes_are_there() -> None:
 
 
 def test_nodes_that_only_bring_a_job_to_its_size_are_no_resize() -> None:
-    story = jobs.Story().start_nodes(1, 2).form(1, cause="start").train(3).form(1, 2, cause="start").train(3)
+    story = histories.Story().start_nodes(1, 2).form(1, cause="start").train(3).form(1, 2, cause="start").train(3)
     metrics = measure(story.form(1, cause="hint").events)
     assert (metrics.resizes_total, metrics.generations, len(metrics.pauses_seconds)) == (1, 3, 2)
 
 
 def test_a_job_with_troubles() -> None:
-    metrics = measure(jobs.troubled().events)
+    metrics = measure(histories.troubled().events)
     assert (metrics.failures, metrics.steps_redone, metrics.events_lost, metrics.exit_code) == (2, 1, 17, 1)
     assert metrics.loss_not_finite == 10
     assert metrics.loss is not None
@@ -51,7 +51,7 @@ def test_a_job_with_troubles() -> None:
 
 
 def test_a_loss_that_is_no_number_at_the_end_is_none_and_flagged() -> None:
-    story = jobs.Story().start_nodes(1).form(1, cause="start").train(3).train(2, loss="nan")
+    story = histories.Story().start_nodes(1).form(1, cause="start").train(3).train(2, loss="nan")
     metrics = measure(story.events)
     assert metrics.loss is None
     assert metrics.loss_not_finite == 2
@@ -59,7 +59,7 @@ def test_a_loss_that_is_no_number_at_the_end_is_none_and_flagged() -> None:
 
 
 def test_the_speed_is_that_of_the_whole_training_without_what_came_before_and_after() -> None:
-    story = jobs.Story().later(500).start_nodes(1).form(1, cause="start")
+    story = histories.Story().later(500).start_nodes(1).form(1, cause="start")
     for _ in range(11):
         story.later(2.0)
         story.step += 4
@@ -69,16 +69,16 @@ def test_the_speed_is_that_of_the_whole_training_without_what_came_before_and_af
 
 
 def test_goodput_of_a_running_job_leaves_out_the_start_and_the_pauses() -> None:
-    story = jobs.Story().later(20).start_nodes(1).form(1, cause="start", pause=0)
+    story = histories.Story().later(20).start_nodes(1).form(1, cause="start", pause=0)
     for _ in range(2):
         story.later(38).add("progress", step=1, epoch=0, samples=1).form(1, cause="hint", pause=2)
     story.add("progress", step=2, epoch=0, samples=2)
-    seconds = story.now - jobs.START
+    seconds = story.now - histories.START
     assert measure(story.events).goodput == pytest.approx((seconds - 20 - 4) / seconds, abs=1e-3)
 
 
-@pytest.mark.parametrize("story", [jobs.Story(), jobs.waiting(), jobs.Story().finish(76, "no quota")])
-def test_a_job_that_never_trained_has_numbers_too(story: jobs.Story) -> None:
+@pytest.mark.parametrize("story", [histories.Story(), histories.waiting(), histories.Story().finish(76, "no quota")])
+def test_a_job_that_never_trained_has_numbers_too(story: histories.Story) -> None:
     metrics = measure(story.events)
     assert (metrics.steps, metrics.samples_per_second, metrics.goodput, metrics.resizes_total) == (0, 0.0, 0.0, 0)
     assert metrics.pauses_seconds == ()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from elastic_launcher.events import Event
 from elastic_launcher.report.progress_line import EVERY_SECONDS, Told, progress_line, tell
 from elastic_launcher.report.state import JobState, advance, fold
-from tests.unit.report import jobs
+from tests.support import histories
 
 SPAN = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(\d+)s")
 
@@ -26,8 +26,8 @@ def read(line: str) -> dict[str, str]:
 
 def told_over(events: list[Event]) -> list[JobState]:
     """Returns the states that were told, where somebody looks with each event and each second between them."""
-    state, told, shown = JobState(), Told(jobs.START), []
-    now = jobs.START
+    state, told, shown = JobState(), Told(histories.START), []
+    now = histories.START
 
     def look() -> None:
         nonlocal told
@@ -46,7 +46,7 @@ def told_over(events: list[Event]) -> list[JobState]:
 
 
 def test_it_says_what_the_issue_asks_for() -> None:
-    assert progress_line(fold(jobs.resized().events[:-1])) == (
+    assert progress_line(fold(histories.resized().events[:-1])) == (
         "progress percent=29.0 remaining=2m1s epoch=7/24 step=348/1200 generation=3 world_size=2 "
         "guaranteed=1 allowed=3 limit=3 loss=0.6201 samples_per_second=2048"
     )
@@ -114,29 +114,29 @@ def test_a_program_reads_the_numbers_back(
 
 
 def test_each_change_is_told_once_and_then_every_thirty_seconds() -> None:
-    shown = told_over(jobs.resized().events)
+    shown = told_over(histories.resized().events)
     assert [(state.world_size, state.quota["allowed"]) for state in shown] == [(1, 1), (1, 3), (3, 3), (2, 3)]
     assert all(state.timed_generation == state.generation for state in shown), "with numbers of the new size"
 
 
 def test_a_hint_that_says_the_same_again_is_no_change() -> None:
-    story = jobs.Story().hint(1, 1, 3).start_nodes(1).warm(1).form(1, cause="start").train(3)
+    story = histories.Story().hint(1, 1, 3).start_nodes(1).warm(1).form(1, cause="start").train(3)
     assert len(told_over(story.hint(1, 1, 3).train(3).hint(1, 1, 3).train(3).events)) == 1
 
 
 def test_while_nothing_changes_it_is_due_every_thirty_seconds() -> None:
-    story = jobs.Story().start_nodes(1).warm(1).form(1, cause="start").train(121)
+    story = histories.Story().start_nodes(1).warm(1).form(1, cause="start").train(121)
     shown = told_over(story.events)
     assert len(shown) == 1 + 120 // EVERY_SECONDS
 
 
 def test_a_step_or_an_evaluation_that_takes_long_does_not_silence_it() -> None:
-    story = jobs.Story().start_nodes(1).warm(1).form(1, cause="start").train(2)
+    story = histories.Story().start_nodes(1).warm(1).form(1, cause="start").train(2)
     assert len(told_over(story.later(95).add("log", step=3, values={}).events)) == 1 + 3
 
 
 def test_a_script_that_tells_of_no_steps_is_told_of_too() -> None:
-    story = jobs.Story().hint(1, 2, 3).start_nodes(1).warm(1).form(1, cause="start")
+    story = histories.Story().hint(1, 2, 3).start_nodes(1).warm(1).form(1, cause="start")
     shown = told_over(story.later(65).add("checkpoint_saved", step=0, path="x").events)
     assert [progress_line(state) for state in shown] == [
         "progress epoch=1 step=0 generation=1 world_size=1 guaranteed=1 allowed=2 limit=3"
@@ -144,23 +144,33 @@ def test_a_script_that_tells_of_no_steps_is_told_of_too() -> None:
 
 
 def test_nodes_that_take_long_to_start_do_not_make_the_first_line_one_without_numbers() -> None:
-    story = jobs.Story().start_nodes(1).later(45).warm(1).form(1, cause="start").later(0.5).train(2)
+    story = histories.Story().start_nodes(1).later(45).warm(1).form(1, cause="start").later(0.5).train(2)
     (first,) = told_over(story.events)
     assert first.loss is not None
 
 
 def test_a_change_that_was_told_before_its_first_step_is_told_with_its_numbers_too() -> None:
-    story = jobs.Story().start_nodes(1).warm(1).form(1, cause="start").train(1).later(28.5).form(1, 2).later(3).train(9)
+    story = (
+        histories.Story()
+        .start_nodes(1)
+        .warm(1)
+        .form(1, cause="start")
+        .train(1)
+        .later(28.5)
+        .form(1, 2)
+        .later(3)
+        .train(9)
+    )
     assert [(state.world_size, state.timed_generation) for state in told_over(story.events)] == [(1, 1), (2, 1), (2, 2)]
 
 
-@pytest.mark.parametrize("story", [jobs.waiting, jobs.Story])
-def test_a_job_that_does_not_train_has_none(story: Callable[[], jobs.Story]) -> None:
+@pytest.mark.parametrize("story", [histories.waiting, histories.Story])
+def test_a_job_that_does_not_train_has_none(story: Callable[[], histories.Story]) -> None:
     assert not told_over(story().later(100).add("warning", message="").events)
 
 
 def test_a_job_that_waits_for_quota_or_is_over_has_none() -> None:
-    events = jobs.interrupted().events
+    events = histories.interrupted().events
     for index, event in enumerate(events):
         _, line = tell(Told(0.0), fold(events[: index + 1]), 1e6)
         if event.kind in ("quota_wait", "quota_back", "job_started", "job_finished"):
@@ -170,7 +180,7 @@ def test_a_job_that_waits_for_quota_or_is_over_has_none() -> None:
 
 
 def test_a_job_that_waits_for_nodes_says_so_from_time_to_time() -> None:
-    events = [*jobs.resized().events[:-1]]
+    events = [*histories.resized().events[:-1]]
     events.append(Event("nodes_wait", events[-1].time + 1.0, 3, {"step": 348, "message": "waiting for nodes"}))
     told, line = tell(Told(0.0), fold(events), EVERY_SECONDS)
     assert line == (

@@ -14,23 +14,23 @@ from elastic_launcher.report.history import relate
 from elastic_launcher.report.metrics import measure
 from elastic_launcher.report.svg import MAX_POINTS
 from elastic_launcher.report.timeline import MOST_ROWS, render
-from tests.unit.report import jobs
+from tests.support import histories
 
-STORIES: dict[str, Callable[[], jobs.Story]] = {
-    "resized": jobs.resized,
-    "troubled": jobs.troubled,
-    "interrupted": jobs.interrupted,
-    "week": lambda: jobs.week(days=2.0, resizes=30),
-    "waiting": jobs.waiting,
-    "plain": jobs.plain,
-    "started": jobs.Story,
-    "never a number": lambda: jobs.Story().start_nodes(1).form(1, cause="start").train(3, loss="nan"),
-    "no quota": lambda: jobs.Story().finish(76, "hints: allows 0 GPUs, and the job needs at least 1"),
-    "flat": lambda: jobs.Story().start_nodes(1).form(1, cause="start").train(3, loss=0.0),
+STORIES: dict[str, Callable[[], histories.Story]] = {
+    "resized": histories.resized,
+    "troubled": histories.troubled,
+    "interrupted": histories.interrupted,
+    "week": lambda: histories.week(days=2.0, resizes=30),
+    "waiting": histories.waiting,
+    "plain": histories.plain,
+    "started": histories.Story,
+    "never a number": lambda: histories.Story().start_nodes(1).form(1, cause="start").train(3, loss="nan"),
+    "no quota": lambda: histories.Story().finish(76, "hints: allows 0 GPUs, and the job needs at least 1"),
+    "flat": lambda: histories.Story().start_nodes(1).form(1, cause="start").train(3, loss=0.0),
 }
 
 
-def page(story: jobs.Story) -> str:
+def page(story: histories.Story) -> str:
     return render(relate(story.events), measure(story.events))
 
 
@@ -59,7 +59,7 @@ def test_it_is_whole_and_needs_neither_network_nor_scripts(name: str) -> None:
 
 
 def test_in_a_frame_it_begins_with_its_chart_and_is_white_on_any_system() -> None:
-    story = jobs.resized()
+    story = histories.resized()
     framed = render(relate(story.events), measure(story.events), framed=True)
     assert main(framed)[0].get("id") == "size" and "prefers-color-scheme" not in framed
     assert 'name="color-scheme" content="light"' in framed
@@ -80,7 +80,7 @@ def test_ids_are_unique_and_every_chart_has_a_text(name: str) -> None:
 
 
 def test_it_tells_how_the_job_was_resized() -> None:
-    text = words(page(jobs.resized()))
+    text = words(page(histories.resized()))
     assert "bert finished" in text
     assert all(label in text for label in ("1 start", "2 hint · 31 ms", "3 notice · 12 ms"))
     assert "GPUs by the quota hint: guaranteed allowed limit" in text
@@ -90,7 +90,7 @@ def test_it_tells_how_the_job_was_resized() -> None:
 
 
 def test_it_tells_what_went_wrong() -> None:
-    html = page(jobs.troubled())
+    html = page(histories.troubled())
     text = words(html)
     assert "failed, exit code 1" in text
     assert "rank 2 (member 3, node 3) was killed by SIGKILL" in text
@@ -102,22 +102,22 @@ def test_it_tells_what_went_wrong() -> None:
 
 
 def test_what_users_write_is_text() -> None:
-    html = page(jobs.troubled())
+    html = page(histories.troubled())
     assert "<b>&amp;amp;" not in html
     assert "llm &lt;b&gt;&amp;amp;|`x`" in html
     assert unescape(re.search(r"<title>(.*?)</title>", html)[1]) == "llm <b>&amp;|`x` – timeline"  # type: ignore[index]
 
 
 def test_a_loss_over_many_powers_of_ten_is_logarithmic() -> None:
-    story = jobs.Story().start_nodes(1).form(1, cause="start")
+    story = histories.Story().start_nodes(1).form(1, cause="start")
     for power in range(6):
         story.train(2, loss=10.0**-power)
     assert "logarithmic" in words(page(story))
-    assert "logarithmic" not in words(page(jobs.resized()))
+    assert "logarithmic" not in words(page(histories.resized()))
 
 
 def test_a_limit_far_above_the_job_does_not_flatten_it() -> None:
-    story = jobs.Story().hint(1, 2, 4000).start_nodes(1, 2).form(1, 2, cause="start").train(9)
+    story = histories.Story().hint(1, 2, 4000).start_nodes(1, 2).form(1, 2, cause="start").train(9)
     html = page(story)
     assert "(up to 4,000, above the chart)" in words(html)
     axis = main(html).find("figure[@id='size']/div/svg[@class='axis']")
@@ -126,7 +126,7 @@ def test_a_limit_far_above_the_job_does_not_flatten_it() -> None:
 
 
 def test_many_nodes_share_lines_and_long_tables_are_cut() -> None:
-    story = jobs.Story(nproc_per_node=1, max_nodes=2).start_nodes(1).form(1, cause="start")
+    story = histories.Story(nproc_per_node=1, max_nodes=2).start_nodes(1).form(1, cause="start")
     for node in range(2, 2 + MOST_ROWS + 50):
         story.start_nodes(node).train(2).form(1, node).train(2).add("node_left", node=node, cause="hint")
     html = page(story)
@@ -139,7 +139,7 @@ def test_many_nodes_share_lines_and_long_tables_are_cut() -> None:
 
 
 def test_a_job_of_a_million_steps_is_rendered_in_seconds() -> None:
-    story = jobs.Story(total_steps=1_000_000).start_nodes(1).form(1, cause="start")
+    story = histories.Story(total_steps=1_000_000).start_nodes(1).form(1, cause="start")
     story.train(50_000, steps_a_second=20)
     began = time.monotonic()
     html = page(story)
@@ -151,7 +151,7 @@ def test_a_job_of_a_million_steps_is_rendered_in_seconds() -> None:
 
 
 def test_losses_notices_checkpoints_and_waits_are_marked_and_say_what_they_are() -> None:
-    html = page(jobs.interrupted())
+    html = page(histories.interrupted())
     for sign, said in (
         ("×", "node 2 was killed"),
         ("▼", "node 3 was given notice"),
@@ -164,7 +164,7 @@ def test_losses_notices_checkpoints_and_waits_are_marked_and_say_what_they_are()
 
 
 def test_many_checkpoints_are_thinned_and_losses_are_not() -> None:
-    story = jobs.Story().start_nodes(1).form(1, cause="start")
+    story = histories.Story().start_nodes(1).form(1, cause="start")
     for step in range(1000):
         story.later(1).add("checkpoint_saved", step=step, path="job", bytes=1, held_seconds=0.0, seconds=0.1)
     story.add("node_lost", node=1, member=1, message="node 1 was killed")

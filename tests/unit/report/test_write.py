@@ -13,12 +13,12 @@ import pytest
 from elastic_launcher.events import EventError
 from elastic_launcher.report import measure, write_report, write_timeline
 from elastic_launcher.report.write import write_atomically
-from tests.unit.report import jobs
+from tests.support import histories
 
 
 def test_three_files_are_written_and_no_other(tmp_path: Path) -> None:
-    story = jobs.resized()
-    work_dir = jobs.write(story.events, tmp_path / "job")
+    story = histories.resized()
+    work_dir = histories.write(story.events, tmp_path / "job")
     metrics = write_report(work_dir)
     assert sorted(os.listdir(work_dir)) == ["events.jsonl", "metrics.json", "report.html", "report.md"]
     assert metrics == measure(story.events)
@@ -27,7 +27,7 @@ def test_three_files_are_written_and_no_other(tmp_path: Path) -> None:
 
 
 def test_values_that_json_lacks_do_not_break_the_metrics(tmp_path: Path) -> None:
-    work_dir = jobs.write(jobs.troubled().events, tmp_path / "job")
+    work_dir = histories.write(histories.troubled().events, tmp_path / "job")
     write_report(work_dir)
     text = (work_dir / "metrics.json").read_text()
     metrics = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
@@ -35,7 +35,7 @@ def test_values_that_json_lacks_do_not_break_the_metrics(tmp_path: Path) -> None
 
 
 def test_a_timeline_elsewhere_leaves_the_work_directory_alone(tmp_path: Path) -> None:
-    work_dir = jobs.write(jobs.resized().events, tmp_path / "job")
+    work_dir = histories.write(histories.resized().events, tmp_path / "job")
     write_timeline(work_dir, tmp_path / "x.html")
     assert os.listdir(work_dir) == ["events.jsonl"]
     assert (tmp_path / "x.html").read_text().startswith("<!doctype html>")

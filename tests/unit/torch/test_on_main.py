@@ -8,7 +8,7 @@ import pytest
 
 from elastic_launcher.torch.data.micro_batches import MicroBatch
 from elastic_launcher.torch.on_main import OnMain
-from tests.unit.torch.thread_group import ThreadGroup, run_ranks, thread_job
+from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
 
 
 class Writer:

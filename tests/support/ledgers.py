@@ -1,0 +1,216 @@
+"""What a job's ledgers prove, and the plain reference that its model is compared with."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from elastic_launcher.sampling import step_indices
+from tests.support.places import SCRIPTS
+
+SCRIPT = SCRIPTS / "train.py"
+SEED = 7
+
+
+def script_module(path: Path = SCRIPT) -> ModuleType:
+    """Returns a training script as a module, for its data and its model alone."""
+    spec = importlib.util.spec_from_file_location("train_of_tests", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    argv, sys.argv = sys.argv, ["train.py", "{}"]
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.argv = argv
+    return module
+
+
+@dataclass
+class Plain:
+    """What plain torch makes of the same training: whole batches, one process.
+
+    Attributes:
+        model: After the last step.
+        losses: Of each step.
+        rates: Learning rate after each step.
+    """
+
+    model: nn.Module
+    losses: list[float]
+    rates: list[float]
+
+
+def order(samples: int, batch: int, step: int) -> list[int]:
+    """Returns the samples of a step of the whole training."""
+    per_epoch = math.ceil(samples / batch)
+    epoch, step_in_epoch = divmod(step, per_epoch)
+    return [int(i) for i in step_indices(samples, batch, SEED, epoch, step_in_epoch, True, False)]
+
+
+def whole_batch(model: nn.Module, loss: Callable[[slice], torch.Tensor], count: int, step: int) -> float:
+    """Runs one backward pass over a step's samples, and returns the loss."""
+    mean = loss(slice(0, count))
+    mean.backward()
+    return float(mean.detach())
+
+
+def train_plain(
+    samples: int,
+    batch: int,
+    steps: int,
+    *,
+    norm: bool = False,
+    backward: Callable[..., float] = whole_batch,
+    path: Path = SCRIPT,
+) -> Plain:
+    """Trains the script's model without anything of ours but the order of the samples.
+
+    Args:
+        samples: In the data set.
+        batch: Samples of a step.
+        steps: How many.
+        norm: Whether the model has batch norm.
+        backward: What leaves a step's gradients in the model; see `whole_batch`.
+        path: The script.
+    """
+    torch.set_num_threads(1)  # of steps so small, threads would only wait for each other
+    script = script_module(path)
+    data = script.Numbered(samples)
+    y = torch.tensor(data.y)
+    model = script.build(norm)
+    optimizer, scheduler = script.optimizer_of(model)
+    losses, rates = [], []
+    for step in range(steps):
+        chosen = order(samples, batch, step)
+
+        def loss(part: slice, chosen: list[int] = chosen) -> torch.Tensor:
+            return functional.cross_entropy(model(data.x[chosen[part]]), y[chosen[part]])
+
+        losses.append(backward(model, loss, len(chosen), step))
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        rates.append(scheduler.get_last_lr()[0])
+    return Plain(model, losses, rates)
+
+
+def read_ledgers(folder: Path) -> list[list[dict[str, Any]]]:
+    """Returns the micro-batches of each process.
+
+    Each is written down twice, before its backward pass and after; only the first is there, marked ``begun``, of one
+    in which the process was killed. A last line that a kill has cut off is left out.
+    """
+    ledgers = []
+    for path in sorted(folder.glob("ledger-*.jsonl")):
+        rows = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+        ledger = [row for row in rows if "begun" not in row] + [row for row in rows[-1:] if "begun" in row]
+        if ledger:
+            ledgers.append(ledger)
+    return ledgers
+
+
+def counted(ledgers: list[list[dict[str, Any]]]) -> dict[int, list[dict[str, Any]]]:
+    """Returns the micro-batches that counted, by step, in rank order: of each step the last attempt."""
+    attempts: dict[tuple[int, tuple[int, int]], list[list[dict[str, Any]]]] = {}
+    done: dict[int, tuple[int, int]] = {}
+    for rows in ledgers:
+        attempt: list[dict[str, Any]] = []
+        for row in rows:
+            if row["rank"] is None:
+                continue  # a rehearsal
+            if attempt and (row["step"] != attempt[-1]["step"] or _begins_anew(row, attempt)):
+                attempt = []
+            attempt.append(row)
+            group = (row["generation"], -row["world_size"])  # a generation that can't be formed is tried with fewer
+            if row["sync"]:
+                done[row["step"]] = max(done.get(row["step"], group), group)
+            if row["sync"] or "begun" in row:
+                attempts.setdefault((row["step"], group), []).append(attempt)
+                attempt = []
+    return {
+        step: [row for part in _parts(attempts[step, group]) for row in part if row["samples"]]
+        for step, group in done.items()
+    }
+
+
+def _parts(attempts: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
+    """Returns each rank's part of an attempt, in rank order: of one that was killed, if no other took its rank."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for part in sorted(attempts, key=lambda part: bool(part[-1]["sync"])):
+        found[part[0]["rank"]] = part
+    return [found[rank] for rank in sorted(found)]
+
+
+def without_lost(ledgers: list[list[dict[str, Any]]], events: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Leaves out the steps that a later run of the same job did again, from the checkpoint that it went on from."""
+    for number, event in enumerate(events):
+        if event["kind"] == "job_started":
+            started = next((e for e in events[number:] if e["kind"] == "node_started"), None)
+            first = started["members"][0] if started else math.inf
+            step = event.get("resumed_step", 0)
+            ledgers = [[row for row in rows if row["member"] >= first or row["step"] < step] for rows in ledgers]
+    return [rows for rows in ledgers if rows]
+
+
+def _begins_anew(row: dict[str, Any], attempt: list[dict[str, Any]]) -> bool:
+    return any(row[name] != attempt[0][name] for name in ("generation", "world_size", "rank")) or (
+        row["indices"] == attempt[0]["indices"]
+    )
+
+
+def assert_no_step_done_again(ledgers: list[list[dict[str, Any]]]) -> None:
+    """Fails if a completed step was done again although a process that held it went on.
+
+    A row that ends a step (``sync``) is written after the optimizer's step: its process holds that step from then on.
+    Steps may be done again by others when all that held them have ended: the most advanced one died, or everything was
+    killed and a later run went on from a checkpoint.
+    """
+    held: dict[tuple[int, int], int] = {}
+    completed: dict[int, dict[tuple[int, int], tuple[int, int]]] = {}
+    latest: dict[tuple[int, int], tuple[int, int]] = {}
+    for row in (row for rows in ledgers for row in rows if row["rank"] is not None):
+        process, group, step = (row["member"], row["pid"]), (row["generation"], -row["world_size"]), row["step"]
+        member = f"member {row['member']} (process {row['pid']})"
+        assert step > held.get(process, -1), f"{member} had completed step {held[process]} and began step {step}"
+        latest[process] = max(latest.get(process, group), group)
+        if row["sync"]:
+            held[process] = step
+            completed.setdefault(step, {})[process] = group
+    for step, groups in completed.items():
+        for process, group in groups.items():
+            again = [other for other in groups.values() if group < other <= latest[process]]
+            assert not again, f"step {step} was done again beside member {process[0]}, which held it: {groups}"
+
+
+def assert_each_sample_once(ledgers: list[list[dict[str, Any]]], samples: int, batch: int, micro: int) -> int:
+    """Fails unless every step used its samples once, in order, in parts that fit; returns the number of steps.
+
+    No completed step was done again (`assert_no_step_done_again`).
+    """
+    assert_no_step_done_again(ledgers)
+    steps = counted(ledgers)
+    assert sorted(steps) == list(range(len(steps))), "a step is missing"
+    for step, rows in steps.items():
+        used = [index for row in rows for index in row["indices"]]
+        assert used == order(samples, batch, step), f"step {step}: {used}"
+        assert max(len(row["indices"]) for row in rows) <= micro
+    return len(steps)
+
+
+def assert_same_model(folder: Path, plain: Plain, tolerance: float = 1e-9) -> None:
+    """Fails unless the job's final model is the plain one."""
+    found = torch.load(folder / "model.pt", weights_only=True)["model"]
+    for name, parameter in plain.model.state_dict().items():
+        assert torch.allclose(found[name], parameter, rtol=tolerance, atol=tolerance), name

@@ -1,0 +1,58 @@
+"""What a launcher tells Prometheus."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from elastic_launcher.launcher.prometheus import serving
+from elastic_launcher.options import ConfigError
+from elastic_launcher.report.state import JobState, fold
+from tests.support import histories
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def scrape(state: JobState) -> dict[tuple[str, ...], float]:
+    port = free_port()
+    with serving(port, lambda: state), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name.removeprefix("elastic_launcher_"), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_running_job_is_told_in_numbers() -> None:
+    state = fold(histories.resized().events[:-8])
+    found = scrape(state)
+    assert found["step",] == state.step > 0
+    assert found["world_size",] == state.world_size > 0
+    assert found["remaining_seconds",] == state.seconds_left
+    assert found["nodes", "training"] == sum(node.phase == "training" for node in state.nodes.values()) > 0
+    assert found["hint_gpus", "allowed"] == state.quota["allowed"]
+    assert {name[1]: value for name, value in found.items() if name[0] == "logged"} == state.logged
+
+
+def test_what_is_not_known_and_what_is_no_number_is_left_out() -> None:
+    found = scrape(JobState(loss="nan"))
+    assert ("loss",) not in found and ("total_steps",) not in found
+    assert found["step",] == 0
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = f"--metrics-port {port} can't be listened at .*: choose another"
+        with pytest.raises(ConfigError, match=said), serving(port, JobState):
+            pass

@@ -1,0 +1,144 @@
+"""What lies in ``manifests/``: all of it is reached, and its Roles hold what the code says that it needs."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from elastic_launcher.engines.kubernetes.access.rights import (
+    BASE,
+    HINTS,
+    MACHINES,
+    MACHINES_OF_ALL,
+    QUEUES,
+    WORKFLOW,
+    Need,
+    needs_of,
+    overlay_of,
+)
+from elastic_launcher.engines.kubernetes.leadership.bootstrap import PORTS
+from elastic_launcher.engines.kubernetes.objects.names import COORDINATOR_LABEL, JOB_LABEL
+from tests.support.launcher_pods import pod
+from tests.support.manifests import KUSTOMIZATION, MANIFESTS, OVERLAYS, documents, files, generated, objects, rights
+
+ROLES = ("Role", "ClusterRole")
+BINDINGS = ("RoleBinding", "ClusterRoleBinding")
+ARGO_EXECUTOR = "elastic-launcher-argo-executor"
+STOCK_PIPELINE_RUNNER = {
+    *itertools.product([""], ["pods", "services"], ["create", "delete", "get", "list", "patch", "watch"]),
+    *itertools.product(["batch"], ["jobs"], ["create", "delete", "get", "list", "patch", "watch"]),
+    *itertools.product(["argoproj.io"], ["workflows"], ["create", "get", "list", "patch", "update", "watch"]),
+    *itertools.product([""], ["configmaps"], ["get", "list", "watch"]),
+    ("", "secrets", "get"),
+}
+"""Of what Kubeflow Pipelines 2.x grants its steps, that which matters here."""
+GRANTED = {
+    "plain": BASE,
+    "argo": (*BASE, WORKFLOW),
+    "kubeflow-multiuser": (*BASE, WORKFLOW),
+    "hints": (HINTS,),
+    "node-notice": (MACHINES,),
+    "kueue": (QUEUES,),
+}
+
+
+def needed(*needs: Need) -> set[tuple[str, str, str]]:
+    """Returns needs as single rights."""
+    return {(need.group, need.resource, verb) for need in needs for verb in need.verbs}
+
+
+def ours(overlay: str) -> set[tuple[str, str, str]]:
+    """Returns what an overlay grants to the launcher itself."""
+    roles = objects(MANIFESTS / "overlays" / overlay, *ROLES)
+    return rights([one for one in roles if one["metadata"]["name"] != ARGO_EXECUTOR])
+
+
+@pytest.mark.parametrize(("overlay", "needs"), GRANTED.items(), ids=GRANTED)
+def test_an_overlay_grants_what_the_code_needs_and_no_more(overlay: str, needs: tuple[Need, ...]) -> None:
+    assert ours(overlay) == needed(*needs)
+
+
+def test_the_stock_pipeline_runner_gets_what_it_lacks_and_no_more() -> None:
+    assert ours("kubeflow-standalone") == needed(*BASE, WORKFLOW) - STOCK_PIPELINE_RUNNER
+
+
+def test_every_overlay_that_a_message_names_is_there() -> None:
+    asked = needs_of(pod("elastic-launcher", "Workflow"), hints=("quota", "gpu-hints"))
+    asked.append(MACHINES_OF_ALL)
+    accounts = ("elastic-launcher", "pipeline-runner", "default-editor")
+    named = {QUEUES.overlay} | {one.overlay for one in asked} | {overlay_of(pod(account)) for account in accounts}
+    assert named <= {path.name for path in OVERLAYS}
+
+
+def test_only_machines_are_granted_for_all_of_the_cluster() -> None:
+    bound = {path.name for path in OVERLAYS if objects(path, "ClusterRoleBinding")}
+    assert bound == {"node-notice"}
+
+
+def test_the_hints_are_granted_by_name() -> None:
+    hints = MANIFESTS / "overlays" / "hints"
+    (role,), (shown,) = objects(hints, "Role"), objects(hints, "ConfigMap")
+    assert [rule["resourceNames"] for rule in role["rules"]] == [[shown["metadata"]["name"]]]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+def test_a_binding_names_a_role_and_accounts(overlay: Path) -> None:
+    roles = {(one["kind"], one["metadata"]["name"]) for one in objects(overlay, *ROLES)}
+    own = {one["metadata"]["name"] for one in objects(overlay, "ServiceAccount")}
+    for binding in objects(overlay, *BINDINGS):
+        assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) in roles
+        for subject in binding["subjects"]:
+            assert subject["kind"] == "ServiceAccount"
+            # kustomize says where an overlay's own account is, also where another kustomization moves that
+            assert ("namespace" in subject) == (subject["name"] not in own)
+
+
+def test_every_file_is_reached() -> None:
+    there = {path for path in MANIFESTS.rglob("*") if path.is_file() and path.name != KUSTOMIZATION}
+    there -= {*(MANIFESTS / "argo" / "examples").iterdir()}  # which are created one by one
+    folders = [path.parent for path in MANIFESTS.rglob(KUSTOMIZATION)]
+    reached = {file for folder in folders for file in files(folder)}
+    reached |= {file for folder in folders for made in generated(folder).values() for file in made}
+    assert reached == there
+
+
+def test_every_object_says_what_it_is() -> None:
+    for path in MANIFESTS.rglob(KUSTOMIZATION):
+        for one in [*documents(path), *objects(path.parent)]:
+            assert one["apiVersion"] and one["kind"], path
+            assert one["kind"] == "Kustomization" or one["metadata"]["name"], path
+
+
+def test_policies_and_budgets_select_by_our_labels() -> None:
+    selectors = {
+        expression["key"]
+        for path in MANIFESTS.rglob(KUSTOMIZATION)
+        for one in objects(path.parent, "NetworkPolicy", "PodDisruptionBudget", "PodMonitor")
+        for expression in (one["spec"].get("podSelector") or one["spec"]["selector"])["matchExpressions"]
+    }
+    assert selectors == {JOB_LABEL, COORDINATOR_LABEL}
+
+
+def test_nodes_come_to_a_coordinator_where_it_listens() -> None:
+    (policy,) = [
+        one
+        for one in objects(MANIFESTS / "network-policy", "NetworkPolicy")
+        if one["metadata"]["name"] == "elastic-launcher-coordinators"
+    ]
+    assert [port["port"] for port in policy["spec"]["ingress"][0]["ports"]] == list(PORTS.values())
+
+
+def test_the_document_has_each_right_with_what_it_is_for() -> None:
+    text = (MANIFESTS.parent / "docs" / "kubernetes.md").read_text()
+    for need in (*BASE, WORKFLOW, HINTS, MACHINES, QUEUES):
+        verbs = ", ".join(f"`{verb}`" for verb in need.verbs)
+        without = need.without or "the job can't run"
+        assert f"| `{need.resource}` | {verbs} | {need.purpose} | {without} |\n" in text
+
+
+def test_the_document_has_each_overlay() -> None:
+    text = (MANIFESTS.parent / "docs" / "kubernetes.md").read_text()
+    for overlay in OVERLAYS:
+        assert f"| `overlays/{overlay.name}` |" in text

@@ -1,0 +1,352 @@
+"""What is saved comes back bit by bit, each memory is stored once, and a save never costs the training."""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from elastic_launcher.checkpoint import CheckpointDamaged, Manifest, Mark, check, find_newest, raise_fence
+from elastic_launcher.checkpoint.store import LocalStore
+from elastic_launcher.torch.state.checkpoint_writer import Saved, Saver, load
+from elastic_launcher.torch.state.position import Position
+from elastic_launcher.torch.state.training_state import StateMismatch, TrainingState
+from tests.support.checkpoints import JOB
+
+POSITION = Position(epoch=2, step_in_epoch=5, step=21, samples=640)
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, as language models have them, batch norm, and a picture's memory layout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(6, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.conv = nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.head = nn.Linear(4, 6, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+class Everything:
+    """An object whose state is of all kinds that can be carried."""
+
+    def __init__(self, filled: bool) -> None:
+        self.state: dict[str, Any] = {"number": 0}
+        if filled:
+            self.state = {
+                "half": torch.randn(3, 2).bfloat16(),
+                "complex": torch.randn(2, dtype=torch.complex128),
+                "flags": torch.tensor([True, False]),
+                "nothing": torch.empty(0, 3),
+                "scalar": torch.tensor(2.5, dtype=torch.float64),
+                "expanded": torch.randn(3, 1).expand(3, 4),
+                "array": np.arange(5, dtype=np.uint16),
+                "bytes": b"\x00\xff",
+                "nested": [1, (None, float("nan")), {"tensor": torch.ones(2)}],
+                "large": torch.randn(100_000),
+            }
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+
+def training(steps: int = 0, filled: bool = False) -> TrainingState:
+    torch.manual_seed(3 + steps)
+    model = Tied()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    state = TrainingState([model], [optimizer], [scheduler], [], {}, {"best": 0.5 + steps})
+    state.register("everything", Everything(filled))
+    for _ in range(steps):
+        picture = model.conv(torch.randn(2, 2, 3, 3)).mean()
+        loss = model.head(model.norm(model.embedding(torch.randint(6, (8,))))).pow(2).mean() + picture
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+    return state
+
+
+def flat(value: Any) -> Any:
+    """Returns a value in which tensors and arrays can be compared, bit by bit."""
+    if isinstance(value, torch.Tensor):
+        raw = value.detach().contiguous().reshape(-1)
+        raw = torch.view_as_real(raw).reshape(-1) if raw.is_complex() else raw
+        return str(value.dtype), tuple(value.shape), raw.view(torch.uint8).tolist()
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.tolist()
+    if isinstance(value, dict):
+        return {key: flat(item) for key, item in value.items() if not callable(item)}
+    if isinstance(value, (list, tuple)):
+        return [type(value).__name__, *map(flat, value)]
+    return str(value) if isinstance(value, float) else value
+
+
+def all_of(state: TrainingState) -> Any:
+    return flat(
+        [
+            state.models[0].state_dict(),
+            state.optimizers[0].state_dict(),
+            state.schedulers[0].state_dict(),
+            state.registered["everything"].state,
+            state.user,
+        ]
+    )
+
+
+class Outcome:
+    """A saver, and what it told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.saved: list[Saved] = []
+        self.failed: list[tuple[int, str]] = []
+        self.folder = folder
+        self.saver = Saver(LocalStore(folder), 2, self.saved.append, lambda step, why: self.failed.append((step, why)))
+
+    def save(self, state: TrainingState, step: int = 21, generation: int = 1) -> None:
+        self.saver.save(state, replace(POSITION, step=step), JOB, Mark(1, generation, step), 3)
+        self.saver.wait()
+
+
+def newest(folder: Path) -> tuple[Path, Manifest]:
+    found = find_newest(folder)
+    assert found.folder is not None and found.manifest is not None
+    return found.folder, found.manifest
+
+
+def test_all_that_is_saved_comes_back_bit_by_bit(tmp_path: Path) -> None:
+    state = training(4, filled=True)
+    outcome = Outcome(tmp_path)
+    outcome.save(state)
+    other = training()
+    assert all_of(other) != all_of(state)
+    folder, manifest = newest(tmp_path)
+    assert load(folder, manifest, other) == POSITION
+    assert all_of(other) == all_of(state)
+    assert other.models[0].head.weight is other.models[0].embedding.weight
+    assert other.models[0].conv.weight.is_contiguous(memory_format=torch.channels_last)
+    assert [one.step for one in outcome.saved] == [21]
+    assert outcome.saved[0].size == manifest.size == check(folder).size
+
+
+def test_tied_weights_are_stored_once_and_named(tmp_path: Path) -> None:
+    Outcome(tmp_path).save(training(1))
+    _, manifest = newest(tmp_path)
+    assert manifest.aliases == {"head.weight": "embedding.weight"}
+    names = [entry.name for entry in manifest.tensors]
+    assert len(set(names)) == len(names)
+    assert [name for name in names if "embedding.weight" in name] == [
+        "model.embedding.weight",
+        "optimizers.0.state.embedding.weight.step",
+        "optimizers.0.state.embedding.weight.exp_avg",
+        "optimizers.0.state.embedding.weight.exp_avg_sq",
+    ]
+    assert not [name for name in names if "head" in name]
+
+
+def test_two_objects_that_share_a_large_tensor_store_it_once(tmp_path: Path) -> None:
+    state, other = training(1, filled=True), training()
+    state.registered["everything"].state["again"] = state.registered["everything"].state["large"]
+    Outcome(tmp_path).save(state)
+    folder, manifest = newest(tmp_path)
+    assert sum(entry.shape == (100_000,) for entry in manifest.tensors) == 1
+    load(folder, manifest, other)
+    assert all_of(other) == all_of(state)
+
+
+def test_memory_is_used_again_and_what_changes_meanwhile_is_not_saved(tmp_path: Path) -> None:
+    state, outcome = training(1), Outcome(tmp_path)
+    before = all_of(state)
+    outcome.saver.save(state, POSITION, JOB, Mark(1, 1, 21), 3)
+    with torch.no_grad():
+        for parameter in state.models[0].parameters():
+            parameter.add_(1)
+    outcome.saver.wait()
+    copies = outcome.saver._memory._copies
+    other = training()
+    load(*newest(tmp_path), other)
+    assert all_of(other) == before
+    outcome.save(state, step=22)
+    assert outcome.saver._memory._copies is copies
+    load(*newest(tmp_path), other)
+    assert all_of(other) == all_of(state)
+
+
+def test_a_second_save_while_one_is_written_is_refused(tmp_path: Path) -> None:
+    state, outcome = training(1), Outcome(tmp_path)
+    written = threading.Event()
+    outcome.saver._on_saved = lambda saved: written.wait() and None
+    outcome.saver.save(state, POSITION, JOB, Mark(1, 1, 21), 3)
+    assert outcome.saver.busy
+    with pytest.raises(RuntimeError, match="still being written"):
+        outcome.saver.save(state, POSITION, JOB, Mark(1, 1, 22), 3)
+    written.set()
+    outcome.saver.wait()
+    assert not outcome.saver.busy
+
+
+@contextmanager
+def no_file_longer_than(size: int) -> Iterator[None]:
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def test_a_full_disk_is_told_and_the_last_one_stays(tmp_path: Path) -> None:
+    state, outcome = training(1, filled=True), Outcome(tmp_path)
+    outcome.save(state)
+    path, _ = newest(tmp_path)
+    with no_file_longer_than(4096):
+        outcome.save(state, step=22)
+    assert [step for step, _ in outcome.failed] == [22]
+    assert "tensors-00001.safetensors" in outcome.failed[0][1]
+    assert newest(tmp_path)[0] == path
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".tmp")] == []
+    outcome.save(state, step=23)
+    assert [one.step for one in outcome.saved] == [21, 23]
+
+
+def test_what_goes_wrong_in_any_other_way_is_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, outcome = training(1), Outcome(tmp_path)
+
+    def write_shards(*arguments: object) -> None:
+        raise TypeError("no storage to write")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("elastic_launcher.torch.state.checkpoint_writer.write_shards", write_shards)
+        outcome.save(state)
+    assert outcome.failed == [(21, "TypeError: no storage to write")]
+    assert list(tmp_path.glob(".tmp*")) == []
+    outcome.save(state, step=22)
+    assert [one.step for one in outcome.saved] == [22]
+
+
+def test_what_no_thread_can_be_started_for_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.12 and later start none once the script has ended, where a break may leave a save that is due."""
+    state, outcome = training(1), Outcome(tmp_path)
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        outcome.save(state)
+        assert [one.step for one in outcome.saved] == [21] and not outcome.saver.busy
+    outcome.saver.wait()
+    outcome.save(state, step=22)
+    assert [one.step for one in outcome.saved] == [21, 22]
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    outcome = Outcome(tmp_path / "file" / "checkpoints")
+    outcome.save(training(1))
+    assert [step for step, _ in outcome.failed] == [21]
+
+
+def test_a_writer_that_was_overtaken_says_nothing(tmp_path: Path) -> None:
+    state, outcome = training(1), Outcome(tmp_path)
+    outcome.save(state, step=10, generation=4)
+    outcome.save(state, step=11, generation=3)
+    assert ([one.step for one in outcome.saved], outcome.failed) == ([10], [])
+
+
+def test_a_training_that_another_one_goes_on_with_is_told_that_nothing_of_it_is_saved(tmp_path: Path) -> None:
+    outcome = Outcome(tmp_path)
+    outcome.save(training(1), step=10)
+    raise_fence(tmp_path, term=2)
+    outcome.save(training(1), step=11)
+    assert [one.step for one in outcome.saved] == [10]
+    assert [step for step, _ in outcome.failed] == [11]
+    assert outcome.failed[0][1].startswith("another launcher of this job owns ")
+
+
+def test_another_model_is_refused_and_named(tmp_path: Path) -> None:
+    Outcome(tmp_path).save(training(1))
+    other = training()
+    other.models[0].head = nn.Linear(4, 5)
+    with pytest.raises(StateMismatch, match="parameter head.weight is only on this rank"):
+        load(*newest(tmp_path), other)
+
+
+def test_a_shard_that_vanishes_between_check_and_load_is_named(tmp_path: Path) -> None:
+    Outcome(tmp_path).save(training(1))
+    folder, manifest = newest(tmp_path)
+    (folder / "tensors-00001.safetensors").unlink()
+    with pytest.raises(CheckpointDamaged, match="tensors-00001.safetensors can't be read"):
+        load(folder, manifest, training())
+
+
+def test_a_manifest_that_does_not_fit_its_state_is_refused_before_anything_is_changed(tmp_path: Path) -> None:
+    Outcome(tmp_path).save(training(1))
+    folder, manifest = newest(tmp_path)
+    other = training()
+    before = all_of(other)
+    with pytest.raises(CheckpointDamaged, match=r"manifest.json places \d+ tensors, and .*state.json has \d+"):
+        load(folder, replace(manifest, order=manifest.order[:-1]), other)
+    assert all_of(other) == before
+
+
+def test_no_file_of_a_checkpoint_is_a_pickle(tmp_path: Path) -> None:
+    Outcome(tmp_path).save(training(2, filled=True))
+    folder, _ = newest(tmp_path)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "manifest.json",
+        "state.json",
+        "tensors-00001.safetensors",
+    ]
+
+
+def test_shards_are_divided_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_launcher.checkpoint.shards.SHARD_BYTES", 100)
+    state, other = training(2, filled=True), training()
+    Outcome(tmp_path).save(state)
+    folder, manifest = newest(tmp_path)
+    assert len({entry.shard for entry in manifest.tensors}) > 3
+    load(folder, manifest, other)
+    assert all_of(other) == all_of(state)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(("there", "here"), [("cpu", "cuda"), ("cuda", "cpu"), ("cuda", "cuda")])
+def test_a_checkpoint_moves_between_kinds_of_devices(tmp_path: Path, there: str, here: str) -> None:
+    def on(device: str, steps: int) -> TrainingState:
+        model = nn.Linear(4, 3).to(device)
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(steps):
+            model(torch.randn(2, 4, device=device)).sum().backward()
+            optimizer.step()
+        return TrainingState([model], [optimizer], [], [], {}, {})
+
+    state, other = on(there, 2), on(here, 0)
+    Outcome(tmp_path).save(state)
+    load(*newest(tmp_path), other)
+    expected = {name: value.cpu() for name, value in state.models[0].state_dict().items()}
+    found = {name: value.cpu() for name, value in other.models[0].state_dict().items()}
+    assert flat(found) == flat(expected)
+    for values in other.optimizers[0].state.values():
+        assert {name: value.device.type for name, value in values.items()} == {
+            "step": "cpu",
+            "exp_avg": here,
+            "exp_avg_sq": here,
+        }
+    other.models[0](torch.randn(2, 4, device=here)).sum().backward()
+    other.optimizers[0].step()

@@ -1,0 +1,94 @@
+"""What is exported is what was saved, in a file or folder that torch alone reads, running nothing of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.unit.torch.state.test_checkpoint_writer import Outcome, flat, training
+
+
+def command(*words: str | Path, most: int | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs the command; no file takes more than ``most`` bytes."""
+    limit = [] if most is None else ["prlimit", f"--fsize={most}"]
+    arguments = [*limit, sys.executable, "-m", "elastic_launcher", "checkpoint", *map(str, words)]
+    return subprocess.run(arguments, capture_output=True, text=True)
+
+
+def test_an_export_holds_what_was_saved(tmp_path: Path) -> None:
+    state = training(3)
+    (tmp_path / "events.jsonl").touch()
+    Outcome(tmp_path / "checkpoints").save(state)
+    done = command("export", tmp_path, "--to", tmp_path / "model.pt")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"step 21, saved in {tmp_path}/checkpoints/step-00000021, is in {tmp_path}/model.pt\n"
+    found = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert flat(found["model"]) == flat(state.models[0].state_dict())
+    assert (found["step"], found["epoch"], found["samples"], found["state"]) == (21, 2, 640, {"best": 3.5})
+    optimizer = found["optimizers"][0]
+    assert optimizer["param_groups"][0]["lr"] == state.optimizers[0].param_groups[0]["lr"]
+    theirs = state.optimizers[0].state[state.models[0].embedding.weight]
+    assert flat(optimizer["state"]["embedding.weight"]) == flat(theirs)
+    other = training()
+    other.models[0].load_state_dict(found["model"])
+
+
+@pytest.mark.parametrize("form", ["torch", "dcp"])
+def test_a_disk_that_takes_no_more_is_said(tmp_path: Path, form: str) -> None:
+    (tmp_path / "events.jsonl").touch()
+    Outcome(tmp_path / "checkpoints").save(training(3))
+    done = command("export", tmp_path, "--to", tmp_path / "model", "--format", form, most=700)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert f"{tmp_path}/model can't be written: " in done.stderr and "File too large" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "events.jsonl"]
+
+
+def test_the_distributed_form_is_read_by_a_plain_process(tmp_path: Path) -> None:
+    state = training(3)
+    (tmp_path / "events.jsonl").touch()
+    Outcome(tmp_path / "checkpoints").save(state)
+    folder = tmp_path / "dcp"
+    done = command("export", tmp_path, "--to", folder, "--format", "dcp")
+    assert (done.returncode, done.stderr) == (0, "")
+    model = state.models[0]
+    reader = (
+        "import sys, torch, torch.distributed.checkpoint as dcp; found = torch.load(sys.argv[2], weights_only=True);"
+        "wanted = {'model': found, 'step': 0, 'state': {'best': 0.0}}; dcp.load(wanted, checkpoint_id=sys.argv[1]);"
+        "torch.save(wanted, sys.argv[2])"
+    )
+    torch.save({name: torch.zeros_like(value) for name, value in model.state_dict().items()}, tmp_path / "read.pt")
+    subprocess.run([sys.executable, "-W", "ignore", "-c", reader, folder, tmp_path / "read.pt"], check=True)
+    found = torch.load(tmp_path / "read.pt", weights_only=True)
+    assert flat(found["model"]) == flat(model.state_dict())
+    assert (found["step"], found["state"]) == (21, {"best": 3.5})
+    again = command("export", tmp_path, "--to", folder, "--format", "dcp")
+    assert again.returncode == 2
+    assert f"{folder} can't be written: Directory not empty" in again.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".dcp")] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("job",), "the job in job is not running"),
+        (("export", "job"), "--to PATH says where an export goes"),
+        (("job", "--to", "x"), "--to PATH says where an export goes"),
+        (("export", "job", "--to", "x"), "job has no checkpoint that can be used"),
+        (("export", "job", "--to", "x", "--format", "onnx"), "--format is 'onnx': it must be torch or dcp"),
+        (("import", "job"), "give [export] WORK_DIR, not import job"),
+        (("nowhere",), "nowhere is not there"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "events.jsonl").touch()
+    monkeypatch.chdir(tmp_path)
+    refused = command(*words)
+    assert refused.returncode == 2
+    assert said in refused.stderr and "Traceback" not in refused.stderr

@@ -1,0 +1,226 @@
+"""A joiner's training goes on exactly as the one whose state it took, and what two ranks built differently is named."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from elastic_launcher.torch.state.training_state import StateMismatch, TrainingState, forms
+from elastic_launcher.torch.state.transfer import incoming, outgoing
+from tests.support.trainings import KINDS, STEPS_AFTER, STEPS_BEFORE, picture, trained
+
+
+def _hand_over(sender: TrainingState, receiver: TrainingState) -> list[torch.Tensor]:
+    """Does what `transfer` does, in one process; returns the receiver's tensors."""
+    captured = sender.capture()
+    header = json.loads(json.dumps(captured.header, allow_nan=False))
+    targets = receiver.targets(header)
+    messages = outgoing(forms(captured.header), captured.tensors)
+    for message, (memory, put) in zip(messages, incoming(forms(header), targets), strict=True):
+        memory.copy_(message)
+        if put is not None:
+            put()
+    receiver.finish(header, targets)
+    return targets
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("steps", [0, 2], ids=["new", "trained before"])
+def test_the_receiver_trains_on_like_the_sender(kind: str, steps: int) -> None:
+    sender, receiver = trained(kind, 1, STEPS_BEFORE), trained(kind, 2, steps)
+    if kind == "group added" and steps == 0:
+        assert len(receiver.state.optimizers[0].param_groups) == 1
+    _hand_over(sender.state, receiver.state)
+    assert picture(receiver) == picture(sender)
+    for number in range(STEPS_BEFORE, STEPS_BEFORE + STEPS_AFTER):
+        sender.step(number)
+        receiver.step(number)
+    assert picture(receiver) == picture(sender)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_that_was_made_ready_is_used_and_nothing_of_it_is_left_over(kind: str) -> None:
+    sender, receiver = trained(kind, 1, STEPS_BEFORE), trained(kind, 2, 0)
+    wanted = json.loads(json.dumps(sender.state.outline()))
+    receiver.state.reserve([[*theirs, ["nobody's", "x", "float32", [3]]] for theirs in wanted])
+    parameters = receiver.state.outline()
+    reserved = {
+        values[name].data_ptr()
+        for optimizer in receiver.state.optimizers
+        for values in optimizer.state.values()
+        for name in values
+    }
+    targets = {t.data_ptr() for t in _hand_over(sender.state, receiver.state)}
+    assert reserved <= targets
+    assert picture(receiver) == picture(sender)
+    assert kind not in ("adam", "sgd with momentum", "tied") or parameters == wanted != [[]]
+
+
+def _memory(state: TrainingState) -> set[int]:
+    """Returns where the large tensors of a training lie."""
+    optimizer = [v for o in state.optimizers for values in o.state.values() for v in values.values()]
+    return {t.data_ptr() for t in (*state.models[0].parameters(), *optimizer)}
+
+
+@pytest.mark.parametrize("kind", ["adam", "tied", "sgd with momentum"])
+def test_state_goes_into_the_memory_that_is_there(kind: str) -> None:
+    sender, receiver = trained(kind, 1, 2), trained(kind, 2, 2)
+    before = _memory(receiver.state)
+    targets = {t.data_ptr() for t in _hand_over(sender.state, receiver.state)}
+    assert before <= targets and before == _memory(receiver.state)
+    assert not {b.data_ptr() for b in receiver.state.models[0].buffers()} & targets, "forward passes write there"
+
+
+def test_parameters_and_optimizer_state_are_not_copied_but_buffers_are() -> None:
+    training = trained("adam", 1, 1)
+    captured = training.state.capture()
+    mine = {t.data_ptr() for t in captured.tensors}
+    model, optimizer = training.state.models[0], training.state.optimizers[0]
+    assert {p.data_ptr() for p in model.parameters()} <= mine
+    assert {v.data_ptr() for values in optimizer.state.values() for v in values.values()} <= mine
+    assert not {b.data_ptr() for b in model.buffers()} & mine
+
+
+def test_tied_weights_and_shared_modules_travel_once() -> None:
+    assert [name for name, _ in trained("tied", 1, 1).state.capture().header["parameters"]].count("first.weight") == 1
+    shared = nn.Linear(2, 2)
+    state = TrainingState([shared, nn.Sequential(shared)])
+    assert [name for name, _ in state.capture().header["parameters"]] == ["model0.weight", "model0.bias"]
+
+
+def test_a_scheduler_still_acts_on_its_optimizer_after_a_group_was_added() -> None:
+    sender, receiver = trained("steps", 1, 1), trained("steps", 2, 1)
+    held = receiver.state.optimizers[0].param_groups[0]
+    _hand_over(sender.state, receiver.state)
+    assert receiver.state.optimizers[0].param_groups[0] is held
+    assert receiver.state.schedulers[0].optimizer is receiver.state.optimizers[0]
+
+
+def test_writing_state_does_not_disturb_a_backward_pass_under_way() -> None:
+    sender, receiver = trained("adam", 1, 2), trained("adam", 2, 0)
+    loss = receiver.state.models[0](torch.randn(4, 16)).sum()
+    _hand_over(sender.state, receiver.state)
+    loss.backward()
+    assert receiver.state.models[0][0].weight.grad is not None
+
+
+def _linear(*sizes: int, dtype: torch.dtype = torch.float32) -> TrainingState:
+    model = nn.Linear(*sizes, dtype=dtype)
+    return TrainingState([model], [torch.optim.SGD(model.parameters(), lr=0.1)])
+
+
+def _with_extra_parameter() -> TrainingState:
+    state = _linear(3, 2)
+    state.optimizers[0].add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    return state
+
+
+def _with_registered() -> TrainingState:
+    state = _linear(3, 2)
+    state.register("average", nn.Linear(1, 1))
+    return state
+
+
+@pytest.mark.parametrize(
+    ("sender", "receiver", "message"),
+    [
+        (_linear(3, 2), _linear(3, 5), r"weight is float32\[5, 3\] on this rank and float32\[2, 3\] on the rank that"),
+        (_linear(3, 2, dtype=torch.float64), _linear(3, 2), r"weight is float32\[2, 3\] .* float64\[2, 3\]"),
+        (TrainingState([nn.Linear(3, 2)]), _linear(3, 2), "this rank prepared 1 optimizers, the rank that .* 0"),
+        (TrainingState([nn.Linear(3, 2)]), TrainingState([nn.Linear(3, 2, False)]), "parameter bias is only on the"),
+        (TrainingState([nn.Linear(3, 2, False)]), TrainingState([nn.Linear(3, 2)]), "parameter bias is only on this"),
+        (TrainingState([nn.BatchNorm1d(2)]), TrainingState([nn.LayerNorm(2)]), "buffer running_mean is only on the"),
+        (_with_extra_parameter(), _linear(3, 2), r"parameter optimizer0\.group1\.param0 is only on the rank that"),
+        (_with_registered(), _linear(3, 2), "registered object average is only on the rank that"),
+    ],
+)
+def test_what_two_ranks_built_differently_is_named(
+    sender: TrainingState, receiver: TrainingState, message: str
+) -> None:
+    with pytest.raises(StateMismatch, match=f"^{message}"):
+        receiver.targets(sender.capture().header)
+
+
+def test_parameters_in_another_order_are_named() -> None:
+    one = TrainingState([nn.ModuleDict({"a": nn.Linear(1, 1), "b": nn.Linear(1, 1)})])
+    other = TrainingState([nn.ModuleDict([("b", nn.Linear(1, 1)), ("a", nn.Linear(1, 1))])])
+    with pytest.raises(StateMismatch, match=r"parameter b\.weight has another place"):
+        other.targets(one.capture().header)
+
+
+def test_an_object_that_refuses_its_state_is_named() -> None:
+    def with_average(size: int) -> TrainingState:
+        state = TrainingState([nn.Linear(1, 1)])
+        state.register("average", nn.Linear(size, 1))
+        return state
+
+    with pytest.raises(StateMismatch, match="(?s)average does not take the state of its like .*size mismatch"):
+        _hand_over(with_average(2), with_average(3))
+
+
+@pytest.mark.parametrize(
+    ("name", "obj", "error", "message"),
+    [
+        ("x", object(), TypeError, "'x' .object. has no state_dict and no load_state_dict"),
+        ("taken", nn.Linear(1, 1), ValueError, "'taken' is registered already"),
+    ],
+)
+def test_what_cannot_be_registered(name: str, obj: Any, error: type[Exception], message: str) -> None:
+    state = TrainingState()
+    state.register("taken", nn.Linear(1, 1))
+    with pytest.raises(error, match=message):
+        state.register(name, obj)
+
+
+def test_an_object_with_state_that_cannot_be_carried_is_refused_at_once() -> None:
+    class Holder(nn.Module):
+        def get_extra_state(self) -> Any:
+            return {"handle": object()}
+
+    with pytest.raises(TypeError, match=r"^mine\._extra_state\.handle: builtins\.object cannot be carried"):
+        TrainingState().register("mine", Holder())
+
+
+def test_registered_objects_may_change_while_their_state_is_on_its_way() -> None:
+    training = trained("several", 1, 2)
+    captured = training.state.capture()
+    before = [t.clone() for t in captured.tensors]
+    training.state.registered["own"].values["mean"].fill_(-1.0)
+    training.state.models[0](torch.randn(8, 16))  # moves the buffers
+    assert all(map(torch.equal, captured.tensors, before))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.float8_e4m3fn])
+def test_checksums_see_one_bit_in_any_type(dtype: torch.dtype) -> None:
+    model = nn.Module()
+    model.first = nn.Parameter(torch.rand(7, 3).to(dtype), requires_grad=False)
+    model.turned = nn.Parameter(torch.rand(4, 6).to(dtype).T, requires_grad=False)
+    state = TrainingState([model])
+    names, sums = state.checksums()
+    again = TrainingState([copy.deepcopy(model)]).checksums()
+    model.turned.data[2, 1].view(-1).view(torch.uint8)[0] ^= 1
+    _, changed = state.checksums()
+    assert names == ["first", "turned"]
+    assert sums.dtype == torch.int64
+    assert torch.equal(sums, again[1])
+    assert (sums != changed).tolist() == [False, True]
+
+
+def test_checksums_name_parameters_of_optimizers_and_take_booleans_and_expanded_ones() -> None:
+    model = nn.Module()
+    model.flags = nn.Parameter(torch.tensor([True, False, True]), requires_grad=False)
+    model.expanded = nn.Parameter(torch.tensor([1], dtype=torch.uint8).expand(5), requires_grad=False)
+    extra = nn.Parameter(torch.zeros(2))
+    names, sums = TrainingState([model], [torch.optim.SGD([extra], lr=0.1)]).checksums()
+    assert dict(zip(names, sums.tolist(), strict=True)) == {"flags": 2, "expanded": 5, "optimizer0.group0.param0": 0}
+
+
+def test_nothing_to_capture_is_no_error() -> None:
+    state = TrainingState()
+    _hand_over(state, TrainingState())
+    assert state.checksums()[1].tolist() == []

@@ -1,0 +1,141 @@
+"""A step that broke off in the second of its reductions: done again it is the same one, or all begin anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from elastic_launcher.torch.collectives.work import GroupError
+from elastic_launcher.torch.job import Job
+from elastic_launcher.torch.membership.reconcile import At, NextAction, RecoveryPlan
+from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
+from tests.support.trainings import FEATURES, SEED, X, Y
+
+
+class Parts:
+    """Two models, each with an optimizer, and a scaler, which may be switched off."""
+
+    def __init__(self, job: Job, *, scales: bool = True) -> None:
+        torch.manual_seed(0)
+        first, second = nn.Linear(FEATURES, FEATURES).double(), nn.Linear(FEATURES, 3).double()
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (first, second)]
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, enabled=scales)
+        self.first, self.second, *self.optimizers, self.scaler = job.prepare(first, second, *optimizers, scaler)
+
+
+Body = Callable[[Job, Parts, torch.Tensor, torch.Tensor], None]
+
+
+def unscaled_first(job: Job, parts: Parts, x: torch.Tensor, y: torch.Tensor) -> None:
+    """Unscales each gradient when it is there, and steps in the end."""
+    scaler = parts.scaler
+    one, two = parts.optimizers
+    job.backward(scaler.scale(functional.cross_entropy(parts.second(x), y)), optimizer=two)
+    scaler.unscale_(two)
+    job.backward(scaler.scale(parts.first(x).square().mean()), optimizer=one)
+    scaler.unscale_(one)
+    scaler.step(two)
+    scaler.step(one)
+    scaler.update()
+
+
+def in_turn(job: Job, parts: Parts, x: torch.Tensor, y: torch.Tensor) -> None:
+    """Steps the first optimizer with a part of the gradient that the second one uses."""
+    job.backward(functional.cross_entropy(parts.second(parts.first(x)), y))
+    parts.optimizers[0].step()
+    job.backward(parts.second(x).square().mean())
+    parts.optimizers[1].step()
+
+
+def apart(job: Job, parts: Parts, x: torch.Tensor, y: torch.Tensor) -> None:
+    """Has each optimizer step with a gradient of its own, which stays until the next step."""
+    for model, optimizer in zip((parts.first, parts.second), parts.optimizers, strict=True):
+        job.backward(model(x).square().mean(), optimizer=optimizer)
+        optimizer.step()
+
+
+def trained(body: Body, breaks: bool, *, scales: bool = True) -> tuple[list[torch.Tensor], int]:
+    """Trains two steps on one rank; returns the weights, and how often was reduced.
+
+    Args:
+        body: Of the loop.
+        breaks: Whether the second reduction breaks off, and the rank finds back to its peers.
+        scales: Whether the scaler does anything: one for CUDA does not where there is none.
+    """
+
+    def run(group: ThreadGroup) -> tuple[list[torch.Tensor], int]:
+        job = thread_job(group, 4, 4)
+        parts = Parts(job, scales=scales)
+        reducer, recovery = job._session.reducer, job._engine.recovery
+        reduce, reductions = reducer.reduce, 0
+
+        def broken(*arguments: Any, **named: Any) -> Any:
+            nonlocal reductions
+            reductions += 1
+            if breaks and reductions == 2:
+                raise GroupError("a peer was lost")
+            return reduce(*arguments, **named)
+
+        def recover(error: Exception, at: At) -> RecoveryPlan:
+            recovery._resizer.drop()
+            return RecoveryPlan(NextAction.AGAIN, 0, takes=False)
+
+        reducer.reduce, recovery.recover = broken, recover  # type: ignore[method-assign]
+        for _ in job.epochs(1):
+            for x, y in job.dataloader(TensorDataset(X[:8], Y[:8]), seed=SEED):
+                body(job, parts, x, y)
+        return [parts.first.weight.detach(), parts.second.weight.detach()], reductions
+
+    return run_ranks(1, run)[0]
+
+
+@pytest.mark.parametrize(
+    ("body", "again", "scales"),
+    [
+        pytest.param(unscaled_first, 2, True, id="unscaled"),
+        pytest.param(unscaled_first, 2, False, id="switched-off"),
+        pytest.param(apart, 1, True, id="apart"),
+    ],
+)
+def test_a_step_that_breaks_off_between_two_optimizers_is_the_same_one_when_it_is_done_again(
+    body: Body, again: int, scales: bool
+) -> None:
+    wanted, reductions = trained(body, breaks=False, scales=scales)
+    found, more = trained(body, breaks=True, scales=scales)
+    assert more == reductions + again
+    assert all(map(torch.equal, found, wanted))
+
+
+def test_where_an_optimizer_has_stepped_and_another_ones_gradient_is_lost_the_rank_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def left(reason: str) -> None:
+        raise SystemExit(reason)
+
+    monkeypatch.setattr("elastic_launcher.torch.session.leave", left)
+    with pytest.raises(SystemExit, match="the gradient that another needs is lost"):
+        trained(in_turn, breaks=True)
+
+
+def test_a_scaler_whose_update_was_taken_over_begins_the_next_step_like_any_other() -> None:
+    def body(group: ThreadGroup) -> int:
+        job = thread_job(group, 4, 4)
+        parts = Parts(job)
+        scaler = parts.scaler
+        for _ in job.epochs(1):
+            for x, _ in job.dataloader(TensorDataset(X[:8], Y[:8]), seed=SEED):
+                for model, optimizer in zip((parts.first, parts.second), parts.optimizers, strict=True):
+                    job.backward(scaler.scale(model(x).square().mean()), optimizer=optimizer)
+                    if optimizer is parts.optimizers[1] and not job._session.position.step:
+                        job._session.adopted({}, ended=True)
+                    scaler.step(optimizer)
+                scaler.update()
+        return job.step
+
+    assert run_ranks(1, body) == [2]
