@@ -290,7 +290,7 @@ def _site(config: JobConfig, work_dir: WorkDir, directory: Path) -> Site:
         return LocalSite(config, work_dir)
     from elastic_launcher.launcher.cluster.site import ClusterSite  # what it needs is an extra of ours
 
-    return ClusterSite(config, work_dir, directory)
+    return ClusterSite.claim(config, work_dir, directory)
 
 
 def _events_so_far(work_dir: WorkDir) -> Sequence[Event]:

@@ -28,7 +28,7 @@ from elastic_launcher.hints.reference import parse_reference
 from elastic_launcher.kube.api import LONG_PAUSES, Api, ApiError, insist
 from elastic_launcher.kube.login import Login, log_in
 from elastic_launcher.launcher.cluster.watch import ClusterWatch
-from elastic_launcher.launcher.script_bundle import code_of
+from elastic_launcher.launcher.script_bundle import Code, code_of
 from elastic_launcher.options import ConfigError
 from elastic_launcher.workdir import Past, WorkDir, note_past
 
@@ -41,19 +41,15 @@ class ClusterSite:
     Args:
         config: The job.
         work_dir: Its work directory, which nodes don't see.
-        directory: Where the script's path starts.
-
-    Raises:
-        ConfigError: If the launcher runs in no pod, or its role may not do what is needed.
-        EngineAway: If the cluster can't be reached.
+        code: The script's files, for the nodes.
+        template: What nodes are made from.
+        login: How the cluster is reached.
+        claim: What makes this launcher the job's.
     """
 
-    def __init__(self, config: JobConfig, work_dir: WorkDir, directory: Path) -> None:
-        code = code_of(config, directory)
-        template = given_template(config)
-        login = log_in()
-        with refusals():
-            claim = asyncio.run(insist(lambda: _claim(login, config, template), LONG_PAUSES))
+    def __init__(
+        self, config: JobConfig, work_dir: WorkDir, code: Code, template: Document, login: Login, claim: JobClaim
+    ) -> None:
         context, record = claim.context, claim.record
         plan = make_plan(config, template, context, record.address, None if claim.in_secret else claim.key)
         self._claim = claim
@@ -75,6 +71,26 @@ class ClusterSite:
             *([told(context.account, context.lacking)] if context.lacking else []),
             *([f"beside the script, too large or no text to be handed to nodes: {left}"] if left else []),
         ]
+
+    @classmethod
+    def claim(cls, config: JobConfig, work_dir: WorkDir, directory: Path) -> ClusterSite:
+        """Takes the job in the namespace of the launcher's own pod.
+
+        Args:
+            config: The job.
+            work_dir: Its work directory.
+            directory: Where the script's path starts.
+
+        Raises:
+            ConfigError: If the launcher runs in no pod, or its role may not do what is needed.
+            EngineAway: If the cluster can't be reached.
+        """
+        code = code_of(config, directory)
+        template = given_template(config)
+        login = log_in()
+        with refusals():
+            claim = asyncio.run(insist(lambda: _claim(login, config, template), LONG_PAUSES))
+        return cls(config, work_dir, code, template, login, claim)
 
     def past(self, past: Past) -> Past:
         """Returns a past after all that the cluster and the events know of: the work directory may be a new one."""
