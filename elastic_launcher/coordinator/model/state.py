@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
 from elastic_launcher.checkpoint.changes import Resumed
 from elastic_launcher.control.messages import Active, Progress, Saved
 from elastic_launcher.coordinator.model.deadlines import NOTICE_SECONDS
+from elastic_launcher.coordinator.model.ending import Halting, Restart, Stopping, Verdict
 from elastic_launcher.coordinator.model.pause import EarlierWait, Pause
 from elastic_launcher.coordinator.model.restart_budget import RestartBudget, Taken
 from elastic_launcher.coordinator.model.roster import Node, Phase
@@ -149,89 +149,6 @@ class Recovery:
     not_before: float = 0.0
     failures: int = 0
     cause: str = "failure"
-
-
-class Weight(IntEnum):
-    """How much a piece of evidence says about why a job fails; the heaviest is named."""
-
-    DEATH = 1
-    """A process ended that should not have."""
-    PEER = 2
-    """The script said that it lost a peer."""
-    SCRIPT = 3
-    """The script said what is wrong."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The job will end; for a moment yet, better evidence of the cause is collected.
-
-    Attributes:
-        exit_code: What the launcher exits with.
-        message: What happened, to what, and what to do.
-        weight: What the message rests on.
-        until: When the job ends.
-        log_of: Node and local rank whose last lines are shown with the message.
-        traceback: The script's own account, if it gave one.
-        uncaught: Whether an exception that only the log shows is likely to be the cause.
-        curable: Whether the job could go on from its newest checkpoint.
-        excusable: Whether it would be, if it came of the loss of another node.
-    """
-
-    exit_code: int
-    message: str
-    weight: Weight
-    until: float
-    log_of: tuple[int, int] | None = None
-    traceback: str = ""
-    uncaught: bool = False
-    curable: bool = False
-    excusable: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Stopping:
-    """The job ends as soon as it is saved.
-
-    Attributes:
-        exit_code: What the launcher exits with.
-        cause: What it was stopped by.
-        until: When it ends, saved or not.
-        joint: The text between the cause and the step, which is the last one before the save.
-    """
-
-    exit_code: int
-    cause: str
-    until: float
-    joint: str = " "
-
-
-@dataclass(frozen=True, slots=True)
-class Halting:
-    """The training halts, and is saved.
-
-    Attributes:
-        at_once: Whether members were ordered not to wait for the end of the step.
-        standing: Members whose training has halted.
-        saver: The member that was asked to save in the place of the first, which is gone; 0 for none.
-    """
-
-    at_once: bool = False
-    standing: frozenset[int] = frozenset()
-    saver: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """A restart of the workers: from the last checkpoint, or of a restart-based resize.
-
-    Attributes:
-        cause: Why: ``hint``, ``notice`` or ``failure``.
-        since: When the training halted for it.
-    """
-
-    cause: str
-    since: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from typing import Any
 
 from elastic_launcher.control.messages import Fail
 from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, Order, RestartAll
+from elastic_launcher.coordinator.model.ending import Restart
 from elastic_launcher.coordinator.model.roster import Phase
-from elastic_launcher.coordinator.model.state import Restart, State
+from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.rules.ending import Decision, emit, kept
 from elastic_launcher.coordinator.rules.pause import wait_for_nodes
 

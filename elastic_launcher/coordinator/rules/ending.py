@@ -12,9 +12,10 @@ from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import End, Fail, Save
 from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, Order
 from elastic_launcher.coordinator.model.deadlines import time_to_save
+from elastic_launcher.coordinator.model.ending import Stopping, Verdict, Weight
 from elastic_launcher.coordinator.model.observations import Interrupted, SaveAsked, StopAsked
 from elastic_launcher.coordinator.model.roster import Exit, Member, Phase
-from elastic_launcher.coordinator.model.state import State, Stopping, Verdict, Weight
+from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.rules.root_cause import PEER_SECONDS, concerns_a_peer, excuse
 
 Decision = tuple[State, tuple[Action, ...]]

@@ -13,9 +13,10 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Abandon, End, FormFailed, StepFailed
 from elastic_launcher.coordinator.model.actions import KillNode, Order
+from elastic_launcher.coordinator.model.ending import Verdict, Weight
 from elastic_launcher.coordinator.model.observations import GroupHangs
 from elastic_launcher.coordinator.model.roster import Exit, Member, Phase
-from elastic_launcher.coordinator.model.state import Recovery, State, Verdict, Weight
+from elastic_launcher.coordinator.model.state import Recovery, State
 from elastic_launcher.coordinator.rules.ending import (
     COLLECT_SECONDS,
     Decision,

@@ -15,11 +15,12 @@ from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import End, Save
 from elastic_launcher.coordinator.model.actions import Action, FindResumePoint, KillNode, Order
 from elastic_launcher.coordinator.model.deadlines import time_to_save
+from elastic_launcher.coordinator.model.ending import Restart, Weight
 from elastic_launcher.coordinator.model.observations import ResumePointFound
 from elastic_launcher.coordinator.model.pause import Lack, Pause, Stage
 from elastic_launcher.coordinator.model.roster import Node, Phase
 from elastic_launcher.coordinator.model.roster_tables import Members, Nodes
-from elastic_launcher.coordinator.model.state import Restart, State, Weight
+from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.rules.ending import APART, Decision, emit, finish, stop, then
 
 

@@ -11,8 +11,9 @@ import re
 from dataclasses import replace
 
 from elastic_launcher.control.messages import Failed
+from elastic_launcher.coordinator.model.ending import Verdict
 from elastic_launcher.coordinator.model.roster import Member
-from elastic_launcher.coordinator.model.state import State, Verdict
+from elastic_launcher.coordinator.model.state import State
 
 PEER_SECONDS = 5.0  # for the loss of a peer to be known that an exception tells of: all of them can be busy
 _MESSAGE = re.compile(r"gloo|nccl|broken pipe|socket|connection|torch\.distributed|\bDist[A-Z]\w+Error", re.IGNORECASE)

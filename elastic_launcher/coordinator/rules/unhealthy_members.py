@@ -7,6 +7,7 @@ import math
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.vitals import name_apart
 from elastic_launcher.coordinator.model.actions import Emit, KillNode
+from elastic_launcher.coordinator.model.ending import Verdict, Weight
 from elastic_launcher.coordinator.model.observations import (
     MemberAwaited,
     MembersApart,
@@ -17,7 +18,7 @@ from elastic_launcher.coordinator.model.observations import (
     RankEnded,
 )
 from elastic_launcher.coordinator.model.roster import Exit, Member, Phase
-from elastic_launcher.coordinator.model.state import State, Verdict, Weight
+from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.rules.ending import (
     COLLECT_SECONDS,
     Decision,

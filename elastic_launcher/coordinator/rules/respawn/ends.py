@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.coordinator.model.actions import KillNode
+from elastic_launcher.coordinator.model.ending import Verdict, Weight
 from elastic_launcher.coordinator.model.observations import NodeExited, NodeSilent, RankEnded
 from elastic_launcher.coordinator.model.roster import Exit, Member, Phase
-from elastic_launcher.coordinator.model.state import State, Verdict, Weight
+from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.rules.ending import (
     COLLECT_SECONDS,
     UNCAUGHT,

@@ -13,6 +13,7 @@ from dataclasses import replace
 from elastic_launcher.control.messages import GoOn, Halted, Save, Saved
 from elastic_launcher.coordinator.model.actions import Action, Finish, Order
 from elastic_launcher.coordinator.model.deadlines import time_to_save
+from elastic_launcher.coordinator.model.ending import Halting, Restart, Stopping
 from elastic_launcher.coordinator.model.observations import (
     MemberReported,
     NodeNoticed,
@@ -21,7 +22,7 @@ from elastic_launcher.coordinator.model.observations import (
     Tick,
 )
 from elastic_launcher.coordinator.model.roster import Phase
-from elastic_launcher.coordinator.model.state import Halting, Restart, State, Stopping
+from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.rules.checkpoint_restart import end_all_nodes, fall_back, record_restart_cause
 from elastic_launcher.coordinator.rules.decide import decide
 from elastic_launcher.coordinator.rules.ending import RESTART, Decision, emit, then

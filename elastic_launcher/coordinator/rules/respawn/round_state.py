@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from elastic_launcher.coordinator.model.actions import CloseRound
+from elastic_launcher.coordinator.model.ending import Restart
 from elastic_launcher.coordinator.model.roster import Node, Phase
-from elastic_launcher.coordinator.model.state import Restart, State
+from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.rules.ending import Decision
 
 GATHER_SECONDS = 10.0

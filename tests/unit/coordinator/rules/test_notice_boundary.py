@@ -15,6 +15,7 @@ from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.health.monitor import Watch
 from elastic_launcher.coordinator.model.actions import Order
 from elastic_launcher.coordinator.model.deadlines import NOTICE_GATHER_SECONDS, time_to_save, too_far
+from elastic_launcher.coordinator.model.ending import Restart, Stopping
 from elastic_launcher.coordinator.model.observations import (
     Interrupted,
     NodeNoticed,
@@ -22,7 +23,6 @@ from elastic_launcher.coordinator.model.observations import (
     Observation,
     StopAsked,
 )
-from elastic_launcher.coordinator.model.state import Restart, Stopping
 from elastic_launcher.coordinator.rules.ending import RESTART
 from tests.support.played_job import Job, training
 

@@ -14,6 +14,7 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Failed, Halted, Progress, Save, Saved
 from elastic_launcher.coordinator.api.status import phase
 from elastic_launcher.coordinator.model.actions import Emit, FindResumePoint
+from elastic_launcher.coordinator.model.ending import Restart
 from elastic_launcher.coordinator.model.observations import (
     Interrupted,
     NodeExited,
@@ -26,7 +27,7 @@ from elastic_launcher.coordinator.model.observations import (
 from elastic_launcher.coordinator.model.pause import EarlierWait
 from elastic_launcher.coordinator.model.restart_budget import RestartBudget, Taken
 from elastic_launcher.coordinator.model.roster import Phase
-from elastic_launcher.coordinator.model.state import Restart, State
+from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.resume.resume_point import Origin
 from elastic_launcher.coordinator.resume.resume_search import used_up
 from elastic_launcher.coordinator.rules.checkpoint_restart import await_nodes, state_after

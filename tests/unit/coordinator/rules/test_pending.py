@@ -9,9 +9,10 @@ import pytest
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Progress
 from elastic_launcher.coordinator.model.actions import KillNode, StartNode
+from elastic_launcher.coordinator.model.ending import Restart
 from elastic_launcher.coordinator.model.observations import NodeExited, NodeNoticed, NodeNotStarted, NodeStands
 from elastic_launcher.coordinator.model.roster import Phase
-from elastic_launcher.coordinator.model.state import Restart, State
+from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.rules.checkpoint_restart import state_after
 from elastic_launcher.coordinator.rules.nodes import AWAY_SECONDS
 from elastic_launcher.coordinator.rules.pending import QUEUE_SECONDS
