@@ -9,15 +9,18 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import default_collate, get_worker_info
 
+from elastic_launcher.batch_schedule import BatchSchedule, DataPass
 from elastic_launcher.torch.data.fetch import Fetcher
+from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.data.worker_pool import AHEAD
 from tests.support.launches import PATIENCE, until
 from tests.support.worker_pools import FORK, Gate, Items, lives, loaded, pool_of
@@ -198,6 +201,165 @@ def test_large_batches_come_without_their_memory_staying() -> None:
         del batch
         assert held() == before
     print(f"{batches * megabytes / seconds:.0f} MB/s with 2 workers")
+
+
+# -- several workers at one batch
+
+
+class Pair(NamedTuple):
+    name: str
+    pixels: torch.Tensor
+
+
+def of_all_kinds(index: int) -> dict[str, Any]:
+    image = torch.randn(4, 5, 3)
+    return {
+        "number": index,
+        "drawn": (random.random(), np.float32(np.random.randn()), index % 2 == 0),
+        "name": f"sample {index}",
+        "array": np.random.randn(3, 4).astype(np.float32).T,
+        "pair": Pair(str(index), image.permute(2, 0, 1)),
+        "video": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "gray": [torch.randn(2, 1, 4, 5), torch.randn(2, 3, 1, 1), torch.randn(())],
+        "large": torch.randn(200, 200, dtype=torch.float64).t(),
+        "large array": np.random.randn(200, 100),
+        "empty": torch.empty(0, 3),
+    }
+
+
+def described(batch: Any) -> Any:
+    """All that can be seen of a batch, so that two of them can be compared bit for bit."""
+    if isinstance(batch, torch.Tensor):
+        return batch.dtype, batch.device, batch.shape, batch.stride(), batch.numpy().tobytes()
+    if isinstance(batch, dict):
+        return {key: described(value) for key, value in batch.items()}
+    return type(batch), [described(value) for value in batch] if isinstance(batch, (list, tuple)) else batch
+
+
+@pytest.mark.parametrize("make", [of_all_kinds, augmented, lambda index: torch.randn(4), lambda index: index])
+@pytest.mark.parametrize(("workers", "size"), [(2, 1), (2, 2), (2, 3), (3, 2), (3, 7)])
+def test_a_batch_loaded_in_parts_is_the_one_that_a_worker_loads(
+    make: Callable[[int], Any], workers: int, size: int
+) -> None:
+    indices = list(range(20, 20 + size))[::-1]
+    with pool_of(make, workers, collate_fn=None) as pool:
+        pool.request("whole", 3, indices)
+        pool.request("in parts", 3, indices, urgent=True)
+        whole, joined = (pool.take(ticket, timeout=PATIENCE) for ticket in ("whole", "in parts"))
+        with pytest.raises(KeyError):
+            pool.take("in parts")
+    assert described(joined) == described(whole)
+
+
+def test_workers_load_an_urgent_batch_at_the_same_time() -> None:
+    together = FORK.Barrier(3)
+
+    def sample(index: int) -> int:
+        together.wait(PATIENCE)
+        return index
+
+    with pool_of(sample, 3, collate_fn=None) as pool:
+        assert loaded(pool, 5, 6, 7, urgent=True).tolist() == [5, 6, 7]
+
+
+def test_a_batch_that_the_users_function_collates_is_loaded_by_one_worker() -> None:
+    with pool_of(lambda index: os.getpid(), 2, collate_fn=lambda samples: [*samples, os.getpid()]) as pool:
+        made = loaded(pool, 1, 2, 3, urgent=True)
+    assert made in [[pid] * 4 for pid in pool.pids]
+
+
+def test_an_urgent_batch_goes_ahead_of_what_is_not_handed_over() -> None:
+    gate, order = Gate(), FORK.SimpleQueue()
+
+    def sample(index: int) -> int:
+        order.put(index)
+        if index == 0:
+            gate.wait()
+        return index
+
+    last = 2 * AHEAD
+    with pool_of(sample) as pool:
+        for ticket in range(last):
+            pool.request(ticket, 0, [ticket])
+        assert gate.reached()
+        pool.request(last, 0, [last], urgent=True)
+        gate.open()
+        assert [pool.take(ticket, timeout=PATIENCE) for ticket in range(last + 1)] == [[n] for n in range(last + 1)]
+    assert [order.get() for _ in range(last + 1)] == [*range(AHEAD), last, *range(AHEAD, last)]
+
+
+def test_parts_that_are_called_off_are_not_loaded_further() -> None:
+    gate, order = Gate(), FORK.SimpleQueue()
+
+    def sample(index: int) -> int:
+        order.put(index)
+        if index < 4:
+            gate.wait()
+        return index
+
+    with pool_of(sample, 2, collate_fn=None) as pool:
+        pool.request("old", 0, [0, 1, 2, 3], urgent=True)
+        assert gate.reached() and gate.reached()
+        pool.discard(["old"])
+        pool.request("old", 0, [4, 5], urgent=True)
+        gate.open()
+        gate.open()
+        assert pool.take("old", timeout=PATIENCE).tolist() == [4, 5]
+    assert {order.get() for _ in range(4)} == {0, 2, 4, 5} and order.empty()
+
+
+def test_a_part_that_has_come_is_dropped_with_its_batch() -> None:
+    def kept() -> int:
+        return sum(
+            "elastic-batch" in os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()
+        )
+
+    gate = Gate()
+
+    def sample(index: int) -> torch.Tensor:
+        if index == 2:
+            gate.wait()
+        return torch.ones(100_000)
+
+    with pool_of(sample, 2, collate_fn=None) as pool:
+        pool.request("it", 0, [1, 2], urgent=True)
+        assert gate.reached()
+        until(lambda: not pool.ready("it") and kept() == 1, "the first part comes")
+        pool.discard(["it"])
+        assert kept() == 0
+        gate.open()
+        assert loaded(pool, 3, 4, urgent=True).shape == (2, 100_000) and kept() == 0
+
+
+def test_only_the_first_of_a_loaders_urgent_micro_batches_is_loaded_in_parts() -> None:
+    together, loads = FORK.Barrier(2), FORK.Value("i", 0)
+
+    def sample(index: int) -> tuple[int, int]:
+        with loads:
+            loads.value += 1
+        if index < 2:
+            together.wait(PATIENCE)
+        return index, os.getpid()
+
+    loader = ElasticLoader(
+        Items(sample, size=8),
+        data_pass=lambda data: DataPass(BatchSchedule.fixed(8), data.size, 0),
+        device=torch.device("cpu"),
+        train=lambda loader: iter(()),
+        epoch=None,
+        num_workers=2,
+    )
+    try:
+        pieces = [(0, 0, 2), (0, 2, 3), (0, 5, 3)]
+        loader.want(pieces, urgent=True)
+        loader.want(pieces)  # under way already
+        (first, by_first), *others = (loader.take(piece) for piece in pieces)
+        assert first.tolist() == [0, 1] and len(set(by_first.tolist())) == 2
+        assert [indices.tolist() for indices, _ in others] == [[2, 3, 4], [5, 6, 7]]
+        assert [len(set(by.tolist())) for _, by in others] == [1, 1]
+        assert loads.value == 8
+    finally:
+        loader.close()
 
 
 # -- what a worker is

@@ -91,6 +91,30 @@ def test_a_worker_that_ends_is_named_and_what_it_had_made_stays() -> None:
         assert pool.take("made") == [0]
 
 
+def test_an_exception_in_one_part_of_a_batch_is_the_batchs() -> None:
+    def fails(index: int) -> int:
+        if index == 3:
+            raise Rebuildable("sample", index)
+        return index
+
+    with pool_of(fails, 2, collate_fn=None) as pool:
+        with pytest.raises(Rebuildable, match="sample has 3") as caught:
+            loaded(pool, 1, 2, 3, 4, urgent=True)
+        (note,) = caught.value.__notes__
+        assert "in loader worker" in note and "in fails" in note
+        assert loaded(pool, 1, 2, urgent=True).tolist() == [1, 2]
+
+
+def test_a_worker_that_is_killed_in_its_part_of_a_batch_is_named() -> None:
+    gate = Gate()
+    with pool_of(lambda index: gate.wait(), 2, collate_fn=None) as pool:
+        pool.request("it", 0, [1, 2, 3, 4], urgent=True)
+        assert gate.reached() and gate.reached()
+        os.kill(pool.pids[1], signal.SIGKILL)
+        with pytest.raises(WorkerKilled, match=rf"loader worker 1 \(pid {pool.pids[1]}\) was killed by SIGKILL"):
+            pool.take("it", timeout=PATIENCE)
+
+
 def test_a_batch_that_does_not_come_in_time_is_an_error() -> None:
     gate = Gate()
     with pool_of(lambda index: gate.wait()) as pool:

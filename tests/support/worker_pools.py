@@ -49,9 +49,9 @@ def lives(pid: int) -> bool:
         return False
 
 
-def loaded(pool: WorkerPool, *indices: int) -> Any:
+def loaded(pool: WorkerPool, *indices: int, urgent: bool = False) -> Any:
     """What the workers make of these samples."""
-    pool.request(("once", indices), 0, indices)
+    pool.request(("once", indices), 0, indices, urgent=urgent)
     return pool.take(("once", indices), timeout=PATIENCE)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from elastic_launcher.torch import rng
 
@@ -88,6 +89,16 @@ class Fetcher:
         tensors = self._tensors()
         if tensors is not None:
             return self._slice(tensors, indices)
+        samples = self.samples(epoch, indices, wanted)
+        return None if samples is None else (self.collate_fn or default_collate)(samples)
+
+    @property
+    def divisible(self) -> bool:
+        """Whether several workers may load one batch: no function of the user's collates it, and it takes its time."""
+        return self.collate_fn is None and self._tensors() is None
+
+    def samples(self, epoch: int, indices: Sequence[int], wanted: Callable[[], bool]) -> list[Any] | None:
+        """Returns a part of a `divisible` batch, for `join`; arguments as of `load`."""
         dataset: Any = self.dataset
         one_by_one, device = _has_items(dataset), rng.current_device()
         samples = []
@@ -96,7 +107,18 @@ class Fetcher:
                 return None
             rng.seed_all(rng.sample_seed(self.seed, epoch, index), device)
             samples.append(dataset[index] if one_by_one else dataset.__getitems__([index])[0])
-        return (self.collate_fn or default_collate)(samples)
+        return samples
+
+    @staticmethod
+    def join(samples: list[Any]) -> Any:
+        """Returns the batch that `load` makes of these samples in a worker, where its tensors are contiguous."""
+
+        def stack(tensors: list[torch.Tensor], **options: Any) -> Any:
+            batch = default_collate_fn_map[torch.Tensor](tensors, **options)
+            return batch.contiguous() if isinstance(batch, torch.Tensor) else batch
+
+        with torch.device("cpu"):  # the script's default may be another one
+            return collate(samples, collate_fn_map={**default_collate_fn_map, torch.Tensor: stack})
 
     def _tensors(self) -> tuple[torch.Tensor, ...] | None:
         """Returns the tensors behind a data set that draws no random numbers and can be cut in one go, or None."""

@@ -149,7 +149,7 @@ class ElasticLoader(TrainingData):
             batch = pin(batch)
         return batch_to_device(batch, self._device, non_blocking=self._pin)
 
-    def want(self, pieces: Sequence[Piece]) -> None:
+    def want(self, pieces: Sequence[Piece], *, urgent: bool = False) -> None:
         """Has these micro-batches loaded ahead, in this order, and no others, as far as workers go.
 
         Any thread may call this, also while another one waits for a micro-batch, which stays asked for.
@@ -162,12 +162,12 @@ class ElasticLoader(TrainingData):
             self._asked -= stale
             for piece in pieces:
                 if piece != self._taken:
-                    self._ask(self._pool, piece)
+                    self._ask(self._pool, piece, urgent=urgent and piece == pieces[0])
 
-    def _ask(self, pool: WorkerPool, piece: Piece) -> None:
+    def _ask(self, pool: WorkerPool, piece: Piece, *, urgent: bool = False) -> None:
         if piece not in self._asked:
             self._asked.add(piece)
-            pool.request(piece, piece[0], self._indices(piece))
+            pool.request(piece, piece[0], self._indices(piece), urgent=urgent)
 
     def is_ready(self, pieces: Sequence[Piece]) -> bool:
         """Says whether micro-batches that were asked for are there (always without workers)."""

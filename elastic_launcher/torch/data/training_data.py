@@ -39,8 +39,13 @@ class TrainingData:
         self.seed = seed
         self.drop_last = drop_last
 
-    def want(self, pieces: Sequence[Piece]) -> None:
-        """Has these micro-batches loaded ahead, in this order, and no others, where something loads ahead."""
+    def want(self, pieces: Sequence[Piece], *, urgent: bool = False) -> None:
+        """Has these micro-batches loaded ahead, in this order, and no others, where something loads ahead.
+
+        Args:
+            pieces: Which ones.
+            urgent: Whether the first one is waited for already, so that all workers load it together.
+        """
 
     def is_ready(self, pieces: Sequence[Piece]) -> bool:
         """Says whether micro-batches that were asked for are there; always where nothing loads ahead."""

@@ -117,12 +117,13 @@ def serve(post: WorkerPost, number: int) -> None:
             task = shm_message.receive(post.tasks)
             outcome: Any = None
             if wanted():
-                epoch, indices = task.open()
+                epoch, indices, whole = task.open()
+                load = post.fetcher.load if whole else post.fetcher.samples
                 loading = True
                 if post.marks[CLOSING]:  # it may have been heard just before
                     loading = False
                     return
-                outcome = failure or _load(post.fetcher, number, epoch, indices, wanted)
+                outcome = failure or _outcome(load, number, epoch, indices, wanted)
                 loading = False
             try:
                 shm_message.send(post.results, task.number, outcome)
@@ -153,8 +154,10 @@ def _prepare(post: WorkerPost, number: int) -> WorkerFailure | None:
     return None
 
 
-def _load(fetcher: Fetcher, number: int, epoch: int, indices: Sequence[int], wanted: Callable[[], bool]) -> Any:
+def _outcome(
+    load: Callable[..., Any], number: int, epoch: int, indices: Sequence[int], wanted: Callable[[], bool]
+) -> Any:
     try:
-        return fetcher.load(epoch, indices, wanted)
+        return load(epoch, indices, wanted)
     except Exception as error:  # noqa: BLE001 - whatever it is goes to the rank
         return WorkerFailure(error, number)

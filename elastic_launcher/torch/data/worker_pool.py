@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import mmap
 import os
 import select
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from multiprocessing import util
 from typing import Any
 
+import numpy as np
 import torch
 import torch.multiprocessing
 
@@ -38,17 +40,17 @@ class WorkerKilled(RuntimeError):
 
 
 @dataclass
-class _Asked:
-    """A batch that was asked for.
+class _Task:
+    """A batch that was asked for, or a part of it, for one worker.
 
     Attributes:
-        number: Of its task; a ticket that is asked for again after it was called off has another.
-        task: Epoch and indices, until it is handed over.
-        come: The batch, when it has come.
+        number: A ticket that is asked for again after it was called off has others.
+        what: Epoch, indices, and whether they are the whole batch, until it is handed over.
+        come: The batch or the part's samples, when they have come.
     """
 
     number: int
-    task: tuple[int, list[int]] | None
+    what: tuple[int, list[int], bool] | None
     come: shm_message.ShmMessage | None = None
 
 
@@ -120,11 +122,12 @@ class WorkerPool:
         self._poll.register(results, select.POLLIN)
         for process in self._processes.workers:
             self._poll.register(process.sentinel, select.POLLIN)
+        self._fetcher = fetcher
         self._most = num_workers * AHEAD
         self._next_number = 0
-        self._asked: dict[Hashable, _Asked] = {}
-        self._waiting: collections.deque[_Asked] = collections.deque()
-        self._handed: dict[int, _Asked | None] = {}  # by number; None if it was called off since
+        self._asked: dict[Hashable, list[_Task]] = {}
+        self._waiting: collections.deque[_Task] = collections.deque()
+        self._handed: dict[int, _Task | None] = {}  # by number; None if it was called off since
         self._dead: RuntimeError | None = None
         self._lock = threading.RLock()
 
@@ -133,27 +136,32 @@ class WorkerPool:
         """The workers' process ids, by their numbers."""
         return [worker.pid for worker in self._processes.workers]
 
-    def request(self, ticket: Hashable, epoch: int, indices: Sequence[int]) -> None:
+    def request(self, ticket: Hashable, epoch: int, indices: Sequence[int], *, urgent: bool = False) -> None:
         """Has a batch loaded; does not wait. Does nothing if it is under way already.
 
         Args:
             ticket: Names the batch.
             epoch: See `Fetcher.fetch`.
             indices: See `Fetcher.fetch`.
+            urgent: Whether it goes ahead of what is not handed over yet, to all workers at once if it is divisible.
         """
         with self._lock:
             if ticket not in self._asked:
-                asked = _Asked(self._next_number, (epoch, list(indices)))
-                self._next_number += 1
-                self._asked[ticket] = asked
-                self._waiting.append(asked)
+                count = min(len(self._processes.workers), len(indices)) if urgent and self._fetcher.divisible else 1
+                parts = enumerate(np.array_split(indices, count), self._next_number)
+                tasks = [_Task(number, (epoch, part.tolist(), count == 1)) for number, part in parts]
+                self._next_number += count
+                self._asked[ticket] = tasks
+                if urgent:
+                    self._waiting.extendleft(reversed(tasks))
+                else:
+                    self._waiting.extend(tasks)
             self._hand_on()
 
     def ready(self, ticket: Hashable) -> bool:
         """Says whether a batch is there."""
         self._look()
-        asked = self._asked.get(ticket)
-        return asked is not None and asked.come is not None
+        return ticket in self._asked and all(task.come for task in self._asked[ticket])
 
     def take(self, ticket: Hashable, timeout: float | None = None) -> Any:
         """Waits for a batch and returns it.
@@ -168,10 +176,10 @@ class WorkerPool:
             RuntimeError: If a worker ended by itself, the batch did not come in time, or the pool is closed.
             Exception: Whatever the data set raised, with a note that has the worker's traceback.
         """
-        asked = self._asked[ticket]
+        tasks = self._asked[ticket]
         deadline = None if timeout is None else time.monotonic() + timeout
         self._look()
-        while asked.come is None:
+        while not all(task.come for task in tasks):
             if self._dead is not None:
                 raise self._dead
             rest = None if deadline is None else deadline - time.monotonic()
@@ -182,34 +190,32 @@ class WorkerPool:
                 )
             self._wait(rest)
         del self._asked[ticket]
-        outcome = asked.come.open()
-        if isinstance(outcome, WorkerFailure):
-            raise outcome.to_raise()
-        return outcome
+        outcomes = [task.come.open() for task in tasks if task.come]
+        for outcome in outcomes:
+            if isinstance(outcome, WorkerFailure):
+                raise outcome.to_raise()
+        return outcomes[0] if len(outcomes) == 1 else self._fetcher.join(list(itertools.chain(*outcomes)))
 
     def discard(self, tickets: Iterable[Hashable]) -> None:
         """Calls batches off: those not begun are not loaded, the others are dropped when they come."""
         with self._lock:
-            for ticket in tickets:
-                asked = self._asked.pop(ticket, None)
-                if asked is None:
-                    continue
-                if asked.come is not None:
-                    asked.come.drop()
-                elif asked.number in self._handed:
-                    self._handed[asked.number] = None
-                    self._marks[asked.number % SLOTS] = 1
+            for task in itertools.chain(*(self._asked.pop(ticket, ()) for ticket in tickets)):
+                if task.come is not None:
+                    task.come.drop()
+                elif task.number in self._handed:
+                    self._handed[task.number] = None
+                    self._marks[task.number % SLOTS] = 1
                 else:
-                    self._waiting.remove(asked)
+                    self._waiting.remove(task)
             self._hand_on()
 
     def close(self) -> None:
         """Ends the workers."""
         self._dead = self._dead or RuntimeError("the loader is closed")
         with self._lock:
-            for asked in self._asked.values():
-                if asked.come is not None:
-                    asked.come.drop()
+            for task in itertools.chain(*self._asked.values()):
+                if task.come is not None:
+                    task.come.drop()
             self._asked.clear()
             self._waiting.clear()
         self._end()
@@ -234,19 +240,19 @@ class WorkerPool:
             while self._waiting and len(self._handed) < self._most:
                 self._hand_over(self._waiting[0])
 
-    def _hand_over(self, asked: _Asked) -> None:
-        self._marks[asked.number % SLOTS] = 0
-        shm_message.send(self._processes.tasks, asked.number, asked.task, socket.MSG_DONTWAIT)
-        asked.task = None
-        self._handed[asked.number] = asked
+    def _hand_over(self, task: _Task) -> None:
+        self._marks[task.number % SLOTS] = 0
+        shm_message.send(self._processes.tasks, task.number, task.what, socket.MSG_DONTWAIT)
+        task.what = None
+        self._handed[task.number] = task
         self._waiting.popleft()
 
     def _come(self, found: shm_message.ShmMessage) -> None:
-        asked = self._handed.pop(found.number)
-        if asked is None:
+        task = self._handed.pop(found.number)
+        if task is None:
             found.drop()
         else:
-            asked.come = found
+            task.come = found
 
     def _wait(self, seconds: float | None) -> None:
         """Waits for a batch or a worker's end."""

@@ -50,11 +50,14 @@ class LoadPlan:
         data.want(wanted)
 
     def expect(self, division: Division) -> None:
-        """Has the workers load this step as it is divided when it is done again, while the group is formed anew."""
+        """Has the workers load this step as it is divided when it is done again, while the group is formed anew.
+
+        The first micro-batch keeps all ranks waiting, so the workers share its samples.
+        """
         data = self._session.data
         if data is not None and data.ahead:
             pieces = self._pieces(data, division, self._session.position.step, data.ahead + 1)
-            data.want(pieces[: data.ahead + 1])
+            data.want(pieces[: data.ahead + 1], urgent=True)
 
     def is_loaded(self, data: TrainingData) -> bool:
         """Says whether the workers have loaded the first step after a change that comes now."""

@@ -56,6 +56,30 @@ def test_a_sample_does_not_depend_on_what_it_is_loaded_with() -> None:
     assert rows(fetcher, 2, indices[:4]) + rows(fetcher, 2, indices[4:]) == together
 
 
+@pytest.mark.parametrize("dataset", [Augmented(), Batched(), Subset(Augmented(), range(5, 30))])
+def test_samples_loaded_apart_make_the_same_batch(dataset: Dataset[Any]) -> None:
+    fetcher, indices = Fetcher(dataset, None, seed=7), [3, 1, 4, 15, 9]
+    parts = [fetcher.samples(2, part, lambda: True) or [] for part in (indices[:2], indices[2:])]
+    with torch.device("meta"):  # whatever the script's default is
+        batch = Fetcher.join([*parts[0], *parts[1]])
+    for column, expected in zip(batch, fetcher.fetch(2, indices), strict=True):
+        assert torch.equal(column, expected)
+
+
+def test_samples_that_nobody_wants_any_more_are_no_batch() -> None:
+    wanted = iter([True, True, False])
+    assert Fetcher(Augmented(), None, seed=7).samples(2, [3, 1, 4], lambda: next(wanted)) is None
+
+
+def test_only_what_torch_collates_sample_by_sample_is_divisible() -> None:
+    tensors = TensorDataset(torch.arange(40))
+    assert Fetcher(Augmented(), None, 7).divisible and Fetcher(Subset(Augmented(), range(5)), None, 7).divisible
+    assert not any(
+        Fetcher(dataset, collate_fn, 7).divisible
+        for dataset, collate_fn in [(Augmented(), default_collate), (tensors, None), (Subset(tensors, range(5)), None)]
+    )
+
+
 @pytest.mark.parametrize(("seed", "epoch"), [(8, 2), (7, 3)])
 def test_another_seed_or_epoch_gives_other_samples(seed: int, epoch: int) -> None:
     (expected,) = rows(Fetcher(Augmented(), None, seed=7), 2, [4])

@@ -29,10 +29,11 @@ class Loader(TrainingData):
     def __init__(self) -> None:
         super().__init__("data", BATCH * PER_EPOCH)
         self.wanted: list[Piece] = []
+        self.urgent = False
 
-    def want(self, pieces: Sequence[Piece]) -> None:
+    def want(self, pieces: Sequence[Piece], *, urgent: bool = False) -> None:
         assert len(set(pieces)) == len(pieces)
-        self.wanted = list(pieces)
+        self.wanted, self.urgent = list(pieces), urgent
 
     def is_ready(self, pieces: Sequence[Piece]) -> bool:
         return self.loaded and set(pieces) <= set(self.wanted)
@@ -175,9 +176,9 @@ def test_what_is_done_again_is_loaded_as_it_is_divided_then() -> None:
     rank = Rank(2, 3)
     rank.session.data = rank.loader
     rank.step()
-    assert rank.session.position.step == 1
+    assert rank.session.position.step == 1 and not rank.loader.urgent
     rank.plan.expect(Division(1, 2))
-    assert rank.loader.wanted == [(0, step * BATCH + 6, 6) for step in range(1, AHEAD + 2)]
+    assert rank.loader.wanted == [(0, step * BATCH + 6, 6) for step in range(1, AHEAD + 2)] and rank.loader.urgent
 
 
 def test_nothing_is_loaded_ahead_without_workers_or_outside_a_loop() -> None:
