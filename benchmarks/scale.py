@@ -41,7 +41,7 @@ from tests.support.played_job import training
 SIZES = (16, 64, 256, 1024, 4096)
 LARGEST_PEER = 1024  # ranks whose nodes' threads one process bears
 NPROC = 8  # ranks a node
-POLL_SECONDS = 2.0  # as members ask (torch/membership/member.py)
+POLL_SECONDS = 2.0  # as members ask (torch/membership/connection.py)
 QUIET_SECONDS = 10.0  # over which the long polls of a training are measured
 PATIENCE = 300.0
 

@@ -12,7 +12,8 @@ import sys
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+
+from msgspec import UNSET
 
 from elastic_launcher import variables
 from elastic_launcher.agent import torchrun
@@ -25,7 +26,9 @@ from elastic_launcher.agent.rank_exec import die_with_parent
 from elastic_launcher.checkpoint.storage import is_url
 from elastic_launcher.checkpoint.store import open_store
 from elastic_launcher.config import ExitCode, JobConfig
-from elastic_launcher.control import ControlClient, ControlRefused
+from elastic_launcher.control import ControlClient, ControlRefused, requests
+from elastic_launcher.control.messages import decode
+from elastic_launcher.control.requests import Notice, RankEnded
 from elastic_launcher.host import processes
 from elastic_launcher.host.modes import share_new
 from elastic_launcher.host.output import spare_output
@@ -72,7 +75,7 @@ class Agent:
         self._elsewhere = elsewhere
         self._signals = 0
         self._began = time.time()
-        self._exits: dict[int, dict[str, Any]] = {}
+        self._exits: dict[int, int | None] = {}
         self._respawn = os.environ.get(variables.RESIZE) == "respawn"
         self._lives = Lives(layout.lives_file(node))
 
@@ -125,17 +128,17 @@ class Agent:
         patience = min(NOTICE_PATIENCE, self._config.orphan_timeout / 2)
         while started.poll() is None:
             time.sleep(POLL)
-            if not outbox.holds("log"):
+            if not outbox.holds(requests.Log):
                 for log in logs:
                     log.send()
             self._tell_ended_ranks(outbox)
             if self._signals > told:
                 told = self._signals
-                outbox.put("notice", {"source": "signal"})
+                outbox.put(Notice())
             if outbox.silence() > self._config.orphan_timeout:
                 self._say_goodbye()
                 return ExitCode.STOPPED
-            if not asked_to_end and outbox.oldest("notice") > patience:
+            if not asked_to_end and outbox.oldest(Notice) > patience:
                 asked_to_end = True
                 self._say("a notice could not be delivered: ending torchrun")
                 started.terminate()
@@ -148,8 +151,8 @@ class Agent:
             log.send_rest()
         self._tell_ended_ranks(outbox)
         outbox.close(LAST_WORDS)
-        unknown = {"exit_code": 0 if started.returncode == 0 else None}  # a full disk took no record of it
-        codes = [self._exits.get(local_rank, unknown)["exit_code"] for local_rank in range(len(self._members))]
+        unknown = 0 if started.returncode == 0 else None  # a full disk took no record of it
+        codes = [self._exits.get(local_rank, unknown) for local_rank in range(len(self._members))]
         # a rank may be the first to see that the launcher is gone; torchrun ends the others
         if ExitCode.STOPPED in codes:
             return ExitCode.STOPPED
@@ -170,7 +173,7 @@ class Agent:
 
         def sender(local_rank: int) -> LogSender:
             def send(offset: int, data: str) -> None:
-                outbox.put("log", {"local_rank": local_rank, "offset": offset, "data": data})
+                outbox.put(requests.Log(local_rank=local_rank, offset=offset, data=data))
 
             return LogSender(self._layout.rank_log(self._node, local_rank), send, Echo(local_rank))
 
@@ -179,18 +182,19 @@ class Agent:
     def _tell_ended_ranks(self, outbox: Outbox) -> None:
         if self._respawn:
             for life in self._lives.read():
-                outbox.put("life", life)
-                if "ended" in life:
-                    self._exits[life["ended"]] = life
+                outbox.put(life)
+                if life.ended is not UNSET and life.exit_code is not UNSET:
+                    self._exits[life.ended] = life.exit_code
             return
         for local_rank in range(len(self._members)):
             if local_rank in self._exits:
                 continue
             with contextlib.suppress(OSError):  # not there yet, or not given for now: the next look tries again
-                ended = json.loads(self._layout.exit_file(self._node, local_rank).read_text())
-                self._exits[local_rank] = ended
+                content = json.loads(self._layout.exit_file(self._node, local_rank).read_text())
+                ended = decode({**content, "local_rank": local_rank}, RankEnded, "exit file")
+                self._exits[local_rank] = ended.exit_code
                 self._share_output()
-                outbox.put("rank_ended", {"local_rank": local_rank, **ended})
+                outbox.put(ended)
 
     def _share_output(self) -> None:
         """Makes the script's files readable for the launcher, which may be another user, before its end is reported."""

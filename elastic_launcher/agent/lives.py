@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from typing import Any
+
+from elastic_launcher.control.messages import decode
+from elastic_launcher.control.requests import Life
 
 
 class Lives:
@@ -20,8 +22,8 @@ class Lives:
         self._offset = 0
         self._number = 0
 
-    def read(self) -> list[dict[str, Any]]:
-        """Returns the new records, each with its number ``n``, by which a repeated one is recognized."""
+    def read(self) -> list[Life]:
+        """Returns the new records, each with its number, by which a repeated one is recognized."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._offset)
@@ -34,5 +36,5 @@ class Lives:
         for line in whole.splitlines():
             self._number += 1
             with contextlib.suppress(ValueError):  # the disk became full within that line
-                lives.append({"n": self._number, **json.loads(line)})
+                lives.append(decode({**json.loads(line), "n": self._number}, Life, "life"))
         return lives

@@ -7,10 +7,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+
+from msgspec.structs import replace
 
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.control.contact import Contact
+from elastic_launcher.control.messages import decode
+from elastic_launcher.control.requests import Heartbeat, HeartbeatAnswer, NodeMessage, Notice
 
 HEARTBEAT = 2.0
 """Seconds between heartbeats."""
@@ -50,8 +53,8 @@ class Outbox:
         self._pid = pid
         self._first_member = first_member
         self._cpu = cpu
-        self._asked: list[int] = []
-        self._waiting: deque[tuple[float, str, dict[str, Any]]] = deque()
+        self._asked: tuple[int, ...] = ()
+        self._waiting: deque[tuple[float, NodeMessage]] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._notices = 0  # told with each heartbeat: a coordinator that comes back knows of none
@@ -63,26 +66,26 @@ class Outbox:
         """Starts the thread; the first heartbeat goes out at once."""
         self._thread.start()
 
-    def put(self, what: str, payload: dict[str, Any]) -> None:
-        """Sends ``payload`` to the endpoint ``what`` of this node."""
+    def put(self, message: NodeMessage) -> None:
+        """Has a message delivered."""
         with self._changed:
-            self._notices += what == "notice"
-            self._waiting.append((time.monotonic(), what, payload))
+            self._notices += isinstance(message, Notice)
+            self._waiting.append((time.monotonic(), message))
             self._changed.notify()
 
     def silence(self) -> float:
         """Returns how many seconds ago the coordinator last took something; asked again and again."""
         return self._contact.silence()
 
-    def holds(self, what: str) -> bool:
-        """Returns whether a message to the endpoint ``what`` has not been delivered yet."""
+    def holds(self, kind: type[NodeMessage]) -> bool:
+        """Returns whether a message of a kind has not been delivered yet."""
         with self._changed:
-            return any(endpoint == what for _, endpoint, _ in self._waiting)
+            return any(isinstance(message, kind) for _, message in self._waiting)
 
-    def oldest(self, what: str) -> float:
-        """Returns how many seconds the oldest message to ``what`` has been waiting; 0 when none is."""
+    def oldest(self, kind: type[NodeMessage]) -> float:
+        """Returns how many seconds the oldest message of a kind has been waiting; 0 when none is."""
         with self._changed:
-            sent = [since for since, endpoint, _ in self._waiting if endpoint == what]
+            sent = [since for since, message in self._waiting if isinstance(message, kind)]
         return time.monotonic() - min(sent) if sent else 0.0
 
     def close(self, patience: float) -> None:
@@ -99,37 +102,37 @@ class Outbox:
             with self._changed:
                 if not self._waiting and not self._closed:
                     self._changed.wait(max(0.0, beat - time.monotonic()))
-                message = self._waiting[0] if self._waiting else None
+                message = self._waiting[0][1] if self._waiting else None
                 if message is None and self._closed:
                     return
             if message is not None:
-                if self._deliver(message[1], message[2]):
+                if self._deliver(message):
                     with self._changed:
                         self._waiting.popleft()
             elif time.monotonic() >= beat:
                 asked = self._asked
-                if self._deliver("heartbeat", self._heartbeat()):  # what is asked anew is answered at once
+                if self._deliver(self._heartbeat()):  # what is asked anew is answered at once
                     beat = time.monotonic() + (HEARTBEAT if self._asked == asked else 0.0)
 
-    def _heartbeat(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"pid": self._pid, "notices": self._notices}
-        return {**told, "cpu": self._cpu(self._asked)} if self._asked else told
+    def _heartbeat(self) -> Heartbeat:
+        beat = Heartbeat(pid=self._pid, notices=self._notices)
+        return replace(beat, cpu=self._cpu(self._asked)) if self._asked else beat
 
-    def _deliver(self, what: str, payload: dict[str, Any]) -> bool:
-        """Returns whether that message needs no further try."""
+    def _deliver(self, message: NodeMessage) -> bool:
+        """Returns whether a message needs no further try."""
+        told = replace(message, first_member=self._first_member)
         try:
-            answer = self._client.post(
-                f"/v1/nodes/{self._node}/{what}", {**payload, "first_member": self._first_member}
-            )
+            content = self._client.post(f"/v1/nodes/{self._node}/{message.path()}", told)
         except ControlUnreachable:
             with self._changed:  # close() ends the pause
                 self._changed.wait(RETRY * random.uniform(0.5, 1.5))
             return False
         except ControlRefused as error:  # no contact: a coordinator that does not know this node has no use for it
-            print(f"agent of node {self._node}: {what} refused: {error}", flush=True)
+            print(f"agent of node {self._node}: {message.path()} refused: {error}", flush=True)
             return True
         self._contact.hear()
-        self.must_leave = self.must_leave or bool(answer.get("leave"))
-        if what == "heartbeat":
-            self._asked = [int(member) for member in answer.get("about", ())]
+        if isinstance(message, Heartbeat):
+            answer = decode(content, HeartbeatAnswer, "heartbeat")
+            self.must_leave = self.must_leave or answer.leave
+            self._asked = answer.about
         return True

@@ -18,7 +18,9 @@ from elastic_launcher import variables
 from elastic_launcher.agent.surroundings import unmet
 from elastic_launcher.checkpoint.landmark import Landmark, sample
 from elastic_launcher.config import JobConfig
-from elastic_launcher.control import ControlClient, ControlUnreachable
+from elastic_launcher.control import ControlClient, ControlUnreachable, requests
+from elastic_launcher.control.messages import decode
+from elastic_launcher.control.requests import NodeJob, NodeMessage, Sample, SampleAnswer
 from elastic_launcher.host.machine import cores, threads_per_rank
 from elastic_launcher.workdir import Layout, write_json
 
@@ -52,30 +54,33 @@ def make_own_folder(environment: MutableMapping[str, str]) -> Path:
     patience = float(environment.get(variables.ORPHAN_TIMEOUT, "60"))
     with ControlClient(url, f"n{node}", key) as client:
         pod = environment.get(variables.POD, "")
-        job = _insist(lambda: client.get(f"/v1/nodes/{node}/job?{urlencode({'pod': pod})}"), patience)
-        first = {"first_member": int(job["first_member"])}
+        asked = f"/v1/nodes/{node}/job?{urlencode({'pod': pod})}"
+        job = decode(_insist(lambda: client.get(asked), patience), NodeJob, "job")
+
+        def tell(message: NodeMessage) -> dict[str, Any]:
+            return _insist(lambda: client.post(f"/v1/nodes/{node}/{message.path()}", message), patience)
+
         whose = f"node {node} (pod {pod})" if pod else f"node {node}"
-        config = JobConfig.from_dict(job["config"])
-        lack = unmet(config, job.get("landmark"), whose)
-        if not lack and config.checkpoint_dir and (mark := job.get("landmark")):
+        config = JobConfig.from_dict(job.config)
+        lack = unmet(config, job.landmark, whose)
+        if not lack and config.checkpoint_dir and (mark := job.landmark):
             with sample(Path(config.checkpoint_dir), Landmark(mark["name"], mark["value"])) as name:
-                lack = _insist(lambda: client.post(f"/v1/nodes/{node}/sample", {"name": name}), patience)["lack"]
+                lack = decode(tell(Sample(name=name)), SampleAnswer, "sample").lack
         if lack:
-            _insist(lambda: client.post(f"/v1/nodes/{node}/unfit", {"message": lack, **first}), patience)
+            tell(requests.Unfit(message=lack, first_member=job.first_member))
             raise Unfit(lack)
     layout = Layout(Path(tempfile.mkdtemp(prefix="elastic-")))
     for folder in (layout.nodes, layout.logs):
         folder.mkdir()
-    asked: dict[str, Any] = job["config"]
-    if job["code"]:
-        asked["script"] = str(_write_code(layout.path / "code", job["code"]))
-    write_json(layout.job, {"id": job["id"], "config": asked, "content": job["content"]})
-    control = {"v": 1, "url": url, "store": job["store"], "key": key, "term": job["term"]}
+    if job.code:
+        job.config["script"] = str(_write_code(layout.path / "code", job.code))
+    write_json(layout.job, {"id": job.id, "config": job.config, "content": job.content})
+    control = {"v": 1, "url": url, "store": job.store, "key": key, "term": job.term}
     write_json(layout.control, control, mode=0o600)
     environment.setdefault("OMP_NUM_THREADS", str(threads_per_rank(cores(), config.nproc_per_node)))
     environment[variables.CONTROL] = str(layout.control)
     environment[variables.WORK_DIR] = str(layout.path)
-    environment[variables.FIRST_MEMBER] = str(job["first_member"])
+    environment[variables.FIRST_MEMBER] = str(job.first_member)
     return layout.path
 
 

@@ -9,7 +9,6 @@ load balancer, a proxy, another job), leaves the coordinator *not reached*.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import sys
 import threading
@@ -24,18 +23,19 @@ from elastic_launcher.control.auth import (
     channel_of,
     signed_headers,
 )
+from elastic_launcher.control.messages import decode, encode
+from elastic_launcher.control.requests import Refused
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
+
+    from msgspec import Struct
 
 RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
 """Seconds before each retry, jittered: the first comes at once, since the server may have closed a kept connection."""
 
 MOST_QUOTED = 120
 """Characters of an unsigned answer that are shown."""
-
-_report_numbers: dict[str, itertools.count[int]] = {}
-_report_numbers_lock = threading.Lock()
 
 
 class ControlUnreachable(OSError):
@@ -121,19 +121,14 @@ class ControlClient:
         """
         return self._ask("GET", path, b"", timeout)
 
-    def post(self, path: str, payload: dict[str, Any], timeout: float = 5.0) -> dict[str, Any]:
+    def post(self, path: str, payload: Struct | dict[str, Any], timeout: float = 5.0) -> dict[str, Any]:
         """Returns the answer to a POST of ``payload``.
-
-        A report gets its number ``n`` here, written into the very dict: to post it again after an error is safe.
 
         Raises:
             ControlUnreachable: If no answer came in time.
             ControlRefused: If the coordinator refused; with status 413, without asking it, where it takes no such size.
         """
-        for report in payload.get("reports", ()):
-            if "n" not in report:
-                report["n"] = _next_report_number(self._sender)
-        body = json.dumps(payload, separators=(",", ":")).encode()
+        body = json.dumps(encode(payload), separators=(",", ":")).encode()
         if len(body) >= LARGEST_BODY:  # the coordinator can't sign an answer to what it does not read
             raise ControlRefused(413, f"{path} has {len(body)} bytes, and must have fewer than {LARGEST_BODY}")
         return self._ask("POST", path, body, timeout)
@@ -179,14 +174,15 @@ class ControlClient:
                     continue
                 if status < 400:
                     return answer
-                message = str(answer.get("error", f"HTTP status {status}"))
+                refused = decode(answer, Refused, "a refusal")
+                message = refused.error or f"HTTP status {status}"
                 if status >= 500:
                     problem = ControlUnreachable(message)
-                elif isinstance(used := answer.get("used"), int):
-                    channel.last_counter = max(channel.last_counter, used)  # by a sender whose clock was ahead
+                elif refused.used is not None:
+                    channel.last_counter = max(channel.last_counter, refused.used)  # by a sender whose clock was ahead
                     problem = ControlRefused(status, message)
                 else:
-                    raise ControlRefused(status, message, answer.get("term"))
+                    raise ControlRefused(status, message, refused.term)
         if isinstance(problem, ControlRefused):
             raise problem
         raise ControlUnreachable(f"{method} {path}: the coordinator ({self._control}) gave no answer: {problem}")
@@ -238,11 +234,6 @@ class ControlClient:
         connection = HTTPConnection(url.removeprefix("http://").rstrip("/"), timeout=timeout)
         connection.connect()  # sets TCP_NODELAY
         return connection
-
-
-def _next_report_number(sender: str) -> int:
-    with _report_numbers_lock:
-        return next(_report_numbers.setdefault(sender, itertools.count(1)))
 
 
 def _rest(pause: float, deadline: float) -> bool:

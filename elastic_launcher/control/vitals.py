@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
 from urllib.parse import urlencode
 
+from msgspec import Struct
+from msgspec.structs import asdict
 
-@dataclass(frozen=True, slots=True)
-class Vitals:
+
+class Vitals(Struct, frozen=True):
     """What one rank does at a moment, by its own account.
 
     Attributes:
@@ -42,19 +42,7 @@ class Vitals:
 
     def to_query(self) -> str:
         """Returns its encoding in a request's query."""
-        return urlencode({name: str(value) for name, value in asdict(self).items()})
-
-    @classmethod
-    def from_query(cls, query: Mapping[str, str]) -> Vitals:
-        """Reads the query of a request; missing values are 0.
-
-        Raises:
-            ValueError: If something in it is no number.
-        """
-        numbers = {one.name: float(query.get(one.name, "0")) for one in fields(cls) if one.type != "str"}
-        whole = {one.name: int(numbers[one.name]) for one in fields(cls) if one.type == "int"}
-        texts = {one.name: query.get(one.name, "") for one in fields(cls) if one.type == "str"}
-        return cls(**{**numbers, **whole, **texts})  # type: ignore[arg-type]
+        return urlencode(asdict(self))
 
 
 def name_apart(where: str) -> str:

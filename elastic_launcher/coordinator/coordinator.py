@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,10 @@ class Coordinator:
         self._desk = JobHandlers(
             config, self._layout, self, self._observe, self._lives, self._store.address, self._term, monotonic
         )
-        self._gathering = None if takeover is None else Rejoin(self._desk.welcome, takeover.record.superseded)
+        self._held: list[Callable[[], object]] = []
+        self._gathering = (
+            None if takeover is None else Rejoin(self._desk, self._held.append, takeover.record.superseded)
+        )
         refusals = Refusals(self._warn, monotonic)
         self._server = ControlServer(
             self._key, self._gathering or self._desk, self._term, home.where, self._files, refusals.take
@@ -223,7 +227,7 @@ class Coordinator:
             self._warn(wrong)
         if gathering is not None:
             self._gathering, self._server.desk = None, self._desk
-            gathering.hand_over(self._desk)
+            self._catch_up()
         background.add(self._tick(), self._driver.run(), self._serve_store(), self._limit())
         background.add(self._hints.watch(), self._hints.run())
         background.add(self._resume_search.run(), self._full_restart.run(lambda: self._state, self._restart))
@@ -277,8 +281,7 @@ class Coordinator:
             self._warn(message)
         for action in actions:
             self._do(action)
-        for observation in self._full_restart.release():
-            self._observe(observation)
+        self._catch_up()
 
     async def _stop(self) -> None:
         """Ends all nodes, then closes the server."""
@@ -320,7 +323,8 @@ class Coordinator:
 
     def _observe(self, observation: Observation) -> None:
         """Decides about an observation, after those before it, and does what is decided."""
-        if self._full_restart.holds(observation):
+        if self._full_restart.under_way and isinstance(observation, (TargetChanged, Interrupted, StopAsked)):
+            self._held.append(partial(self._observe, observation))  # a request to the job, until it has restarted
             return
         self._observations.append(observation)
         if self._deciding:
@@ -358,8 +362,10 @@ class Coordinator:
             case KillNode():
                 self._driver.put(action)
             case RestartAll():
-                target = self._state.target
-                self._full_restart.ask(None if target is None else TargetChanged(self._monotonic(), target))
+                if self._state.target is not None and not self._full_restart.under_way:
+                    wanted = TargetChanged(self._monotonic(), self._state.target)
+                    self._held.insert(0, partial(self._observe, wanted))
+                self._full_restart.ask()
             case OpenRound():
                 self._board.open(action.number, action.nodes)
             case CloseRound():
@@ -417,7 +423,14 @@ class Coordinator:
         if self._gathering is None:
             do()
         else:
-            self._gathering.hold(lambda desk: do())
+            self._held.append(do)
+
+    def _catch_up(self) -> None:
+        """Does what could not be done before it was known where the job stands."""
+        held = [*self._held]
+        self._held.clear()
+        for take in held:
+            take()
 
     def _warn(self, message: str) -> None:
         self.note("warning", message=message)

@@ -65,9 +65,9 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | None = N
     if member is not None:
         session.checkpoints = Checkpoints(session, member, Path(os.environ[variables.WORK_DIR]))
         standing = member.join()
-        session.move_to(session.position.at(int(standing.get("phase", 0)), int(standing.get("epoch", 0))))
-        session.sums.known = dict(standing.get("sums", {}))
-        session.least_world_size = int(standing.get("least_world_size", 0))
+        session.move_to(session.position.at(standing.phase, standing.epoch))
+        session.sums.known = dict(standing.sums)
+        session.least_world_size = standing.least_world_size
     job = Job(session)
     if member is None and not launch.torchrun:
         alone = Formation(1, 1, "start", (0,))

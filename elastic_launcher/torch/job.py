@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 from elastic_launcher import variables
 from elastic_launcher.batch import StepPlan, plan_step
+from elastic_launcher.control.messages import Log
 from elastic_launcher.torch.data.loader import OPTIONS, REFUSED, REFUSED_VALUES, ElasticLoader
 from elastic_launcher.torch.on_main import OnMain
 from elastic_launcher.torch.script_end import watch_script_end
@@ -279,7 +280,7 @@ class Job:
                 raise TypeError(f"job.log: {name!r} is {type(value).__name__}; it must be a number")
             plain[name] = number
         if self.rank is not None and not (self._session.micro is not None and self._session.micro.rehearsal):
-            self._session.report("log", step=self.step, rank=self.rank, values=plain)
+            self._session.report(Log(self.step, self.rank, plain))
 
     def save(self) -> None:
         """Asks for a checkpoint of the whole job after the next step that is completed; from any or all ranks.

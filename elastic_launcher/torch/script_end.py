@@ -9,9 +9,10 @@ import sys
 import traceback
 from types import TracebackType
 
+from elastic_launcher.control.messages import Ended, Failed
 from elastic_launcher.host.output import give_up_unflushable
 from elastic_launcher.torch.data.worker_pool import WorkerKilled
-from elastic_launcher.torch.membership.member import leave
+from elastic_launcher.torch.membership.connection import leave
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.step.loop import StepLoop
 
@@ -32,7 +33,7 @@ def watch_script_end(session: Session, steps: StepLoop) -> None:
         if not session.dying and not isinstance(error, KeyboardInterrupt):
             lines = "".join(traceback.format_exception(error))
             message = f"{type(error).__name__}: {error}"
-            session.report("failed", message=message, traceback=lines, step=session.position.step)
+            session.report(Failed(message, lines, session.position.step))
         session.dying = True
 
     def failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -58,9 +59,9 @@ def watch_script_end(session: Session, steps: StepLoop) -> None:
         if session.member is not None:
             if not session.dying:
                 position = session.position
-                session.report("ended", step=position.step, done=finished, samples=position.samples)
-            session.member.flush()
-            session.member.stop_forming()
+                session.report(Ended(position.step, finished, position.samples))
+            session.member.reports.flush()
+            session.member.formations.stop_forming()
         give_up_unflushable()
 
     sys.excepthook = failed

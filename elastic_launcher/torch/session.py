@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from elastic_launcher.batch import Share, share
 from elastic_launcher.batch_schedule import BatchSchedule, DataPass
+from elastic_launcher.control.messages import Again, Report
 from elastic_launcher.torch.collectives.consensus import Agreement, Signals
 from elastic_launcher.torch.collectives.operations import Operation, Wire
 from elastic_launcher.torch.data.micro_batches import MicroBatch
@@ -19,7 +20,7 @@ from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.grad_scaler import forget_unscaled
 from elastic_launcher.torch.gradients.agreement import Together, abstain
 from elastic_launcher.torch.gradients.reducer import Reducer
-from elastic_launcher.torch.membership.member import leave
+from elastic_launcher.torch.membership.connection import leave
 from elastic_launcher.torch.membership.membership import Division, Membership
 from elastic_launcher.torch.membership.reconcile import NextAction
 from elastic_launcher.torch.membership.step_timer import StepTimer
@@ -141,7 +142,7 @@ class Session:
     def __post_init__(self) -> None:
         self.reducer = Reducer(self.parameters, self.buffers, self.device, self.name_of, self.too_few_for_two_passes)
         if self.member is not None:
-            self.member.vitals = self.pace.vitals
+            self.member.orders.vitals = self.pace.vitals
 
     @property
     def models(self) -> list[nn.Module]:
@@ -187,7 +188,7 @@ class Session:
         """Begins a phase of the training that no rank has trained in."""
         self.move_to(self.position.at(phase, 0))
         self._over = False
-        self.report("again", phase=phase, step=self.position.step, sums=self.sums.lasting())
+        self.report(Again(phase, self.position.step, self.sums.lasting()))
 
     @property
     def sync_gradients(self) -> bool:
@@ -367,7 +368,7 @@ class Session:
         self.reducer.renew()
         self.lose_gradients()
 
-    def report(self, kind: str, **fields: Any) -> None:
+    def report(self, report: Report) -> None:
         """Tells the coordinator, if there is one."""
         if self.member is not None:
-            self.member.report(kind, **fields)
+            self.member.reports.put(report)

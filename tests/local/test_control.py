@@ -9,13 +9,15 @@ import socket
 import statistics
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.control.auth import (
@@ -28,7 +30,15 @@ from elastic_launcher.control.auth import (
     signed_headers,
 )
 from elastic_launcher.control.introduction import Introduction
-from elastic_launcher.control.messages import End, Formed, Message
+from elastic_launcher.control.messages import End, Formed, Report, encode
+from elastic_launcher.control.requests import (
+    Heartbeat,
+    HeartbeatAnswer,
+    Join,
+    NodeMessage,
+    Standing,
+    Welcome,
+)
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.api.rejoin import Rejoin
 from elastic_launcher.coordinator.api.server import ControlServer
@@ -46,16 +56,19 @@ class Desk:
         self.told: list[Any] = []
         self.heard: list[int] = []
 
-    def join(self, member: int, pid: int, version: str) -> dict[str, Any]:
+    def join(self, member: int, asked: Join) -> Standing:
         self.hear(member)
-        self.told.append(("join", member, pid, version))
-        return {"epoch": 1, "step": 40, "begun": True, "heartbeat_interval": 2.0}
+        self.told.append(("join", member, asked.pid, asked.version))
+        return Standing(epoch=1, step=40, begun=True)
 
-    def introduce(self, member: int, introduction: Introduction) -> dict[str, Any]:
+    def welcome(self) -> Welcome:
+        return Welcome("", 1)
+
+    def introduce(self, member: int, introduction: Introduction) -> Welcome:
         self.told.append(("introduce", member, introduction))
-        return {"store": ""}
+        return self.welcome()
 
-    def report(self, member: int, report: Message) -> None:
+    def report(self, member: int, report: Report) -> None:
         self.told.append((member, report))
 
     def hear(self, member: int, vitals: Vitals | None = None) -> None:
@@ -69,20 +82,13 @@ class Desk:
     def is_superseded(self, node: int, member: int) -> bool:
         return member == SUPERSEDED
 
-    def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> None:
-        self.told.append(("heartbeat", node, pid))
+    def heartbeat(self, node: int, told: Heartbeat) -> HeartbeatAnswer:
+        self.told.append(("heartbeat", node, told.pid))
+        return HeartbeatAnswer()
 
-    def ask_about(self, node: int, cpu: Mapping[int, float]) -> list[int]:
-        return []
-
-    def node_notice(self, node: int, source: str) -> None:
-        self.told.append(("notice", node, source))
-
-    def node_unfit(self, node: int, message: str) -> None:
-        self.told.append(("unfit", node, message))
-
-    def rank_ended(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
-        self.told.append(("rank_ended", node, local_rank, exit_code, signal))
+    def take(self, node: int, message: NodeMessage) -> None:
+        told = {name: value for name, value in asdict(message).items() if name != "first_member"}
+        self.told.append((message.path(), node, *told.values()))
 
     def status(self) -> dict[str, Any]:
         return {"v": 1, "step": 40}
@@ -102,7 +108,7 @@ async def serving(
         await server.close()
 
 
-async def ask(client: ControlClient, path: str, payload: dict[str, Any] | None = None) -> dict[str, Any]:
+async def ask(client: ControlClient, path: str, payload: Struct | dict[str, Any] | None = None) -> dict[str, Any]:
     if payload is None:
         return await asyncio.to_thread(client.get, path, 20.0)
     return await asyncio.to_thread(client.post, path, payload)
@@ -121,7 +127,7 @@ def test_an_order_reaches_a_waiting_member_within_milliseconds(tmp_path: Path) -
                     server.order((1,), End(f"reason {seq}"))
                     answer = await waiting
                     delays.append(time.monotonic() - sent)
-                    assert answer == {"orders": [{"seq": seq + 1, **End(f"reason {seq}").to_dict()}], "term": 1}
+                    assert answer == {"orders": [{"seq": seq + 1, **encode(End(f"reason {seq}"))}], "term": 1}
         return delays
 
     assert statistics.median(asyncio.run(play())) < 0.02
@@ -189,10 +195,12 @@ def test_a_report_that_is_sent_twice_is_taken_once(tmp_path: Path) -> None:
     async def play(desk: Desk) -> None:
         async with serving(tmp_path / "control.json", desk):
             with ControlClient(str(tmp_path / "control.json"), "m1") as client:
-                report = {"kind": "formed", "formation": 3}
+                report = {"kind": "formed", "formation": 3, "n": 1}
                 for _ in range(2):
                     await ask(client, "/v1/members/1/reports", {"reports": [report]})
-                await ask(client, "/v1/members/1/reports", {"reports": [report, {"kind": "formed", "formation": 4}]})
+                await ask(
+                    client, "/v1/members/1/reports", {"reports": [report, {"kind": "formed", "formation": 4, "n": 2}]}
+                )
 
     desk = Desk()
     asyncio.run(play(desk))
@@ -206,11 +214,17 @@ def test_a_report_that_is_sent_twice_is_taken_once(tmp_path: Path) -> None:
         ("m1", "/v1/nodes/1/notice", {}, 403, "m1 can't speak for node 1"),
         ("m9", "/v1/members/9/join", {"pid": 7}, 404, "there is no member 9"),
         ("m9", "/v1/members/9/orders?after=0", None, 404, "there is no member 9"),
-        ("m1", "/v1/members/1/join", {"pid": "7"}, 400, "pid must be a whole number, not '7'"),
-        ("m1", "/v1/members/1/orders?after=x", None, 400, "invalid literal"),
-        ("m1", "/v1/members/1/reports", {"reports": [{"kind": "dance"}]}, 400, "unknown kind 'dance'"),
-        ("m1", "/v1/members/1/reports", {}, 400, "reports must be a list of objects"),
-        ("n1", "/v1/nodes/1/rank_ended", {"local_rank": 0, "signal": "KILL"}, 400, "signal must be a whole number"),
+        ("m1", "/v1/members/1/join", {"pid": "7"}, 400, r"join: Expected `int`, got `str` - at `\$.pid`"),
+        ("m1", "/v1/members/1/orders?after=x", None, 400, r"the query: Expected `int`, got `str` - at `\$.after`"),
+        ("m1", "/v1/members/1/reports", {"reports": [{"kind": "dance"}]}, 400, "report dance: Invalid value 'dance'"),
+        ("m1", "/v1/members/1/reports", {}, 400, "reports: Object missing required field `reports`"),
+        (
+            "n1",
+            "/v1/nodes/1/rank_ended",
+            {"local_rank": 0, "signal": "KILL"},
+            400,
+            r"rank_ended: Expected `int \| null`, got `str` - at `\$.signal`",
+        ),
         ("cli", "/v1/elsewhere", None, 404, "Not Found"),
         ("m1", "/v1/members/1/join", None, 405, "Method Not Allowed"),
     ],
@@ -383,7 +397,7 @@ def test_who_follows_another_coordinator_is_told_which_one_this_is(tmp_path: Pat
                         await ask(client, path, payload)
                     terms.append(found.value.term)
                 known = Introduction(7, step=40)
-                assert await ask(client, "/v1/members/1/introduce", known.to_dict()) == {"store": "", "term": 1}
+                assert await ask(client, "/v1/members/1/introduce", known) == {"store": "", "term": 1}
         assert desk.told == [("introduce", 1, known)]
         return terms
 
@@ -392,20 +406,22 @@ def test_who_follows_another_coordinator_is_told_which_one_this_is(tmp_path: Pat
 
 def test_a_coordinator_that_has_just_come_back_has_newcomers_ask_again(tmp_path: Path) -> None:
     async def play(desk: Desk) -> None:
-        gathering = Rejoin(lambda: {"store": "127.0.0.1:1"}, lambda member: member == 9)
+        held: list[Callable[[], object]] = []
+        gathering = Rejoin(desk, held.append, lambda member: member == 9)  # type: ignore[arg-type]
         async with serving(tmp_path / "control.json", gathering) as server:
             client = ControlClient(str(tmp_path / "control.json"), "m1")
             with pytest.raises(ControlUnreachable, match="has just come back"):
                 await asyncio.to_thread(client.post, "/v1/members/1/join", {"pid": 7}, 0.5)
             refused = pytest.raises(ControlRefused, match="member 9 is not wanted any more")
             with ControlClient(str(tmp_path / "control.json"), "m9") as other, refused:
-                await ask(other, "/v1/members/9/introduce", Introduction(9).to_dict())
+                await ask(other, "/v1/members/9/introduce", Introduction(9))
             known = Introduction(7, step=40)
-            await ask(client, "/v1/members/1/introduce", known.to_dict())
+            await ask(client, "/v1/members/1/introduce", known)
             await ask(client, "/v1/members/1/reports", {"reports": [{"kind": "formed", "formation": 3}], "term": 1})
             assert gathering.introductions == {1: known}
             server.desk = desk
-            gathering.hand_over(desk)
+            for take in held:
+                take()
             await ask(client, "/v1/members/1/join", {"pid": 7})
             client.close()
 

@@ -23,6 +23,7 @@ from elastic_launcher.agent.own_folder import ToldToGo, Unfit, make_own_folder
 from elastic_launcher.checkpoint.landmark import Landmark, landmark_of, put, remove
 from elastic_launcher.config import ExitCode, JobConfig
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
+from elastic_launcher.control.requests import NodeMessage, RankEnded
 from elastic_launcher.coordinator.api.server import ControlServer
 from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.coordinator.runtime.endpoints import HERE, CoordinatorHost, Endpoint
@@ -120,7 +121,7 @@ def test_an_agent_whose_node_was_taken_back_by_its_queue_is_told_to_go_and_not_l
                     "notice": {"source": "signal"},
                     "rank_ended": {"local_rank": 0, "exit_code": 75, "signal": None},
                     "log": {"local_rank": 0, "offset": 0, "data": ""},
-                    "life": {"n": 1, "waits": True},
+                    "life": {"n": 1, "waits": 1},
                     "unfit": {"message": "no data"},
                 }
                 for what, payload in told.items():
@@ -298,9 +299,9 @@ def test_what_a_rank_leaves_for_its_user_alone_can_be_read_before_its_end_is_tol
     tmp_path.chmod(0o755)
 
     class Looking(Desk):
-        def rank_ended(self, *ended: Any) -> None:
-            modes.append(model.stat().st_mode & 0o777)
-            super().rank_ended(*ended)
+        def take(self, node: int, message: NodeMessage) -> None:
+            modes.extend([model.stat().st_mode & 0o777] if isinstance(message, RankEnded) else [])
+            super().take(node, message)
 
     async def play() -> None:
         async with serving(tmp_path, config_of(output=str(model)), Looking()) as (url, theirs):

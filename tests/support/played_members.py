@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from pathlib import Path
@@ -46,8 +47,10 @@ class Play:
     def _train(self, client: ControlClient, member: int, spec: NodeSpec, killed: threading.Event) -> int | None:
         base = f"/v1/members/{member}"
 
+        numbers = itertools.count(1)
+
         def report(kind: str, **fields: Any) -> None:
-            client.post(f"{base}/reports", {"reports": [{"kind": kind, **fields}]})
+            client.post(f"{base}/reports", {"reports": [{"kind": kind, "n": next(numbers), **fields}]})
 
         client.post(f"{base}/join", {"pid": 1000 + member, "node": spec.node, "local_rank": 0, "version": ""})
         if self.behaviour.get(member) == "fail":

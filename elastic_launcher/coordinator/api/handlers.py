@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.introduction import Introduction
-from elastic_launcher.control.messages import Message
+from elastic_launcher.control.messages import Report
+from elastic_launcher.control.requests import (
+    Heartbeat,
+    HeartbeatAnswer,
+    Join,
+    Life,
+    NodeMessage,
+    Notice,
+    RankEnded,
+    Standing,
+    Unfit,
+    Welcome,
+)
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.api.status import phase, status
 from elastic_launcher.coordinator.api.worker_events import WorkerEvents
 from elastic_launcher.coordinator.health.monitor import Watch
+from elastic_launcher.coordinator.model import observations
 from elastic_launcher.coordinator.model.observations import (
     MemberJoined,
     MemberReported,
@@ -20,7 +33,6 @@ from elastic_launcher.coordinator.model.observations import (
     NodeRegistered,
     NodeUnfit,
     Observation,
-    RankEnded,
     SaveAsked,
     StopAsked,
 )
@@ -49,7 +61,7 @@ class Job(Protocol):
 
 
 class JobHandlers:
-    """Answers members, agents and the command line (see `Handlers`).
+    """Answers members, agents and the command line: at once, or by ``LookupError`` for a member or node that never was.
 
     Args:
         config: The job.
@@ -82,29 +94,30 @@ class JobHandlers:
         self._term = term
         self._monotonic = monotonic
 
-    def join(self, member: int, pid: int, version: str) -> dict[str, Any]:
+    def join(self, member: int, asked: Join) -> Standing:
         """A member's process called ``init``: returns where the job stands."""
         self.hear(member)
-        self._observe(MemberJoined(self._monotonic(), member, pid, version))
-        return {
-            "phase": self._job.state.phase,
-            "epoch": self._job.state.epoch,
-            "sums": dict(self._job.state.sums),
-            "step": self._job.state.step,
-            "begun": self._job.state.generation > 0,
-            "store": self._store,
-            "term": self._term,
-            "checkpoint": str(self._job.checkpoint or ""),
-            "expected_world_size": self._expected_world_size(),
-            "least_world_size": self._config.min_nodes * self._config.nproc_per_node,
-            "heartbeat_interval": HEARTBEAT_SECONDS,
-        }
+        self._observe(MemberJoined(self._monotonic(), member, asked.pid, asked.version))
+        state = self._job.state
+        return Standing(
+            phase=state.phase,
+            epoch=state.epoch,
+            sums=state.sums,
+            step=state.step,
+            begun=state.generation > 0,
+            store=self._store,
+            term=self._term,
+            checkpoint=str(self._job.checkpoint or ""),
+            expected_world_size=self._expected_world_size(),
+            least_world_size=self._config.min_nodes * self._config.nproc_per_node,
+            heartbeat_interval=HEARTBEAT_SECONDS,
+        )
 
-    def welcome(self) -> dict[str, Any]:
+    def welcome(self) -> Welcome:
         """Returns what a member needs to go on with this coordinator."""
-        return {"store": self._store}
+        return Welcome(self._store, self._term)
 
-    def introduce(self, member: int, introduction: Introduction) -> dict[str, Any]:
+    def introduce(self, member: int, introduction: Introduction) -> Welcome:
         """A member comes late that the coordinator before this one knew."""
         self.hear(member)
         if self._job.state.nodes[self._job.state.members[member].node].phase in (Phase.ENDING, Phase.GONE):
@@ -119,7 +132,7 @@ class JobHandlers:
         nodes = self._job.state.target.nodes if self._job.state.target is not None else self._config.min_nodes
         return max(1, nodes) * self._config.nproc_per_node
 
-    def report(self, member: int, report: Message) -> None:
+    def report(self, member: int, report: Report) -> None:
         """A member reported."""
         self._observe(MemberReported(self._monotonic(), member, report))
 
@@ -147,38 +160,30 @@ class JobHandlers:
         found = self._job.state.nodes.get(node)
         return found is not None and member not in found.members
 
-    def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> bool:
-        """A node's agent lives, and may have been told that it will go; returns whether it is to go."""
+    def heartbeat(self, node: int, told: Heartbeat) -> HeartbeatAnswer:
+        """A node's agent lives and speaks for its members: it is asked about those of which nothing else is heard."""
         self._check_node(node)
-        if notices:
+        if told.notices:
             self._observe(NodeNoticed(self._monotonic(), node, "signal"))
-        return self._lives.is_let_go(node)
+        about = self._job.watch.hear_node(self._job.state, node, self._monotonic(), told.cpu or {})
+        return HeartbeatAnswer(self._lives.is_let_go(node), tuple(about))
 
-    def ask_about(self, node: int, cpu: Mapping[int, float]) -> list[int]:
-        """A node's agent speaks for its members: returns those of which nothing else is heard."""
-        return self._job.watch.hear_node(self._job.state, node, self._monotonic(), cpu)
-
-    def node_life(self, node: int, life: dict[str, Any]) -> None:
-        """Something happened to a node's workers, where they are started again and again."""
+    def take(self, node: int, message: NodeMessage) -> None:
+        """A node's agent tells something."""
         self._check_node(node)
-        self._check_place(node, life.get("started", life.get("ended", 0)))
-        self._lives.take(node, life)
-
-    def node_notice(self, node: int, source: str) -> None:
-        """A node was told that it will go."""
-        self._check_node(node)
-        self._observe(NodeNoticed(self._monotonic(), node, source))
-
-    def node_unfit(self, node: int, message: str) -> None:
-        """A node's machine lacks what the job needs."""
-        self._check_node(node)
-        self._observe(NodeUnfit(self._monotonic(), node, message))
-
-    def rank_ended(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
-        """A member's process ended."""
-        self._check_node(node)
-        self._check_place(node, local_rank)
-        self._observe(RankEnded(self._monotonic(), node, local_rank, Exit(exit_code, signal)))
+        now = self._monotonic()
+        match message:
+            case Life():
+                self._check_place(node, message.started or message.ended or 0)
+                self._lives.take(node, message)
+            case Notice():
+                self._observe(NodeNoticed(now, node, message.source))
+            case Unfit():
+                self._observe(NodeUnfit(now, node, message.message))
+            case RankEnded():
+                self._check_place(node, message.local_rank)
+                ended = Exit(message.exit_code, message.signal)
+                self._observe(observations.RankEnded(now, node, message.local_rank, ended))
 
     def save(self) -> dict[str, Any]:
         """Has the job saved after its next step; returns the step at which it stands.

@@ -4,33 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 from elastic_launcher.control.introduction import Introduction
-from elastic_launcher.control.messages import Message
+from elastic_launcher.control.messages import Report
+from elastic_launcher.control.requests import Heartbeat, HeartbeatAnswer, Join, NodeMessage, Standing, Welcome
 from elastic_launcher.control.vitals import Vitals
-from elastic_launcher.coordinator.api.server import Handlers, NotYetError
+from elastic_launcher.coordinator.api.handlers import JobHandlers
 
 LOOK_SECONDS = 0.05  # between looks at who has ended meanwhile
+NOT_YET = "the coordinator has just come back and learns where the job stands"
+
+
+class NotYetError(Exception):
+    """The coordinator can't answer yet; whoever asks is to ask again."""
 
 
 class Rejoin:
-    """Answers members and agents until the coordinator knows where its job stands (see `Handlers`).
+    """Answers in the place of a job's handlers until the coordinator knows where the job stands.
 
     Args:
-        welcome: Returns what a member needs to go on.
+        handlers: Take what is told in the meantime, later.
+        hold: Keeps that for later.
         superseded: Returns whether a member was of a pod that its node's queue has taken back.
 
     Attributes:
         introductions: Of members.
     """
 
-    def __init__(self, welcome: Callable[[], dict[str, Any]], superseded: Callable[[int], bool]) -> None:
-        self._welcome = welcome
+    def __init__(
+        self,
+        handlers: JobHandlers,
+        hold: Callable[[Callable[[], object]], None],
+        superseded: Callable[[int], bool],
+    ) -> None:
+        self._handlers = handlers
+        self._hold = hold
         self._superseded = superseded
         self.introductions: dict[int, Introduction] = {}
-        self._held: list[Callable[[Handlers], None]] = []
 
     async def wait_for(self, missing: Callable[[Collection[int]], bool], timeout: float) -> None:
         """Waits until nobody is missing any more, a bounded time.
@@ -46,86 +58,62 @@ class Rejoin:
         except TimeoutError:
             return
 
-    def hand_over(self, desk: Handlers) -> None:
-        """Has another desk take what was said in the meantime."""
-        for take in self._held:
+    def _take_later(self, take: Callable[[], object]) -> None:
+        def take_it() -> None:
             with contextlib.suppress(LookupError):  # it is about a node that is gone
-                take(desk)
-        self._held.clear()
+                take()
 
-    def hold(self, take: Callable[[Handlers], None]) -> None:
-        """Keeps something for later."""
-        self._held.append(take)
+        self._hold(take_it)
 
-    def introduce(self, member: int, introduction: Introduction) -> dict[str, Any]:
+    def introduce(self, member: int, introduction: Introduction) -> Welcome:
         """Takes where a member stands."""
         if self._superseded(member):
             raise LookupError(f"member {member} is not wanted any more")
         self.introductions[member] = introduction
-        return self._welcome()
+        return self._handlers.welcome()
 
-    def report(self, member: int, report: Message) -> None:
+    def report(self, member: int, report: Report) -> None:
         """Keeps a member's report."""
 
-        def take(desk: Handlers) -> None:
-            desk.hear(member)
-            desk.report(member, report)
+        def take() -> None:
+            self._handlers.hear(member)
+            self._handlers.report(member, report)
 
-        self.hold(take)
+        self._take_later(take)
 
     def hear(self, member: int, vitals: Vitals | None = None) -> None:
         """Nobody is given up yet."""
 
     def register(self, node: int, pod: str) -> int:
         """Has a new pod ask again."""
-        raise NotYetError("the coordinator has just come back and learns where the job stands")
+        raise NotYetError(NOT_YET)
 
     def is_superseded(self, node: int, member: int) -> bool:
         """Returns whether a member was of a pod of the node that its queue has taken back."""
         return self._superseded(member)
 
-    def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> bool:
-        """Keeps that a node was told to go."""
+    def heartbeat(self, node: int, told: Heartbeat) -> HeartbeatAnswer:
+        """Keeps that a node was told to go; nobody is given up yet."""
+        if told.notices:
+            self._take_later(lambda: self._handlers.heartbeat(node, told))
+        return HeartbeatAnswer()
 
-        def take(desk: Handlers) -> None:
-            desk.node_heartbeat(node, pid, notices)
+    def take(self, node: int, message: NodeMessage) -> None:
+        """Keeps what a node's agent tells."""
+        self._take_later(lambda: self._handlers.take(node, message))
 
-        if notices:
-            self.hold(take)
-        return False
-
-    def ask_about(self, node: int, cpu: Mapping[int, float]) -> list[int]:
-        """Nobody is given up yet."""
-        return []
-
-    def node_life(self, node: int, life: dict[str, Any]) -> None:
-        """Keeps what happened to a node's workers."""
-        self.hold(lambda desk: desk.node_life(node, life))
-
-    def node_notice(self, node: int, source: str) -> None:
-        """Keeps a notice."""
-        self.hold(lambda desk: desk.node_notice(node, source))
-
-    def node_unfit(self, node: int, message: str) -> None:
-        """Keeps what a node's machine lacks."""
-        self.hold(lambda desk: desk.node_unfit(node, message))
-
-    def rank_ended(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
-        """Keeps how a process ended."""
-        self.hold(lambda desk: desk.rank_ended(node, local_rank, exit_code, signal))
-
-    def join(self, member: int, pid: int, version: str) -> dict[str, Any]:
+    def join(self, member: int, asked: Join) -> Standing:
         """Has a new member ask again."""
-        raise NotYetError("the coordinator has just come back and learns where the job stands")
+        raise NotYetError(NOT_YET)
 
     def save(self) -> dict[str, Any]:
         """Has who wants a checkpoint ask again."""
-        raise NotYetError("the coordinator has just come back and learns where the job stands")
+        raise NotYetError(NOT_YET)
 
     def stop(self) -> dict[str, Any]:
         """Has who wants the job stopped ask again."""
-        raise NotYetError("the coordinator has just come back and learns where the job stands")
+        raise NotYetError(NOT_YET)
 
     def status(self) -> dict[str, Any]:
         """Has who wants to know ask again."""
-        raise NotYetError("the coordinator has just come back and learns where the job stands")
+        raise NotYetError(NOT_YET)

@@ -8,10 +8,13 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, TypeVar
 
 from aiohttp import web
+from msgspec import UNSET
 
+from elastic_launcher.control import requests
 from elastic_launcher.control.auth import (
     ANSWER_HEADER,
     LARGEST_BODY,
@@ -21,71 +24,36 @@ from elastic_launcher.control.auth import (
     Verifier,
 )
 from elastic_launcher.control.introduction import Introduction
-from elastic_launcher.control.messages import Message, report_from_dict
+from elastic_launcher.control.messages import Order, Report, decode, encode
+from elastic_launcher.control.requests import (
+    Heartbeat,
+    HeartbeatAnswer,
+    Join,
+    Life,
+    NodeJob,
+    NodeMessage,
+    Notice,
+    Poll,
+    RankEnded,
+    Refused,
+    Reports,
+    Sample,
+    SampleAnswer,
+    Unfit,
+)
 from elastic_launcher.control.vitals import Vitals
+from elastic_launcher.coordinator.api.handlers import JobHandlers
+from elastic_launcher.coordinator.api.rejoin import NotYetError, Rejoin
 from elastic_launcher.coordinator.runtime.endpoints import HERE, Endpoint
 from elastic_launcher.coordinator.runtime.node_files import NodeFiles
 
 LONGEST_WAIT = 30.0  # seconds that a request for orders may ask to be kept waiting
 CLOSE_SECONDS = 0.5  # that requests under way get to end when the server closes
-FIRST_MEMBER = "first_member"
-"""By what an agent says which of its node's pods it is in."""
 REMEMBERED_REPORTS = 4096  # a member's numbers of reports, to tell a repeated one from a new one
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
-
-
-class NotYetError(Exception):
-    """The coordinator can't answer yet; whoever asks is to ask again."""
-
-
-class Handlers(Protocol):
-    """Who answers: every method returns at once, and raises ``LookupError`` for a member or node that never was."""
-
-    def join(self, member: int, pid: int, version: str) -> dict[str, Any]:
-        """Returns where the job stands."""
-
-    def introduce(self, member: int, introduction: Introduction) -> dict[str, Any]:
-        """Takes where a member stands that an earlier coordinator knew; returns what it needs to go on."""
-
-    def report(self, member: int, report: Message) -> None:
-        """Takes a member's report."""
-
-    def hear(self, member: int, vitals: Vitals | None = None) -> None:
-        """Takes it that a member lives, and what it does, if it says so."""
-
-    def register(self, node: int, pod: str) -> int:
-        """Takes it that a node's agent begins, in a pod of that name if it is in one; returns its first member."""
-
-    def is_superseded(self, node: int, member: int) -> bool:
-        """Returns whether a member was of a pod of the node that its queue has taken back."""
-
-    def node_heartbeat(self, node: int, pid: int, notices: int = 0) -> bool:
-        """Takes it that a node's agent lives, and was told so often that it will go; returns whether it is to go."""
-
-    def ask_about(self, node: int, cpu: Mapping[int, float]) -> list[int]:
-        """Takes how many seconds of CPU members of a node have used; returns those about which that is asked next."""
-
-    def node_life(self, node: int, life: dict[str, Any]) -> None:
-        """Takes what happened to a node's workers."""
-
-    def node_notice(self, node: int, source: str) -> None:
-        """Takes it that a node will go."""
-
-    def node_unfit(self, node: int, message: str) -> None:
-        """Takes it that a node's machine lacks what the job needs."""
-
-    def rank_ended(self, node: int, local_rank: int, exit_code: int | None, signal: int | None) -> None:
-        """Takes it that a member's process ended."""
-
-    def save(self) -> dict[str, Any]:
-        """Has the job saved after its next step; returns the step at which it stands."""
-
-    def stop(self) -> dict[str, Any]:
-        """Has the job saved and ended; returns where it stands, and whether it was stopping before."""
-
-    def status(self) -> dict[str, Any]:
-        """Returns the status document."""
 
 
 class _OtherTermError(Exception):
@@ -151,7 +119,7 @@ class ControlServer:
     def __init__(
         self,
         key: bytes,
-        desk: Handlers,
+        desk: JobHandlers | Rejoin,
         term: int = 1,
         where: Endpoint = HERE,
         files: NodeFiles | None = None,
@@ -161,7 +129,7 @@ class ControlServer:
         self._files = files
         self._refused = refused
         self._verifier = Verifier(key, after=time.time_ns())  # senders begin at theirs, and go above it where told
-        self.desk = desk
+        self.desk: JobHandlers | Rejoin = desk
         self._term = term
         self._mailboxes: dict[int, _Mailbox] = {}
         self._seen: dict[int, _Seen] = {}
@@ -175,15 +143,12 @@ class ControlServer:
         application.router.add_post(r"/v1/members/{member:\d{1,9}}/introduce", self._introduce)
         application.router.add_get(r"/v1/members/{member:\d{1,9}}/orders", self._orders)
         application.router.add_post(r"/v1/members/{member:\d{1,9}}/reports", self._reports)
-        application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/heartbeat", self._heartbeat)
-        application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/life", self._life)
-        application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/notice", self._notice)
-        application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/rank_ended", self._rank_ended)
+        for kind, handler in self._node_handlers().items():
+            application.router.add_post(
+                rf"/v1/nodes/{{node:\d{{1,9}}}}/{kind.path()}", partial(self._node_message, kind, handler)
+            )
         if self._files is not None:
             application.router.add_get(r"/v1/nodes/{node:\d{1,9}}/job", self._job)
-            application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/log", self._log)
-            application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/sample", self._sample)
-            application.router.add_post(r"/v1/nodes/{node:\d{1,9}}/unfit", self._unfit)
         application.router.add_get("/v1/status", self._status)
         application.router.add_post("/v1/save", self._save)
         application.router.add_post("/v1/stop", self._stop)
@@ -193,9 +158,9 @@ class ControlServer:
         await site.start()
         return f"http://{self._where.advertised}:{self._runner.addresses[0][1]}"
 
-    def order(self, members: Iterable[int], order: Message) -> None:
+    def order(self, members: Iterable[int], order: Order) -> None:
         """Puts an order where the members' waiting requests find it at once."""
-        text = json.dumps(order.to_dict())  # once for all of them: a formation names each of its members
+        text = json.dumps(encode(order))  # once for all of them: a formation names each of its members
         for member in members:
             self._mailbox(member).put(text)
 
@@ -231,22 +196,22 @@ class ControlServer:
             if refusal.odd:
                 what = f"{request.method} {request.path}"
                 self._refused(str(request.remote), what, request.headers.get(SENDER_HEADER, ""), str(refusal))
-            answer = web.json_response({"error": str(refusal), "used": refusal.used}, status=refusal.status)
+            answer = _json(Refused(str(refusal), refusal.used), refusal.status)
             return self._signed(request, answer) if refusal.proven else answer
         except _OtherTermError as error:
-            content, status = {"error": str(error), "term": self._term}, 409
+            refused, status = Refused(str(error), term=self._term), 409
         except NotYetError as error:
-            content, status = {"error": str(error)}, 503
+            refused, status = Refused(str(error)), 503
         except web.HTTPException as error:
-            content, status = {"error": error.reason}, error.status
+            refused, status = Refused(error.reason), error.status
         except LookupError as error:
-            content, status = {"error": str(error.args[0] if error.args else error)}, 404
+            refused, status = Refused(str(error.args[0] if error.args else error)), 404
         except (ValueError, TypeError) as error:
-            content, status = {"error": str(error)}, 400
+            refused, status = Refused(str(error)), 400
         except Exception as error:
             logger.exception("%s %s can't be answered", request.method, request.path)
-            content, status = {"error": f"{type(error).__name__}: {error}"}, 500
-        return self._signed(request, web.json_response(content, status=status))
+            refused, status = Refused(f"{type(error).__name__}: {error}"), 500
+        return self._signed(request, _json(refused, status))
 
     def _signed(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
         """Returns an answer with the proof that it is this coordinator's, and to this request."""
@@ -256,95 +221,87 @@ class ControlServer:
         return answer
 
     async def _join(self, request: web.Request) -> web.Response:
-        content = await _content(request)
-        version = str(content.get("version", ""))
-        return web.json_response(self.desk.join(_member(request), _whole(content, "pid"), version))
+        return _json(self.desk.join(_member(request), await _content(request, Join)))
 
     async def _introduce(self, request: web.Request) -> web.Response:
-        answer = self.desk.introduce(_member(request), Introduction.from_dict(await _content(request)))
-        return web.json_response({**answer, "term": self._term})
+        return _json(self.desk.introduce(_member(request), await _content(request, Introduction)))
 
-    def _check_term(self, text: object) -> None:
+    def _check_term(self, term: int | None) -> None:
         """Refuses who believes in another coordinator, so that it looks for the right one and introduces itself."""
-        if text is not None and str(text) != str(self._term):
-            raise _OtherTermError(f"this is the coordinator of term {self._term}, not of term {text}")
+        if term not in (None, self._term):
+            raise _OtherTermError(f"this is the coordinator of term {self._term}, not of term {term}")
 
     async def _orders(self, request: web.Request) -> web.Response:
-        member = _member(request)
-        self._check_term(request.query.get("term"))
-        self.desk.hear(member, Vitals.from_query(request.query))
-        after, wait = int(request.query.get("after", "0")), float(request.query.get("wait", "2"))
-        wait = 0.0 if self._closing else max(0.0, min(wait, LONGEST_WAIT))
-        orders = await self._mailbox(member).after(after, wait)
+        member, query = _member(request), dict(request.query)
+        asked = decode(query, Poll, "the query", texts=True)
+        self._check_term(asked.term)
+        self.desk.hear(member, decode(query, Vitals, "the query", texts=True))
+        wait = 0.0 if self._closing else max(0.0, min(asked.wait, LONGEST_WAIT))
+        orders = await self._mailbox(member).after(asked.after, wait)
         text = f'{{"orders": {orders}, "term": {self._term}}}'
         return web.Response(text=text, content_type="application/json")
 
     async def _reports(self, request: web.Request) -> web.Response:
-        member, content = _member(request), await _content(request)
-        found = content.get("reports")
-        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-            raise ValueError("reports must be a list of objects")
-        self._check_term(content.get("term"))
+        member, told = _member(request), await _content(request, Reports)
+        self._check_term(told.term)
         self.desk.hear(member)
         seen = self._seen.setdefault(member, _Seen())
-        reports = [(one.get("n"), report_from_dict(one)) for one in found]
-        for number, report in reports:
+        reports = [decode(one, Report, f"report {one.get('kind', '')}") for one in told.reports]
+        for number, report in zip((one.get("n") for one in told.reports), reports, strict=True):
             if not isinstance(number, int) or seen.take(number):
                 self.desk.report(member, report)
-        return web.json_response({})
+        return _json({})
 
-    async def _heartbeat(self, request: web.Request) -> web.Response:
-        content, node = await _content(request), _node(request)
-        if self._is_superseded(node, content):
-            return web.json_response({"leave": True})
-        leave = self.desk.node_heartbeat(node, _whole(content, "pid"), int(content.get("notices", 0)))
-        cpu = {int(member): float(seconds) for member, seconds in dict(content.get("cpu", {})).items()}
-        about = self.desk.ask_about(node, cpu)
-        return web.json_response({**({"leave": True} if leave else {}), **({"about": about} if about else {})})
-
-    async def _life(self, request: web.Request) -> web.Response:
-        content = await self._content_of_node(request)
-        self.desk.node_life(_node(request), content)
-        return web.json_response({})
-
-    async def _notice(self, request: web.Request) -> web.Response:
-        content = await self._content_of_node(request)
-        self.desk.node_notice(_node(request), str(content.get("source", "signal")))
-        return web.json_response({})
-
-    async def _rank_ended(self, request: web.Request) -> web.Response:
-        content = await self._content_of_node(request)
-        code, signal = (
-            None if content.get(name) is None else _whole(content, name) for name in ("exit_code", "signal")
-        )
-        place = _node(request), _whole(content, "local_rank")
+    def _node_handlers(self) -> Mapping[type[NodeMessage], Callable[[int, Any], Awaitable[object]]]:
+        """Returns what answers each of an agent's messages."""
+        handlers: dict[type[NodeMessage], Callable[[int, Any], Awaitable[object]]] = {
+            Heartbeat: self._heartbeat,
+            Life: self._tell,
+            Notice: self._tell,
+            RankEnded: self._rank_ended,
+        }
         if self._files is not None:
-            self._files.note_exit(*place, code, signal, content.get(FIRST_MEMBER))
-        self.desk.rank_ended(*place, code, signal)
-        return web.json_response({})
+            handlers |= {requests.Log: self._log, Sample: self._sample, Unfit: self._tell}
+        return handlers
+
+    async def _node_message(
+        self, kind: type[NodeMessage], handler: Callable[[int, Any], Awaitable[object]], request: web.Request
+    ) -> web.Response:
+        """Answers what an agent says; refuses one of a pod that the node's queue has taken back."""
+        node, message = _node(request), await _content(request, kind)
+        if message.first_member is not UNSET and self.desk.is_superseded(node, message.first_member):
+            if kind is Heartbeat:
+                return _json(HeartbeatAnswer(leave=True))
+            raise LookupError(f"this pod of node {node} is not wanted any more")
+        return _json(await handler(node, message))
+
+    async def _heartbeat(self, node: int, told: Heartbeat) -> HeartbeatAnswer:
+        return self.desk.heartbeat(node, told)
+
+    async def _tell(self, node: int, message: NodeMessage) -> Mapping[str, object]:
+        self.desk.take(node, message)
+        return {}
+
+    async def _rank_ended(self, node: int, ended: RankEnded) -> Mapping[str, object]:
+        if self._files is not None:
+            first_member = ended.first_member or None
+            self._files.note_exit(node, ended.local_rank, ended.exit_code, ended.signal, first_member)
+        return await self._tell(node, ended)
+
+    async def _log(self, node: int, piece: requests.Log) -> Mapping[str, object]:
+        assert self._files is not None
+        self._files.add_to_log(node, piece.local_rank, piece.offset, piece.data)
+        return {}
+
+    async def _sample(self, node: int, sample: Sample) -> SampleAnswer:
+        assert self._files is not None
+        return SampleAnswer(await asyncio.to_thread(self._files.judge, node, sample.name))
 
     async def _job(self, request: web.Request) -> web.Response:
         assert self._files is not None
         node = _node(request)
         first = self.desk.register(node, request.query.get("pod", ""))
-        return web.json_response({**self._files.begin(node), FIRST_MEMBER: first, "term": self._term})
-
-    async def _log(self, request: web.Request) -> web.Response:
-        assert self._files is not None
-        content = await self._content_of_node(request)
-        place = _node(request), _whole(content, "local_rank")
-        self._files.add_to_log(*place, _whole(content, "offset"), str(content.get("data", "")))
-        return web.json_response({})
-
-    async def _sample(self, request: web.Request) -> web.Response:
-        assert self._files is not None
-        name = str((await _content(request)).get("name", ""))
-        return web.json_response({"lack": await asyncio.to_thread(self._files.judge, _node(request), name)})
-
-    async def _unfit(self, request: web.Request) -> web.Response:
-        content = await self._content_of_node(request)
-        self.desk.node_unfit(_node(request), str(content.get("message", "")))
-        return web.json_response({})
+        return _json(NodeJob(**self._files.begin(node), first_member=first, term=self._term))
 
     async def _save(self, request: web.Request) -> web.Response:
         return web.json_response(self.desk.save())
@@ -354,16 +311,6 @@ class ControlServer:
 
     async def _status(self, request: web.Request) -> web.Response:
         return web.json_response(self.desk.status())
-
-    async def _content_of_node(self, request: web.Request) -> dict[str, Any]:
-        """Returns what an agent says; refuses one of a pod that the node's queue has taken back."""
-        content = await _content(request)
-        if self._is_superseded(_node(request), content):
-            raise LookupError(f"this pod of node {_node(request)} is not wanted any more")
-        return content
-
-    def _is_superseded(self, node: int, content: dict[str, Any]) -> bool:
-        return FIRST_MEMBER in content and self.desk.is_superseded(node, _whole(content, FIRST_MEMBER))
 
     def _mailbox(self, member: int) -> _Mailbox:
         return self._mailboxes.setdefault(member, _Mailbox())
@@ -377,18 +324,13 @@ def _node(request: web.Request) -> int:
     return int(request.match_info["node"])
 
 
-async def _content(request: web.Request) -> dict[str, Any]:
+async def _content(request: web.Request, kind: type[T]) -> T:
     try:
         content = json.loads(await request.read() or b"{}")
     except ValueError as error:
         raise ValueError(f"the body is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError("the body must be a JSON object")
-    return content
+    return decode(content, kind, request.path.rpartition("/")[2])
 
 
-def _whole(content: dict[str, Any], name: str) -> int:
-    value = content.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{name} must be a whole number, not {value!r}")
-    return value
+def _json(message: object, status: int = 200) -> web.Response:
+    return web.json_response(encode(message), status=status)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from msgspec import structs
+
 from elastic_launcher.coordinator.model.roster import Member, Node, Phase
 from elastic_launcher.coordinator.model.state import State
 
@@ -33,7 +35,7 @@ def status(state: State) -> dict[str, Any]:
             "formed": sorted(formation.formed),
             "active": sorted(formation.active),
         },
-        "progress": None if state.progress is None else asdict(state.progress),
+        "progress": None if state.progress is None else structs.asdict(state.progress),
         "log": state.logged.last(),
         "saved": None if state.saved is None else {"step": state.saved.step, "path": state.saved.path},
     }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from elastic_launcher.control.requests import Life
 from elastic_launcher.coordinator.model.observations import NodeWaits, Observation, RankEnded, RankStarted
 from elastic_launcher.coordinator.model.roster import Exit
 
@@ -31,27 +31,24 @@ class WorkerEvents:
         """Returns whether a node is to go."""
         return node in self._let_go
 
-    def take(self, node: int, life: dict[str, Any]) -> None:
+    def take(self, node: int, life: Life) -> None:
         """Takes what happened.
 
         Raises:
             ValueError: If it is nothing that is known.
         """
-        try:
-            number, now = int(life["n"]), self._monotonic()
-            if number <= self._told.get(node, 0):
-                return  # told again, since the answer to the first time was lost
-            found: Observation
-            if "started" in life:
-                place = int(life["rank"]), int(life["world_size"])
-                found = RankStarted(now, node, int(life["started"]), int(life["pid"]), *place)
-            elif "ended" in life:
-                found = RankEnded(now, node, int(life["ended"]), Exit(life["exit_code"], life["signal"]))
-            elif "waits" in life:
+        if life.n <= self._told.get(node, 0):
+            return  # told again, since the answer to the first time was lost
+        now = self._monotonic()
+        found: Observation
+        match life:
+            case Life(started=int(place), pid=int(pid), rank=int(rank), world_size=int(size)):
+                found = RankStarted(now, node, place, pid, rank, size)
+            case Life(ended=int(place), exit_code=int() | None as code, signal=int() | None as by):
+                found = RankEnded(now, node, place, Exit(code, by))
+            case Life(waits=int()):
                 found = NodeWaits(now, node)
-            else:
+            case _:
                 raise ValueError(f"nothing is known that happens as {life}")
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not all is said of {life}: {error}") from error
-        self._told[node] = number
+        self._told[node] = life.n
         self._observe(found)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from msgspec import structs
+
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.health.deadlocks import Wait, are_apart, find_awaited, follow
 from elastic_launcher.coordinator.health.hangs import find_stuck, limit
@@ -122,7 +124,9 @@ class Watch:
         if are_apart(waits, now, self._fresh * LEAST_WAIT, longest):
             return [MembersApart(now, tuple((n, one.doing) for n, one in zip(live, waits, strict=True) if one))]
         ended = {
-            n: replace(one, waits=0.0, turn=0, doing=SCRIPT_ENDS) for n, one in vitals.items() if state.members[n].ended
+            n: structs.replace(one, waits=0.0, turn=0, doing=SCRIPT_ENDS)
+            for n, one in vitals.items()
+            if state.members[n].ended
         }
         vitals = {**vitals, **ended}
         awaited = find_awaited(vitals, longest / 2)

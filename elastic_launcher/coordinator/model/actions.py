@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from elastic_launcher.control.messages import Message
+from elastic_launcher.control import messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Order(Action):
     """Give an order to members."""
 
     members: tuple[int, ...]
-    order: Message
+    order: messages.Order
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from elastic_launcher.control.messages import Message
+from elastic_launcher.control.messages import Report
 from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.coordinator.model.state import State, Target
 
@@ -44,7 +44,7 @@ class MemberReported(Observation):
     """A member reported."""
 
     member: int
-    report: Message
+    report: Report
 
 
 @dataclass(frozen=True, slots=True)

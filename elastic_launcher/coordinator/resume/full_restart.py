@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from elastic_launcher.coordinator.model.observations import Interrupted, Observation, StopAsked, TargetChanged
 from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.resume.resume_search import ResumeSearch
 from elastic_launcher.coordinator.rules.checkpoint_restart import state_after
@@ -27,22 +26,15 @@ class FullRestart:
         self._store = store
         self._resume_search = search
         self._asked = asyncio.Event()
-        self._held: list[Observation] = []
 
-    def ask(self, target: TargetChanged | None) -> None:
-        """Requests a restart.
+    @property
+    def under_way(self) -> bool:
+        """Whether a restart was requested and has not been completed."""
+        return self._asked.is_set()
 
-        Args:
-            target: The target of the restarted job; None if not known yet.
-        """
+    def ask(self) -> None:
+        """Requests a restart."""
         self._asked.set()
-        self._held = [] if target is None else [target]
-
-    def holds(self, observation: Observation) -> bool:
-        """Holds a request to the job until it has restarted; returns whether the observation was one."""
-        wanted = self._asked.is_set() and isinstance(observation, (TargetChanged, Interrupted, StopAsked))
-        self._held += [observation] if wanted else []
-        return wanted
 
     async def run(self, ended: Callable[[], State], begin: Callable[[State, Sequence[str]], None]) -> None:
         """Restarts the job at each request, until it is cancelled.
@@ -61,8 +53,3 @@ class FullRestart:
             first, refused = await self._resume_search.look(ended())
             self._asked.clear()
             begin(state_after(ended(), first), refused)
-
-    def release(self) -> list[Observation]:
-        """Returns the held observations, which are due now."""
-        held, self._held = self._held, []
-        return held

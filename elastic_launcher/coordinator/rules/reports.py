@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import asdict
 
 from elastic_launcher import __version__
 from elastic_launcher.config import ExitCode
@@ -186,8 +188,7 @@ def _step_redone(state: State, member: Member, report: StepRedone, now: float) -
 
 def _saved(state: State, member: Member, report: Saved, now: float) -> Decision:
     state = replace(state, saved=report, step=max(state.step, report.step))
-    fields = {key: value for key, value in report.to_dict().items() if key != "kind"}
-    return state, (emit(state, "checkpoint_saved", **fields),)
+    return state, (emit(state, "checkpoint_saved", **asdict(report)),)
 
 
 def _save_failed(state: State, member: Member, report: SaveFailed, now: float) -> Decision:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elastic_launcher.control.introduction import Introduction
-from elastic_launcher.control.messages import Active, Form, Halted, Left, Message, StepFailed, Warm
+from elastic_launcher.control.messages import Active, Form, Halted, Left, Report, StepFailed, Warm
 from elastic_launcher.coordinator.model.actions import Action, Emit, KillNode
 from elastic_launcher.coordinator.model.event_replay import Generation, Record
 from elastic_launcher.coordinator.model.observations import MemberReported, MemberSilent, NodeExited, RankEnded
@@ -309,7 +309,7 @@ def _apply_reports(decision: Decision, left: Leftovers, now: float, waited: floa
     return decision
 
 
-def _holds(report: Message, formation: Formation | None) -> bool:
+def _holds(report: Report, formation: Formation | None) -> bool:
     """Whether a report is still to be applied: those of a complete generation were applied then."""
     if isinstance(report, Active):
         return formation is not None and formation.number == report.formation

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any
 
+from elastic_launcher.control.messages import Form
 from elastic_launcher.host.output import say
 from elastic_launcher.torch.collectives.group import Group
 
@@ -35,18 +35,10 @@ class Formation:
     group: Group | None = None
 
     @staticmethod
-    def from_order(order: dict[str, Any], group: Group | None) -> Formation:
-        """Makes a formation of a coordinator's ``form`` order."""
-        return Formation(
-            number=order["formation"],
-            generation=order["generation"],
-            mode=order["mode"],
-            members=tuple(order["members"]),
-            joiners=tuple(order["joiners"]),
-            leavers=tuple(order["leavers"]),
-            sources={int(receiver): source for receiver, source in order["sources"].items()},
-            group=group,
-        )
+    def from_order(order: Form, group: Group | None) -> Formation:
+        """Makes a formation of a coordinator's order."""
+        told = (order.formation, order.generation, order.mode, order.members, order.joiners, order.leavers)
+        return Formation(*told, dict(order.sources), group)
 
     def rank_of(self, member: int) -> int:
         """Returns a member's rank."""

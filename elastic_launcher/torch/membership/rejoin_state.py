@@ -5,44 +5,59 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+
+from msgspec.structs import replace
 
 from elastic_launcher.control.introduction import Introduction
-from elastic_launcher.control.messages import Form, order_from_dict, report_from_dict
+from elastic_launcher.control.messages import (
+    Active,
+    Again,
+    Done,
+    Ended,
+    Failed,
+    Form,
+    Halted,
+    Left,
+    Report,
+    StepFailed,
+    Warm,
+)
 
-STANDS = ("warm", "active", "step_failed", "left", "halted", "failed", "done", "again", "ended")
+STANDS = (Warm, Active, StepFailed, Left, Halted, Failed, Done, Again, Ended)
 """Reports that hold until the next of their kind."""
 
 
 class Account:
-    """Keeps what was ordered and what was reported, as far as it still holds. Safe to use from several threads."""
+    """Keeps what was ordered and what was reported, as far as it still holds. Safe to use from several threads.
+
+    Attributes:
+        halting: Whether the job is to stop after a checkpoint.
+    """
 
     def __init__(self) -> None:
+        self.halting = False
         self._lock = threading.Lock()
         self._orders: dict[int, Form] = {}
         self._current: int | None = None
         self._standing: set[int] = set()
         self._highest = 0
-        self._reports: dict[str, dict[str, Any]] = {}
+        self._reports: dict[type[Report], Report] = {}
         self.where: Callable[[], Introduction] = lambda: Introduction(os.getpid())
         """Returns the progress of the training here, and nothing else of an introduction."""
 
-    def note_report(self, report: dict[str, Any]) -> None:
+    def note_report(self, report: Report) -> None:
         """Records a report."""
-        kind = report["kind"]
-        if kind not in STANDS or (kind == "warm" and not report["fingerprint"]):
+        kind = type(report)
+        if kind not in STANDS or (isinstance(report, Warm) and not report.fingerprint):
             return  # who waits again after a failed admission has nothing new to tell
         with self._lock:
-            if kind == "again":
-                self._reports.pop("done", None)
+            if isinstance(report, Again):
+                self._reports.pop(Done, None)
             self._reports.pop(kind, None)  # the order in which they hold is that of the last ones
-            self._reports[kind] = dict(report)
+            self._reports[kind] = report
 
-    def note_order(self, order: dict[str, Any]) -> None:
+    def note_order(self, form: Form) -> None:
         """Records the order of a formation."""
-        form = order_from_dict(order)
-        assert isinstance(form, Form)
         with self._lock:
             self._orders[form.formation] = form
             self._highest = max(self._highest, form.formation)
@@ -57,7 +72,7 @@ class Account:
         with self._lock:
             self._current = formation
             self._orders = {number: form for number, form in self._orders.items() if number >= formation}
-            self._reports.pop("step_failed", None)
+            self._reports.pop(StepFailed, None)
 
     def note_given_up(self, formation: int, *, left: bool = False) -> None:
         """Records that a formation is given up.
@@ -71,7 +86,7 @@ class Account:
             if formation != self._current or left:
                 self._orders.pop(formation, None)
 
-    def introduction(self, halting: bool) -> Introduction:
+    def introduction(self) -> Introduction:
         """Returns this member's introduction."""
         with self._lock:
             current = None if self._current is None else self._orders.get(self._current)
@@ -82,6 +97,6 @@ class Account:
                 pending=pending,
                 standing=tuple(sorted(self._standing & {form.formation for form in pending})),
                 highest=self._highest,
-                reports=tuple(report_from_dict(report) for report in self._reports.values()),
-                halting=halting,
+                reports=tuple(self._reports.values()),
+                halting=self.halting,
             )

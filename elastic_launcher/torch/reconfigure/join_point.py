@@ -7,7 +7,8 @@ from typing import Any
 
 from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.data.training_data import TrainingData
-from elastic_launcher.torch.membership.member import Member, MovedOn
+from elastic_launcher.torch.membership.formations import MovedOn
+from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.membership.membership import Formation
 from elastic_launcher.torch.reconfigure.fingerprint import difference, fingerprint
 from elastic_launcher.torch.session import Session
@@ -120,12 +121,12 @@ class JoinPoint:
         if not different and (at_once or later):
             return
         if at_once:
-            member.interrupt(RuntimeError(different))
+            member.formations.interrupt(RuntimeError(different))
             raise GroupError(different)
         session.sums.known = {**told["sums"], **session.sums.known}
         if told["epochs"] is None or epoch < told["epochs"]:  # else there is none left
             self.elsewhere = there.at(there.phase, epoch)
-            member.interrupt(MovedOn("", wait))
+            member.formations.interrupt(MovedOn("", wait))
         raise MovedOn("the training has gone on to another epoch", wait)
 
     def _member(self) -> Member:

@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 
+from elastic_launcher.control.messages import StepFailed, StepRedone
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import END, Operation
 from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.fault_injection import point
-from elastic_launcher.torch.membership.member import JobOver, leave
+from elastic_launcher.torch.membership.connection import leave
+from elastic_launcher.torch.membership.formations import JobOver
 from elastic_launcher.torch.membership.membership import Division, Formation, Membership
 from elastic_launcher.torch.membership.reconcile import At, NextAction, RankStatus, RecoveryPlan
 from elastic_launcher.torch.reconfigure.load_plan import LoadPlan
@@ -45,7 +47,7 @@ class Recovery:
         self._plan = plan
         self._adopted: Any = None
         if session.member is not None:
-            session.member.before_recovering = self._expect_early
+            session.member.orders.before_recovering = self._expect_early
 
     def recover(self, error: Exception, at: At) -> RecoveryPlan:
         """Waits until this rank has peers again, and the same state as they.
@@ -70,17 +72,17 @@ class Recovery:
             raise error
         if joiner:
             session.place = None
-            member.give_up(place.formation, error)
+            member.formations.give_up(place.formation, error)
             self._resizer.admit({})
             return RecoveryPlan(NextAction.AGAIN, 0, takes=True)
-        if member.drops_step and session.checkpoints is not None:
+        if member.orders.drops_step and session.checkpoints is not None:
             session.checkpoints.halt(whole=not (session.torn or session.position.calls or self._in_body(at)))
         while True:
             formation = session.need_place("a step").formation.number
-            member.report("step_failed", formation=formation, step=session.position.step, error=str(error))
+            member.reports.put(StepFailed(formation, session.position.step, str(error)))
             try:
                 with session.pace.waiting(FORM_ANEW, meets=None):  # for peers, which may be frozen or stuck
-                    found = member.wait_for(lambda f: f.mode in ANEW and f.group is not None, self._expect)
+                    found = member.formations.wait_for(lambda f: f.mode in ANEW and f.group is not None, self._expect)
             except JobOver:
                 session.leave_job()
             self._resizer.close_old()
@@ -203,7 +205,7 @@ class Recovery:
         elif way.todo is NextAction.DROP:
             session.drop_step()
         elif at is At.STEP and group.rank == 0:
-            session.report("step_redone", step=session.position.step)
+            session.report(StepRedone(session.position.step))
         return way
 
     def _in_body(self, at: At) -> bool:

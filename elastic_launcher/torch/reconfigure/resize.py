@@ -14,12 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from elastic_launcher.control import messages
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.torch.collectives.group import Group, release_cut
 from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.fault_injection import point
-from elastic_launcher.torch.membership.member import JobOver, Member, MovedOn
+from elastic_launcher.torch.membership.formations import JobOver, MovedOn
+from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.membership.membership import Formation, Membership, mark_log
 from elastic_launcher.torch.membership.reconcile import RankStatus
 from elastic_launcher.torch.reconfigure.fingerprint import data_of
@@ -68,8 +70,8 @@ class Resizer:
         self.check_due = False
         self.transition: Formation | None = None
         if session.member is not None:
-            session.member.before_growing = self._join_point.reserve
-            session.member.account.where = self._where
+            session.member.formations.before_growing = self._join_point.reserve
+            session.member.connection.account.where = self._where
 
     @property
     def joining(self) -> bool:
@@ -79,7 +81,7 @@ class Resizer:
     def standing(self) -> Formation | None:
         """Returns the formation whose group stands and to which this rank could change between two steps, if any."""
         member = self._session.member
-        formation = member.ready() if member is not None and self.transition is None else None
+        formation = member.formations.ready() if member is not None and self.transition is None else None
         return formation if formation is not None and formation.mode in ("grow", "shrink") else None
 
     def ready(self, is_loaded: Callable[[], bool]) -> Formation | None:
@@ -93,7 +95,7 @@ class Resizer:
             return None
         if formation is None or formation.group is None or is_loaded():
             return formation
-        return formation if time.monotonic() - self._member().ready_since() > LOAD_SECONDS else None
+        return formation if time.monotonic() - self._member().formations.ready_since() > LOAD_SECONDS else None
 
     def begin_loop(self, data: TrainingData) -> None:
         """Notes that the script begins a training loop, and gives up a growth whose joiners wait in another one that
@@ -104,7 +106,7 @@ class Resizer:
             self._session.checkpoints.note_data(data_of(data))
         formation = self.standing()
         if formation is not None and formation.mode == "grow" and not self._join_point.may_come(formation, data):
-            self._member().decline(formation, MovedOn("the training has gone on to another loop"))
+            self._member().formations.decline(formation, MovedOn("the training has gone on to another loop"))
 
     def agree(self, number: int) -> None:
         """Notes that all ranks are ready for a formation: the change comes at the next boundary.
@@ -114,7 +116,7 @@ class Resizer:
         """
         member = self._session.member
         assert member is not None
-        self._next = member.take(number)
+        self._next = member.formations.take(number)
         if self._next is None:
             raise GroupError(f"formation {number} was given up after the ranks had agreed on it")
 
@@ -134,16 +136,16 @@ class Resizer:
         member = self._member()
         if fingerprint:
             self._fingerprint = fingerprint
-        member.report("warm", fingerprint=fingerprint, wait=self._join_point.wait(bool(fingerprint)))
+        member.reports.put(messages.Warm(fingerprint, self._join_point.wait(bool(fingerprint))))
         while True:
             try:
-                formation = member.wait_for(lambda f: member.number in f.members and f.group is not None)
+                formation = member.formations.wait_for(lambda f: member.number in f.members and f.group is not None)
                 try:
                     self.enter(formation)
                     return True
                 except GroupError as error:
-                    member.check_over()
-                    member.give_up(formation, error)
+                    member.formations.check_over()
+                    member.formations.give_up(formation, error)
             except MovedOn:
                 self._session.move_to(self._join_point.elsewhere)
                 return False
@@ -261,7 +263,7 @@ class Resizer:
         session = self._session
         member = self._member()
         if member.number in formation.leavers:
-            member.report("left", step=session.position.step)
+            member.reports.put(messages.Left(session.position.step))
             session.leave_job()
         place = session.need_place("a resize")
         assert formation.group is not None
@@ -281,14 +283,9 @@ class Resizer:
         told, self._activation = self._activation, None
         session = self._session
         pause = max(told.stood, late) if told.survivor else 0.0
+        at = session.position
         session.report(
-            "active",
-            formation=told.formation.number,
-            first_step=told.first_step,
-            step=session.position.step,
-            epoch=session.position.epoch,
-            phase=session.position.phase,
-            pause_seconds=round(pause, 4),
+            messages.Active(told.formation.number, told.first_step, at.step, at.epoch, round(pause, 4), at.phase)
         )
         self.check_due = session.place is not None and session.place.world_size > 1
 

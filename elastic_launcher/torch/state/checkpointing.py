@@ -22,12 +22,14 @@ from elastic_launcher.checkpoint.files import read_manifest
 from elastic_launcher.checkpoint.store import open_store
 from elastic_launcher.config import JobConfig
 from elastic_launcher.content import Content
+from elastic_launcher.control import messages
 from elastic_launcher.host.output import say
 from elastic_launcher.host.transient import may_pass, pauses
 from elastic_launcher.period import Period, read_period
 from elastic_launcher.torch.collectives.consensus import Agreement
 from elastic_launcher.torch.fault_injection import point
-from elastic_launcher.torch.membership.member import JobOver, leave
+from elastic_launcher.torch.membership.connection import leave
+from elastic_launcher.torch.membership.formations import JobOver
 from elastic_launcher.torch.state.checkpoint_writer import Saved, Saver, load
 from elastic_launcher.torch.state.training_state import StateMismatch
 from elastic_launcher.workdir import Layout, WorkDirError, read_content, read_job
@@ -110,19 +112,19 @@ class Checkpoints:
             RuntimeError: If it is of another training, or can't be read; the message says what is wrong.
         """
         self._fingerprint = fingerprint
-        if not self._member.checkpoint:
+        if not self._member.standing.checkpoint:
             return
-        until = time.monotonic() + self._member.orphan_timeout
+        until = time.monotonic() + self._member.connection.orphan_timeout
         for pause in pauses():
             try:
-                return self._resume_from(Path(self._member.checkpoint))
+                return self._resume_from(Path(self._member.standing.checkpoint))
             except (OSError, WorkDirError) as error:
-                why = f"this job can't go on from {self._member.checkpoint}: {error}"
+                why = f"this job can't go on from {self._member.standing.checkpoint}: {error}"
                 if isinstance(error, OSError) and not may_pass(error):
                     raise RuntimeError(why) from error
                 left = until - time.monotonic()
                 if left <= 0:
-                    leave(f"{why}; that was tried for {self._member.orphan_timeout:g} s")
+                    leave(f"{why}; that was tried for {self._member.connection.orphan_timeout:g} s")
                 say(f"elastic-launcher: {why}; that is tried again for {left:.0f} s")
                 time.sleep(min(pause, left))
 
@@ -175,7 +177,7 @@ class Checkpoints:
         """Returns whether this rank wants a checkpoint after the step that runs now, and whether the job is to stop."""
         place = self._session.place
         due = place is not None and place.rank == 0 and not self._saver.busy and (not self._saves or self._is_due())
-        return due or self._asked or self._member.save_wanted, self._member.halt_wanted
+        return due or self._asked or self._member.orders.save_wanted, self._member.connection.account.halting
 
     def _is_due(self) -> bool:
         steps = self._session.position.step + 1 - self._begun_step
@@ -185,7 +187,7 @@ class Checkpoints:
         """Takes what all ranks said together; returns whether the job stops after this step."""
         if agreement.save or agreement.halt:
             self._due = self._compare = True
-            self._asked = self._member.save_wanted = False
+            self._asked = self._member.orders.save_wanted = False
         self._halting = bool(agreement.halt)
         return self._halting
 
@@ -213,7 +215,7 @@ class Checkpoints:
         session = self._session
         place = session.need_place("a checkpoint")
         self._saves = True
-        mark = Mark(self._member.term, place.formation.generation, session.position.step)
+        mark = Mark(self._member.connection.term, place.formation.generation, session.position.step)
         try:
             sums = session.sums.lasting()
             self._saver.save(session.state, session.position, self._identity(), mark, place.world_size, sums)
@@ -250,9 +252,9 @@ class Checkpoints:
                 self._save()
                 self._saver.wait()
             again = saves and self._failed
-            self._member.report("halted", step=self._session.position.step, saved=saves and not again)
+            self._member.reports.put(messages.Halted(self._session.position.step, saves and not again))
             try:
-                if self._member.stand_still(pause if again else math.inf):
+                if self._member.orders.stand_still(pause if again else math.inf):
                     self._halting = False
                     return
             except JobOver:
@@ -261,15 +263,9 @@ class Checkpoints:
 
     def _tell_saved(self, saved: Saved) -> None:
         self._cost = saved.seconds
-        self._member.report(
-            "saved",
-            step=saved.step,
-            path=saved.path,
-            bytes=saved.size,
-            held_seconds=round(saved.held_seconds, 4),
-            seconds=round(saved.seconds, 4),
-        )
+        held, took = round(saved.held_seconds, 4), round(saved.seconds, 4)
+        self._member.reports.put(messages.Saved(saved.step, saved.path, saved.size, held, took))
 
     def _tell_failed(self, step: int, why: str) -> None:
         self._failed = True
-        self._member.report("save_failed", step=step, message=why)
+        self._member.reports.put(messages.SaveFailed(step, why))

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from elastic_launcher.control.messages import Summed
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.data.micro_batches import MicroBatch
@@ -146,7 +147,7 @@ class StepLoop:
         result = compute()
         session.sums.note(key, result)
         if not session.course.counted and session.need_place("a sum").rank == 0:
-            session.report("summed", sums=session.sums.lasting())  # a joiner skips the loops that are done
+            session.report(Summed(session.sums.lasting()))  # a joiner skips the loops that are done
         return result
 
     def settle(self) -> None:

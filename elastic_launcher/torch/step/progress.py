@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from elastic_launcher.torch.membership.member import FLUSH_SECONDS
+from elastic_launcher.control import messages
+from elastic_launcher.torch.membership.reports import FLUSH_SECONDS
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.data.training_data import TrainingData
@@ -72,31 +73,26 @@ class Progress:
         elapsed = max(now - self._told, 1e-9)
         rate = (position.samples - self._told_samples) / elapsed if self._told_step >= 0 else None
         session.report(
-            "progress",
-            step=position.step,
-            epoch=position.epoch,
-            loss=session.loss
-            if session.loss == session.loss and abs(session.loss) != float("inf")
-            else str(session.loss),
-            samples_per_second=round(rate, 2) if rate is not None else None,
-            steps_per_epoch=steps,
-            epochs=session.epochs,
-            total_steps=self._total(steps),
-            samples=position.samples,
-            phase=position.phase,
+            messages.Progress(
+                step=position.step,
+                epoch=position.epoch,
+                loss=session.loss
+                if session.loss == session.loss and abs(session.loss) != float("inf")
+                else str(session.loss),
+                samples_per_second=round(rate, 2) if rate is not None else None,
+                steps_per_epoch=steps,
+                epochs=session.epochs,
+                total_steps=self._total(steps),
+                samples=position.samples,
+                phase=position.phase,
+            )
         )
         self._told, self._told_samples, self._told_step = now, position.samples, position.step
 
     def finish(self) -> None:
         """Reports that the training loop is over on this rank."""
         position = self._session.position
-        reason = self._session.stop_reason
-        self._session.report(
-            "done",
-            step=position.step,
-            samples=position.samples,
-            phase=position.phase,
-            **({"reason": reason} if reason else {}),
-        )
+        reason = self._session.stop_reason or None
+        self._session.report(messages.Done(position.step, position.samples, reason, position.phase))
         if self._session.member is not None:
-            self._session.member.flush(FLUSH_SECONDS)  # whatever ends the process from here on (os._exit, say)
+            self._session.member.reports.flush(FLUSH_SECONDS)  # whatever ends the process from here on (os._exit, say)

@@ -33,7 +33,7 @@ def rehearse(session: Session, micro_batch: Callable[[int], MicroBatch]) -> Iter
         TypeError: If the script's state can't travel to a joiner.
     """
     member = session.member
-    ranks = max(1, member.expected_world_size) if member is not None else 1
+    ranks = max(1, member.standing.expected_world_size) if member is not None else 1
     largest = max(session.share(micro_batch(1).count, Division(0, ranks)).micro_batches)
     seed = rng.step_seed(session.seed, session.position.step, 0)
     _warn_of_enumerate()
@@ -58,7 +58,7 @@ def rehearse(session: Session, micro_batch: Callable[[int], MicroBatch]) -> Iter
     session.buffers.undo_step()
     session.state.capture()  # what can't be carried to a joiner is said now, not when one comes
     if member is not None:
-        member.warm_up()
+        member.formations.warm_up()
     gc.collect()
     gc.freeze()  # a full collection over all that was imported takes longer than any resize
 

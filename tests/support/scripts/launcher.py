@@ -10,7 +10,7 @@ import json
 import os
 
 from elastic_launcher.cli.main import main
-from elastic_launcher.control.messages import Message
+from elastic_launcher.control.messages import Message, encode
 from elastic_launcher.coordinator.api.handlers import JobHandlers
 from elastic_launcher.engines.local import LocalEngine
 
@@ -19,7 +19,7 @@ take, kill = JobHandlers.report, LocalEngine.kill
 
 def report(self: JobHandlers, member: int, report: Message) -> None:
     with open(os.environ["HARNESS_REPORTS"], "a") as file:
-        file.write(json.dumps({"member": member, **report.to_dict()}) + "\n")
+        file.write(json.dumps({"member": member, **encode(report)}) + "\n")
     take(self, member, report)
 
 

@@ -213,16 +213,6 @@ def test_a_url_needs_a_key() -> None:
         ControlClient("http://127.0.0.1:1", "m1")
 
 
-def test_reports_keep_their_number_when_they_are_sent_again() -> None:
-    script = Script(None, (200, {}))
-    first, second = {"kind": "left", "step": 1}, {"kind": "left", "step": 2}
-    with serving(script) as url, ControlClient(url, "m77", KEY) as client, ControlClient(url, "m77", KEY) as other:
-        client.post("/v1/members/77/reports", {"reports": [first, second]})
-        other.post("/v1/members/77/reports", {"reports": [second, {"kind": "left", "step": 3}]})
-    sent = [[report["n"] for report in json.loads(request[3])["reports"]] for request in script.requests]
-    assert sent == [[1, 2], [1, 2], [2, 3]]
-
-
 def test_close_wakes_a_request_that_waits() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = ControlClient(f"http://127.0.0.1:{silent.getsockname()[1]}", "m1", KEY)

@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from elastic_launcher.control.introduction import Introduction
-from elastic_launcher.control.messages import Active, Form, Warm
+from elastic_launcher.control.messages import Active, Form, Progress, StepFailed, Warm, decode, encode
 from elastic_launcher.torch.membership.rejoin_state import Account
 
 FORM = Form(3, 2, "grow", (1, 2, 4), (4,), (), {4: 1}, "127.0.0.1:29500", 10.0, "hint")
@@ -19,56 +20,57 @@ FULL = Introduction(
 
 @pytest.mark.parametrize("introduction", [FULL, Introduction(7)])
 def test_it_is_read_as_it_was_written(introduction: Introduction) -> None:
-    assert Introduction.from_dict(json.loads(json.dumps(introduction.to_dict()))) == introduction
+    assert decode(json.loads(json.dumps(encode(introduction))), Introduction, "it") == introduction
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"pid": "7"}, "introduction: pid must be a whole number, not '7'"),
-        ({"step": True}, "introduction: step must be a whole number, not True"),
-        ({"pending": {}}, "introduction: pending must be a list, not {}"),
-        ({"current": {"kind": "abandon", "formation": 1}}, "is no order to form a group"),
-        ({"current": 3}, "introduction: 3 is no order"),
-        ({"reports": [{"kind": "dance"}]}, "report of unknown kind 'dance'"),
+        ({"pid": "7"}, r"introduction: Expected `int`, got `str` - at `\$.pid`"),
+        ({"step": True}, r"introduction: Expected `int`, got `bool` - at `\$.step`"),
+        ({"pending": {}}, r"introduction: Expected `array`, got `object` - at `\$.pending`"),
+        ({"current": {"kind": "abandon", "formation": 1}}, r"Invalid value 'abandon' - at `\$.current.kind`"),
+        ({"current": 3}, r"introduction: Expected `object \| null`, got `int` - at `\$.current`"),
+        ({"reports": [{"kind": "dance"}]}, r"Invalid value 'dance' - at `\$.reports\[0\].kind`"),
     ],
 )
 def test_what_is_none_is_refused_with_a_reason(change: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        Introduction.from_dict(FULL.to_dict() | change)
+        decode(encode(FULL) | change, Introduction, "introduction")
 
 
-def order(number: int) -> dict[str, Any]:
-    return {"seq": number, **FORM.to_dict(), "formation": number}
+def order(number: int) -> Form:
+    return replace(FORM, formation=number)
 
 
 def test_an_account_keeps_what_still_holds() -> None:
     account = Account()
     account.where = lambda: Introduction(7, 40, 1, 960, phase=2, sums={"1.end.1": 3})
-    account.note_report({"kind": "warm", "fingerprint": {"dataset": 9}})
+    account.note_report(Warm({"dataset": 9}))
     account.note_order(order(1))
     account.note_standing(1)
     account.note_taken(1)
-    account.note_report({"kind": "progress", "step": 3, "epoch": 0})
-    account.note_report({"kind": "step_failed", "formation": 1, "step": 5, "error": "reset"})
+    account.note_report(Progress(3, 0))
+    account.note_report(StepFailed(1, 5, "reset"))
     for number in (2, 3, 4):
         account.note_order(order(number))
     account.note_standing(2)
     account.note_given_up(1)  # its own: it waits in it to be formed anew
     account.note_given_up(3)
-    account.note_report({"kind": "warm", "fingerprint": {}})
-    told = account.introduction(halting=False)
+    account.note_report(Warm())
+    told = account.introduction()
     assert (told.step, told.epoch, told.samples, told.highest) == (40, 1, 960, 4)
     assert (told.phase, told.sums) == (2, {"1.end.1": 3})
     assert told.current is not None and told.current.formation == 1
     assert [form.formation for form in told.pending] == [2, 4] and told.standing == (2,)
-    assert [report.KIND for report in told.reports] == ["warm", "step_failed"]
+    assert [type(report) for report in told.reports] == [Warm, StepFailed]
     assert told.reports[0] == Warm({"dataset": 9})
     account.note_taken(4)
-    told = account.introduction(halting=True)
+    account.halting = True
+    told = account.introduction()
     assert told.current is not None and told.current.formation == 4
     assert (told.pending, told.standing, told.halting) == ((), (), True)
-    assert [report.KIND for report in told.reports] == ["warm"], "what broke is mended"
+    assert [type(report) for report in told.reports] == [Warm], "what broke is mended"
 
 
 def test_a_joiner_that_gives_up_what_it_had_taken_has_no_place() -> None:
@@ -76,5 +78,5 @@ def test_a_joiner_that_gives_up_what_it_had_taken_has_no_place() -> None:
     account.note_order(order(1))
     account.note_taken(1)
     account.note_given_up(1, left=True)
-    told = account.introduction(halting=False)
+    told = account.introduction()
     assert (told.current, told.pending, told.highest) == (None, (), 1)

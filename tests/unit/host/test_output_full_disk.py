@@ -23,7 +23,7 @@ group: Any = type("Group", (), {"rank": 0, "world_size": 2})
 mark_log(Membership(1, Formation(1, 1, "start", (1, 2)), group, 2))
 """
 LEAVE = """
-from elastic_launcher.torch.membership.member import leave
+from elastic_launcher.torch.membership.connection import leave
 leave("the coordinator has given it up", 7)
 """
 PRINT = """

@@ -8,6 +8,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ CONFIG = JobConfig(script="jobs/train.py", arguments=("--lr", "0.1"), orphan_tim
 RUN = [Event("job_started", 100.0, 0, {"resumed_step": 10}), Event("node_started", 101.0, 0, {"node": 1})]
 
 
+NOBODY: Any = None  # nothing is told in these cases
 NUMBERS = [("node_started", 1), ("node_requeued", 2)]
 
 
@@ -50,7 +52,7 @@ def quiet(line: str) -> None:
 
 
 def gathered(folder: Path) -> Leftovers | None:
-    return asyncio.run(takeover(CONFIG, folder).gather(Rejoin(dict, lambda member: False)))
+    return asyncio.run(takeover(CONFIG, folder).gather(Rejoin(NOBODY, [].append, lambda member: False)))
 
 
 @pytest.mark.parametrize("place", [None, "{}/elsewhere", "file://{}/store"])
@@ -84,7 +86,7 @@ def test_how_a_rank_ended_whose_pod_was_taken_back_is_not_how_the_next_one_did(
     NodeFiles(CONFIG, layout, "host:1", CoordinatorHost()).note_exit(1, 0, 75, None, first_member=ended)
     given = [Event(kind, 101.0, 0, {"node": 1, "members": [one]}) for kind, one in NUMBERS]
     mine = Takeover(CONFIG, layout, Past(3, 2, 3), [RUN[0], *given], OneNode(), Origin)
-    left = asyncio.run(mine.gather(Rejoin(dict, mine.record.superseded)))
+    left = asyncio.run(mine.gather(Rejoin(NOBODY, [].append, mine.record.superseded)))
     assert left is not None and left.exits == ({(1, 0): Exit(75)} if known else {})
 
 

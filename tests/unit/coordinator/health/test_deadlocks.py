@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Ended
@@ -65,10 +66,13 @@ WAITS, WORKS = Vitals(waits=40.0, turn=3, doing=STEP, busy=40.0), Vitals(doing=B
     ("vitals", "found"),
     [
         ({1: WORKS, 2: WAITS}, (2, 1)),
-        ({1: WORKS, 2: replace(WAITS, waits=29.0)}, None),
+        ({1: WORKS, 2: structs.replace(WAITS, waits=29.0)}, None),
         ({1: WAITS, 2: WAITS}, None),
-        ({1: replace(WORKS, busy=5.0), 2: WORKS, 3: WAITS}, (3, 2)),
-        ({1: replace(WORKS, doing=SUMS), 2: replace(WAITS, doing=SUMS)}, None),  # its share is larger, or it is slower
+        ({1: structs.replace(WORKS, busy=5.0), 2: WORKS, 3: WAITS}, (3, 2)),
+        (
+            {1: structs.replace(WORKS, doing=SUMS), 2: structs.replace(WAITS, doing=SUMS)},
+            None,
+        ),  # its share is larger, or it is slower
         ({1: WAITS}, None),
         ({}, None),
     ],
@@ -86,7 +90,7 @@ def waiting(doing: str, since: float = 0.0) -> Tell:
 
 
 def meeting(doing: str) -> Tell:
-    return lambda now: replace(waiting(doing)(now), meets="job.backward")
+    return lambda now: structs.replace(waiting(doing)(now), meets="job.backward")
 
 
 def working(doing: str = BODY, work: int = 0) -> Tell:

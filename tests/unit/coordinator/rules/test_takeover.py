@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Abandon, Active, Again, Done, Form, Left, Message, Saved, StepFailed, Warm
@@ -281,7 +282,7 @@ class Returning(Walk):
             account = self.accounts.setdefault(number, Account())
             if isinstance(message, (Active, Left)):
                 account.note_taken(self.formation)
-            account.note_report(message.to_dict())
+            account.note_report(message)
             return tell(number, message)
 
         self.job.report = report  # type: ignore[method-assign]
@@ -295,7 +296,7 @@ class Returning(Walk):
 
     def obey(self, account: Account, given: Message) -> None:
         if isinstance(given, Form):
-            account.note_order(given.to_dict())
+            account.note_order(given)
         elif isinstance(given, Abandon):
             account.note_given_up(given.formation)
 
@@ -320,7 +321,7 @@ class Returning(Walk):
         left = Leftovers(
             [node.number for node in state.nodes.values() if node.phase is not Phase.GONE],
             {
-                number: self.accounts.setdefault(number, Account()).introduction(halting=False)
+                number: self.accounts.setdefault(number, Account()).introduction()
                 for number, one in present.items()
                 if one.pid is not None and number not in ended and state.nodes[one.node].phase is not Phase.GONE
             },
@@ -366,7 +367,7 @@ def test_coordinators_may_come_and_go_and_every_job_ends(
 def test_a_job_in_a_later_phase_goes_on_there_with_what_sums_came_to() -> None:
     """One rank has begun the next `job.epochs`, the other is about to; who joins begins where the first one is."""
     first = member(SECOND, 40, phase=1, sums={"0.end.1": 3}, reports=(Again(1, 40, {"0.end.1": 3}),))
-    job = taken(leftovers({1: replace(first, epoch=0), 2: member(SECOND, 40, reports=(Done(40, 960),))}))
+    job = taken(leftovers({1: structs.replace(first, epoch=0), 2: member(SECOND, 40, reports=(Done(40, 960),))}))
     state = job.state
     assert (state.phase, state.epoch, state.sums, state.over) == (1, 0, {"0.end.1": 3}, False)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.auth import ANSWER_HEADER, SIGNATURE_HEADER, Verifier
-from elastic_launcher.control.messages import Form, FormFailed
+from elastic_launcher.control.messages import Form, FormFailed, Left, encode
 from elastic_launcher.workdir import Layout, write_json
 from tests.support.launches import PATIENCE
 
@@ -82,6 +82,7 @@ def play(folder: Path, control: str, orphan_timeout: float, then: str = "") -> s
     """Has a member join."""
     script = f"""
 import torch
+from elastic_launcher.control.messages import Form, Left, Log
 from elastic_launcher.torch.membership.environment import Launch
 from elastic_launcher.torch.membership.member import Member
 member = Member(Launch({control!r}, 1, 1, torchrun=False, local_rank=0), torch.device("cpu"), {orphan_timeout})
@@ -93,9 +94,10 @@ member.join()
 
 def test_an_order_that_fails_is_said_and_those_after_it_are_followed(tmp_path: Path) -> None:
     with coordinator(tmp_path, {"kind": "form"}, {"kind": "end", "reason": "that was all"}) as control:
-        found = play(tmp_path, control, 60.0, f"member.stand_still({PATIENCE / 2})")
+        found = play(tmp_path, control, 60.0, f"member.orders.stand_still({PATIENCE / 2})")
     assert "JobOver: that was all" in found.stderr
-    assert "elastic-launcher: an order could not be followed (KeyError: 'formation')" in found.stderr
+    why = "ValueError: order form: Object missing required field `formation`"
+    assert f"elastic-launcher: an order could not be followed ({why})" in found.stderr
 
 
 def test_a_formation_for_which_no_thread_can_be_started_is_told_as_failed(tmp_path: Path) -> None:
@@ -104,27 +106,27 @@ def test_a_formation_for_which_no_thread_can_be_started_is_told_as_failed(tmp_pa
 import threading
 from unittest import mock
 with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
-    member._obey({form.to_dict()!r})
-member.flush()
+    member.orders.obey({form!r})
+member.reports.flush()
 """
     told: list[dict[str, Any]] = []
     with coordinator(tmp_path, told=told) as control:
         found = play(tmp_path, control, 60.0, then)
     assert found.returncode == 0, found.stderr
-    assert told == [FormFailed(7, "can't start new thread").to_dict() | {"n": 1}]
+    assert told == [encode(FormFailed(7, "can't start new thread")) | {"n": 1}]
 
 
 def test_who_waits_for_a_group_learns_who_will_be_in_it_while_it_is_formed(tmp_path: Path) -> None:
     form = Form(7, 2, "recover", (5, 1), (), (), {}, "127.0.0.1:9", 60.0, "failure")
     then = f"""
 from unittest import mock
-import elastic_launcher.torch.membership.member as module
+import elastic_launcher.torch.membership.formations as module
 with mock.patch.object(module, "start_thread"):  # its group never stands
-    member._obey({form.to_dict()!r})
+    member.orders.obey({form!r})
 def prepare(coming):
     print(coming.mode, coming.rank_of(1), len(coming.members), coming.group)
-    member.interrupt(KeyError("once"))
-member.wait_for(lambda formation: True, prepare)
+    member.formations.interrupt(KeyError("once"))
+member.formations.wait_for(lambda formation: True, prepare)
 """
     with coordinator(tmp_path) as control:
         found = play(tmp_path, control, 60.0, then)
@@ -133,20 +135,42 @@ member.wait_for(lambda formation: True, prepare)
 
 def test_a_report_that_can_not_be_told_at_once_is_told_later(tmp_path: Path) -> None:
     then = """
-post, failures = member._client.post, [RuntimeError("can't start new thread")]
+post, failures = member.connection._client.post, [RuntimeError("can't start new thread")]
 def fails_once(*arguments):
     if failures:
         raise failures.pop()
     return post(*arguments)
-member._client.post = fails_once
-member.report("log", step=1)
-member.flush()
+member.connection._client.post = fails_once
+member.reports.put(Log(1, 0, {}))
+member.reports.flush()
 print("told")
 """
     with coordinator(tmp_path) as control:
         found = play(tmp_path, control, 60.0, then)
     assert (found.returncode, found.stdout) == (0, "told\n"), found.stderr
     assert "a report could not be told (RuntimeError: can't start new thread); that is tried again" in found.stderr
+
+
+def test_reports_keep_their_number_when_they_are_sent_again(tmp_path: Path) -> None:
+    then = """
+from elastic_launcher.control import ControlUnreachable
+post, lost = member.connection._client.post, [ControlUnreachable("the answer is lost")]
+def loses_one_answer(*arguments):
+    answer = post(*arguments)
+    if lost:
+        raise lost.pop()
+    return answer
+member.connection._client.post = loses_one_answer
+for step in (1, 2):
+    member.reports.put(Left(step))
+    member.reports.flush()
+"""
+    told: list[dict[str, Any]] = []
+    with coordinator(tmp_path, told=told) as control:
+        found = play(tmp_path, control, 60.0, then)
+    assert found.returncode == 0, found.stderr
+    first, second = encode(Left(1)) | {"n": 1}, encode(Left(2)) | {"n": 2}
+    assert told == [first, first, second]
 
 
 def test_who_leaves_says_that_the_disk_does_not_tell_what_is_saved(tmp_path: Path) -> None:

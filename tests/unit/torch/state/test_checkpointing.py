@@ -15,11 +15,14 @@ from torch import nn
 from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.checkpoint.files import MANIFEST, STATE
 from elastic_launcher.config import JobConfig
+from elastic_launcher.control.messages import Report, encode
+from elastic_launcher.control.requests import Standing
 from elastic_launcher.torch.collectives.consensus import Agreement
 from elastic_launcher.torch.collectives.group import build_group
 from elastic_launcher.torch.membership.environment import Launch
 from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.membership.membership import Formation, Membership
+from elastic_launcher.torch.membership.reports import Reports
 from elastic_launcher.torch.session import Session
 from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.checkpointing import Checkpoints
@@ -38,15 +41,14 @@ FINGERPRINT = {
 CPU = torch.device("cpu")
 
 
-class Reports(Member):
-    """A member whose reports stay here."""
+class Kept(Reports):
+    """Reports that stay here."""
 
-    def __init__(self, orphan_timeout: float) -> None:
-        super().__init__(Launch("control.json", 1, 1, torchrun=False, local_rank=0), CPU, orphan_timeout)
+    def __init__(self) -> None:
         self.told: list[dict[str, Any]] = []
 
-    def report(self, kind: str, **fields: Any) -> None:
-        self.told.append({"kind": kind, **fields})
+    def put(self, report: Report) -> None:
+        self.told.append(encode(report))
 
 
 class Rank:
@@ -62,10 +64,10 @@ class Rank:
         self.layout = Layout(folder)
         document = {"id": "job", "config": JobConfig(script="train.py").to_dict()}
         self.layout.job.write_text(json.dumps(document))
-        self.member = Reports(orphan_timeout)
-        self.member.checkpoint = resumes
-        self.state = TrainingState([nn.Linear(2, 1)], [], [], [], {}, {})
         launch = Launch("control.json", 1, 1, torchrun=False, local_rank=0)
+        self.member, self.reports = Member(launch, CPU, orphan_timeout), Kept()
+        self.member.reports, self.member.standing = self.reports, Standing(checkpoint=resumes)
+        self.state = TrainingState([nn.Linear(2, 1)], [], [], [], {}, {})
         self.session = Session(BatchSchedule.fixed(8), 8, 0, CPU, launch, self.member, ModelBuffers(), self.state)
         self.checkpoints = self.session.checkpoints = Checkpoints(self.session, self.member, folder)
 
@@ -80,7 +82,7 @@ class Rank:
         self.session.move_to(replace(self.session.position, step=step))
         self.checkpoints.agree(Agreement(8.0, 0.5, None, 0, 0, 1, 0, 0, same_position=True, same_check=True))
         self.checkpoints.after_step()
-        return until(lambda: [one for one in self.member.told if one["step"] == step], "it tells of it")
+        return until(lambda: [one for one in self.reports.told if one["step"] == step], "it tells of it")
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch.utils.data import TensorDataset
 from elastic_launcher.torch import rng
 from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.job import Job
-from elastic_launcher.torch.membership.member import MovedOn
+from elastic_launcher.torch.membership.formations import MovedOn
 from elastic_launcher.torch.membership.membership import Formation
 from elastic_launcher.torch.state.course import Course, Sums
 from elastic_launcher.torch.state.position import Position
@@ -385,9 +386,7 @@ def test_a_look_at_a_joiners_first_batch_is_no_loop_as_on_the_others(monkeypatch
 
 
 class Standing:
-    """A member for which the group of a growth stands."""
-
-    number = 0
+    """The formations of a member for which the group of a growth stands."""
 
     def __init__(self, formation: Formation) -> None:
         self.formation = formation
@@ -413,14 +412,14 @@ def test_a_growth_is_given_up_whose_joiners_wait_in_a_loop_that_does_not_come_ag
         session.course.begin_loop()
         resizer.begin_loop(loader)
         formation = Formation(5, 2, "grow", (0, 1), joiners=(1,), group=group)  # type: ignore[arg-type]
-        member = Standing(formation)
-        session.member = member  # type: ignore[assignment]
+        standing = Standing(formation)
+        session.member = SimpleNamespace(number=0, formations=standing)  # type: ignore[assignment]
         resizer._join_point.reserve(formation)
         if way == "a phase later":
             session.course.begin_phase(counted=True)
         session.course.begin_epoch(session.course.epoch + 1)
         session.course.begin_loop()
         resizer.begin_loop(loader)
-        return member.declined
+        return standing.declined
 
     assert run_ranks(1, body) == [declined]
