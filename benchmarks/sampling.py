@@ -41,7 +41,7 @@ def peer(run: int) -> None:
     torch.randperm(PEER_SAMPLES, generator=torch.Generator().manual_seed(run))
 
 
-# by name, as a process of its own is told what to do
+# by name, since it runs in a process of its own
 WORKS: dict[str, Callable[[], None]] = {
     "a slice at 10^9": lambda: ours(SAMPLES, 0, LONG),
     "a slice at 10^7": lambda: ours(PEER_SAMPLES, 0, LONG),
@@ -67,7 +67,7 @@ def own_peak(work: str) -> None:
     """Prints by how many MB this process grows at most."""
     ours(SAMPLES, 0, 1)  # what the first calls alone allocate
     torch.randperm(2, generator=torch.Generator().manual_seed(0))
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     idle = kilobytes("VmRSS")
     WORKS[work]()
     print(json.dumps(max(0, kilobytes("VmHWM") - idle) * 1024 / 1e6))

@@ -1,6 +1,6 @@
 """Writes what follows from the option table: fields of the configuration and of Hera's template, components' inputs.
 
-``python -m components.from_options`` writes all of them anew. Each is a run of lines that begin with a name and a
+``python -m components.from_options`` rewrites all of them. Each is a run of lines that begin with a name and a
 colon. Lines of options are as the table has them, and a new option's comes after that of the option before it; all
 other lines stay. So does what a component's docstring says of an option; of a new one, it says the option's help.
 """

@@ -1,4 +1,4 @@
-"""Writes a script's argument as one word of its command line, from whatever a front was given."""
+"""Writes a script's argument as one word of its command line, for every front."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which global batch size holds from which step on, and which samples of an epoch each step takes.
 
-Invariant: the steps of a pass over a data set take its samples in order and each once, whatever the schedule.
+Invariant: the steps of a pass over a data set take its samples in order and each once, with any schedule.
 """
 
 from __future__ import annotations

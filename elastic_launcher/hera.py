@@ -58,7 +58,7 @@ class ElasticTrain(Container):
         arguments: The script's arguments, or one text that is split as a shell does.
         nodes: Fewest and most nodes, as MIN:MAX.
         pod_template: With ``engine="kubernetes"``: what the nodes' pods are, by fields, as a dict or as YAML. Hera's
-            own volumes, variables and the like may stand in the first two.
+            own volumes, variables and the like may be in the first two.
         match: What hints are matched by: namespace, queue, pipeline, job.
         job_name: The job's name (``--name``).
 

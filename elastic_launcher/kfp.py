@@ -1,7 +1,7 @@
 """The Kubeflow Pipelines front: the reusable components, with caching off.
 
-A cached training step does not train: with the same inputs as before Kubeflow answers it from its cache, whatever the
-script, image or quota has become. So tasks of these components are made with caching off; call
+A cached training step does not train: with the same inputs as before Kubeflow answers it from its cache, even if the
+script, image or quota has changed. So tasks of these components are made with caching off; call
 ``.set_caching_options(True)`` where that is wanted. Components that are loaded from ``component.yaml`` can't say it
 themselves: there the pipeline does, with ``.set_caching_options(False)``.
 """

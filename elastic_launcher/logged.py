@@ -1,6 +1,6 @@
 """Chooses the values of ``job.log`` that count when several ranks log the same names at the same step.
 
-Invariant: for each name and step it is the lowest rank's value, in whatever order the ranks' reports arrive; of one
+Invariant: for each name and step it is the lowest rank's value, in any order of the ranks' reports; of one
 rank it is the last. A value that was taken before a lower rank's arrived is replaced by it.
 """
 

@@ -24,7 +24,7 @@ _NEXT_PAIR = re.compile(r",(?=\s*[\w-]+\s*=)")
 """Between two pairs of one text; other commas belong to a value."""
 
 CHANGES = ("arguments", "global-batch-size", "seed", "dataset", "script")
-"""What a user may accept of a job that goes on from the checkpoint of another."""
+"""The differences that a user may accept for a job that resumes from the checkpoint of another."""
 
 
 class ConfigError(ValueError):
@@ -39,12 +39,12 @@ class Option:
         key: Name of the component parameter; the flag is the same with dashes.
         kind: ``nodes``, ``whole``, ``seconds``, ``text``, ``choice``, ``pairs``, ``words``, ``share``, ``period``,
             ``time`` or ``switch``: what its text is read as.
-        unit: What stands for the value in help texts.
+        unit: The placeholder of the value in help texts.
         default: Its text when not given; None where there is none.
         help: One sentence for the user.
         environment: The variable in which each rank finds it, or None.
         least: Fewest seconds that ``seconds`` or a ``time`` may be.
-        is_path: Whether it is a path: a relative one starts where the user stands.
+        is_path: Whether it is a path: a relative one starts in the user's directory.
         component: The one training component of Kubeflow's that takes it; None where both do.
     """
 
@@ -118,12 +118,12 @@ OPTIONS: tuple[Option, ...] = (
         "How the job changes its size: while it trains, or by ending and starting its workers (any torchrun script).",
         component="elastic_train"),
     Option("rdzv_backend", "choice", "elastic-launcher|c10d", "elastic-launcher",
-        "With --resize respawn: who decides when torchrun starts its workers anew, the launcher or torchrun alone.",
+        "With --resize respawn: who decides when torchrun restarts its workers, the launcher or torchrun alone.",
         component="elastic_train"),
     Option("max_failures", "whole", "N", None,
         "Failures of the script on single ranks within an hour that cost their node only; without it, none."),
     Option("global_batch_size", "whole", "B", None,
-        "Samples of each optimizer step, whatever the number of nodes.", variables.GLOBAL_BATCH_SIZE),
+        "Samples of each optimizer step, at any number of nodes.", variables.GLOBAL_BATCH_SIZE),
     Option("max_batch_per_gpu", "whole", "M", None,
         "Most samples that a rank works on at a time.", variables.MAX_BATCH_PER_GPU),
     Option("checkpoint_every", "period", "PERIOD", None,
@@ -185,13 +185,13 @@ def holds_text(given: str) -> bool:
 
 
 def nodes_message(text: str) -> str:
-    """Returns what is said of numbers of nodes that can't be."""
+    """Returns the error about impossible numbers of nodes."""
     fix = f"; for a fixed number write --nodes {text}:{text}" if text.isdecimal() and text.isascii() else ""
     return f"--nodes is {text!r}: it must be MIN:MAX with whole numbers, 1 <= MIN <= MAX, for example --nodes 1:3{fix}"
 
 
 def share_message(text: str) -> str:
-    """Returns what is said of a share that can't be."""
+    """Returns the error about an impossible share."""
     return f"--share is {text!r}: it must be I/N with whole numbers, 1 <= I <= N, for example --share 1/2"
 
 

@@ -47,7 +47,7 @@ METRICS = (
 )
 """The keys that every run has, so that runs can be compared."""
 LOSS = "loss"
-"""The one that a run has whose script tells its loss."""
+"""The metric of a run whose script logs its loss."""
 
 REASONS: dict[int, str] = {
     ExitCode.SCRIPT_FAILED: "the training script failed",

@@ -136,7 +136,7 @@ def claim(config: JobConfig, directory: Path, content: Content = Content()) -> W
     """
     job_id = f"{_safe(config.name)}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     path = directory / (config.work_dir or f"{DEFAULT_PARENT}/{job_id}")
-    layout = Layout(Path(os.path.realpath(path)))  # nodes are known by it, by whatever name they are looked for
+    layout = Layout(Path(os.path.realpath(path)))  # nodes are found by it, under any name of the folder
     try:
         _make_folders(layout)
         lock = Lock(layout.lock)

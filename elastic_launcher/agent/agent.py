@@ -165,7 +165,7 @@ class Agent:
         for local_rank in range(0 if self._respawn else len(self._members)):
             path = self._layout.exit_file(self._node, local_rank)
             if not path.exists():
-                with contextlib.suppress(OSError):  # a full disk: nobody is told more than that the node is gone
+                with contextlib.suppress(OSError):  # a full disk: only the end of the node will be known
                     write_json(path, {"exit_code": None, "signal": int(signal.SIGKILL)})
 
     def _log_senders(self, outbox: Outbox) -> list[LogSender]:

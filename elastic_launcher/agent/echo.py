@@ -1,4 +1,4 @@
-"""Copies the ranks' output to the node's own output, for whatever collects a pod's log."""
+"""Copies the ranks' output to the node's own output, for collectors of pods' logs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Echo:
 
     def _write(self, lines: Sequence[bytes]) -> None:
         text = b"".join(self._prefix + line + b"\n" for line in self._marked(lines))
-        with contextlib.suppress(OSError):  # nobody reads it: the coordinator is told all the same
+        with contextlib.suppress(OSError):  # no reader: the coordinator gets it all the same
             sys.stdout.buffer.write(text)
             sys.stdout.buffer.flush()
 

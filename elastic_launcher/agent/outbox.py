@@ -57,7 +57,7 @@ class Outbox:
         self._waiting: deque[tuple[float, NodeMessage]] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._notices = 0  # told with each heartbeat: a coordinator that comes back knows of none
+        self._notices = 0  # sent with each heartbeat: a new coordinator knows of none
         self._contact = Contact(STALL)
         self.must_leave = False
         self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
@@ -111,7 +111,7 @@ class Outbox:
                         self._waiting.popleft()
             elif time.monotonic() >= beat:
                 asked = self._asked
-                if self._deliver(self._heartbeat()):  # what is asked anew is answered at once
+                if self._deliver(self._heartbeat()):  # a new question is answered at once
                     beat = time.monotonic() + (HEARTBEAT if self._asked == asked else 0.0)
 
     def _heartbeat(self) -> Heartbeat:

@@ -83,7 +83,7 @@ def main() -> int:
     torchrun = os.getppid()
     agent = environment.get("ELASTIC_AGENT_PID")
     die_with_parent(torchrun)
-    if agent and _parent_of(torchrun) != int(agent):  # torchrun was gone before its death could be told
+    if agent and _parent_of(torchrun) != int(agent):  # torchrun was gone before its death signal was set
         return 128 + signal.SIGKILL
     log = os.open(f"{work_dir}/logs/{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)

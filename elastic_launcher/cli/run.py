@@ -55,7 +55,7 @@ def _launched(given: Mapping[str, Any], command: Sequence[str]) -> int:
         return _end(ExitCode.BAD_USAGE, str(error))
     except EngineAway as error:
         return _end(ExitCode.LAUNCHER_FAILED, str(error))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the exit code says that it was not the script
+    except Exception as error:  # noqa: BLE001 - the exit code says that it was not the script
         traceback.print_exc()
         return _end(ExitCode.LAUNCHER_FAILED, f"the launcher itself failed ({type(error).__name__}: {error})")
     except _Stopped as stopped:

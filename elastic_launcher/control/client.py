@@ -230,7 +230,7 @@ class ControlClient:
                 raise ValueError("it does not hold an object")
             url, key = str(control["url"]), str(control["key"])
         channel.key = bytes.fromhex(key or "")
-        # the coordinator's own address, whatever proxies the environment names
+        # the coordinator's own address, without the environment's proxies
         connection = HTTPConnection(url.removeprefix("http://").rstrip("/"), timeout=timeout)
         connection.connect()  # sets TCP_NODELAY
         return connection

@@ -299,7 +299,7 @@ class Coordinator:
             finish = replace(finish, message=self._with_last_save(finish.message))
         self.message = message = last_message(finish, self._layout)
         if self._leaves is not None:
-            return int(finish.exit_code)  # the job goes on
+            return int(finish.exit_code)  # the job continues
         self._emit(
             "job_finished",
             self._state.generation_number,

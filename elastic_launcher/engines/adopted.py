@@ -31,7 +31,7 @@ class AdoptedAgent:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._descriptor = os.pidfd_open(pid)  # from here on the number stands for this process alone
+        self._descriptor = os.pidfd_open(pid)  # from here on the process id can't be reused
 
     def has_ended(self) -> bool:
         """Returns whether it has."""

@@ -3,8 +3,8 @@
 Form B is a JSON document (``apiVersion``: ``elastic-hints/v1``); form A is the flat one, a JSON object of texts such as
 ``{"default": "1:4", "job.bert": "8"}`` (allowed, or guaranteed:allowed).
 
-Invariant: in whatever was parsed, ``guaranteed <= allowed <= limit`` holds for every entry; everything else is refused
-with its place, what it is and what it must be.
+Invariant: in every parsed document, ``guaranteed <= allowed <= limit`` holds for every entry; anything else is
+refused with its place, what it is and what it must be.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class FileSource:
                     told, doubted = found, None
                     yield found
                 if told is found and _is_absent(found):
-                    returns += 1  # what comes back is another object
+                    returns += 1  # a file that returns is another object
             await asyncio.sleep(POLL_SECONDS)
 
 

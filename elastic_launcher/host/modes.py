@@ -1,7 +1,7 @@
 """The permissions of files in a folder that users of one group share.
 
 A launcher and its nodes may be different users: what one of them writes, the other has to read, replace and remove. So
-whatever is made in a folder that its group may write to belongs to that group, which may write to it as well, as the
+everything made in a folder that its group may write to belongs to that group, which may write to it as well, as the
 folder says. In any other folder the umask alone decides. Nothing is made writable to everybody.
 """
 
@@ -25,7 +25,7 @@ def share(path: Path, *, private: bool = False) -> None:
 
     Args:
         path: A file or a folder, just made.
-        private: Whether it was made for its user alone whatever the umask says, as temporary files are: who may read
+        private: Whether it was made for its user alone despite the umask, as temporary files are: who may read
             the folder may read it then.
     """
     with contextlib.suppress(OSError):

@@ -56,7 +56,7 @@ def _job(given: Mapping[str, Any]) -> JobConfig:
     texts = {key: given[key] for key in ("hints", "match", "name", "share", "require_hints", "nproc_per_node")}
     texts["nodes"] = f"{given['min_nodes']}:{given['max_nodes'] or given['min_nodes']}"
     texts |= {"global_batch_size": given["global_batch_size"] or None, "wait_for_quota": given["wait_for_quota"]}
-    return JobConfig.from_texts(texts, ["train.py"])  # whatever it will be
+    return JobConfig.from_texts(texts, ["train.py"])  # a placeholder
 
 
 def _demand(given: Mapping[str, Any], job: JobConfig) -> Demand:

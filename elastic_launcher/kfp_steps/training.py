@@ -170,7 +170,7 @@ def _distributed(given: Mapping[str, Any]) -> _Run:
     job = job_id_of(pod, given["name"])
     folder = f"{given['shared_dir'].rstrip('/')}/{job}" if given["shared_dir"] else ""
     checkpoints = given["checkpoint_dir"] or (f"{folder}/checkpoints" if folder else "")
-    # what both must see is where checkpoints go, if nothing else is said
+    # by default both see the folder of checkpoints
     common = folder or (f"{checkpoints.rstrip('/')}/jobs/{job}" if checkpoints else "")
     meeting = Meeting(mounts_of(task, template), common, is_asked=bool(folder))
     options |= {"pod_template": json.dumps(template), "checkpoint_dir": checkpoints}

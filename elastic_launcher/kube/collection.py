@@ -110,5 +110,5 @@ async def _read(api: Api, collection: Collection, *, single: bool) -> tuple[Snap
     match await api.request("GET", collection.path, query=collection.query):
         case {"metadata": {"resourceVersion": str(version)}, **found}:
             return Snapshot(found.get("items") or []), version
-        case other:  # of what stands between, say
+        case other:  # of a proxy in between, for example
             raise ApiError(0, "NoList", f"{collection.path}: no list came, but {str(other)[:MOST_SHOWN]!r}")

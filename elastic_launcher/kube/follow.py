@@ -89,7 +89,7 @@ class Follow:
                 return Follow(polled=POLLS)
             return Follow(polled=self.polled - 1, delay=POLL_SECONDS, forbidden=True)
         after = self._again()
-        if status == GONE or after.loud:  # a database that was set back has never heard of the version
+        if status == GONE or after.loud:  # a restored database does not know the version
             after = replace(after, version=None)
         return replace(after, delay=max(after.delay, retry_after))
 

@@ -90,7 +90,7 @@ class Display:
                 refresh_per_second=FRAMES_PER_SECOND,
                 transient=True,
                 redirect_stdout=False,
-                redirect_stderr=True,  # what else is said there stands above the live lines
+                redirect_stderr=True,  # other output there appears above the live lines
             )
             self._live.start()
 

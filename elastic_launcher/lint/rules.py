@@ -50,7 +50,7 @@ RULES: dict[str, Severity] = {
     "volume-from-caller": "warning",
     "missing-command": "warning",
     "success-condition": "error",
-    # What stands elsewhere
+    # What is in other files
     "configmap-label": "error",
     "configmap-key": "error",
     "configmap-default": "warning",

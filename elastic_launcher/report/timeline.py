@@ -29,7 +29,7 @@ def render(history: History, metrics: Metrics, *, framed: bool = False) -> str:
         history: The job's past.
         metrics: Its numbers.
         framed: Whether it is seen in a small frame of a white page, as in Kubeflow: it begins with its chart, and is
-            white whatever the reader's system is.
+            white on every system.
     """
     name = escape(history.name)
     top = [_head(history), _cards(history, metrics)]

@@ -24,7 +24,7 @@ def digits_elastic(
     Args:
         min_nodes: Fewest nodes that the training starts and goes on with.
         max_nodes: Most nodes.
-        global_batch_size: Samples in each optimizer step, whatever the number of nodes.
+        global_batch_size: Samples in each optimizer step, at any number of nodes.
         max_batch_per_gpu: Most samples that one GPU takes at a time.
         hints: Quota hints, as configmap/NAMESPACE/NAME or a file; empty for none, which means max_nodes.
         work_dir: Where the training step keeps its events and logs; none means a folder of its own.

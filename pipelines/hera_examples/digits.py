@@ -69,7 +69,7 @@ with Workflow(
         output="/work/digits.pt2",
         volumes=[work],
         inputs=[
-            Parameter(  # read anew for each attempt: the size of the next one
+            Parameter(  # read again for each attempt: the size of the next one
                 name="nodes",
                 value_from=models.ValueFrom(
                     config_map_key_ref=models.ConfigMapKeySelector(name="digits-size", key="nodes"), default="1:3"

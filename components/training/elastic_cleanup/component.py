@@ -12,7 +12,7 @@ def elastic_cleanup(run_id: str = "", wait_seconds: float = 30) -> int:
     """Deletes the nodes of this run's elastic_train_distributed steps that were left behind; made for dsl.ExitHandler.
 
     It is a second line: nodes that lose their coordinator save and leave by themselves. Only Jobs with the run's label
-    are deleted. What the run is said to have come to is not asked, since Kubeflow says RUNNING of one that was
+    are deleted. The run's reported state is not used, since Kubeflow reports RUNNING for one that was
     terminated. The nodes of a coordinator that still lives are left to it.
 
     Args:

@@ -22,7 +22,7 @@ def elastic_plan(
     require_hints: bool = False,
     wait_for_quota: float = 0,
 ) -> NamedTuple("Outputs", [("nodes", int), ("gpus", str), ("reason", str)]):
-    """Says how large the next step may be, as the quota hints stand now.
+    """Returns how large the next step may be by the current quota hints.
 
     `gpus` is a text, since an accelerator limit from an int gives a pod without any GPU and a run that is green all the
     same. Hints that are not there give the fewest nodes, hints that allow less than those make the step red.

@@ -65,7 +65,7 @@ def elastic_train(
 ):
     """Trains a PyTorch script on as many nodes as the quota hints allow right now, changing their number while it runs.
 
-    Nodes are processes of the step's own pod. Every optimizer step uses exactly the global batch, whatever the number
+    Nodes are processes of the step's own pod. Every optimizer step uses exactly the global batch, at any number
     of nodes. The step is red when the training failed, and its log then ends with the reason. A pod keeps
     its GPUs to its end, so a shrink of the hint frees none for others, unless release says otherwise.
 
@@ -98,8 +98,8 @@ def elastic_train(
         progress_timeout: Seconds without progress in a step (or 10 usual steps) after which it counts as lost, too.
         silence_timeout: Time without a sign of life after which any rank counts as lost, as 90s; without it, 60s.
         grace_period: Seconds from a node's notice until it may be killed.
-        resize: `in-process`, or `respawn`: workers are ended and started anew at the new size (any torchrun script).
-        rdzv_backend: `c10d` leaves it to torchrun when to start workers anew; with `resize` `respawn` only.
+        resize: `in-process`, or `respawn`: workers are restarted at the new size (any torchrun script).
+        rdzv_backend: `c10d` leaves it to torchrun when to restart workers; with `resize` `respawn` only.
         max_failures: Failures of the script within an hour that cost the node only; 0 ends the training at the first.
         checkpoint_every: How often the training is saved, as 30s, 5m or 100 steps; without it, as its cost allows.
         keep_checkpoints: How many checkpoints are kept.

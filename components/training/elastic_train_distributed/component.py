@@ -81,7 +81,7 @@ def elastic_train_distributed(
     Nodes are pods; the step itself is their coordinator and needs no GPU. What is set on the task is the nodes':
     resources, tolerations, node selector and affinity theirs alone, environment and volumes theirs and the step's.
     set_accelerator_limit(n) is the number of GPUs of each node. Every optimizer step uses exactly the global batch,
-    whatever the number of nodes. The step is red when the training failed, and its log then ends with the script's last
+    at any number of nodes. The step is red when the training failed, and its log then ends with the script's last
     lines.
 
     Args:

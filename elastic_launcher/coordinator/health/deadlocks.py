@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from elastic_launcher.control.vitals import Vitals
 
-FEWEST_REPORTS = 2  # of the same wait: what one report tells may be over when another rank's comes
+FEWEST_REPORTS = 2  # of the same wait: one rank's wait may be over when another rank's report comes
 
 
 @dataclass(frozen=True, slots=True)

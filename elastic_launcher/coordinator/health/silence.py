@@ -11,7 +11,7 @@ from elastic_launcher.coordinator.model.observations import MemberSilent, NodeSi
 from elastic_launcher.coordinator.model.roster import Phase
 from elastic_launcher.coordinator.model.state import State
 
-SILENCE_SECONDS = 15.0  # without a word from a member, before that is said
+SILENCE_SECONDS = 15.0  # without a report from a member, before a warning
 DOUBT_SECONDS = 5.0  # without a word from a member, before its agent is asked about it, at most
 LEAST_LOAD = 0.05  # of a core, from which on a process computes: threads that only look around use less
 STALL_SECONDS = 1.0  # between two looks: more, and it was this process that was held up

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-MOST_RESTARTS = 3  # at the same place: then it would go on like that for ever
+MOST_RESTARTS = 3  # at the same step: then it would repeat for ever
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,11 +104,11 @@ class Takeover:
             return bool(left.nodes) and missing(introduced) and not runs_on(left, self._config.nproc_per_node)
 
         await gathering.wait_for(missing, self._config.heartbeat_timeout)
-        await gathering.wait_for(idle, self._config.orphan_timeout)  # the only one that has the state may be busy
+        await gathering.wait_for(idle, self._config.orphan_timeout)  # the only holder of the state may be busy
         left = self._leftovers(gathering)
         begins = self.record.generation is None and not any(one.current for one in left.introductions.values())
         if begins and noted_origin(self._layout) is None:
-            return None  # nobody has the state yet, and what to begin with is not known
+            return None  # no member has the state yet, and the job's start is not known
         return left if runs_on(left, self._config.nproc_per_node) else None
 
     def take_nodes(self) -> Collection[int]:

@@ -147,7 +147,7 @@ def stop(
     where = f"{joint}{when(state)}"
     nobody = not state.generation or (state.pause is not None and state.pause.released)
     if state.stopping is not None and state.stopping.exit_code == RESTART:
-        state = replace(state, stopping=None, restart=None)  # it is being saved already, but not to begin anew
+        state = replace(state, stopping=None, restart=None)  # it is being saved already, but will not restart
     if nobody or state.over or state.verdict is not None or state.stopping is not None:
         return finish(state, exit_code, cause + where)
     until = now + time_to_save(within, state.save_seconds)
@@ -311,7 +311,7 @@ def _finish_when_all_ended(state: State, now: float) -> Decision:
     exits = (state.members[number].exit for number in survivors)
     if not all(one is not None and one.clean for one in exits):
         return state, ()
-    lost = [state.members[number] for number in state.lost()]  # and nobody has formed anew since
+    lost = [state.members[number] for number in state.lost()]  # and no generation was formed since
     for one in lost:
         if one.borne:  # after the loop, as is seen now
             traceback = one.failure.traceback if one.failure is not None else ""

@@ -69,7 +69,7 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
         # This does not count as a failure: there is no limit to such restarts.
         state = replace(state, fallen=RestartBudget())
     if observation.node not in state.nodes:
-        return state, ()  # one of before the job began anew, which took its time
+        return state, ()  # a node from before a restart, which ended late
     node = state.nodes[observation.node]
     if is_earlier_pod(node, observation.pod):
         return state, ()
@@ -77,7 +77,7 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
         return take_back(state, node, observation.again, observation.now)
     unknown = _unrecorded_exit(observation.exit_code)
     told = warn_of_exit(state, observation)
-    if observation.taken:  # nobody failed: the next is started as fast as after a first loss, and no step is to blame
+    if observation.taken:  # no failure: the next is started as fast as after a first loss
         state = replace(state, losses=0, failures=0, broke=0)
     decision: Decision = (state, told)
     decision = then(decision, _end_ranks, node, dict(observation.ranks), unknown, observation.now)

@@ -17,8 +17,8 @@ from elastic_launcher.coordinator.rules.ending import Decision, emit, finish, th
 from elastic_launcher.coordinator.rules.nodes import fail_node
 from elastic_launcher.coordinator.rules.pause import lose_nodes
 
-MOST_UNFORMED = 3  # formations in a row that fail and nobody is to blame, before somebody has to be
-SETTLE_SECONDS = 1.0  # after a failed formation: a death, or a broken step, is known by then
+MOST_UNFORMED = 3  # formations in a row that fail without a cause, before a node is given up for it
+SETTLE_SECONDS = 1.0  # after a failed formation: the loss of a node, or a broken step, is known by then
 GATHER_SECONDS = 1.0  # that a warm node waits for others that come up with it: one resize instead of two
 ORDER_SECONDS = 5.0  # beyond a group's own time-out: for orders and reports on their way on a loaded machine
 FIRST_STEP_SECONDS = 60.0  # from the first member that completed a step on a new group to the last

@@ -99,7 +99,7 @@ def take_broken_step(state: State, number: int, report: StepFailed, reason: str,
     recovery = state.recovery
     assert recovery is not None
     others = recovery.others if number in (*state.group, *recovery.others) else (*recovery.others, number)
-    again = report.formation == recovery.given_up  # it had been formed anew, and broke off once more
+    again = report.formation == recovery.given_up  # its recovery broke off once more
     steps = {**recovery.steps, number: report.step}
     recovery = replace(recovery, steps=steps, others=others, counted=recovery.counted and not again)
     state = replace(state, recovery=recovery, broken=state.broken | {number})

@@ -36,10 +36,10 @@ def take_notice(state: State, observation: NodeNoticed) -> Decision:
         if observation.again:
             return take_back(state, node, observation.source, observation.now)
         if observation.source == BY_SIGNAL and state.rules.replaces_noticed:
-            return state, ()  # its engine is about to say whether it goes, or waits in its queue
+            return state, ()  # its engine will report whether it goes, or waits in its queue
     by = min(node.leave_by, observation.now + min(state.rules.grace_period, observation.within))
     if node.leave not in ("", "hint") or node.phase in (Phase.LEAVING, Phase.ENDING, Phase.GONE):
-        sooner = node.leave == "notice" and node.phase is Phase.ADMITTED  # who says so last may know better
+        sooner = node.leave == "notice" and node.phase is Phase.ADMITTED  # the last notice may know better
         return state.with_node(node.number, leave_by=by) if sooner else state, ()
     noticed: tuple[Action, ...] = (emit(state, "notice", node=node.number, source=observation.source),)
     if state.over or state.target is None:

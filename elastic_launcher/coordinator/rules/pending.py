@@ -106,7 +106,7 @@ def take_registration(state: State, observation: NodeRegistered) -> Decision:
     if _is_used(state, node):
         if not state.untrained(node):
             return state, ()
-        decision = _renew(state, node, now)  # nobody has told of the earlier pod's end yet
+        decision = _renew(state, node, now)  # the earlier pod's end is not reported yet
     state, actions = decision
     decision = state.with_node(node.number, pod=pod), actions
     return then(decision, take_standing, NodeStands(now, node.number, ""))

@@ -91,7 +91,7 @@ def take_report(state: State, observation: MemberReported) -> Decision:
 
 
 def _warm(state: State, member: Member, report: Warm, now: float) -> Decision:
-    # One that waits again after a failed admission has nothing new to tell.
+    # One that waits again after a failed admission has nothing new to report.
     fingerprint = report.fingerprint or member.fingerprint or {}
     state = state.with_member(member.number, fingerprint=fingerprint, wait=report.wait)
     if (resumes := state.rules.resumes) is not None and not state.generation:
@@ -167,7 +167,7 @@ def _break_off(state: State, member: Member, report: StepFailed, now: float) -> 
     if not pending and report.formation not in (*state.abandoned, state.group_formation):
         return state, ()
     reason = f"the step broke off on {state.name(number)}: {report.error or 'no reason given'}"
-    if not state.generation:  # nothing is lost yet: the first generation is formed anew
+    if not state.generation:  # nothing is lost yet: the first generation is formed again
         return fail_formation(state, reason, (), now) if pending else (state, ())
     if number not in state.group:
         node = state.nodes[member.node]

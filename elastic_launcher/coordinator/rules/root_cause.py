@@ -15,7 +15,7 @@ from elastic_launcher.coordinator.model.ending import Verdict
 from elastic_launcher.coordinator.model.roster import Member
 from elastic_launcher.coordinator.model.state import State
 
-PEER_SECONDS = 5.0  # for the loss of a peer to be known that an exception tells of: all of them can be busy
+PEER_SECONDS = 5.0  # for the loss of a peer to be known after an exception that concerns one: all ranks can be busy
 _MESSAGE = re.compile(r"gloo|nccl|broken pipe|socket|connection|torch\.distributed|\bDist[A-Z]\w+Error", re.IGNORECASE)
 _TRACEBACK = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
 

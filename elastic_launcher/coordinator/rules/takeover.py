@@ -134,14 +134,14 @@ def adopt(first: State, left: Leftovers, now: float, waited: float) -> Decision:
         formations=max(highest, last, *passed, *broken, 0),
         abandoned={**broken, **passed},
     )
-    # an order to end may have been lost with who gave it
+    # an order to end may have been lost with the coordinator before
     decision: Decision = (state, tuple(KillNode(node.number) for node in state.in_phase(Phase.ENDING)))
     if under_way is not None and not _can_form(under_way, left):
         decision = then(decision, fail_formation, GIVEN_UP, (), now, True)
     state, actions = _apply_reports(decision, left, now, waited)
     lost = {node for kind, node in left.record.told if kind == "node_lost"}
     there = [node for node in bare.staying() if node.number not in lost]
-    state = replace(state, target=Target(len(there), "start"))  # only now: nothing is to be formed in between
+    state = replace(state, target=Target(len(there), "start"))  # only now: no formation may begin in between
     told = tuple(action for action in actions if not _was_recorded(action, left.record))
     return then((state, told), _wait_as_before, now)
 
@@ -203,7 +203,7 @@ def _bare(first: State, left: Leftovers, settled: Generation | None, under_way: 
         own = numbers.members_of(number, size)
         phase = _phase(number, own, set(group), left)
         leave = under_way.cause if under_way is not None and set(own) & set(under_way.leavers) else ""
-        by = now + rules.grace_period if leave == "notice" else math.inf  # when it was given, nobody knows any more
+        by = now + rules.grace_period if leave == "notice" else math.inf  # the time of the notice is not known any more
         pod = left.record.pods.get(number, "")
         nodes[number] = Node(number, own, now, "hint", phase, now, leave, by, pod=pod)
         members |= {member: _member(member, number, place, left) for place, member in enumerate(own)}
@@ -240,7 +240,7 @@ def _at(state: State, left: Leftovers) -> State:
 def _phase(node: int, members: Sequence[int], group: set[int], left: Leftovers) -> Phase:
     gone = {kind for kind, number in left.record.told if number == node}
     if group & set(members) and "node_left" not in gone:
-        return Phase.ADMITTED  # as far as is known; what happened since is told below
+        return Phase.ADMITTED  # as recorded; later reports are applied below
     if node not in left.nodes:
         return Phase.GONE
     if group & set(members):
@@ -303,7 +303,7 @@ def _apply_reports(decision: Decision, left: Leftovers, now: float, waited: floa
         if node not in left.nodes and decision[0].nodes[node].phase is not Phase.GONE:
             ranks = tuple((place, left.exits[node, place]) for place in range(size) if (node, place) in left.exits)
             decision = then(decision, decide, NodeExited(now, node, None, ranks))
-    if decision[0].recovery is not None:  # which waits for all; else who is silent may be busy, as at any time
+    if decision[0].recovery is not None:  # which waits for all; otherwise a silent member may be busy, as at any time
         for member in sorted(set(decision[0].group) & expected(left, size)):
             decision = then(decision, decide, MemberSilent(now, member, waited, given_up=True))
     return decision

@@ -112,14 +112,14 @@ class EngineDriver:
             return
         try:
             descriptor = os.pidfd_open(agent.pid)
-        except OSError:  # too many open files: `poll` tells of its end all the same
+        except OSError:  # too many open files: `poll` reports its end all the same
             return
         self._watched.add(descriptor)
         asyncio.get_running_loop().add_reader(descriptor, self._agent_ended, node, agent, descriptor)
 
     def _agent_ended(self, node: int, agent: Popen[bytes], descriptor: int) -> None:
         self._unwatch(descriptor)
-        if (code := agent.wait()) < 0:  # one that ends by itself has told how its ranks ended
+        if (code := agent.wait()) < 0:  # one that ends by itself has reported how its ranks ended
             self._observe(AgentKilled(self._monotonic(), node, -code, self._exits(node)))
 
     def _unwatch(self, descriptor: int) -> None:

@@ -111,7 +111,7 @@ class HintFollower:
         while True:
             left = deadline - self._clocks.monotonic()
             try:
-                async with asyncio.timeout(left if known else None):  # the first read comes at once, whatever the wait
+                async with asyncio.timeout(left if known else None):  # the first read comes at once
                     found = await self._wake.get()
             except TimeoutError:
                 self._refuse_start()

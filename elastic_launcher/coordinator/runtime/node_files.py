@@ -129,7 +129,7 @@ class NodeFiles:
         ended = {"exit_code": exit_code, "signal": signal}
         member = 0 if first_member is None else first_member + local_rank
         if read_exit(path, member) is None:
-            with contextlib.suppress(OSError):  # a full disk: who asks is told all the same
+            with contextlib.suppress(OSError):  # a full disk: the observation is made all the same
                 write_json(path, ended if first_member is None else {**ended, "member": member})
 
     def exits(self, node: int, members: Sequence[int]) -> tuple[tuple[int, Exit], ...]:

@@ -75,7 +75,7 @@ class Store:
 
     def _keys(self) -> list[str]:
         if self._server is None or not hasattr(self._server, "list_keys"):
-            return []  # an older torch, which can't tell what it holds: some 200 bytes a rank and resize stay
+            return []  # an older torch, which can't list its keys: some 200 bytes a rank and resize stay
         return list(self._server.list_keys())
 
     def _delete(self, key: str) -> None:
@@ -88,7 +88,7 @@ class Store:
 
 def _listen(address: str, port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    # a coordinator that comes back at once listens where connections of the one before it are not all gone
+    # in a takeover, connections of the coordinator before may still be open on this port
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((address, port))
     listener.listen(BACKLOG)

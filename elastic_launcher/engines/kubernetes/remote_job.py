@@ -141,7 +141,7 @@ async def _check_namespace(api: Api, name: str) -> None:
     try:
         await api.request("GET", f"/api/v1/namespaces/{name}")
     except ApiError as error:
-        if error.status == NOT_FOUND:  # who may not ask is told of the job
+        if error.status == NOT_FOUND:  # without the right to ask, the error is about the job
             raise ConfigError(f"there is no namespace {name} at {api.login.server}") from error
 
 

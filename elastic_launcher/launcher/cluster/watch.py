@@ -127,9 +127,7 @@ class ClusterWatch:
             status = await asyncio.to_thread(self._status.now)
             try:
                 await leadership.publish(status)
-            except (
-                LeadershipLost
-            ) as deposed:  # who follows the leadership may learn it later, and must not act meanwhile
+            except LeadershipLost as deposed:  # the watch may see it later
                 self._resign(job, deposed)
                 return
             except ApiError:

@@ -139,7 +139,7 @@ class _Parser:
     def _unexpected(self) -> Exception:
         if self._word.kind == END:
             return SyntaxFault("it ends too early")
-        if self._word.kind == "placeholder":  # it may stand for an operator, too
+        if self._word.kind == "placeholder":  # its value may be an operator, too
             return Unread(self._word.text)
         return SyntaxFault(f"{self._word.text!r} can't stand there")
 

@@ -51,7 +51,7 @@ def _for_python(found: re.Match[str]) -> str:
     """Returns an equivalent part, to check whether it is allowed there."""
     if found["set"] and "[:" in found[0]:
         return "[a]"
-    if found["flags"] is not None and found["end"] == ")":  # a repetition may stand before it, and one after it
+    if found["flags"] is not None and found["end"] == ")":  # a repetition may come before it, and one after it
         return "(?:)" if found.string[: found.start()].endswith(("*", "+", "?", "}")) else ""
     if found["flags"] is not None:
         return "(?:"

@@ -82,9 +82,7 @@ def _together(use: Use) -> Iterator[Finding]:
         reason = "neither script nor module is given: the step ends at once, with exit code 2"
         yield finding("elastic-argument", use.reference, reason, "give one of them: script, or module")
         return
-    if (
-        "\n" in texts["script"].strip() and OPEN in texts["script"]
-    ):  # what Argo makes of it is a script, whatever it fills in
+    if "\n" in texts["script"].strip() and OPEN in texts["script"]:  # Argo makes a script of it with any value
         texts["script"] = OPEN
     try:
         check_known(texts)
@@ -97,7 +95,7 @@ def _refused(use: Use, node: Node, error: ConfigError) -> Finding:
     """Returns the launcher's message, with parameters in place of its own flags, and the user's words as they are."""
     own = sorted((text for name in use.parameters if "--" in (text := use.text(name))), key=len, reverse=True)
     parts = re.compile("|".join([*map(re.escape, own), _QUOTED, f"(?P<flag>{_FLAG.pattern})"]), re.DOTALL)
-    first = _FLAG.match(str(error))  # which is ours, whatever the user has written
+    first = _FLAG.match(str(error))  # which is ours, not the user's spelling
     start = first.end() if first else 0
     said = parts.sub(lambda found: _KEYS.get(found["flag"], found[0]), str(error)[start:])
     said = (_KEYS.get(first[0], first[0]) if first else "") + said

@@ -1,6 +1,6 @@
 """Checks an object against the schema of Argo's API, by Hera's models, which are generated from it.
 
-The API server drops fields that it does not know, unless the client asks to be told; kubectl does, SDKs don't.
+The API server drops fields that it does not know, unless the client asks for validation; kubectl does, SDKs don't.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Collective:
         """
         looks = _Looks(self._group)
         while not self._raw.is_completed():
-            with contextlib.suppress(RuntimeError):  # the time is over, or it failed, which is said below
+            with contextlib.suppress(RuntimeError):  # a time-out or a failure, which is raised below
                 self._raw.wait(timedelta(seconds=LOOK_SECONDS))
             if not self._raw.is_completed() and looks.are_enough():
                 raise RuntimeError("gloo has not ended it")

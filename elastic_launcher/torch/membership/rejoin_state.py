@@ -49,7 +49,7 @@ class Account:
         """Records a report."""
         kind = type(report)
         if kind not in STANDS or (isinstance(report, Warm) and not report.fingerprint):
-            return  # who waits again after a failed admission has nothing new to tell
+            return  # a member that waits again has nothing new to report
         with self._lock:
             if isinstance(report, Again):
                 self._reports.pop(Done, None)

@@ -93,7 +93,7 @@ class Checkpoints:
         self._halting = False
         self._begun_at = time.monotonic()
         self._begun_step = 0
-        self._saves = True  # False on who may come to be rank 0 later: it can't tell whether the last one was written
+        self._saves = True  # False on a rank that may become rank 0 later: the last write is unknown to it
         self._cost = 0.0
         self._failed = False  # the last save
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-# None, booleans, whole numbers and texts stand for themselves; everything else is [tag, ...].
+# None, booleans, whole numbers and texts are themselves; everything else is [tag, ...].
 _DICTS: dict[type, str] = {
     dict: "dict",
     collections.OrderedDict: "ordered",

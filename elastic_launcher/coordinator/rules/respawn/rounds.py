@@ -121,7 +121,7 @@ def _end_round(state: State, now: float) -> Decision:
     if not in_round(state) or not all(ended_well(state, node) for node in state.nodes_of(in_round(state))):
         return state, ()
     gone = all(state.nodes[node].phase is Phase.GONE for node in state.nodes_of(in_round(state)))
-    by_itself = state.restart is None and not state.rules.c10d  # not since they were told to end
+    by_itself = state.restart is None and not state.rules.c10d  # not because they were ordered to end
     return finish(state, ExitCode.DONE, "done") if by_itself or gone else (state, ())
 
 
@@ -179,7 +179,7 @@ def _open_round(state: State, now: float) -> Decision:
     if state.rules.c10d or not (first or state.restart) or living(state):
         return state, ()
     if any(_takes_part(state, node) for node in state.in_phase(Phase.ADMITTED)):
-        return state, ()  # its torchrun has still to come back
+        return state, ()  # its torchrun has still to return
     nodes = [node for node in state.in_phase(Phase.WARM) if not node.leave][: state.target.nodes]
     if len(nodes) < state.rules.min_nodes:
         if not (state.gave_up and not state.in_phase(Phase.STARTING)):

@@ -31,5 +31,5 @@ async def _is_allowed(api: Api, review: Mapping[str, Any]) -> bool:
     match await api.request("POST", REVIEWS, review):
         case {"status": {"allowed": bool(allowed)}}:
             return allowed
-        case other:  # of what stands between, say
+        case other:  # of a proxy in between, for example
             raise ApiError(0, "NoReview", f"{REVIEWS}: no review came, but {str(other)[:MOST_SHOWN]!r}")

@@ -144,7 +144,7 @@ async def _own_pod(api: Api) -> Mapping[str, Any]:
     try:
         found = await find_own_pod(api)
     except ApiError as error:
-        if error.status in FORBIDDEN:  # whatever the pod is: this names all that is missing
+        if error.status in FORBIDDEN:  # the message names all rights that are missing
             pod = {"metadata": {"name": name, "namespace": namespace, "uid": ""}, "spec": {}}
             await _check_rights(api, pod, needs_of(pod))
         raise

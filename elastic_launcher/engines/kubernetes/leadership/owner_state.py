@@ -1,6 +1,6 @@
 """Decides whether the launcher's step is being stopped or only moved, from its pod and the pod's controllers.
 
-Invariants: an owner that is ending always means *stop*, whatever else is seen; *hand over* needs an owner that lives
+Invariants: an owner that is ending always means *stop*; *hand over* needs an owner that lives
 and will recreate the pod; in doubt, a signalled launcher stops.
 """
 
@@ -86,7 +86,7 @@ def _ending(owner: Document | Unknown | None) -> str:
         return ""
     name = _name(owner)
     if owner.get("kind") == "Pod":
-        return ""  # the launcher's own pod: its deletion is no more than a signal tells
+        return ""  # the launcher's own pod: its deletion means no more than the signal
     if (owner.get("metadata") or {}).get("deletionTimestamp"):
         return f"{name} is being deleted"
     spec, status = owner.get("spec") or {}, owner.get("status") or {}

@@ -17,7 +17,7 @@ EXPLAIN_SECONDS = 5.0
 EXPLAIN_AGAIN_SECONDS = 60.0
 """The same after they could not be read: the right to may come, or be back."""
 MOST_EXPLAINED = 4
-"""Such looks at a time: the server reads all events of the namespace for each, and one line tells few reasons."""
+"""Such requests at a time: the server reads all events of the namespace for each, and a message has few reasons."""
 EXPLAINED_BY_EVENTS = (Cause.STARTING, Cause.QUOTA, Cause.REFUSED)
 FORBIDDEN = 403
 
@@ -42,7 +42,7 @@ class Explanations:
     async def follow_events(self) -> None:
         """Looks for the events of nodes that wait; seldom where they may not be read, as in a stock KFP step.
 
-        Nodes that wait alike, as for a pod, wait for the same: the events of the first of them stand for all.
+        Nodes that wait alike, as for a pod, wait for the same: only the events of the first of them are read.
         """
         pause = EXPLAIN_SECONDS
         while True:
@@ -85,7 +85,7 @@ class Explanations:
             try:
                 found = await why_not_admitted(self._api, self._namespace, asked)
             except ApiError:
-                continue  # the next look may tell
+                continue  # the next look may find it
             if UNREADABLE in found.values():
                 pause = EXPLAIN_AGAIN_SECONDS
             for uid, why in found.items():

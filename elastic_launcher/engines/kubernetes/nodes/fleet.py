@@ -158,7 +158,7 @@ class Fleet:
         async with contextlib.aclosing(changes(self._api, collection)) as found:
             async for change in found:
                 if isinstance(change, Trouble):
-                    continue  # nothing is known to have changed; agents tell the coordinator themselves how they are
+                    continue  # no known change; agents report to the coordinator themselves
                 take(change)
                 await self._settle()
 

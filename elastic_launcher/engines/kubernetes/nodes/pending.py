@@ -1,7 +1,7 @@
 """The message about nodes that do not start: one line, with what can be done about it.
 
-Invariant: every node that waits is counted, and the line is the same as long as nothing changes, in whatever order the
-nodes are given.
+Invariant: every node that waits is counted, and the line is the same as long as nothing changes, in any order of the
+nodes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Derives a node's state from its Job and its pod.
 
 It waits, for a reason in one line; it runs; it has a termination notice; or it is gone, with or without a known reason.
-Invariant: whatever the documents hold is one of the four, and a node that is gone stays so, whichever of its documents
+Invariant: any documents make one of the four, and a node that is gone stays so, whichever of its documents
 go after it.
 """
 

@@ -1,6 +1,6 @@
 """The history of one node, from what the API has shown of its Job and its pod so far.
 
-Invariants: a node that was seen to be gone stays so, whatever is shown later, a second pod of its Job included; one
+Invariants: a node that was seen to be gone stays so, despite later events, a second pod of its Job included; one
 whose pod was not shown is gone only once it was asked for: Jobs and pods are shown apart, either before the other; and
 one whose queue has taken its pod back is not gone, but waits for the next.
 """
@@ -69,7 +69,7 @@ class Track:
         now = standing(self.job, self.pod, self.events, self.admission)
         if not isinstance(now, Leaving) or self.pod is None:
             return now
-        again = now.again or (self._recalled and _can_go_on(self.job))  # its Job may have been admitted anew already
+        again = now.again or (self._recalled and _can_go_on(self.job))  # its Job may have been admitted again already
         return replace(now, again=again, pod=_name(self.pod))
 
     def show_job(self, job: Document | None) -> Track:

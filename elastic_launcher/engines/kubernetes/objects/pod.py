@@ -1,6 +1,6 @@
 """Builds the pod of a node, from the user's template and what a node needs besides.
 
-Invariant: everything of the template is in the pod, lists in their order; where ours can't stand beside it the template
+Invariant: everything of the template is in the pod, lists in their order; where ours can't be added to it the template
 is refused, with the reason. What the template says nothing of is made as *restricted* Pod Security wants it.
 """
 
