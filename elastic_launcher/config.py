@@ -171,13 +171,13 @@ class JobConfig:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What follows ``python`` on a rank: script or module, and its arguments."""
+        """The words after ``python`` on a rank: script or module, and its arguments."""
         start = (self.script,) if self.script is not None else ("-m", str(self.module))
         return (*start, *self.arguments)
 
     @property
     def accepted(self) -> tuple[str, ...]:
-        """What may differ from the job whose checkpoint is used, by name."""
+        """The accepted differences from the job whose checkpoint is used, by name."""
         return tuple(name for text in (self.accept_changes or "").split(",") if (name := text.strip()))
 
     @property

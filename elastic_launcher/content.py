@@ -21,7 +21,7 @@ _OF_LOCAL_RUN = re.compile(r"^.*/([^/]+)-\d{4}(?:-\d{2}){5}-\d+/")
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a job runs and reads; what is not known is the same as anything.
+    """The code and the data of a job; an unknown value equals any other.
 
     Attributes:
         code: Name and digest of the script's text, and of the files beside it that nodes are handed, the script first.

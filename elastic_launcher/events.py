@@ -160,7 +160,7 @@ def _last_time(file: int, path: Path) -> float:
 
 
 class Events(Protocol):
-    """Where events are written."""
+    """The file of events, and its writer."""
 
     def append(self, kind: str, generation: int, **fields: Any) -> Any:
         """Writes an event, and returns it."""

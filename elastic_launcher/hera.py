@@ -216,7 +216,7 @@ class ElasticTrain(Container):
 
 
 def _with_fields_of(kind: Callable[P, object]) -> Callable[[Callable[..., Container]], Callable[P, Container]]:
-    """Has a function take what a class takes, for whoever checks types and for ``help()``."""
+    """Gives a function the signature of a class, for type checkers and for ``help()``."""
 
     def known(function: Callable[..., Container]) -> Callable[P, Container]:
         signature = inspect.signature(kind).replace(return_annotation=Container)

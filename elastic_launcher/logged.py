@@ -22,7 +22,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """What was logged at the latest steps.
+    """The values logged at the latest steps.
 
     Attributes:
         steps: For each name, its entries by step.

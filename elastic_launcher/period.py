@@ -14,7 +14,7 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """How often to save.
+    """The period of checkpoints.
 
     Attributes:
         steps: After so many optimizer steps; None where time counts.

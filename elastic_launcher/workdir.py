@@ -41,7 +41,7 @@ class WorkDirHeld(WorkDirError):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What earlier runs of the same job have used up: their numbers are not used again.
+    """The numbers that earlier runs of the same job have used; they are not used again.
 
     Attributes:
         term: Of this run, from 1.

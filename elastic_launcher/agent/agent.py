@@ -202,7 +202,7 @@ class Agent:
             share_new(Path(output), self._began)
 
     def _say_goodbye(self) -> None:
-        """Says why the node leaves a job whose coordinator has gone, in the logs of its ranks too."""
+        """Writes to the ranks' logs, too, why the node leaves a job whose coordinator has ended."""
         silence = f"the coordinator has not answered for {self._config.orphan_timeout:g} s"
         saved = open_store(self._config.checkpoint_dir, self._layout.checkpoints).kept()
         self._say(f"{silence}: leaving; {saved}")

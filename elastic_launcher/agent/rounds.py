@@ -28,7 +28,7 @@ STORE_TIMEOUT = timedelta(seconds=60)
 
 
 class Rounds:
-    """One node's way through the rounds.
+    """The rendezvous of one node, round after round.
 
     Args:
         host: Of the coordinator's store.

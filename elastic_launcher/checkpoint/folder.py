@@ -40,19 +40,19 @@ KEEP = 2
 
 
 class Fenced(CheckpointError):
-    """Somebody later has written here: this writer has nothing to say any more."""
+    """A later writer has written here: this writer must not write any more."""
 
 
 class TakenOver(Fenced):
-    """Another launcher has the place where this job is saved: who trains is to know."""
+    """Another launcher has this job's checkpoint folder, which its ranks have to know."""
 
 
 class Pointer(NamedTuple):
-    """What ``latest.json`` says.
+    """The content of ``latest.json``.
 
     Attributes:
         checkpoint: The name of the last checkpoint; "" if there is none.
-        mark: What only later checkpoints pass.
+        mark: The fence that only later checkpoints pass.
         job: The id of the job whose folder it is; "" where that is not known.
     """
 
@@ -63,11 +63,11 @@ class Pointer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a job can go on from.
+    """A checkpoint that a job can resume from.
 
     Attributes:
         folder: The newest good checkpoint; None if there is none.
-        manifest: What is in it.
+        manifest: Its manifest.
         refused: Later ones that can't be used, newest first: why, in one line each.
         damaged: Those of them that nobody will ever be able to use.
         place: Where it is, as the user knows it; "" where that is ``folder``.
@@ -373,7 +373,7 @@ def _put_back(folder: Path) -> None:
 
 
 def _remove_drafts(folder: Path, old: Callable[[Mark], bool]) -> None:
-    """Removes what nobody will finish; a writer that thaws leaves those alone that came after it."""
+    """Removes unfinished checkpoints; a writer that thaws leaves later ones alone."""
     _put_back(folder)
     for path in folder.iterdir():
         if not path.name.startswith(DRAFT):

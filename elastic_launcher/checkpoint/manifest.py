@@ -27,7 +27,7 @@ class CheckpointDamaged(CheckpointError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mark:
-    """Which of two checkpoints is the later one: the one with the larger mark.
+    """The order of checkpoints: the later one has the larger mark.
 
     Attributes:
         term: The coordinator's term in which it was written.
@@ -42,7 +42,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class JobIdentity:
-    """What must be the same where a checkpoint is written and where it is read.
+    """The values that must be equal where a checkpoint is written and where it is read.
 
     Attributes:
         script: File name of the script, or the module.

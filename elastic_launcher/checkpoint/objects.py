@@ -17,7 +17,7 @@ RETRIES: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}
 
 
 class ObjectStore:
-    """What is under one URL, by the calls of an fsspec file system that `remote` makes; paths are below the URL.
+    """The objects under one URL, with the calls of an fsspec file system that `remote` makes; paths are below the URL.
 
     Args:
         url: As ``s3://bucket/folder``; credentials and the like come from the environment, under their usual names.

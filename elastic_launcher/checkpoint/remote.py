@@ -34,7 +34,7 @@ RUN = secrets.token_hex(4)
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What is in the store at one time.
+    """The content of the store at one time.
 
     Attributes:
         whole: Checkpoints with a manifest that count, by name.
@@ -48,7 +48,7 @@ class Listing:
 
     @property
     def fence(self) -> Mark:
-        """What only marks above it pass."""
+        """A fence that only later marks pass."""
         return max(self.terms.values(), default=Mark(0, 0, -1))
 
 
@@ -164,7 +164,7 @@ class RemoteStore:
             storage.rm_file(f"{self._folder.root}/{path}/{MANIFEST}")
 
     def kept(self) -> str:
-        """Says in words where what was saved is; asks nobody, since that may take long."""
+        """Describes where the checkpoints are, without asking the store, since that may take long."""
         return f"what was saved is in {self.place}"
 
     def _check_fence(self, listing: Listing, mark: Mark) -> None:

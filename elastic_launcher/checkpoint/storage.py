@@ -56,7 +56,7 @@ def open_storage(url: str) -> tuple[Any, str]:
 
 
 class RemoteFolder:
-    """What is under a URL; it is opened when it is used first.
+    """The files under a URL, opened at the first use.
 
     Args:
         url: As ``s3://bucket/folder``.

@@ -46,7 +46,7 @@ class CheckpointStore(Protocol):
         """Has a damaged checkpoint count no more."""
 
     def kept(self) -> str:
-        """Says in words what was saved last, as far as that is known here."""
+        """Describes the last save that is known here."""
 
 
 class LocalStore:
@@ -88,7 +88,7 @@ class LocalStore:
         folder.set_aside(path)
 
     def kept(self) -> str:
-        """Says in words what was saved last."""
+        """Describes the last save."""
         try:
             return folder.kept(self._path)
         except OSError as error:

@@ -54,7 +54,7 @@ def _usage_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _naming(place: HintPlace) -> Iterator[None]:
-    """Says where a wrong document is."""
+    """Names the place of an invalid document."""
     try:
         yield
     except HintError as error:
@@ -85,7 +85,7 @@ def check(
     path: Hints,
     strict: Annotated[bool, typer.Option("--strict", help="Take unknown fields, too, as errors.")] = False,
 ) -> None:
-    """Says whether a file can be used, or where and what is wrong."""
+    """Checks a file, and prints where it is wrong."""
     with _usage_errors():
         document = _read(hint_place(path))
         if strict and document.warnings:
@@ -113,7 +113,7 @@ def show(
     share: Annotated[str | None, typer.Option(metavar="I/N", help="Take the I-th of N equal parts.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
-    """Says which entry a job that starts now gets, why, and how many nodes that makes."""
+    """Prints the entry that a job gets at its start, why, and how many nodes that makes."""
     with _usage_errors():
         demand = Demand(
             parse_match(match or []),

@@ -35,7 +35,7 @@ def named(given: Path) -> JobName | None:
 
 
 def refuse(message: str) -> NoReturn:
-    """Says why a command can't do what was asked, and ends it.
+    """Prints why a command fails, and ends it.
 
     Raises:
         typer.Exit: Always, with the exit code of bad usage.

@@ -63,7 +63,7 @@ def _launched(given: Mapping[str, Any], command: Sequence[str]) -> int:
 
 
 def _end(code: ExitCode, message: str) -> int:
-    """Tells how it ended where there is no job that would, and returns the exit code."""
+    """Prints the error of a launch without a job, and returns the exit code."""
     _say(message)
     tell_outputs(code, message, None, _say)
     return code

@@ -168,17 +168,17 @@ class Coordinator:
 
     @property
     def state(self) -> State:
-        """What is known of the job now."""
+        """The current state of the job."""
         return self._state
 
     @property
     def watch(self) -> Watch:
-        """Who looks after its members."""
+        """The monitor of its members."""
         return self._watch
 
     @property
     def checkpoint(self) -> Path | None:
-        """What its members begin with; None for a training from the beginning."""
+        """The checkpoint that its members start from; None for the beginning."""
         return self._resume_search.origin.folder
 
     def _new_watch(self) -> Watch:

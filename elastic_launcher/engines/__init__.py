@@ -50,7 +50,7 @@ class NodeExit:
 
 
 class EngineAway(OSError):
-    """Nothing can be started at the moment, and the node is not to blame."""
+    """No node can be started at the moment; this does not count as a failure of the node."""
 
 
 class Engine(Protocol):
@@ -68,7 +68,7 @@ class Engine(Protocol):
         """Returns the process of a node's agent where it is a child of this one, so that its end can be watched."""
 
     def notice(self, node: int) -> None:
-        """Tells a node that it will go: SIGTERM to its agent."""
+        """Sends a termination notice to a node: SIGTERM to its agent."""
 
     def kill(self, node: int) -> None:
         """Ends a node at once, with everything it started."""

@@ -50,7 +50,7 @@ class ConfigMapSource:
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """The name of the source in messages."""
         return str(self._reference)
 
     async def changes(self) -> AsyncIterator[HintRead]:

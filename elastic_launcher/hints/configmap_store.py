@@ -34,7 +34,7 @@ class ConfigMapPlace:
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """The name of the store in messages."""
         return str(self._reference)
 
     def read(self) -> str:
@@ -77,7 +77,7 @@ class ConfigMapPlace:
                         raise
 
     async def _try(self, api: Api, change: Change) -> None:
-        """Edits what is there now; refused with a conflict where somebody else was faster."""
+        """Edits the current document; it conflicts with the edit of another client."""
         path = self._path
         try:
             found = await api.request("GET", f"{path}/{self._reference.name}")
@@ -99,7 +99,7 @@ class ConfigMapPlace:
 
     @contextlib.contextmanager
     def _named_errors(self) -> Iterator[None]:
-        """Says which ConfigMap was refused."""
+        """Names the ConfigMap that was refused."""
         try:
             yield
         except ApiError as error:

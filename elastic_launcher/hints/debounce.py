@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Debounce:
-    """What was taken from the job last. Times are monotonic seconds, None if there was no such thing.
+    """The last shrink or notice of the job. Times are monotonic seconds, None if there was none.
 
     Attributes:
         shrunk_at: When a hint took something.
@@ -26,7 +26,7 @@ class Debounce:
     allowed: int | None = None
 
     def note_shrink(self, now: float) -> Debounce:
-        """A hint took something."""
+        """Records a shrink by a hint."""
         return replace(self, shrunk_at=now)
 
     def note_notice(self, now: float, allowed: int | None) -> Debounce:

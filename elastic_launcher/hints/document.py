@@ -46,7 +46,7 @@ _FLAT = re.compile(rf"\s*(?:(?P<guaranteed>{_NUMBER})\s*:\s*)?(?P<allowed>{_NUMB
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the document says about the jobs that it matches. All numbers are GPUs.
+    """The numbers for the jobs that an entry matches. All of them are GPUs.
 
     Attributes:
         path: Its position in the document.

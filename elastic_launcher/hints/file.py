@@ -32,7 +32,7 @@ class FileSource:
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """The name of the source in messages."""
         return str(self._path)
 
     async def changes(self) -> AsyncIterator[HintRead]:

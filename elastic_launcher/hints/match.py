@@ -31,7 +31,7 @@ def parse_match(texts: Iterable[str]) -> dict[str, str]:
 
 
 def matches(pattern: Mapping[str, str], job: Mapping[str, str]) -> bool:
-    """Says whether an entry speaks for a job; a job of which a key is not known is matched by no name of it."""
+    """Returns whether an entry matches a job; a job without a key is matched by no value of it."""
     return all(text == ANY or (key in job and _fits(text, job[key])) for key, text in pattern.items())
 
 

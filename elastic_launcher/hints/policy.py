@@ -16,7 +16,7 @@ from elastic_launcher.hints.values import HintError
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a read has changed.
+    """The outcome of a read.
 
     Attributes:
         kind: ``applied``, or, where nothing changed: ``rejected`` (broken, or the same generation with other content),

@@ -13,7 +13,7 @@ _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Which ConfigMap.
+    """The reference to a ConfigMap.
 
     Attributes:
         namespace: Where it is; "" for the launcher's own.

@@ -19,7 +19,7 @@ SKEW_SECONDS = 60.0  # a clock further ahead than this is wrong, and its time is
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a job asks for.
+    """The demand of a job.
 
     Attributes:
         match: Its namespace, queue, pipeline and name, as far as known.
@@ -47,7 +47,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What a document means for a job.
+    """The numbers of a document for one job.
 
     Attributes:
         nodes: How many it may have; 0 when that is fewer than its minimum.
@@ -243,12 +243,12 @@ def _gpus(count: int) -> str:
 
 
 def is_stale(document: Document, now: float) -> bool:
-    """Says whether a document's numbers are older than they hold."""
+    """Returns whether a document's numbers have expired."""
     if document.observed_at is None or document.ttl_seconds is None:
         return False
     return now - document.observed_at > document.ttl_seconds
 
 
 def skewed(document: Document, now: float) -> bool:
-    """Says whether a document comes from a clock that is ahead."""
+    """Returns whether a document comes from a clock that is ahead."""
     return document.observed_at is not None and document.observed_at - now > SKEW_SECONDS

@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class HintRead:
-    """What a source found.
+    """The result of a read.
 
     Attributes:
         text: The document, or None if there is none.
@@ -23,11 +23,11 @@ class HintRead:
 
 
 class HintSource(Protocol):
-    """Where hints come from. It owns what it reads them with."""
+    """A source of hints. It owns its connection."""
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """The name of the source in messages."""
 
     def changes(self) -> AsyncIterator[HintRead]:
         """Yields what is there now at once, and again after each change, until its task is cancelled.

@@ -19,11 +19,11 @@ except ImportError:  # not on Windows, where `hints` runs as well
 
 
 class HintPlace(Protocol):
-    """Where a document is."""
+    """A place of a hints document."""
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """The name of the store in messages."""
 
     def read(self) -> str | bytes:
         """Returns the document.
@@ -66,7 +66,7 @@ class FilePlace:
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """The name of the store in messages."""
         return str(self._path)
 
     def read(self) -> bytes:

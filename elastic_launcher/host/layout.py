@@ -15,7 +15,7 @@ LONGEST_TMPDIR = 60
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything is in a work directory; touches nothing.
+    """The paths in a work directory; it touches no file.
 
     Attributes:
         path: The work directory.
@@ -25,7 +25,7 @@ class Layout:
 
     @property
     def job(self) -> Path:
-        """What was asked: id and configuration, written first."""
+        """The id and the configuration of the job, written first."""
         return self.path / "job.json"
 
     @property
@@ -45,7 +45,7 @@ class Layout:
 
     @property
     def events(self) -> Path:
-        """What happened, one JSON line each."""
+        """The events, one JSON object a line."""
         return self.path / "events.jsonl"
 
     @property
@@ -55,22 +55,22 @@ class Layout:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All files of the launcher that lie in the folder itself."""
+        """The launcher's files in the folder itself."""
         return (self.job, self.lock, self.control, self.origin, self.events, *self.reports)
 
     @property
     def nodes(self) -> Path:
-        """One file per node, and one per rank that ended."""
+        """The folder with a file per node, and one per rank that ended."""
         return self.path / "nodes"
 
     @property
     def logs(self) -> Path:
-        """What ranks, agents and torchrun wrote."""
+        """The logs of ranks, agents and torchrun."""
         return self.path / "logs"
 
     @property
     def checkpoints(self) -> Path:
-        """What an unfinished job resumes from."""
+        """The starting point of an unfinished job."""
         return self.path / "checkpoints"
 
     @property
@@ -79,23 +79,23 @@ class Layout:
         return self.path / "cache"
 
     def node_file(self, node: int) -> Path:
-        """What the agent of a node says about itself."""
+        """The file in which a node's agent describes itself."""
         return self.nodes / f"{node}.json"
 
     def exit_file(self, node: int, local_rank: int) -> Path:
-        """How a rank ended."""
+        """The file of a rank's exit."""
         return self.nodes / f"{node}-{local_rank}.exit"
 
     def lives_file(self, node: int) -> Path:
-        """What happened to a node's workers, where they are started again and again."""
+        """The file of the starts and ends of a node's workers, in a restart-based resize."""
         return self.nodes / f"{node}.lives"
 
     def rank_log(self, node: int, local_rank: int) -> Path:
-        """What a rank's script wrote."""
+        """The log of a rank's script."""
         return self.logs / f"{node}-{local_rank}.log"
 
     def node_log(self, node: int) -> Path:
-        """What a node's agent and its torchrun wrote."""
+        """The log of a node's agent and its torchrun."""
         return self.logs / f"{node}.log"
 
     def torchrun_logs(self, node: int) -> Path:

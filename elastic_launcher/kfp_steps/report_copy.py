@@ -88,7 +88,7 @@ def own_folder(run: Path, place: str) -> str:
 
 
 def _try(folder: Path, place: str, told: str) -> str:
-    """Copies it, or says once what keeps it from that: the training goes on. Returns what was said."""
+    """Copies the report, or prints an error once, and the training continues. Returns the message."""
     try:
         copy_report(folder, place)
     except (OSError, EventError, ValueError) as error:

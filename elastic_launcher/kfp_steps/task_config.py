@@ -27,7 +27,7 @@ _KEYS = {"env": "name", "volumes": "name", "volumeMounts": "mountPath"}
 
 
 class TaskConfig(Protocol):
-    """What Kubeflow hands over (``dsl.TaskConfig``); each is None, or empty, where the author set nothing."""
+    """The task's configuration from Kubeflow (``dsl.TaskConfig``); fields that its author left out are empty."""
 
     affinity: dict[str, Any] | None
     tolerations: list[dict[str, Any]] | None

@@ -50,7 +50,7 @@ Outputs = tuple[int, int, float, int, str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What a step has its launcher do.
+    """The work of a step's launcher.
 
     Attributes:
         options: By the keys of the option table.
@@ -307,7 +307,7 @@ def _image(template: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Tells what was refused before a launcher ran as the launcher would have."""
+    """Reports a refusal before the launcher ran as the launcher would have."""
     try:
         yield
     except ConfigError as error:
@@ -316,7 +316,7 @@ def _refusals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _errors_as(what: str, folder: Path | None = None) -> Iterator[None]:
-    """Tells which artifact can't be brought to its place; another attempt may help.
+    """Reports an artifact that can't be copied to its place; another attempt may help.
 
     Args:
         what: Which, and where.

@@ -36,7 +36,7 @@ WHOLE = ".whole"
 
 
 class Artifact(Protocol):
-    """What Kubeflow hands over; ``path`` is where the step has it."""
+    """An artifact of Kubeflow; ``path`` is its path in the step."""
 
     path: str
     uri: str
@@ -44,7 +44,7 @@ class Artifact(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """What the step and all of its nodes see.
+    """The place that the step and all of its nodes see.
 
     Attributes:
         mounts: Where nodes have volumes, which the step has as well.
@@ -58,7 +58,7 @@ class Meeting:
 
     @property
     def data(self) -> str:
-        """Where a copy of the data set goes."""
+        """The path for a copy of the data set."""
         return posixpath.join(self.folder, "data")
 
     def holds(self, path: str) -> bool:

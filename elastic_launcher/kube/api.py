@@ -37,7 +37,7 @@ Answer = TypeVar("Answer")
 
 
 class ApiError(OSError):
-    """What the API server refused, or why it could not be asked.
+    """A refusal of the API server, or the reason why it could not be asked.
 
     Attributes:
         status: The answer's; 0 when there was none.

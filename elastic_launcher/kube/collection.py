@@ -16,7 +16,7 @@ from elastic_launcher.kube.follow import Act, Follow
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Which objects.
+    """The selection of objects.
 
     Attributes:
         path: Of the collection, for example ``/api/v1/namespaces/ml/configmaps``.
@@ -30,14 +30,14 @@ class Collection:
 
     @property
     def query(self) -> dict[str, str]:
-        """What asks for them alone; a Role that names an object permits no more."""
+        """The query for them alone; a Role that names an object permits no more."""
         asked = {"fieldSelector": f"metadata.name={self.name}" if self.name else "", "labelSelector": self.selector}
         return {key: value for key, value in asked.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that is there.
+    """All objects of the collection.
 
     Attributes:
         objects: In no particular order.
@@ -61,7 +61,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Nothing can be read at the moment.
+    """The collection can't be read at the moment.
 
     Attributes:
         error: Why.

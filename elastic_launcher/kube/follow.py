@@ -64,7 +64,7 @@ class Follow:
         return self.forbidden or self.failures >= LOUD
 
     def done(self, version: str) -> Follow:
-        """All was read, by whichever act."""
+        """All objects were read."""
         if self.polled:
             return Follow(polled=self.polled - 1, delay=POLL_SECONDS)
         return Follow(version, failures=self.failures)  # a watch that fails after each read is not begun at once

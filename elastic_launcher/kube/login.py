@@ -16,7 +16,7 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """How an API server is spoken to.
+    """The address and the credentials of an API server.
 
     Attributes:
         server: Its URL.

@@ -95,7 +95,7 @@ class Display:
             self._live.start()
 
     def stop(self) -> None:
-        """Ends the live lines; what was said stays."""
+        """Ends the live lines; earlier output stays."""
         live, self._live = self._live, None
         if live is not None:
             with contextlib.suppress(OSError):

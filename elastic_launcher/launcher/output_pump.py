@@ -194,7 +194,7 @@ def _outlet_stream(stream: TextIO, other: Stream | None) -> Stream | None:
 
 
 def _write(descriptor: int, piece: bytes) -> None:
-    """Writes a piece; what nobody reads, or what there is no room for, is left out."""
+    """Writes a piece; it is left out if the stream has no reader or the disk is full."""
     try:
         while piece:
             piece = piece[os.write(descriptor, piece) :]

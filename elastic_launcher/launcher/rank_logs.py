@@ -127,7 +127,7 @@ class RankLog:
 
 
 class JobLines:
-    """What all ranks of a job wrote.
+    """The logs of all ranks of a job.
 
     Args:
         folder: The job's ``logs`` folder.

@@ -52,7 +52,7 @@ def content_of(config: JobConfig, directory: Path, environment: Mapping[str, str
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What nodes run.
+    """The files that nodes run.
 
     Attributes:
         files: Names and texts, the script first.

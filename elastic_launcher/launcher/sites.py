@@ -24,7 +24,7 @@ KILL_PATIENCE = 1.0
 
 
 class Site(Protocol):
-    """Where the nodes of one job live.
+    """The place where the nodes of one job live.
 
     Attributes:
         engine: Creates and ends them.

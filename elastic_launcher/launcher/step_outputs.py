@@ -62,7 +62,7 @@ def tell_outputs(
     say: Callable[[str], None],
     environment: Mapping[str, str] = os.environ,
 ) -> None:
-    """Writes a step's outputs where somebody reads them; what keeps them from it does not change how the job ended.
+    """Writes a step's outputs if they are wanted; an error in that does not change the job's outcome.
 
     Args:
         exit_code: The launcher's.

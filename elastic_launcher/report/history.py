@@ -74,7 +74,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class NodeLife:
-    """What became of a node.
+    """The life of a node.
 
     Attributes:
         node: Its number.

@@ -44,7 +44,7 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Where a job's time went, in seconds.
+    """The account of a job's time, in seconds.
 
     Attributes:
         counted: In steps that counted, evaluations between them included.
@@ -129,7 +129,7 @@ def _begins_again(run: Timed) -> Iterator[Span]:
 
 
 def _begins_anew(run: Timed) -> Iterator[Span]:
-    """Yields what was done in vain where nobody of a generation was left, and the next went on from a checkpoint."""
+    """Yields the work lost where no member of a generation was left, and the next resumed from a checkpoint."""
     before: set[int] = set()
     for place, (at, event) in enumerate(run):
         if event.kind != "generation_formed":

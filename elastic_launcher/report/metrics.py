@@ -76,7 +76,7 @@ class Metrics:
 
     @property
     def spent_seconds(self) -> dict[str, float]:
-        """Where the time went, by the names that people have for it; what took none is left out."""
+        """The causes of lost time by their names for people; those without time are left out."""
         spent = {"counted": self.counted_seconds, **self.lost_seconds, IDLE: self.idle_seconds}
         return {NAMES[kind]: seconds for kind, seconds in spent.items() if seconds > 0}
 

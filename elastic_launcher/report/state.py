@@ -45,7 +45,7 @@ PLACED = ("node_placed", "node_warm", "node_left", "node_failed", "node_lost")
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """What is known after some events.
+    """The state of a job after some events.
 
     Attributes:
         started: What ``job_started`` said.

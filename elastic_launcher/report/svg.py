@@ -192,12 +192,12 @@ class Chart:
 
     @property
     def height(self) -> int:
-        """All of it, in pixels."""
+        """The whole height, in pixels."""
         return self.top + self.inner + BOTTOM
 
     @property
     def floor(self) -> int:
-        """Where its values begin, in pixels from the top."""
+        """The top of its values, in pixels."""
         return self.top + self.inner
 
     def x(self, second: float) -> float:

@@ -41,7 +41,7 @@ def arm(faults: str) -> None:
 
 
 def point(moment: str, step: int) -> None:
-    """Says that this process is at a moment of a step.
+    """Marks a named moment of a step in this process.
 
     Raises:
         GroupError: If a test has its group break here.

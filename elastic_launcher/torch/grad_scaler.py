@@ -33,6 +33,6 @@ def has_work(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer | No
 
 
 def forget_all(scaler: torch.amp.GradScaler) -> None:
-    """Has it begin a new step, as its `update` does."""
+    """Starts a new step in it, as its `update` does."""
     if scaler.is_enabled():
         scaler._per_optimizer_states.clear()

@@ -86,7 +86,7 @@ class Watch:
         return self._silence.doubtful(state, node, now)
 
     def look(self, state: State, now: float) -> list[Observation]:
-        """Returns what is to be said of members; what this process itself slept is nobody's fault."""
+        """Returns the observations about members, without the time for which this process was suspended."""
         stall = now - self._looked
         self._looked = now
         if stall > STALL_SECONDS:

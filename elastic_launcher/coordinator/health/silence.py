@@ -72,7 +72,7 @@ class Silence:
         return [number for number in own if now - self._heard[number] > doubt]
 
     def look(self, state: State, now: float) -> list[MemberSilent]:
-        """Returns which members are silent; what this process itself slept is nobody's silence."""
+        """Returns the silent members, without the time for which this process was suspended."""
         stall = now - self._looked
         self._looked = now
         if stall > STALL_SECONDS:

@@ -35,7 +35,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """What is known of slow ranks.
+    """The slow ranks.
 
     Attributes:
         since: When each of them was seen to be slow first.

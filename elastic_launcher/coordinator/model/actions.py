@@ -11,7 +11,7 @@ from elastic_launcher.control import messages
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What all actions share: nothing but being one."""
+    """The base of all actions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What one run of a job has written down.
+    """The record of one run of a job, from its events.
 
     Attributes:
         generation: The last one that formed; None before the first.
@@ -70,7 +70,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class LastHint:
-    """What a job that has begun follows while no hint can be read: what it followed before.
+    """The last hint of a job, which it follows while no hint can be read.
 
     Attributes:
         nodes: The number of nodes that it came to; None where it followed none.
@@ -156,7 +156,7 @@ def read_record(run: Sequence[Event]) -> Record:
 
 
 def _told(run: Sequence[Event]) -> set[tuple[str, int]]:
-    """Returns what was said of which node; of one that its queue took back, since then."""
+    """Returns the kinds of events of each node; of one that its queue took back, since then."""
     told: set[tuple[str, int]] = set()
     for event in run:
         if event.kind == "node_requeued":

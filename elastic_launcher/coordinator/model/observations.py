@@ -12,7 +12,7 @@ from elastic_launcher.coordinator.model.state import State, Target
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What all observations share."""
+    """The base of all observations."""
 
     now: float
 
@@ -49,7 +49,7 @@ class MemberReported(Observation):
 
 @dataclass(frozen=True, slots=True)
 class MemberSilent(Observation):
-    """Nothing was heard from a member for so many seconds, although its process lives.
+    """A member was silent for so many seconds, although its process lives.
 
     Attributes:
         member: The member.
@@ -68,7 +68,7 @@ class MemberSilent(Observation):
 
 @dataclass(frozen=True, slots=True)
 class NodeSilent(Observation):
-    """Nothing was heard from a node's agent for so many seconds, which is too long."""
+    """A node's agent was silent for so many seconds, which is too long."""
 
     node: int
     seconds: float
@@ -92,7 +92,7 @@ class GroupHangs(Observation):
 
 @dataclass(frozen=True, slots=True)
 class MembersApart(Observation):
-    """All members that live wait for each other, and not in the same operation: each with where it is."""
+    """All living members wait for each other in different operations: each with its operation."""
 
     waits: tuple[tuple[int, str], ...]
 
@@ -262,7 +262,7 @@ class AgentKilled(Observation):
 
 @dataclass(frozen=True, slots=True)
 class NodeStands(Observation):
-    """What a node waits for before its agent can begin; empty from when that has begun.
+    """The reason why a node's agent has not begun; empty once it has.
 
     Attributes:
         node: Its number.

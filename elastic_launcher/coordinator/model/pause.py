@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Lack(StrEnum):
-    """What a job waits for."""
+    """The resource that a job waits for."""
 
     QUOTA = "quota"
     """The hints don't allow its minimum: nothing is asked for until they do."""
@@ -16,7 +16,7 @@ class Lack(StrEnum):
 
 
 class Stage(StrEnum):
-    """How far a job is on its way to waiting without any member that trains."""
+    """The stage of a job that pauses."""
 
     SAVING = "saving"
     ENDING = "ending"

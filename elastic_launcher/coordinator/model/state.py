@@ -26,7 +26,7 @@ def _nothing() -> Mapping[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What stays the same over the whole job.
+    """The settings of the whole job.
 
     Attributes:
         min_nodes: Fewest nodes that the job trains with.
@@ -76,7 +76,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How many nodes the job should have, and the numbers of GPUs that this comes from.
+    """The number of nodes that the job should have, and the numbers of GPUs that it comes from.
 
     Attributes:
         nodes: The number; 0 where the job may not even have its minimum.
@@ -286,7 +286,7 @@ class State:
 
     @property
     def save_seconds(self) -> float:
-        """What this run's last checkpoint took to write; 0 before the first."""
+        """The seconds that this run's last checkpoint took to write; 0 before the first."""
         return 0.0 if self.saved is None else self.saved.seconds
 
     def in_phase(self, *phases: Phase) -> list[Node]:

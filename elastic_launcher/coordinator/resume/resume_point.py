@@ -29,7 +29,7 @@ from elastic_launcher.workdir import Layout, Past, follows_another, job_id, note
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a run of a job begins.
+    """The starting point of a run of a job.
 
     Attributes:
         past: What earlier runs have used up.
@@ -47,7 +47,7 @@ class Origin:
 
     @property
     def where(self) -> str:
-        """Where the checkpoint is, as the user knows it."""
+        """The place of the checkpoint, for messages."""
         return self.place or str(self.folder)
 
     def first_state(self, config: JobConfig, store: str) -> State:

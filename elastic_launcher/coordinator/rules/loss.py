@@ -182,7 +182,7 @@ def break_off(state: State, reason: str, loss: bool = False, cause: str = "failu
 
 
 def check_holders(state: State, member: Member, now: float, message: str = "") -> Decision:
-    """Ends the job if nobody is left who holds the state: one who joins may still say that it has it.
+    """Ends the job if no member is left that holds the state; a joiner may still report that it does.
 
     Args:
         state: The state before.

@@ -34,7 +34,7 @@ HERE = Endpoint()
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorHost:
-    """What a coordinator has of the place that it runs in.
+    """The addresses and files that a site gives its coordinator.
 
     Attributes:
         where: Where it listens.

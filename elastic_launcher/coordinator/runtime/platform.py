@@ -14,7 +14,7 @@ class Escorted(Protocol):
 
     @property
     def state(self) -> State:
-        """What is known of the job."""
+        """The state of the job."""
 
     def observe(self, make: Callable[[float], Observation]) -> None:
         """Takes an observation from outside, made with the present time; held until a takeover is complete."""

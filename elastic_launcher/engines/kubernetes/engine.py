@@ -119,7 +119,7 @@ class KubernetesEngine:
             self.leave()
 
     def leave(self) -> None:
-        """Leaves the cluster, with all nodes as they are: whoever comes next goes on with them."""
+        """Leaves the cluster with all nodes running, for the next launcher."""
         self._loop.call_soon_threadsafe(self._following.cancel)
         self._thread.join()
 

@@ -154,7 +154,7 @@ class ClusterWatch:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _review_rights(self, job: Escorted, api: Api) -> None:
-        """Says which rights are taken away while the job runs, and which are back; whoever uses them tries again."""
+        """Reports rights that are revoked while the job runs, or granted again; their users retry."""
         known = Told(self._context.lacking)
         while True:
             await asyncio.sleep(REVIEW_SECONDS)
@@ -182,7 +182,7 @@ class ClusterWatch:
 
 
 class PendingLine:
-    """Says why nodes wait, once for each reason that lasts.
+    """Reports why nodes wait, once for each reason that lasts.
 
     Args:
         clock: Monotonic seconds.

@@ -10,7 +10,7 @@ from elastic_launcher.lint.rules import RULES, Severity
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong in a file.
+    """One error in a file.
 
     Attributes:
         file: The file's name, as it was given.

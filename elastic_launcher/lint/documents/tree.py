@@ -49,12 +49,12 @@ class Node:
 
     @property
     def text(self) -> str:
-        """It as a text; "" where it is none."""
+        """The value as a text; "" where it is none."""
         return self.value if isinstance(self.value, str) else ""
 
     @property
     def number(self) -> int | None:
-        """It as a whole number, also where that is written as a text; else None."""
+        """The value as a whole number, also if written as a text; else None."""
         if isinstance(self.value, float) and self.value.is_integer():
             return int(self.value)
         if isinstance(self.value, str):
@@ -63,7 +63,7 @@ class Node:
 
     @property
     def where(self) -> str:
-        """Its path for people: ``spec.templates[0].container``."""
+        """The path for people: ``spec.templates[0].container``."""
         words = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in self.path)
         return "".join(words).removeprefix(".")
 

@@ -74,7 +74,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """What is known only at run time: a placeholder, or an element of something."""
+    """A value known only at run time: a placeholder, or an element of one."""
 
     parts: tuple[Expression, ...] = ()
 

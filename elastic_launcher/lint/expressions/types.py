@@ -46,7 +46,7 @@ _PLAIN = {"text": "a text", "number": "a number", "bool": "true or false", "nil"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What can't work in an expression: the rule that it breaks, why, and what to write."""
+    """An error in an expression: the rule that it breaks, why, and what to write."""
 
     rule: str
     reason: str
@@ -188,7 +188,7 @@ def _mistyped(reason: str, fix: str) -> Fault:
 
 
 def _of_one_type(found: Operation) -> str:
-    """Says how the two sides of a comparison come to be of one type."""
+    """Returns the advice for a comparison of two types."""
     parts = _parts(found)
     numbers = [part for part in parts if _type(part) == "number"]
     fix = _with_numbers(found)
@@ -204,7 +204,7 @@ def _of_one_type(found: Operation) -> str:
 
 
 def _with_numbers(found: Operation) -> str:
-    """Says how all in an operation become numbers; "" where they can't."""
+    """Returns the advice for an operation on numbers; "" where there is none."""
     parts = _parts(found)
     held = [part for part in parts if isinstance(part, Name) and part.parts in NUMBERS_AS_TEXT]
     quoted = _quoted(parts)

@@ -10,11 +10,11 @@ END = "end"
 
 
 class SyntaxFault(Exception):
-    """What is certainly no expression; the message says what is wrong."""
+    """An invalid expression; the message has the error."""
 
 
 class Unread(Exception):
-    """What this linter does not know, though it may well be right; the message names it."""
+    """An expression that this linter does not know and that may be valid; the message names the part."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def connect_store(address: str, timeout: float) -> None:
 
 @contextlib.contextmanager
 def leased_store(address: str, timeout: float) -> Iterator[TCPStore]:
-    """Gives a client that nobody else uses meanwhile; one with which something went wrong is not used again.
+    """Lends a client exclusively; one with an error is not used again.
 
     Args:
         address: ``host:port``.

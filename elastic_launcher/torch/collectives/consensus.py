@@ -21,7 +21,7 @@ HEAD = _ACTS + CHECK_BITS
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """What one rank says.
+    """The vote of one rank.
 
     Attributes:
         position: A number derived from the rank's position; ranks at the same step have the same.
@@ -49,7 +49,7 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What all ranks together said; the same on each of them.
+    """The sum of all votes; the same on each rank.
 
     Attributes:
         weight: Sum of the weights of the step's samples.

@@ -15,7 +15,7 @@ END, STOP, BREAK = "the end of job.epochs", "job.stop", "a break out of the trai
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """What a reduction puts on the wire, so that a rank that has nothing to add can take part in it.
+    """The sizes of a reduction on the wire, so that a rank that has nothing to add can take part in it.
 
     Attributes:
         buckets: Elements, data type and kind of device of each bucket, in order.
@@ -29,16 +29,16 @@ class Wire:
 
     @property
     def elements(self) -> int:
-        """How many there are in all."""
+        """The number of all elements."""
         return sum(numel for numel, _, _ in self.buckets) + self.whole
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What has to be the same on all ranks of a group before anything of it is exchanged.
+    """The description of an operation, which must be equal on all ranks of a group before data is exchanged.
 
     Attributes:
-        what: What the script called, or came to.
+        what: The call of the script, or the place that it reached.
         call: Of a `backward`: which of its micro-batch, from 0.
         owner: Of a `backward`: the optimizer's number, -1 for all.
         wire: Of a reduction of gradients: what it exchanges.
@@ -58,7 +58,7 @@ class Operation:
 
     @property
     def kind(self) -> Operation:
-        """What of it comes again."""
+        """The part of it that recurs."""
         return replace(self, content="") if self.content else self
 
     def words(self, step: int) -> str:

@@ -48,7 +48,7 @@ class Cuttable(Protocol):
 
 
 class _Looks:
-    """Says when an operation is to be given up; asked each `LOOK_SECONDS`.
+    """Decides when an operation is given up; asked each `LOOK_SECONDS`.
 
     Args:
         group: The operation's.

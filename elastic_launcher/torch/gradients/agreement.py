@@ -30,14 +30,14 @@ FAREWELL = Wire(((HEAD, "float32", "cpu"),))
 
 
 class AnyGroup(ReduceGroup, Protocol):
-    """What is needed of a process group here (see `group.Group`)."""
+    """The part of a process group that is needed here (see `group.Group`)."""
 
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
         """Gives every rank what each of them brought, in rank order."""
 
 
 class Together:
-    """What this rank does together with the others of its group."""
+    """The operations of this rank with its group, each agreed on before it starts."""
 
     def __init__(self) -> None:
         self._foresight = Foresight()

@@ -31,7 +31,7 @@ LOOK_STEPS = 16  # after which it is looked again whether parameters have hooks
 
 
 class ReduceGroup(Protocol):
-    """What the reducer needs of a process group (see `group.Group`)."""
+    """The part of a process group that the reducer needs (see `group.Group`)."""
 
     @property
     def world_size(self) -> int:

@@ -13,7 +13,7 @@ from elastic_launcher import variables
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What the environment says.
+    """The settings in the environment.
 
     Attributes:
         control: Path or URL of the coordinator's control document; None without our launcher.

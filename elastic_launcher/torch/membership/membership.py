@@ -82,7 +82,7 @@ class Membership:
 
     @property
     def division(self) -> Division:
-        """How the present step is divided."""
+        """The division of the present step."""
         return Division(self.rank, self.dividing)
 
     def publish(self, local_rank: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 
 class At(StrEnum):
-    """What kind of operation a rank is in."""
+    """The kind of operation that a rank is in."""
 
     STEP = "step"
     """The reduction of a step."""
@@ -26,7 +26,7 @@ class At(StrEnum):
 
 
 class NextAction(StrEnum):
-    """What a rank does next."""
+    """The next action of a rank."""
 
     AGAIN = "again"
     """Its operation once more."""
@@ -78,7 +78,7 @@ class RankStatus:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """How a rank goes on.
+    """The plan by which a rank continues.
 
     Attributes:
         todo: What it does.

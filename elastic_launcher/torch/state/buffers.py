@@ -16,7 +16,7 @@ _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch
 
 @dataclass(frozen=True, slots=True)
 class BufferSlot:
-    """Where a model keeps a buffer that belongs to its state.
+    """The place of a buffer in a model's state.
 
     Attributes:
         name: What messages call it.

@@ -45,7 +45,7 @@ JOB = "TORCHELASTIC_RUN_ID"  # torchrun's name for it
 
 
 class Training(Protocol):
-    """What is saved of a job; see `Session`."""
+    """The part of a job that is saved; see `Session`."""
 
     state: TrainingState
     sums: Sums
@@ -159,7 +159,7 @@ class Checkpoints:
 
     @cached_property
     def _content(self) -> Content:
-        """What the job runs and reads, read once as well."""
+        """The identity of the job's code and data, read once as well."""
         return read_content(self._work_dir)
 
     def _identity(self) -> JobIdentity:
@@ -223,7 +223,7 @@ class Checkpoints:
             self._tell_failed(mark.step, str(error))
 
     def doubt(self) -> str:
-        """Says which checkpoint holds parameters that differ between ranks, where one was begun after this step."""
+        """Reports the checkpoint that holds parameters that differ between ranks, if one was begun after this step."""
         step = self._session.position.step
         if step != self._begun_step:
             return ""

@@ -112,7 +112,7 @@ class Sums:
         return _decode(self.known[key if key in self.known else self._newest()[phase, number]])
 
     def note(self, key: str, result: Any) -> None:
-        """Keeps what a sum came to, and forgets what nobody needs any more."""
+        """Keeps the result of a sum, and drops results that are not needed any more."""
         self.known = {**self.known, key: _encode(result)}  # other threads may be reading the one before
         phase, epoch, _ = _parts(key)
         if epoch is not None:

@@ -9,7 +9,7 @@ from elastic_launcher.torch.rng import derive
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Which step comes next. `Session.move_to` replaces it as a whole, since other threads read it.
+    """The step that comes next. `Session.move_to` replaces it as a whole, since other threads read it.
 
     Attributes:
         epoch: Counted from 0 within its phase.

@@ -32,7 +32,7 @@ class StateMismatch(RuntimeError):
 
 @dataclass(frozen=True)
 class TensorForm:
-    """What a tensor needs of the memory that takes it.
+    """The memory that a tensor needs to be received.
 
     Attributes:
         dtype: Its type, as ``float32``.
@@ -106,7 +106,7 @@ def forms(header: dict[str, Any]) -> list[TensorForm]:
 
 @dataclass
 class TrainingState:
-    """What a job knows of the training.
+    """The job's own state of the training.
 
     Attributes:
         models: Prepared models.

@@ -120,7 +120,7 @@ class Lack:
 
     @property
     def what(self) -> str:
-        """Which verbs on what, where."""
+        """The verbs, the resource and the namespace."""
         need, asked = self.asked.need, self.asked
         resource = f"{need.resource}.{need.group}" if need.group else need.resource
         named = f" {asked.name}" if asked.name else ""
@@ -175,7 +175,7 @@ def told(account: str, lacks: Iterable[Lack]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a user knows of the rights that a launcher lacks, while it runs.
+    """The missing rights of a running launcher that were reported.
 
     Attributes:
         lacking: The rights reported as missing.

@@ -34,7 +34,7 @@ _FINISHED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class ClusterContext:
-    """What a launcher finds in a cluster before it makes anything.
+    """The surroundings of a launcher in a cluster, before it creates anything.
 
     Attributes:
         namespace: Where all of the job is.
@@ -59,13 +59,13 @@ class ClusterContext:
 
     @property
     def image(self) -> str:
-        """What the launcher itself runs in."""
+        """The image that the launcher itself runs in."""
         return str(live_container(self.pod)["image"])
 
 
 @dataclass(frozen=True, slots=True)
 class JobClaim:
-    """What a launcher has in a cluster once it governs the job.
+    """The claim of a launcher that leads the job.
 
     Attributes:
         context: What it has found.

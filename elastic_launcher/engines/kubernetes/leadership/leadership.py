@@ -155,7 +155,7 @@ class Leadership:
 
 
 async def _again(call: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Returns the answer of what is done again where somebody else was faster."""
+    """Returns the answer of a request that is repeated after a conflict."""
     for _ in range(TRIES - 1):
         try:
             return await call()

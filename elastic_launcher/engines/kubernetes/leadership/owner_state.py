@@ -15,7 +15,7 @@ Document = Mapping[str, Any]
 
 
 class Order(StrEnum):
-    """What the launcher is to do."""
+    """The order to the launcher."""
 
     NOTHING = "nothing"
     STOP = "stop"
@@ -24,7 +24,7 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the launcher is to do, and why.
+    """The order to the launcher, and its reason.
 
     Attributes:
         order: Save, end the nodes and exit; or leave the nodes to whoever comes next and exit; or go on.

@@ -19,7 +19,7 @@ SIGNAL_SECONDS = 0.1
 
 
 class OwnerWatch:
-    """What becomes of the launcher.
+    """Watches what happens to the launcher.
 
     Args:
         pod: The launcher's own pod, as it was read at the start.

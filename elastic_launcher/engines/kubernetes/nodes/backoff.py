@@ -14,7 +14,7 @@ LONGEST_REST = 60.0
 
 
 class Machines:
-    """What one job has met on machines lately.
+    """The rejections of one job's pods by machines lately.
 
     Args:
         clock: Monotonic seconds.
@@ -33,7 +33,7 @@ class Machines:
 
     @property
     def resting(self) -> Waiting | None:
-        """What the next node waits for before its Job is made; None where it is made at once."""
+        """The reason why the next node's Job is delayed; None where it is not."""
         until, why = self._rest
         return Waiting(Cause.ROOM, f"a machine did not take the last one: {why}") if self._clock() < until else None
 

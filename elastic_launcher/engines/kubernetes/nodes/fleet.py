@@ -358,7 +358,7 @@ class Fleet:
         self._ending.discard(node)
 
     def _came_on(self, node: int, asked: bool) -> bool:
-        """Whether a node is gone, or has a pod by now that nobody has ended yet."""
+        """Whether a node is gone, or has a pod by now that was not ended yet."""
         track = self._tracks.get(node)
         return track is None or (track.pod is not None and not asked)
 
@@ -386,7 +386,7 @@ class Fleet:
                 raise
 
     def _run_errand(self, errand: Coroutine[Any, Any, None]) -> None:
-        """Does something that only the end waits for; what the cluster refuses of it, it does itself by and by."""
+        """Runs a request that only the end waits for; the cluster later does itself what it refuses now."""
 
         async def do() -> None:
             with contextlib.suppress(ApiError):

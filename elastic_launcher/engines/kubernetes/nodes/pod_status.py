@@ -26,7 +26,7 @@ _KILLED = -9
 
 
 class Cause(StrEnum):
-    """What a node waits for."""
+    """The reason why a node waits."""
 
     ADMISSION = "admission"
     QUOTA = "quota"

@@ -90,19 +90,19 @@ class Track:
         return after if over else after._end(_deleted(after))
 
     def hold(self, held: Waiting | None) -> Track:
-        """Its Job can't be made for now; or, with None, it is."""
+        """Records why its Job can't be made for now; None once it is made."""
         return replace(self, held=held)
 
     def give_up(self, why: str, taken: bool = False) -> Track:
-        """Its Job was never made, and will not be."""
+        """Records that its Job was never made, and will not be."""
         return replace(self, gone=Gone(None, why, taken))
 
     def show_events(self, events: Sequence[Document]) -> Track:
-        """What happened to both so far, the oldest first."""
+        """The history of both so far, the oldest first."""
         return replace(self, events=tuple(events))
 
     def show_admission(self, why: str) -> Track:
-        """Its queue says why it does not admit it."""
+        """Records why its queue does not admit it."""
         return replace(self, admission=why if self.job is not None and suspended(self.job) else "")
 
     @property
@@ -132,7 +132,7 @@ class Track:
         return self._end(now) if isinstance(now, Gone) and self.pod is not None and self.gone is None else self
 
     def _end(self, how: Gone) -> Track:
-        """Its pod is over: with it the node, unless its queue has taken that back and may admit the Job again."""
+        """Ends the node with its pod, unless its queue has taken the pod back and may admit the Job again."""
         assert self.pod is not None
         uid = self.pod["metadata"]["uid"]
         if not self._recalled or not _can_go_on(self.job):

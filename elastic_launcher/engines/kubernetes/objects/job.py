@@ -31,7 +31,7 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """What all nodes of a job are made from.
+    """The plan of all nodes of a job.
 
     Attributes:
         names: What its objects are called.
@@ -115,7 +115,7 @@ def spec_of(found: Mapping[str, Any]) -> NodeSpec | None:
 
 
 def node_of(names: Names, found: Mapping[str, Any]) -> int | None:
-    """Returns which node a Job, or a pod, is; None for what bears a node's label only, as somebody's copy does."""
+    """Returns the node of a Job or a pod; None for an object that only has a node's label, such as a copy."""
     metadata = found.get("metadata") or {}
     controllers = (one.get("name") for one in metadata.get("ownerReferences") or () if one.get("controller"))
     number = (metadata.get("labels") or {}).get(NODE_LABEL, "")

@@ -45,7 +45,7 @@ _DIGEST_CHARACTERS = 12
 
 @dataclass(frozen=True, slots=True)
 class JobName:
-    """Which job of a cluster.
+    """The name of a job in a cluster.
 
     Attributes:
         namespace: Where it is; "" for the one that is meant where none is named.
@@ -79,7 +79,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a job's objects are called.
+    """The names of a job's objects.
 
     Attributes:
         job_id: The job's id.
@@ -99,7 +99,7 @@ class Names:
 
     @property
     def selector(self) -> str:
-        """What lists the job's Jobs and pods."""
+        """The label selector of the job's Jobs and pods."""
         return f"{JOB_LABEL}={self.job_id}"
 
     def node(self, node: int) -> str:

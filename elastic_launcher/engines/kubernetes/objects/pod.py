@@ -42,7 +42,7 @@ _NO_LINKERD = "linkerd.io/inject"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the pods of all nodes of a job have besides the template.
+    """The settings of all nodes' pods besides the template.
 
     Attributes:
         image: Their image where the template names none.

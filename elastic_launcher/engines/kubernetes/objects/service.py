@@ -27,7 +27,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a job's Service says.
+    """The record in a job's Service.
 
     Attributes:
         version: Its resource version, by which a change of others is noticed.
@@ -98,7 +98,7 @@ def coordinator_labels(names: Names, term: int) -> dict[str, str]:
 
 
 def take_over(names: Names, found: Record) -> Document:
-    """Returns the change by which the next term begins, refused where somebody else began one."""
+    """Returns the change by which the next term begins; it conflicts with the change of another launcher."""
     term = found.term + 1
     metadata = {"resourceVersion": found.version, "annotations": {TERM: str(term)}}
     return {"metadata": metadata, "spec": {"selector": coordinator_labels(names, term)}}
