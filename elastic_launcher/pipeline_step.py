@@ -64,7 +64,7 @@ Companion = Callable[["subprocess.Popen[str]", Path], AbstractContextManager[Non
 
 
 class StepFailed(RuntimeError):
-    """The training ended with another exit code than 0; the message says why, in one line where a run told it.
+    """The training ended with another exit code than 0; the message has the reason, in one line if the run gave one.
 
     Attributes:
         exit_code: The launcher's.

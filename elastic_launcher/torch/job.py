@@ -31,7 +31,7 @@ from elastic_launcher.torch.step.reductions import Number, evaluate, reduce_valu
 class Job:
     """An elastic training job; made by `init`, used as in the README.
 
-    All that says where the job stands is read when it is used: rank and world size change at a resize.
+    The job's progress is read when it is used: rank and world size change at a resize.
     """
 
     def __init__(self, session: Session) -> None:
@@ -41,7 +41,7 @@ class Job:
         if session.member is not None:
             watch_script_end(session, self._steps)
 
-    # -- where the job stands
+    # -- the job's progress
 
     @property
     def rank(self) -> int | None:
@@ -85,7 +85,7 @@ class Job:
 
     @property
     def epoch(self) -> int:
-        """The epoch in which the job stands, from 0."""
+        """The present epoch, from 0."""
         return self._session.position.epoch
 
     @property
@@ -131,7 +131,7 @@ class Job:
         """Prepares models, optimizers, schedulers and gradient scalers.
 
         Models are moved to the job's device; optimizers, schedulers and scalers act once per global batch from now on,
-        in whatever micro-batch they are called.
+        in any micro-batch.
 
         Returns:
             The same objects in the same order (a single one by itself).
@@ -180,7 +180,7 @@ class Job:
         )
 
     def epochs(self, total: int) -> Iterator[int]:
-        """Yields the epochs that are left, beginning with the one where the job stands.
+        """Yields the epochs that are left, beginning with the present one.
 
         Args:
             total: Epochs of the whole training.
@@ -307,7 +307,7 @@ class Job:
         self._session.state.register(name, obj)
 
     def on_main(self, make: Callable[[], Any]) -> Any:
-        """Returns what stands for an object of rank 0: ``job.on_main(lambda: SummaryWriter("runs"))``.
+        """Returns a proxy for an object of rank 0: ``job.on_main(lambda: SummaryWriter("runs"))``.
 
         Its methods are called on whoever is rank 0 at the time, and do nothing, and return None, elsewhere. It is made
         at its first use, by each process that becomes rank 0, and closed (``close()`` or ``finish()``) where another

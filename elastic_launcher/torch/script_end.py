@@ -1,4 +1,4 @@
-"""How a training script ends: by itself, in the middle of a loop, or by an exception."""
+"""Reports how a training script ends: by itself, in the middle of a loop, or by an exception."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from elastic_launcher.torch.step.loop import StepLoop
 
 
 def watch_script_end(session: Session, steps: StepLoop) -> None:
-    """Has the coordinator told how the script ends, whatever way that is.
+    """Reports to the coordinator how the script ends, in every case.
 
     Args:
         session: The job.
@@ -27,7 +27,7 @@ def watch_script_end(session: Session, steps: StepLoop) -> None:
     rank = os.getpid()
     before = sys.excepthook
 
-    def tell(error: BaseException) -> None:
+    def report(error: BaseException) -> None:
         if isinstance(error, WorkerKilled) and session.member is not None:
             leave(str(error))  # as if this process had been killed, and not its script's failure
         if not session.dying and not isinstance(error, KeyboardInterrupt):
@@ -40,21 +40,21 @@ def watch_script_end(session: Session, steps: StepLoop) -> None:
         try:
             before(kind, error, trace)
         finally:
-            tell(error)
+            report(error)
 
     def ended() -> None:
         if os.getpid() != rank:
-            return  # a child that the script has forked: none of the threads is there that would tell
+            return  # a child that the script has forked: it has no thread that could report
         if (error := _uncaught()) is not None:  # a script or a library has replaced the hook since
-            tell(error)
+            report(error)
         if not session.dying and session.stop_reason is not None:
-            with contextlib.suppress(RuntimeError, SystemExit):  # there is nobody left to tell
+            with contextlib.suppress(RuntimeError, SystemExit):  # there is no coordinator left
                 steps.settle()
         elif not session.dying:
             try:
                 steps.note_end()  # it may have left its loop, and called nothing of the job since
             except RuntimeError as left:
-                tell(left)
+                report(left)
         finished = session.over or (session.epochs is not None and session.position.epoch >= session.epochs)
         if session.member is not None:
             if not session.dying:

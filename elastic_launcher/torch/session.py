@@ -1,4 +1,4 @@
-"""What the parts of a job share in one process: its settings, where it stands, and who its peers are."""
+"""The state that the parts of a job share in one process: its settings, its progress, and its peers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Session:
         device: Where batches go.
         launch: How the process was started.
         member: The connection to the coordinator; None without our launcher.
-        place: Where this process stands among its peers; None until it is admitted.
+        place: The membership of this process; None until it is admitted.
         checkpoints: What saves the job; None without our launcher.
         stop_reason: Why this rank's script asked for the end, if it did.
         dying: Whether an exception is ending the script.
@@ -163,7 +163,7 @@ class Session:
 
     @property
     def position(self) -> Position:
-        """Where the training stands."""
+        """The position of the training."""
         return self._position
 
     def move_to(self, position: Position) -> None:
@@ -236,7 +236,7 @@ class Session:
             ) from None
 
     def too_few_for_two_passes(self) -> str:
-        """Returns what is said where a rank may come to have several micro-batches in a step; "" where it can't."""
+        """Returns the message for ranks that may have several micro-batches in a step; "" if they can't."""
         least = self.least_world_size or self.need_place("a step").world_size
         pieces = self.share(self.global_batch_size, Division(0, least)).micro_batches
         if len(pieces) < 2:

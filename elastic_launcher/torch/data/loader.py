@@ -43,7 +43,7 @@ class ElasticLoader(TrainingData):
 
     Args:
         dataset: Any map-style data set.
-        data_pass: Returns the pass over the data in which the job stands.
+        data_pass: Returns the job's present pass over the data.
         device: Where batches go.
         train: Runs the training loop over a loader.
         epoch: The epoch in which it is made; None before the first one.
@@ -118,7 +118,7 @@ class ElasticLoader(TrainingData):
         return True
 
     def __iter__(self) -> Iterator[Any]:
-        """Runs the training loop over this loader from where the job stands."""
+        """Runs the training loop over this loader from the job's position."""
         return self._train(self)
 
     def _order_of_block(self, epoch: int, block: int) -> np.ndarray:

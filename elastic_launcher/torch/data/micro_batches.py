@@ -29,7 +29,7 @@ class MicroBatch:
         error: What lost the step.
         recovered: Whether this rank has found back to its peers since, or did not lose them.
         piece: Which samples it has.
-        broke: What is said of its backward pass where an exception broke that off.
+        broke: The message about its backward pass if an exception broke that off.
         owners: For which optimizers `backward` was called, in a rehearsal; -1 where the script named none.
     """
 

@@ -1,4 +1,4 @@
-"""What the steps of a training loop take their samples from."""
+"""The source of samples for the steps of a training loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process that loads micro-batches ahead for a rank."""
+"""The worker process that loads micro-batches ahead for a rank."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class WorkerFailure:
         return RuntimeError(type(error).__name__)
 
     def to_raise(self) -> Exception:
-        """Returns the exception, which tells where it was raised."""
+        """Returns the exception, with the place where it was raised."""
         self._error.add_note(self._text)
         return self._error
 
@@ -129,7 +129,7 @@ def serve(post: WorkerPost, number: int) -> None:
                 shm_message.send(post.results, task.number, outcome)
             except ConnectionError:
                 raise
-            except Exception as error:  # noqa: BLE001 - a batch that can't be sent, for whatever reason
+            except Exception as error:  # noqa: BLE001 - a batch that can't be sent, for any reason
                 shm_message.send(post.results, task.number, WorkerFailure(error, number))
             del task, outcome
 
@@ -149,7 +149,7 @@ def _prepare(post: WorkerPost, number: int) -> WorkerFailure | None:
     try:
         if post.worker_init_fn is not None:
             post.worker_init_fn(number)
-    except Exception as error:  # noqa: BLE001 - whatever it is goes to the rank
+    except Exception as error:  # noqa: BLE001 - any error goes to the rank
         return WorkerFailure(error, number)
     return None
 
@@ -159,5 +159,5 @@ def _outcome(
 ) -> Any:
     try:
         return load(epoch, indices, wanted)
-    except Exception as error:  # noqa: BLE001 - whatever it is goes to the rank
+    except Exception as error:  # noqa: BLE001 - any error goes to the rank
         return WorkerFailure(error, number)

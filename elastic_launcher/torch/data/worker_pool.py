@@ -1,4 +1,4 @@
-"""Processes that load micro-batches ahead: forked once when the loader is made, alive across epochs, steps and resizes.
+"""The pool of worker processes of a loader: forked once, alive across epochs, steps and resizes.
 
 They hold none of their rank's sockets (a peer must notice at once when the rank dies) and die with it. The rank has no
 thread for them: it looks for what has come whenever it asks for something.
@@ -32,7 +32,7 @@ from elastic_launcher.torch.data.worker import CLOSING, SLOTS, WorkerFailure, Wo
 AHEAD = 8  # tasks for each worker that are handed over; far fewer than a line holds, more than anyone loads ahead
 END_SECONDS = 2.0  # for workers that are deep in foreign code to notice that the loader closes
 _NUDGE_SECONDS = 0.05
-CHECK_SECONDS = 5.0  # between looks at workers whose end nothing may tell: their own children hold what would
+CHECK_SECONDS = 5.0  # between looks at workers: their own children may hold open what would show their end
 
 
 class WorkerKilled(RuntimeError):

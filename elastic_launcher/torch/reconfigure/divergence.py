@@ -39,7 +39,7 @@ class ChecksumTask:
         total = 0
         for value in self._sums:
             total = (total * 0x100000001B3 ^ value) & (2**64 - 1)
-        return (total ^ total >> 32 ^ total >> 48) & 0xFFFF or 1  # 0 stands for none
+        return (total ^ total >> 32 ^ total >> 48) & 0xFFFF or 1  # 0 means none
 
     def by_name(self) -> dict[str, int]:
         """Returns the checksum of each parameter."""
@@ -69,7 +69,7 @@ def name_differences(group: Group, check: ChecksumTask) -> str:
 
 
 def name_positions(group: Group, position: Position, left_loop: bool = False) -> str:
-    """Returns a message that says where each rank stands, when they are not at the same step."""
+    """Returns a message with each rank's step, if they differ."""
     rows = _gather(group, (position.where, position.step_in_epoch, left_loop))
     alone = [rank for rank, row in enumerate(rows) if row[2]]
     several = [any(row[0][part] for row in rows) for part in range(3)]
@@ -80,7 +80,7 @@ def name_positions(group: Group, position: Position, left_loop: bool = False) ->
             f"rank {who} left the training loop (break) while others go on ({where}). "
             "End all ranks at one step with job.stop(reason)."
         )
-    return f"ranks stand at different steps ({where}); every rank must run the same number of epochs and steps"
+    return f"ranks are at different steps ({where}); every rank must run the same number of epochs and steps"
 
 
 def name_different_acts(group: Group, acted: str, step: int) -> str:

@@ -1,4 +1,4 @@
-"""What must be the same on all ranks of a job, as flat names and values that the coordinator compares."""
+"""The values that must be the same on all ranks of a job, which the coordinator compares."""
 
 from __future__ import annotations
 

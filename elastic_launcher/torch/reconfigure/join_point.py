@@ -1,4 +1,4 @@
-"""In which loop of the script joiners come in, and whether they wait in it."""
+"""Decides in which loop of the script joiners come in, and whether they wait in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank's workers load ahead: the micro-batches of this step and of the next ones."""
+"""Plans what a rank's workers load ahead: the micro-batches of this step and of the next ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LoadPlan:
         data.want(wanted)
 
     def expect(self, division: Division) -> None:
-        """Has the workers load this step as it is divided when it is done again, while the group is formed anew.
+        """Has the workers load this step as it is divided when it is done again, while a new group is formed.
 
         The first micro-batch keeps all ranks waiting, so the workers share its samples.
         """

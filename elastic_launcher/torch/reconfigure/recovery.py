@@ -1,6 +1,6 @@
-"""How this rank finds back to its peers when an operation that all ranks do together breaks off.
+"""Recovers this rank after a broken collective operation: finds its peers again in a new group.
 
-Whatever the operation is, the ranks that are left form a group anew, tell each other where they stand (`standing`), and
+Whatever the operation is, the ranks that are left form a new group, exchange their progress (`standing`), and
 those that are behind take the state of the most advanced; then each goes on with its own script.
 """
 

@@ -1,4 +1,4 @@
-"""How this rank comes into a generation, and changes to the next one between two steps.
+"""Changes this rank to the next generation between two steps.
 
 A new group is built beside the training (`member`). Once all ranks have said, inside one gradient reduction, that
 theirs stands, they change to it at the same boundary. Those that leave go at once. Joiners get their state during the
@@ -34,7 +34,7 @@ LOAD_SECONDS = 2.0  # how long a change waits for loader workers
 
 @dataclass(frozen=True)
 class Activation:
-    """What is still to be told of a generation: that its first step is done.
+    """The report on a generation's first step that is still due.
 
     Attributes:
         formation: What made it.
@@ -79,7 +79,7 @@ class Resizer:
         return self._receiver is not None
 
     def standing(self) -> Formation | None:
-        """Returns the formation whose group stands and to which this rank could change between two steps, if any."""
+        """Returns the complete formation to which this rank could change between two steps, if any."""
         member = self._session.member
         formation = member.formations.ready() if member is not None and self.transition is None else None
         return formation if formation is not None and formation.mode in ("grow", "shrink") else None
@@ -212,7 +212,7 @@ class Resizer:
         """Changes to a larger generation, if the ranks have agreed on one: the next step is the joiners' first.
 
         Args:
-            ends: Whether this rank's script ends the training instead, which it tells in the group of all.
+            ends: Whether this rank's script ends the training instead, which it reports in the group of all.
         """
         if self._next is None or self._next.mode != "grow":
             return
@@ -240,7 +240,7 @@ class Resizer:
         return self._receiver.finish()
 
     def after_step(self) -> None:
-        """Ends a joiner's first step, tells about a new generation, and leaves or changes to a smaller one if the
+        """Ends a joiner's first step, reports a new generation, and leaves or changes to a smaller one if the
         ranks agreed on it.
 
         Raises:
@@ -273,7 +273,7 @@ class Resizer:
         self._activation = Activation(formation, step, step + 1, survivor=True)
 
     def tell_active(self, late: float = 0.0) -> None:
-        """Tells that a new generation works, if that is still to be told.
+        """Reports that a new generation works, if that is still due.
 
         Args:
             late: By how many seconds its first step took longer than usual (see `StepTimer.late`).
@@ -290,12 +290,12 @@ class Resizer:
         self.check_due = session.place is not None and session.place.world_size > 1
 
     def tell_recovered(self) -> None:
-        """Tells that a generation works that a failure made, where that is known without a step."""
+        """Reports a generation after a failure that is known to work without a step."""
         if self._activation is not None and self._activation.stood:
             self.tell_active()
 
     def activate(self, formation: Formation, first_step: int, done_at: int, stood: float) -> None:
-        """Notes what is to be told of a generation that a failure made (see `Activation`)."""
+        """Notes the report on a generation after a failure (see `Activation`)."""
         self._activation = Activation(formation, first_step, done_at, survivor=True, stood=stood)
 
     def drop(self) -> bool:

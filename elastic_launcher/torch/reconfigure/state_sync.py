@@ -1,5 +1,5 @@
 """Gives a rank the state of a peer: a joiner in the background, while both go on with the step; and all that need it,
-when a generation is formed anew.
+in a recovery.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POSITION_TAG = 7001  # apart from the tags of the state itself
 
 
 def receive_position(group: Group, rank: int) -> Position:
-    """Waits until a peer tells which step is next: with this, a joiner is admitted.
+    """Waits until a peer sends the next step's number, which admits a joiner.
 
     Raises:
         GroupError: If the group was cut meanwhile.
@@ -52,7 +52,7 @@ class _Background:
             self._error = error
 
     def abandon(self) -> None:
-        """Waits for the end, whatever it is; the group has been cut, so it comes within tenths of a second."""
+        """Waits for the end, good or bad; the group has been aborted, so it comes within tenths of a second."""
         self._thread.join()
 
     def wait(self) -> None:
@@ -118,10 +118,10 @@ def meet(session: Session, group: Group, mine: RankStatus) -> tuple[RecoveryPlan
     Args:
         session: The job.
         group: All its ranks call this.
-        mine: Where this rank stands.
+        mine: This rank's progress.
 
     Returns:
-        How it goes on, and where the rank stands that gave its state.
+        Its next action, and the progress of the rank that gave its state.
 
     Raises:
         GroupError: If another one was lost; this rank's state may be torn then.

@@ -1,6 +1,4 @@
-"""What `job.backward` does: adds a micro-batch's gradient to the step's and, when that is complete, reduces it over all
-ranks and acts on what they agreed on in the same reduction.
-"""
+"""The work of `job.backward`: adds a micro-batch's gradient, and reduces the step's over all ranks."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ class Backward:
         self._parameters: list[torch.Tensor] = []  # when the last step began
 
     def begin_step(self) -> None:
-        """Starts a step anew, without any gradient."""
+        """Restarts a step, without any gradient."""
         check_replaced(self._session)
         self._session.buffers.begin_step()
         self._session.reducer.begin_step()
@@ -63,7 +61,7 @@ class Backward:
             self._check, self._resizer.check_due = ChecksumTask(self._session.state, self._session.buffers), False
 
     def _compare_new_parts(self) -> None:
-        """Has the ranks compare their parameters where the script has made some of them anew since the last step."""
+        """Has the ranks compare their parameters where the script has replaced some of them since the last step."""
         parameters, before = self._session.parameters(), self._parameters
         self._parameters = parameters
         if before and not self._resizer.joining and not same_objects(parameters, before):
@@ -147,7 +145,7 @@ class Backward:
         micro.recovered = way.todo is NextAction.AGAIN
 
     def exchange(self, *, stop: bool = False, left_loop: bool = False) -> None:
-        """Takes part in the reduction of the next step without working on it, to tell the peers that there is none."""
+        """Takes part in the reduction of the next step without samples, to report to the peers that there is none."""
         session = self._session
         group, step = session.need_place("the end of the training").group, session.position.step
         session.reducer.begin_step()
@@ -260,7 +258,7 @@ class Backward:
         """Acts on what the ranks agreed on; returns whether the step counts.
 
         Raises:
-            RuntimeError: If ranks stand at different steps, have stepped different optimizers, differ in their
+            RuntimeError: If ranks are at different steps, have stepped different optimizers, differ in their
                 parameters, or one has left the loop alone.
         """
         session = self._session

@@ -1,4 +1,4 @@
-"""The step engine: optimizer steps by explicit calls, for whatever drives a training loop.
+"""The step engine: optimizer steps by explicit calls, for any driver of a training loop.
 
     if engine.begin_loop(data):
         for micro in engine.rehearse():
@@ -13,7 +13,7 @@
 
 `work_on` calls `begin_micro_batch`, `backward`, the optimizer and `end_micro_batch`. `begin_step` and `end_step` do all
 that is between two steps: reconfigurations, checkpoints, the end of the training on all ranks. A step that a lost peer
-spoiled is begun again with the ranks that are left, and counts once.
+spoiled is redone with the ranks that are left, and counts once.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class StepEngine:
 
     def end_loop(self) -> None:
         """Ends the loop after its last step."""
-        self.progress.tell(self._data, at_epoch_end=True)
+        self.progress.report(self._data, at_epoch_end=True)
         self.phases.end_loop()
 
     def close_loop(self) -> None:
@@ -302,7 +302,7 @@ class StepEngine:
 
     def pass_boundary(self, data: TrainingData) -> None:
         """Reports, saves, and changes to a smaller generation, where it is time for that after a step."""
-        self.progress.tell(data)
+        self.progress.report(data)
         checkpoints = self._session.checkpoints
         if checkpoints is not None and checkpoints.after_step():
             self._resizer.check_due = self._session.need_place("a checkpoint").world_size > 1
@@ -345,7 +345,7 @@ class StepEngine:
 
     def note_last_step(self, data: TrainingData) -> None:
         """Reports the step after which the script ended."""
-        self.progress.tell(data)
+        self.progress.report(data)
         self._resizer.after_step()
 
     def finish(self) -> None:

@@ -29,11 +29,11 @@ class StepLoop:
         self._left_complete = False
         self._left_early = False
         self._put_back = rng.keep()  # the random generators, to where they were before the loop
-        self._only_looks = True  # whether the script has not come back yet for the loop's second micro-batch
+        self._only_looks = True  # whether the script has not asked yet for the loop's second micro-batch
 
     def epochs(self, total: int) -> Iterator[int]:
-        """Yields the epochs that are left, the first one at once, wherever the job stands; none of a phase that the job
-        has done already.
+        """Yields the epochs that are left, the first one at once, at any position of the job; none of a phase that is
+        done.
         """
         session, course = self._session, self._session.course
         engine, phases = self._engine, self._engine.phases
@@ -113,7 +113,7 @@ class StepLoop:
     # -- leaving a loop
 
     def _note_left(self, loader: ElasticLoader, micro: MicroBatch) -> None:
-        """The script left the loop: by ``break``, or by an exception, which can't be told apart here."""
+        """Handles that the script left the loop: by ``break``, or by an exception, which look the same here."""
         session = self._session
         if session.place is None or micro.rehearsal:
             self._left_early = micro.calls > 0
@@ -151,8 +151,7 @@ class StepLoop:
         return result
 
     def settle(self) -> None:
-        """The script comes back after it left the loop, so it was by ``break``: tells the peers, who must have done the
-        same.
+        """Handles a ``break`` out of the loop, known once the script returns: the peers must have left it, too.
 
         Raises:
             RuntimeError: If they have not, or it left the loop in the rehearsal, so that nothing was trained.
@@ -167,10 +166,10 @@ class StepLoop:
         self._engine.leave_loop(loader)
 
     def note_end(self) -> None:
-        """The script ends, and may have left its loop: tells of the step that is complete.
+        """Handles the end of the script, which may have left its loop: reports the complete step.
 
-        Peers are not waited for: this process may end with a code of its own, as by ``sys.exit(1)``, which nobody knows
-        before it is gone. Where all end well and at different steps, the coordinator says so.
+        It does not wait for peers: this process may end with an exit code of its own, as by ``sys.exit(1)``. Where all
+        end well at different steps, the coordinator reports that.
 
         Raises:
             RuntimeError: If the loop was left in the rehearsal, so that nothing was trained.

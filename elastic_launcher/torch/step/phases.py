@@ -1,4 +1,4 @@
-"""The phases, epochs and loops of a training: where the script is in them, and what the job has done of them."""
+"""The phases, epochs and loops of a training: the script's position in them, and the job's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Phases:
         self.draw_alike(course.phase)
 
     def begin_epoch(self) -> int:
-        """Begins the epoch in which the job stands, and returns its number."""
+        """Begins the present epoch, and returns its number."""
         course = self._session.course
         course.begin_epoch(self._session.position.epoch)
         if course.epoch:  # the first one begins with what the script has drawn before it, everywhere

@@ -247,7 +247,7 @@ def warn_of_unprepared_schedulers(session: Session) -> None:
         if getattr(optimizer.step, "_wrapped_by_lr_sched", False) and not scheduled:
             warnings.warn(
                 f"optimizer {number} ({type(optimizer).__name__}) has a scheduler that was not given to job.prepare: "
-                "it acts in each micro-batch, and where it stands does not travel to joiners. Call "
+                "it acts in each micro-batch, and its state is not sent to joiners. Call "
                 "job.prepare(scheduler) before the training loop",
                 stacklevel=2,
             )

@@ -1,4 +1,4 @@
-"""Tells the coordinator how far the training is: rank 0 does, seldom enough that a long job's events stay small."""
+"""Reports the progress of the training from rank 0, seldom enough that a long job's events stay small."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Progress:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._began = time.monotonic()
-        self._told = self._began
-        self._told_samples = 0
-        self._told_step = -1
+        self._reported_at = self._began
+        self._reported_samples = 0
+        self._reported_step = -1
         self._epoch_began = 0  # at which step
         self._epoch_steps = 0  # of the last whole epoch
 
@@ -54,7 +54,7 @@ class Progress:
         this_epoch = max(self._epoch_steps, loop_began - began + steps)
         return began + this_epoch * (epochs - position.epoch)
 
-    def tell(self, data: TrainingData, *, at_epoch_end: bool = False) -> None:
+    def report(self, data: TrainingData, *, at_epoch_end: bool = False) -> None:
         """Reports, if it is this rank's turn and it is time."""
         session = self._session
         position = session.position
@@ -62,16 +62,16 @@ class Progress:
             session.member is None
             or session.place is None
             or session.place.rank != 0
-            or position.step == self._told_step
+            or position.step == self._reported_step
         ):
             return
         now = time.monotonic()
         interval = max(FIRST_INTERVAL, (now - self._began) / REPORTS_PER_DOUBLING)
-        if not at_epoch_end and now - self._told < interval:
+        if not at_epoch_end and now - self._reported_at < interval:
             return
         steps = session.data_pass(data, position).steps
-        elapsed = max(now - self._told, 1e-9)
-        rate = (position.samples - self._told_samples) / elapsed if self._told_step >= 0 else None
+        elapsed = max(now - self._reported_at, 1e-9)
+        rate = (position.samples - self._reported_samples) / elapsed if self._reported_step >= 0 else None
         session.report(
             messages.Progress(
                 step=position.step,
@@ -87,7 +87,7 @@ class Progress:
                 phase=position.phase,
             )
         )
-        self._told, self._told_samples, self._told_step = now, position.samples, position.step
+        self._reported_at, self._reported_samples, self._reported_step = now, position.samples, position.step
 
     def finish(self) -> None:
         """Reports that the training loop is over on this rank."""

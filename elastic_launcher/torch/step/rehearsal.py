@@ -56,7 +56,7 @@ def rehearse(session: Session, micro_batch: Callable[[int], MicroBatch]) -> Iter
             if again != first:
                 raise RuntimeError(_name_counter(first, again))
     session.buffers.undo_step()
-    session.state.capture()  # what can't be carried to a joiner is said now, not when one comes
+    session.state.capture()  # state that can't be sent to a joiner is refused now, not when one comes
     if member is not None:
         member.formations.warm_up()
     gc.collect()
