@@ -343,7 +343,7 @@ def test_a_node_is_made_of_what_the_task_says(step: Step, claim: dict[str, Any],
 
 def test_a_job_that_was_done_before_gives_its_model_again(step: Step, tmp_path: Path) -> None:
     jobs = tmp_path / "jobs"
-    histories.mkdir()
+    jobs.mkdir()
     step.run("elastic_train", work_dir=f"{jobs}/trial-1")
     Path(step.given["model"].path).unlink()
     step.writes = {}  # as a launcher does that finds its job done
