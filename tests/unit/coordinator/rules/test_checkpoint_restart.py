@@ -1,4 +1,4 @@
-"""A job that changes its size in process, and begins anew from its newest checkpoint where nothing else is left."""
+"""A job with in-process resize restarts from its last checkpoint where no member is left that holds its state."""
 
 from __future__ import annotations
 
