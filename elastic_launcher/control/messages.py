@@ -1,4 +1,4 @@
-"""The orders that the coordinator gives to members, and the reports that they send back.
+"""The orders of the coordinator to members, and the members' reports.
 
 Each is a JSON object whose ``kind`` is the class's name in small letters. Fields that are not known are left out when
 read. Every other request and answer of the control API is in `control.requests`.
@@ -46,7 +46,7 @@ class Form(Message, frozen=True):
         leavers: Members that leave at the boundary; the order is sent to them too.
         sources: Receiver -> the member that sends it its state.
         store: ``host:port`` of the TCPStore in which the group meets.
-        timeout: Seconds within which the group must stand.
+        timeout: Seconds within which the group must form.
         cause: ``start``, ``hint``, ``notice`` or ``failure``.
     """
 
@@ -67,7 +67,7 @@ class Abandon(Message, frozen=True):
 
     Attributes:
         formation: Its number.
-        left: The members that are left of it after a loss, in rank order, as far as is known; else empty.
+        left: The members that are left of it after a loss, in rank order, if known; else empty.
     """
 
     formation: int
@@ -104,7 +104,7 @@ class Save(Message, frozen=True):
 
 
 class GoOn(Message, frozen=True):
-    """Order: train on after all; what the training was to stand still for is put off."""
+    """Order: train on after all; the reason to halt is put off."""
 
 
 class Warm(Message, frozen=True):
@@ -118,7 +118,7 @@ class Warm(Message, frozen=True):
 
 
 class Formed(Message, frozen=True):
-    """Report: the formation's group stands at this member."""
+    """Report: the formation's group is complete at this member."""
 
     formation: int
 
@@ -163,7 +163,7 @@ class Left(Message, frozen=True):
 
 
 class Progress(Message, frozen=True):
-    """Report: where training stands, from rank 0, at most once a second and at each epoch's end."""
+    """Report: the progress of the training, from rank 0, at most once a second and at each epoch's end."""
 
     step: int
     epoch: int
@@ -224,9 +224,9 @@ class SaveFailed(Message, frozen=True):
 
 
 class Halted(Message, frozen=True):
-    """Report: the training stands still after this many steps; ``saved``: what can be saved of it is saved.
+    """Report: the training has halted after this many steps; ``saved``: what can be saved of it is saved.
 
-    Who is to save and could not tells so without ``saved``, and tries again.
+    A saver that could not save reports without ``saved``, and tries again.
     """
 
     step: int
@@ -308,7 +308,7 @@ Report = (
     | Summed
     | Ended
 )
-"""What a member tells the coordinator."""
+"""The reports of a member to the coordinator."""
 
 MARKER = re.compile(r"::elastic generation=(?P<generation>\d+) rank=(?P<rank>\d+) world_size=\d+::")
 """What a rank writes into its log where it becomes a rank of another generation."""
@@ -326,11 +326,11 @@ def decode(content: object, kind: type[T], what: str, *, texts: bool = False) ->
 @overload
 def decode(content: object, kind: object, what: str, *, texts: bool = False) -> Any: ...
 def decode(content: object, kind: Any, what: str, *, texts: bool = False) -> Any:
-    """Returns the message that values from JSON stand for.
+    """Returns the message in values from JSON.
 
     Args:
         content: The values.
-        kind: The message's type; for a union, the object's ``kind`` tells which one.
+        kind: The message's type; for a union, the object's ``kind`` selects one.
         what: Its name in the error.
         texts: Whether numbers may be given as text, as in a query.
 

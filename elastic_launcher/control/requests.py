@@ -1,4 +1,4 @@
-"""What else is asked and answered over the control API, by members and by nodes' agents."""
+"""The other requests and answers of the control API, by members and by nodes' agents."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Join(Struct, frozen=True):
 
 
 class Standing(Struct, frozen=True):
-    """Where the job stands, for a member that joins: phase and epoch of the next step, and how many steps are done.
+    """The progress of the job, for a member that joins: phase and epoch of the next step, and how many steps are done.
 
     Attributes:
         sums: What sums over ranks came to, for those that begin with the script's first line.
         begun: Whether there was a generation.
         store: ``host:port`` of the store in which groups meet.
-        checkpoint: The folder of the checkpoint that the job goes on from; "" for one that begins.
+        checkpoint: The folder of the checkpoint that the job resumes from; "" for a new job.
         expected_world_size: How many ranks there will be when all wanted nodes have come.
         heartbeat_interval: Seconds within which the member is to ask for orders again.
     """
@@ -67,14 +67,14 @@ class Orders(Struct, frozen=True):
 
 
 class Reports(Struct, frozen=True):
-    """A member's reports; each has a number ``n``, by which one that is told again is known."""
+    """A member's reports; each has a number ``n``, by which a repeated one is recognized."""
 
     reports: list[dict[str, Any]]
     term: int | None = None
 
 
 class NodeMessage(Struct, frozen=True, kw_only=True):
-    """What all that an agent tells has in common.
+    """The base of all messages of an agent.
 
     Attributes:
         first_member: Of the node's ranks: by it the coordinator knows which of the node's pods it hears.
@@ -89,7 +89,7 @@ class NodeMessage(Struct, frozen=True, kw_only=True):
 
 
 class Heartbeat(NodeMessage, frozen=True, kw_only=True):
-    """The agent lives, was told so often that the node will go, and speaks for the members that it was asked about."""
+    """The agent lives, had so many notices, and answers for the members that it was asked about."""
 
     pid: int
     notices: int = 0
@@ -97,7 +97,7 @@ class Heartbeat(NodeMessage, frozen=True, kw_only=True):
 
 
 class HeartbeatAnswer(Struct, frozen=True, omit_defaults=True):
-    """Whether the node is to end its workers and go, and the members about which the next heartbeat is to tell."""
+    """Whether the node has to end its workers and leave, and the members that the next heartbeat is asked about."""
 
     leave: bool = False
     about: tuple[int, ...] = ()
@@ -125,7 +125,7 @@ class Life(NodeMessage, frozen=True, kw_only=True):
 
 
 class Notice(NodeMessage, frozen=True, kw_only=True):
-    """The node was told that it will go."""
+    """The node received a termination notice."""
 
     source: str = "signal"
 

@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 
 class Vitals(Struct, frozen=True):
-    """What one rank does at a moment, by its own account.
+    """The activity of one rank at a moment, as it reports it.
 
     Attributes:
         waits: For how many seconds it has waited for the others in an operation; 0 if it does not.

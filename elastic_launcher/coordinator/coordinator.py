@@ -151,16 +151,16 @@ class Coordinator:
         self._decide = decide_rounds if config.resize == "respawn" else decide_in_process
         self._full_restart = FullRestart(self._driver, self._store, self._resume_search)
         self._lives = WorkerEvents(self._observe, monotonic)
-        self._desk = JobHandlers(
+        self._handlers = JobHandlers(
             config, self._layout, self, self._observe, self._lives, self._store.address, self._term, monotonic
         )
         self._held: list[Callable[[], object]] = []
         self._gathering = (
-            None if takeover is None else Rejoin(self._desk, self._held.append, takeover.record.superseded)
+            None if takeover is None else Rejoin(self._handlers, self._held.append, takeover.record.superseded)
         )
         refusals = Refusals(self._warn, monotonic)
         self._server = ControlServer(
-            self._key, self._gathering or self._desk, self._term, home.where, self._files, refusals.take
+            self._key, self._gathering or self._handlers, self._term, home.where, self._files, refusals.take
         )
         self._board = RoundBoard(self._store)
         self._told: frozenset[tuple[str, int]] = frozenset()
@@ -226,7 +226,7 @@ class Coordinator:
         elif wrong := await asyncio.to_thread(self._files.missed):
             self._warn(wrong)
         if gathering is not None:
-            self._gathering, self._server.desk = None, self._desk
+            self._gathering, self._server.handlers = None, self._handlers
             self._catch_up()
         background.add(self._tick(), self._driver.run(), self._serve_store(), self._limit())
         background.add(self._hints.watch(), self._hints.run())

@@ -1,4 +1,4 @@
-"""Asks again, for a while, for what a disk or a store does not give now."""
+"""Retries for a limited time what a disk or a store can't give now."""
 
 from __future__ import annotations
 

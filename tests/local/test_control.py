@@ -410,7 +410,7 @@ def test_a_coordinator_that_has_just_come_back_has_newcomers_ask_again(tmp_path:
         gathering = Rejoin(desk, held.append, lambda member: member == 9)  # type: ignore[arg-type]
         async with serving(tmp_path / "control.json", gathering) as server:
             client = ControlClient(str(tmp_path / "control.json"), "m1")
-            with pytest.raises(ControlUnreachable, match="has just come back"):
+            with pytest.raises(ControlUnreachable, match="is taking over the job"):
                 await asyncio.to_thread(client.post, "/v1/members/1/join", {"pid": 7}, 0.5)
             refused = pytest.raises(ControlRefused, match="member 9 is not wanted any more")
             with ControlClient(str(tmp_path / "control.json"), "m9") as other, refused:
@@ -419,7 +419,7 @@ def test_a_coordinator_that_has_just_come_back_has_newcomers_ask_again(tmp_path:
             await ask(client, "/v1/members/1/introduce", known)
             await ask(client, "/v1/members/1/reports", {"reports": [{"kind": "formed", "formation": 3}], "term": 1})
             assert gathering.introductions == {1: known}
-            server.desk = desk
+            server.handlers = desk
             for take in held:
                 take()
             await ask(client, "/v1/members/1/join", {"pid": 7})

@@ -1,1 +1,1 @@
-"""The control API: its server, what its calls mean, and what the job's status is."""
+"""The control API: its server, its handlers, and the job's status."""

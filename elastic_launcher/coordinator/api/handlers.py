@@ -1,4 +1,4 @@
-"""What the control API's server asks of a job: it is told where the job stands, and what it hears is observed."""
+"""The handlers of the control API: they turn requests into observations, and answer from the job's state."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ from elastic_launcher.coordinator.model.roster import Exit, Phase
 from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.workdir import Layout, job_id
 
-HEARTBEAT_SECONDS = 2.0  # what members are told to ask for orders at least this often
+HEARTBEAT_SECONDS = 2.0  # members are ordered to ask for orders at least this often
 STOPPED_BY_COMMAND = "stopped by `elastic-launcher stop`"
 
 
 class Job(Protocol):
-    """What a desk must know of its job, as it is now."""
+    """The job's current state, as the handlers need it."""
 
     @property
     def state(self) -> State:
-        """What is known of the job."""
+        """The state of the job."""
 
     @property
     def watch(self) -> Watch:
-        """Who looks after its members."""
+        """The monitor of its members."""
 
     @property
     def checkpoint(self) -> Path | None:
-        """What its members begin with; None for a training from the beginning."""
+        """The checkpoint that its members start from; None for the beginning."""
 
 
 class JobHandlers:
@@ -95,7 +95,7 @@ class JobHandlers:
         self._monotonic = monotonic
 
     def join(self, member: int, asked: Join) -> Standing:
-        """A member's process called ``init``: returns where the job stands."""
+        """Takes a member's call of ``init``; returns the job's progress."""
         self.hear(member)
         self._observe(MemberJoined(self._monotonic(), member, asked.pid, asked.version))
         state = self._job.state
@@ -161,7 +161,7 @@ class JobHandlers:
         return found is not None and member not in found.members
 
     def heartbeat(self, node: int, told: Heartbeat) -> HeartbeatAnswer:
-        """A node's agent lives and speaks for its members: it is asked about those of which nothing else is heard."""
+        """Takes an agent's heartbeat; the answer asks about silent members."""
         self._check_node(node)
         if told.notices:
             self._observe(NodeNoticed(self._monotonic(), node, "signal"))
@@ -169,7 +169,7 @@ class JobHandlers:
         return HeartbeatAnswer(self._lives.is_let_go(node), tuple(about))
 
     def take(self, node: int, message: NodeMessage) -> None:
-        """A node's agent tells something."""
+        """Takes a message of a node's agent."""
         self._check_node(node)
         now = self._monotonic()
         match message:
@@ -186,7 +186,7 @@ class JobHandlers:
                 self._observe(observations.RankEnded(now, node, message.local_rank, ended))
 
     def save(self) -> dict[str, Any]:
-        """Has the job saved after its next step; returns the step at which it stands.
+        """Has the job saved after its next step; returns its step.
 
         Raises:
             ValueError: If there is no training under way.
@@ -198,7 +198,7 @@ class JobHandlers:
         return {"step": self._job.state.step}
 
     def stop(self) -> dict[str, Any]:
-        """Has the job saved and ended; returns where it stands, and whether it was stopping before."""
+        """Has the job saved and ended; returns its step, and whether it was stopping before."""
         found = {"step": self._job.state.step, "stopping": self._job.state.stopping is not None}
         self._observe(StopAsked(self._monotonic(), STOPPED_BY_COMMAND))
         return found

@@ -1,4 +1,4 @@
-"""Which refused requests is the user told of? A few a minute, so that nobody fills the events by asking."""
+"""Warns the user about refused requests, a few a minute, so that they can't fill the events."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ LONGEST = 160  # characters of what a stranger wrote
 
 
 class Refusals:
-    """Tells of requests that were refused, and counts those that it does not tell of.
+    """Warns about refused requests, and counts those without a warning.
 
     Args:
-        tell: Takes each line.
+        warn: Takes each line.
         monotonic: Seconds.
     """
 
-    def __init__(self, tell: Callable[[str], None], monotonic: Callable[[], float]) -> None:
-        self._tell = tell
+    def __init__(self, warn: Callable[[str], None], monotonic: Callable[[], float]) -> None:
+        self._warn = warn
         self._monotonic = monotonic
-        self._told_at: deque[float] = deque(maxlen=MOST)
-        self._untold = 0
+        self._warned_at: deque[float] = deque(maxlen=MOST)
+        self._unreported = 0
 
     def take(self, peer: str, request: str, sender: str, why: str) -> None:
         """Takes a request that was refused.
@@ -30,18 +30,18 @@ class Refusals:
         Args:
             peer: The address that it came from.
             request: Method and path.
-            sender: Who it says that it is from; may be empty.
+            sender: The sender that it claims; may be empty.
             why: What was wrong with it.
         """
         now = self._monotonic()
-        if len(self._told_at) == MOST and now - self._told_at[0] < PERIOD_SECONDS:
-            self._untold += 1
+        if len(self._warned_at) == MOST and now - self._warned_at[0] < PERIOD_SECONDS:
+            self._unreported += 1
             return
-        self._told_at.append(now)
+        self._warned_at.append(now)
         name = f", which calls itself {_plain(sender)}" if sender else ""
-        more = f"; {self._untold} more before it" if self._untold else ""
-        self._untold = 0
-        self._tell(
+        more = f"; {self._unreported} more before it" if self._unreported else ""
+        self._unreported = 0
+        self._warn(
             f"refused {_plain(request)} from {peer}{name}: {_plain(why)}{more}. "
             "If that is no address of this job, docs/security.md says how to keep it from the port"
         )

@@ -1,4 +1,4 @@
-"""A coordinator that has come back listens first: who lives tells it where the job stands."""
+"""Collects the members' introductions at the start of a takeover, and holds other requests until it is complete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.api.handlers import JobHandlers
 
 LOOK_SECONDS = 0.05  # between looks at who has ended meanwhile
-NOT_YET = "the coordinator has just come back and learns where the job stands"
+NOT_YET = "the coordinator is taking over the job and collects its members' state"
 
 
 class NotYetError(Exception):
@@ -22,10 +22,10 @@ class NotYetError(Exception):
 
 
 class Rejoin:
-    """Answers in the place of a job's handlers until the coordinator knows where the job stands.
+    """Answers in place of a job's handlers until a takeover is complete.
 
     Args:
-        handlers: Take what is told in the meantime, later.
+        handlers: Take the held messages, later.
         hold: Keeps that for later.
         superseded: Returns whether a member was of a pod that its node's queue has taken back.
 
@@ -66,7 +66,7 @@ class Rejoin:
         self._hold(take_it)
 
     def introduce(self, member: int, introduction: Introduction) -> Welcome:
-        """Takes where a member stands."""
+        """Takes a member's introduction."""
         if self._superseded(member):
             raise LookupError(f"member {member} is not wanted any more")
         self.introductions[member] = introduction
@@ -93,13 +93,13 @@ class Rejoin:
         return self._superseded(member)
 
     def heartbeat(self, node: int, told: Heartbeat) -> HeartbeatAnswer:
-        """Keeps that a node was told to go; nobody is given up yet."""
+        """Holds a node's notice; no member is given up yet."""
         if told.notices:
             self._take_later(lambda: self._handlers.heartbeat(node, told))
         return HeartbeatAnswer()
 
     def take(self, node: int, message: NodeMessage) -> None:
-        """Keeps what a node's agent tells."""
+        """Holds a message of a node's agent."""
         self._take_later(lambda: self._handlers.take(node, message))
 
     def join(self, member: int, asked: Join) -> Standing:

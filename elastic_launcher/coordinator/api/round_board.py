@@ -1,4 +1,4 @@
-"""Where the rounds of the respawn tier are announced: one object in the job's store, and a store for each round.
+"""Announces the rounds of the restart-based resize: in an object of the job's store, with a store for each round.
 
 Each round's workers find each other in a store that is the coordinator's and new: no worker's end takes it away, and no
 key of an earlier round is in it.
@@ -30,15 +30,15 @@ class RoundBoard:
         self._changes: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     def open(self, number: int, nodes: tuple[int, ...]) -> None:
-        """Has a round announced."""
+        """Announces a round."""
         self._changes.put_nowait({"round": number, "nodes": list(nodes)})
 
     def close(self, number: int) -> None:
-        """Has it announced that a round is over."""
+        """Announces that a round is over."""
         self._changes.put_nowait({"over": number})
 
     async def run(self) -> None:
-        """Announces what changes, for ever; the job's store must answer."""
+        """Writes the announcements until it is cancelled; the job's store must answer."""
         while True:
             await self._store.set(ANNOUNCED, json.dumps(self._now))
             change = await self._changes.get()
@@ -51,6 +51,6 @@ class RoundBoard:
             self._now |= change
 
     def shut(self) -> None:
-        """Stops to listen."""
+        """Closes the last round's store."""
         if self._meeting is not None:
             self._meeting.close()

@@ -1,4 +1,4 @@
-"""The control API over HTTP: signed requests in, orders out within milliseconds; what they mean is for the desk."""
+"""The HTTP server of the control API: verifies signed requests, and delivers orders within milliseconds."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from elastic_launcher.coordinator.runtime.node_files import NodeFiles
 
 LONGEST_WAIT = 30.0  # seconds that a request for orders may ask to be kept waiting
 CLOSE_SECONDS = 0.5  # that requests under way get to end when the server closes
-REMEMBERED_REPORTS = 4096  # a member's numbers of reports, to tell a repeated one from a new one
+REMEMBERED_REPORTS = 4096  # a member's numbers of reports, by which a repeated one is recognized
 
 T = TypeVar("T")
 
@@ -106,20 +106,20 @@ class ControlServer:
 
     Args:
         key: The job's key.
-        desk: Who answers.
-        term: Number of the coordinator's reign.
+        handlers: Takes the requests.
+        term: Number of the coordinator's term.
         where: Where it listens, and what it is called.
         files: Of nodes that see none of this machine's; None where there are no such nodes.
-        refused: Takes what nobody of the job can have asked: address, request, sender by its own word, what is wrong.
+        refused: Takes requests that can't come from the job: address, request, claimed sender, error.
 
     Attributes:
-        desk: Who answers from now on.
+        handlers: Takes the requests from now on.
     """
 
     def __init__(
         self,
         key: bytes,
-        desk: JobHandlers | Rejoin,
+        handlers: JobHandlers | Rejoin,
         term: int = 1,
         where: Endpoint = HERE,
         files: NodeFiles | None = None,
@@ -128,8 +128,8 @@ class ControlServer:
         self._where = where
         self._files = files
         self._refused = refused
-        self._verifier = Verifier(key, after=time.time_ns())  # senders begin at theirs, and go above it where told
-        self.desk: JobHandlers | Rejoin = desk
+        self._verifier = Verifier(key, after=time.time_ns())  # senders start at their own clock
+        self.handlers: JobHandlers | Rejoin = handlers
         self._term = term
         self._mailboxes: dict[int, _Mailbox] = {}
         self._seen: dict[int, _Seen] = {}
@@ -221,10 +221,10 @@ class ControlServer:
         return answer
 
     async def _join(self, request: web.Request) -> web.Response:
-        return _json(self.desk.join(_member(request), await _content(request, Join)))
+        return _json(self.handlers.join(_member(request), await _content(request, Join)))
 
     async def _introduce(self, request: web.Request) -> web.Response:
-        return _json(self.desk.introduce(_member(request), await _content(request, Introduction)))
+        return _json(self.handlers.introduce(_member(request), await _content(request, Introduction)))
 
     def _check_term(self, term: int | None) -> None:
         """Refuses who believes in another coordinator, so that it looks for the right one and introduces itself."""
@@ -235,7 +235,7 @@ class ControlServer:
         member, query = _member(request), dict(request.query)
         asked = decode(query, Poll, "the query", texts=True)
         self._check_term(asked.term)
-        self.desk.hear(member, decode(query, Vitals, "the query", texts=True))
+        self.handlers.hear(member, decode(query, Vitals, "the query", texts=True))
         wait = 0.0 if self._closing else max(0.0, min(asked.wait, LONGEST_WAIT))
         orders = await self._mailbox(member).after(asked.after, wait)
         text = f'{{"orders": {orders}, "term": {self._term}}}'
@@ -244,12 +244,12 @@ class ControlServer:
     async def _reports(self, request: web.Request) -> web.Response:
         member, told = _member(request), await _content(request, Reports)
         self._check_term(told.term)
-        self.desk.hear(member)
+        self.handlers.hear(member)
         seen = self._seen.setdefault(member, _Seen())
         reports = [decode(one, Report, f"report {one.get('kind', '')}") for one in told.reports]
         for number, report in zip((one.get("n") for one in told.reports), reports, strict=True):
             if not isinstance(number, int) or seen.take(number):
-                self.desk.report(member, report)
+                self.handlers.report(member, report)
         return _json({})
 
     def _node_handlers(self) -> Mapping[type[NodeMessage], Callable[[int, Any], Awaitable[object]]]:
@@ -269,17 +269,17 @@ class ControlServer:
     ) -> web.Response:
         """Answers what an agent says; refuses one of a pod that the node's queue has taken back."""
         node, message = _node(request), await _content(request, kind)
-        if message.first_member is not UNSET and self.desk.is_superseded(node, message.first_member):
+        if message.first_member is not UNSET and self.handlers.is_superseded(node, message.first_member):
             if kind is Heartbeat:
                 return _json(HeartbeatAnswer(leave=True))
             raise LookupError(f"this pod of node {node} is not wanted any more")
         return _json(await handler(node, message))
 
     async def _heartbeat(self, node: int, told: Heartbeat) -> HeartbeatAnswer:
-        return self.desk.heartbeat(node, told)
+        return self.handlers.heartbeat(node, told)
 
     async def _tell(self, node: int, message: NodeMessage) -> Mapping[str, object]:
-        self.desk.take(node, message)
+        self.handlers.take(node, message)
         return {}
 
     async def _rank_ended(self, node: int, ended: RankEnded) -> Mapping[str, object]:
@@ -300,17 +300,17 @@ class ControlServer:
     async def _job(self, request: web.Request) -> web.Response:
         assert self._files is not None
         node = _node(request)
-        first = self.desk.register(node, request.query.get("pod", ""))
+        first = self.handlers.register(node, request.query.get("pod", ""))
         return _json(NodeJob(**self._files.begin(node), first_member=first, term=self._term))
 
     async def _save(self, request: web.Request) -> web.Response:
-        return web.json_response(self.desk.save())
+        return web.json_response(self.handlers.save())
 
     async def _stop(self, request: web.Request) -> web.Response:
-        return web.json_response(self.desk.stop())
+        return web.json_response(self.handlers.stop())
 
     async def _status(self, request: web.Request) -> web.Response:
-        return web.json_response(self.desk.status())
+        return web.json_response(self.handlers.status())
 
     def _mailbox(self, member: int) -> _Mailbox:
         return self._mailboxes.setdefault(member, _Mailbox())

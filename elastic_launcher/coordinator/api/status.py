@@ -1,4 +1,4 @@
-"""What the coordinator tells about its job while it runs: the document behind ``GET /v1/status``."""
+"""The status of a running job: the document behind ``GET /v1/status``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def status(state: State) -> dict[str, Any]:
 def phase(state: State) -> str:
     """Returns in one word what the job is about."""
     if state.finished and state.restart is not None:
-        return "starting"  # anew, once its nodes are gone
+        return "starting"  # again, once its nodes are gone
     if state.finished or state.verdict is not None:
         return "ending"
     if state.stopping is not None:

@@ -1,4 +1,4 @@
-"""What the agents tell of their workers, where these are started again and again; see `agent.rank_exec.tell_life`."""
+"""Turns the agents' reports on workers of a restart-based resize into observations; see `agent.rank_exec.tell_life`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from elastic_launcher.coordinator.model.roster import Exit
 
 
 class WorkerEvents:
-    """Turns what agents tell into observations, each once, and remembers which nodes are told to go.
+    """Turns the agents' reports into observations, each once, and remembers which nodes have to leave.
 
     Args:
         observe: Takes what happened.
@@ -24,7 +24,7 @@ class WorkerEvents:
         self._let_go: set[int] = set()
 
     def let_go(self, node: int) -> None:
-        """Has a node told to go when it is heard of next."""
+        """Has a node leave after its next heartbeat."""
         self._let_go.add(node)
 
     def is_let_go(self, node: int) -> bool:
@@ -38,7 +38,7 @@ class WorkerEvents:
             ValueError: If it is nothing that is known.
         """
         if life.n <= self._told.get(node, 0):
-            return  # told again, since the answer to the first time was lost
+            return  # repeated, since the answer to the first time was lost
         now = self._monotonic()
         found: Observation
         match life:

@@ -1,4 +1,4 @@
-"""This member's connection to its coordinator: it joins, and introduces itself to one that has come back."""
+"""The connection of this member to its coordinator: joins it, and introduces itself in a takeover."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Connection:
     Attributes:
         number: The member's.
         orphan_timeout: See above.
-        account: What a coordinator that comes back is told.
+        account: The account for a coordinator that takes over.
         contact: When the coordinator was heard last.
-        term: The coordinator's reign.
+        term: The coordinator's term.
         store: ``host:port`` of the c10d store; "" before the member has joined.
         on_silence: Called once when half of that time has passed: there is time for a checkpoint.
     """
@@ -64,7 +64,7 @@ class Connection:
         self._introducing = threading.Lock()
 
     def join(self) -> Standing:
-        """Tells the coordinator that this process is there; returns where the job stands.
+        """Joins the job; returns its progress.
 
         Raises:
             ControlRefused: If the coordinator does not want this member.
@@ -106,7 +106,7 @@ class Connection:
                 self._after = int(one["seq"])
             yield decode(one, Order, f"order {one.get('kind', '')}")
 
-    def tell(self, reports: list[dict[str, Any]]) -> bool:
+    def send(self, reports: list[dict[str, Any]]) -> bool:
         """Tells the coordinator once; returns whether it has taken or refused it."""
         try:
             self._client.post(f"{self._path}/reports", Reports(reports, self.term))
@@ -115,7 +115,7 @@ class Connection:
             self._consider_leaving()
         except ControlRefused as refusal:
             if refusal.status == 413 and len(reports) > 1:  # all but the one that is too large are taken
-                return all(self.tell([one]) for one in reports)
+                return all(self.send([one]) for one in reports)
             if refusal.term is None:
                 complain(f"the coordinator refused a report: {refusal}")
                 return True
@@ -127,7 +127,7 @@ class Connection:
         self._alone = False
 
     def _introduce(self, refusal: ControlRefused) -> None:
-        """Tells a coordinator that has come back, and knows nothing, where this member stands."""
+        """Introduces this member to a coordinator that takes over."""
         if refusal.term is None:
             leave(f"the coordinator no longer knows this member: {refusal}")
         with self._introducing:

@@ -1,4 +1,4 @@
-"""The formations that the coordinator orders: their groups are built beside the training, which then changes over."""
+"""Forms the groups that the coordinator orders beside the training, which then changes over."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Formations:
     def warm_up(self) -> None:
         """Opens the connection to the c10d store, whose first look-up of names can take seconds, before peers wait."""
         if self._connection.store:
-            with contextlib.suppress(GroupError, OSError, RuntimeError):  # a formation will tell
+            with contextlib.suppress(GroupError, OSError, RuntimeError):  # a formation will report it
                 connect_store(self._connection.store, STORE_SECONDS)
 
     def stop_forming(self) -> None:
@@ -109,7 +109,7 @@ class Formations:
     def wait_for(
         self, wanted: Callable[[Formation], bool], prepare: Callable[[Formation], None] = lambda formation: None
     ) -> Formation:
-        """Waits until a formation of a wanted kind stands, and takes it.
+        """Waits until a formation of a wanted kind is complete, and takes it.
 
         Args:
             wanted: Says whether it is one of them.
@@ -148,7 +148,7 @@ class Formations:
             self.changed.notify_all()
 
     def decline(self, formation: Formation, why: MovedOn) -> None:
-        """Has the coordinator give up a formation that stands, and that the ranks have not agreed on."""
+        """Has the coordinator give up a complete formation that the ranks have not agreed on."""
         with self.changed:
             if self._pending is formation:
                 self._fail_to_form(formation.number, why)
@@ -169,7 +169,7 @@ class Formations:
             raise JobOver(self._over)
 
     def end(self, reason: str) -> None:
-        """Takes it that the coordinator has no more use for this member."""
+        """Records that the coordinator does not need this member any more."""
         with self.changed:
             self._over = reason
             for formation in (self._pending, self._current):
@@ -232,7 +232,7 @@ class Formations:
                 )
                 if order.mode == "grow":
                     self._make_ready(number, Formation.from_order(order, group))
-            except Exception as error:  # noqa: BLE001 - whatever it is, the others need not wait for this rank
+            except Exception as error:  # noqa: BLE001 - the others need not wait for this rank
                 self._fail_to_form(number, error)
                 return
         with self.changed:

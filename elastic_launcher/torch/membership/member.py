@@ -30,7 +30,7 @@ class Member:
     Attributes:
         number: Its own.
         connection: To the coordinator.
-        reports: What it tells.
+        reports: The queue of its reports.
         formations: What it is to be in.
         orders: What else it is to do.
         standing: Where the job stood when it joined.
@@ -45,7 +45,7 @@ class Member:
         self.standing = Standing()
 
     def join(self) -> Standing:
-        """Tells the coordinator that this process is there, and starts to follow orders; returns where the job stands.
+        """Joins the job, and starts to follow orders; returns the job's progress.
 
         Raises:
             ControlRefused: If the coordinator does not want this member.

@@ -1,4 +1,4 @@
-"""What the coordinator asks of this member, which a thread of its own obeys."""
+"""Follows the coordinator's orders to this member, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Orders:
         formations: Those that it orders.
 
     Attributes:
-        vitals: Returns what this rank does, told with each request.
+        vitals: Returns what this rank does, which is sent with each request.
         before_recovering: Takes the members that are left after a loss, as soon as that is known.
         save_wanted: Whether a checkpoint is asked for; whoever sees to it sets it back.
         drops_step: Whether the training is to stop within the step.
@@ -33,11 +33,11 @@ class Orders:
         self._connection = connection
         self._formations = formations
         self._appointed = False  # to save in the place of a member that is gone
-        self._goes_on = False  # although it was to stop, for as long as it is not told so anew
+        self._goes_on = False  # although it was to stop, until a new order to stop
         connection.on_silence = self._want_save
 
     def follow(self) -> None:
-        """Asks for orders for as long as the process lives, whatever goes wrong over one: that is the heartbeat too."""
+        """Asks for orders for as long as the process lives, also after errors: that is the heartbeat, too."""
         while True:
             try:
                 for order in self._connection.orders(self.vitals()):

@@ -1,4 +1,4 @@
-"""What this member reports to the coordinator, in order, by a thread of its own."""
+"""Sends this member's reports to the coordinator, in order, from a thread of its own."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Reports:
         self._numbers = itertools.count(1)
 
     def put(self, report: Report) -> None:
-        """Has something told to the coordinator, soon and without waiting."""
+        """Queues a report, which is sent soon."""
         self._connection.account.note_report(report)
         self._waiting.put({**encode(report), "n": next(self._numbers)})
 
     def flush(self, longest: float = math.inf) -> None:
-        """Waits until all reports are told: a bounded time, but for a coordinator that is away as long as all do.
+        """Waits until all reports are sent: a bounded time, unless the coordinator is away.
 
         Args:
             longest: Seconds to wait at most, also for one that is away.
@@ -54,10 +54,10 @@ class Reports:
             told = [one for one in batch if not isinstance(one, threading.Event)]
             while told:
                 try:
-                    if self._connection.tell(told):
+                    if self._connection.send(told):
                         break
                 except Exception as error:  # noqa: BLE001 - no thread can be started, say
-                    complain(f"a report could not be told ({type(error).__name__}: {error}); that is tried again")
+                    complain(f"a report could not be sent ({type(error).__name__}: {error}); that is tried again")
                     time.sleep(RETRY_SECONDS)
             for one in batch:
                 if isinstance(one, threading.Event):

@@ -95,4 +95,4 @@ class Progress:
         reason = self._session.stop_reason or None
         self._session.report(messages.Done(position.step, position.samples, reason, position.phase))
         if self._session.member is not None:
-            self._session.member.reports.flush(FLUSH_SECONDS)  # whatever ends the process from here on (os._exit, say)
+            self._session.member.reports.flush(FLUSH_SECONDS)  # from here on os._exit may end the process

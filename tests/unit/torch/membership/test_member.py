@@ -148,7 +148,7 @@ print("told")
     with coordinator(tmp_path) as control:
         found = play(tmp_path, control, 60.0, then)
     assert (found.returncode, found.stdout) == (0, "told\n"), found.stderr
-    assert "a report could not be told (RuntimeError: can't start new thread); that is tried again" in found.stderr
+    assert "a report could not be sent (RuntimeError: can't start new thread); that is tried again" in found.stderr
 
 
 def test_reports_keep_their_number_when_they_are_sent_again(tmp_path: Path) -> None:
