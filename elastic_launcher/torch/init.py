@@ -64,15 +64,13 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | None = N
     )
     if member is not None:
         session.checkpoints = Checkpoints(session, member, Path(os.environ[variables.WORK_DIR]))
-        standing = member.join()
-        session.move_to(session.position.at(standing.phase, standing.epoch))
-        session.sums.known = dict(standing.sums)
-        session.least_world_size = standing.least_world_size
     job = Job(session)
-    if member is None and not launch.torchrun:
+    if member is not None:
+        job._join(member)
+    elif not launch.torchrun:
         alone = Formation(1, 1, "start", (0,))
         session.place = Membership(0, alone, build_group("", 1, 0, 1, 1.0, device), 1)
-    elif member is None:
+    else:
         _join_torchrun(session, device)
     rng.seed_all(rng.derive(seed), device)
     return job

@@ -19,6 +19,7 @@ from elastic_launcher import variables
 from elastic_launcher.batch import StepPlan, plan_step
 from elastic_launcher.control.messages import Log
 from elastic_launcher.torch.data.loader import OPTIONS, REFUSED, REFUSED_VALUES, ElasticLoader
+from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.on_main import OnMain
 from elastic_launcher.torch.script_end import watch_script_end
 from elastic_launcher.torch.session import LEAVE_OUT, Session
@@ -38,8 +39,15 @@ class Job:
         self._session = session
         self._engine = StepEngine(session)
         self._steps = StepLoop(session, self._engine)
-        if session.member is not None:
-            watch_script_end(session, self._steps)
+
+    def _join(self, member: Member) -> None:
+        """Joins the coordinator's job, and takes over where that stands."""
+        session = self._session
+        standing = member.join(self._engine.hooks())
+        watch_script_end(session, self._steps)
+        session.move_to(session.position.at(standing.phase, standing.epoch))
+        session.sums.known = dict(standing.sums)
+        session.least_world_size = standing.least_world_size
 
     # -- the job's progress
 

@@ -141,8 +141,6 @@ class Session:
 
     def __post_init__(self) -> None:
         self.reducer = Reducer(self.parameters, self.buffers, self.device, self.name_of, self.too_few_for_two_passes)
-        if self.member is not None:
-            self.member.orders.vitals = self.pace.vitals
 
     @property
     def models(self) -> list[nn.Module]:

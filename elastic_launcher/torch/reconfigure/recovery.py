@@ -46,8 +46,6 @@ class Recovery:
         self._resizer = resizer
         self._plan = plan
         self._adopted: Any = None
-        if session.member is not None:
-            session.member.orders.before_recovering = self._expect_early
 
     def recover(self, error: Exception, at: At) -> RecoveryPlan:
         """Waits until this rank has peers again, and the same state as they.
@@ -106,7 +104,7 @@ class Recovery:
         if coming.mode in ANEW:
             self._expect_left(coming.members)
 
-    def _expect_early(self, left: Sequence[int]) -> None:
+    def expect_early(self, left: Sequence[int]) -> None:
         """Does so in the orders' thread, where this rank has all that it needs of the step, and has not reduced it."""
         micro = self._session.micro
         if micro is not None and micro.last and not micro.synced:

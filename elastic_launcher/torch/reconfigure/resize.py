@@ -56,6 +56,11 @@ class Resizer:
 
     Args:
         session: The job.
+
+    Attributes:
+        join_point: Where joiners come in.
+        check_due: Whether the ranks are to compare their parameters.
+        transition: The formation to which this rank changes in the step that runs.
     """
 
     def __init__(self, session: Session) -> None:
@@ -66,12 +71,9 @@ class Resizer:
         self._receiver: Receiver | None = None
         self._old_group: Group | None = None
         self._fingerprint: dict[str, Any] = {}
-        self._join_point = JoinPoint(session)
+        self.join_point = JoinPoint(session)
         self.check_due = False
         self.transition: Formation | None = None
-        if session.member is not None:
-            session.member.formations.before_growing = self._join_point.reserve
-            session.member.connection.account.where = self._where
 
     @property
     def joining(self) -> bool:
@@ -91,7 +93,7 @@ class Resizer:
             is_loaded: Says whether workers have loaded what this rank would need first.
         """
         formation = self.standing()
-        if formation is not None and formation.mode == "grow" and not self._join_point.is_next(formation):
+        if formation is not None and formation.mode == "grow" and not self.join_point.is_next(formation):
             return None
         if formation is None or formation.group is None or is_loaded():
             return formation
@@ -101,11 +103,11 @@ class Resizer:
         """Notes that the script begins a training loop, and gives up a growth whose joiners wait in another one that
         does not come again.
         """
-        self._join_point.begin_loop(data)
+        self.join_point.begin_loop(data)
         if self._session.course.loop == 0 and self._session.checkpoints is not None:
             self._session.checkpoints.note_data(data_of(data))
         formation = self.standing()
-        if formation is not None and formation.mode == "grow" and not self._join_point.may_come(formation, data):
+        if formation is not None and formation.mode == "grow" and not self.join_point.may_come(formation, data):
             self._member().formations.decline(formation, MovedOn("the training has gone on to another loop"))
 
     def agree(self, number: int) -> None:
@@ -136,7 +138,7 @@ class Resizer:
         member = self._member()
         if fingerprint:
             self._fingerprint = fingerprint
-        member.reports.put(messages.Warm(fingerprint, self._join_point.wait(bool(fingerprint))))
+        member.reports.put(messages.Warm(fingerprint, self.join_point.wait(bool(fingerprint))))
         while True:
             try:
                 formation = member.formations.wait_for(lambda f: member.number in f.members and f.group is not None)
@@ -147,7 +149,7 @@ class Resizer:
                     member.formations.check_over()
                     member.formations.give_up(formation, error)
             except MovedOn:
-                self._session.move_to(self._join_point.elsewhere)
+                self._session.move_to(self.join_point.elsewhere)
                 return False
             except JobOver:
                 self._session.leave_job()
@@ -217,7 +219,7 @@ class Resizer:
         if self._next is None or self._next.mode != "grow":
             return
         formation, self._next = self._next, None
-        if not ends and not self._join_point.is_here(formation):
+        if not ends and not self.join_point.is_here(formation):
             raise GroupError("ranks that join wait in another training loop than the one that has come")
         place = self._session.need_place("a resize")
         assert formation.group is not None
@@ -317,7 +319,8 @@ class Resizer:
             sender.abandon()
         self._senders = []
 
-    def _where(self) -> Introduction:
+    def introduction(self) -> Introduction:
+        """Returns where the training stands here."""
         at, sums = self._session.position, self._session.sums.lasting()
         return Introduction(os.getpid(), at.step, at.epoch, at.samples, phase=at.phase, sums=sums)
 

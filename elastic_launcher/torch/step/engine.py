@@ -30,6 +30,7 @@ from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.data.micro_batches import MicroBatch, Piece, pieces_of
 from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.fault_injection import point
+from elastic_launcher.torch.membership.member import Hooks
 from elastic_launcher.torch.membership.membership import Division
 from elastic_launcher.torch.membership.reconcile import At, NextAction
 from elastic_launcher.torch.reconfigure.fingerprint import fingerprint
@@ -64,6 +65,15 @@ class StepEngine:
         self._count = 0  # of the step, over all ranks
         self._warned = False
         self._carried = 0  # optimizers whose state is known to travel
+
+    def hooks(self) -> Hooks:
+        """Returns what this process's member asks of the training."""
+        return Hooks(
+            self._session.pace.vitals,
+            self._resizer.introduction,
+            self._resizer.join_point.reserve,
+            self.recovery.expect_early,
+        )
 
     # -- a training loop
 

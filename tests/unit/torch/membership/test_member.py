@@ -84,9 +84,9 @@ def play(folder: Path, control: str, orphan_timeout: float, then: str = "") -> s
 import torch
 from elastic_launcher.control.messages import Form, Left, Log
 from elastic_launcher.torch.membership.environment import Launch
-from elastic_launcher.torch.membership.member import Member
+from elastic_launcher.torch.membership.member import Hooks, Member
 member = Member(Launch({control!r}, 1, 1, torchrun=False, local_rank=0), torch.device("cpu"), {orphan_timeout})
-member.join()
+member.join(Hooks())
 {then}
 """
     return run(folder, script)

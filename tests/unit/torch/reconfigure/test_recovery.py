@@ -24,12 +24,11 @@ class Plan:
 
 def asked(micro: MicroBatch | None, left: tuple[int, ...]) -> list[Division]:
     """Tells member 4 who is left, where it stands in ``micro``."""
-    member: Any = SimpleNamespace(number=4, orders=SimpleNamespace(before_recovering=None))
+    member: Any = SimpleNamespace(number=4)
     session: Any = SimpleNamespace(member=member, micro=micro)
     resizer: Any = None
     plan: Any = Plan()
-    Recovery(session, resizer, plan)
-    member.orders.before_recovering(left)
+    Recovery(session, resizer, plan).expect_early(left)
     found: list[Division] = plan.asked
     return found
 

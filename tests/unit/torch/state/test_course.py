@@ -414,7 +414,7 @@ def test_a_growth_is_given_up_whose_joiners_wait_in_a_loop_that_does_not_come_ag
         formation = Formation(5, 2, "grow", (0, 1), joiners=(1,), group=group)  # type: ignore[arg-type]
         standing = Standing(formation)
         session.member = SimpleNamespace(number=0, formations=standing)  # type: ignore[assignment]
-        resizer._join_point.reserve(formation)
+        resizer.join_point.reserve(formation)
         if way == "a phase later":
             session.course.begin_phase(counted=True)
         session.course.begin_epoch(session.course.epoch + 1)
