@@ -14,6 +14,7 @@ from elastic_launcher.agent.echo import Echo
 from elastic_launcher.agent.lives import Lives
 from elastic_launcher.agent.log_sender import LogSender
 from elastic_launcher.agent.rank_exec import tell_life
+from elastic_launcher.control.requests import Life
 
 
 @contextlib.contextmanager
@@ -37,12 +38,12 @@ def test_a_line_that_is_torn_costs_no_other(tmp_path: Path, monkeypatch: pytest.
     with room_for(path.stat().st_size + 24):
         tell_life(started=0, pid=12345, rank=0, world_size=1)
     assert path.read_text().endswith('\n{"started": 0, "pid": 12'), "the line is torn"
-    assert [life["waits"] for life in lives.read()] == [0]
+    assert [life.waits for life in lives.read()] == [0]
     tell_life(ended=0, exit_code=0, signal=None)
     tell_life(waits=1)
     (ended, waits) = lives.read()
-    assert (ended["ended"], waits["waits"]) == (0, 1)
-    assert 1 < ended["n"] < waits["n"]
+    assert (ended.ended, waits.waits) == (0, 1)
+    assert 1 < ended.n < waits.n
 
 
 def test_records_and_logs_that_the_disk_does_not_give_for_a_moment_are_read_later(tmp_path: Path) -> None:
@@ -54,4 +55,4 @@ def test_records_and_logs_that_the_disk_does_not_give_for_a_moment_are_read_late
     assert (lives.read(), sender.send()) == ([], False)
     path.rmdir()
     path.write_text('{"waits": 1}\n')
-    assert (lives.read(), sender.send(), told) == ([{"n": 1, "waits": 1}], False, [path.read_bytes()])
+    assert (lives.read(), sender.send(), told) == ([Life(n=1, waits=1)], False, [path.read_bytes()])

@@ -213,7 +213,9 @@ def test_the_whole_training_is_told_with_all_loops_of_an_epoch(monkeypatch: pyte
         script = Script(group)
         told = []
         progress = script.job._engine.progress
-        monkeypatch.setattr(progress, "tell", lambda loader, **_: told.append(progress._total(loader.steps_per_epoch)))
+        monkeypatch.setattr(
+            progress, "report", lambda loader, **_: told.append(progress._total(loader.steps_per_epoch))
+        )
         first, second = script.loader(16), script.loader(24)
         for epochs in (2, 1):
             for _ in script.job.epochs(epochs):
