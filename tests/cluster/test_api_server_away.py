@@ -19,9 +19,9 @@ from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, changes
 from elastic_launcher.kube.follow import GONE
 from elastic_launcher.kube.login import Login
-from tests.cluster.test_hints_watch import create, data, edit
-from tests.cluster.test_machine import act
+from tests.support.cluster.command import act
 from tests.support.cluster.ends import end_training
+from tests.support.cluster.hints import create, data, edit
 from tests.support.cluster.namespaces import PATIENCE, space
 from tests.support.cluster.stage import HINTS, LONG, Stage, staged
 from tests.support.launches import until

@@ -10,9 +10,9 @@ import pytest
 
 from elastic_launcher.engines.kubernetes.objects.names import Owner
 from tests.cluster.machine import volumes
-from tests.cluster.test_takeover import adopted, processes
 from tests.support.cluster import digits
 from tests.support.cluster.argo_step import FOLDER, step_pod
+from tests.support.cluster.ranks import adopted, processes
 from tests.support.cluster.stage import HINTS, LONG, Stage, staged
 from tests.support.cluster.workflow_kind import WORKFLOW, workflows_known
 from tests.support.launches import until

@@ -11,8 +11,8 @@ import pytest
 from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Running
 from elastic_launcher.kube.api import MERGE, Api
 from elastic_launcher.kube.login import log_in
-from tests.cluster.test_engine import LOOK, cluster
 from tests.support.cluster.ends import end_training
+from tests.support.cluster.pausing_nodes import LOOK, cluster
 from tests.support.cluster.stage import HINTS, LONG, NAME, RULES, Stage, staged
 from tests.support.ledgers import SCRIPT
 from tests.support.losses import options

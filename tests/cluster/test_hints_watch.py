@@ -18,24 +18,12 @@ from elastic_launcher.hints.reference import Reference
 from elastic_launcher.kube import api as kube_api
 from elastic_launcher.kube.api import MERGE, Api
 from elastic_launcher.kube.login import Login
+from tests.support.cluster.hints import create, edit
 from tests.support.cluster.namespaces import PATIENCE, space
 from tests.support.hint_documents import hint, text
 
 ACTED_ON_WITHIN = 2.0
 RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces"
-
-
-def data(allowed: int) -> dict[str, Any]:
-    return {"data": {"hints.json": text(hint(allowed))}}
-
-
-async def create(api: Api, name: str, allowed: int) -> None:
-    body = {"metadata": {"name": "hints"}, **data(allowed)}
-    await api.request("POST", f"/api/v1/namespaces/{name}/configmaps", body)
-
-
-async def edit(api: Api, name: str, allowed: int) -> None:
-    await api.request("PATCH", f"/api/v1/namespaces/{name}/configmaps/hints", data(allowed), content_type=MERGE)
 
 
 async def following(found: AsyncIterator[HintRead]) -> HintRead:

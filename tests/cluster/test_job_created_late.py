@@ -14,7 +14,7 @@ from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Waiting
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.follow import GONE
 from elastic_launcher.kube.login import Login
-from tests.cluster.test_rights import as_launcher
+from tests.support.cluster.account import as_launcher
 from tests.support.cluster.namespaces import PATIENCE, make_owner
 from tests.support.pod_templates import SHAPE, plan, template
 

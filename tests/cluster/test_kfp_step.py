@@ -18,9 +18,9 @@ import torch
 
 from tests.cluster.machine import volumes
 from tests.cluster.machine.places import HOST_ADDRESS
-from tests.cluster.test_other_user import OTHER, ROOT
 from tests.support.cluster.kfp_step import MOUNTS, mount, step_pod
 from tests.support.cluster.stage import LONG, Stage, staged
+from tests.support.cluster.users import OTHER, ROOT
 from tests.support.cluster.workflow_kind import WORKFLOW, workflows_known
 from tests.support.launches import until
 from tests.support.object_store import BUCKET, object_store

@@ -76,7 +76,7 @@ def rigid(stage: Stage, gpus: int) -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": {"spec": pod}}}
 
 
-def test_a_job_grows_when_its_queue_admits_a_node_and_outlives_its_preemption_as_a_whole_in_the_same_launcher(
+def test_a_job_grows_when_its_queue_admits_a_node_and_outlives_its_preemption(
     stage: Stage,
 ) -> None:
     stage.kubectl.apply(PRIORITY_CLASS, *queues(stage.space, **{GPU: 1}))
@@ -101,7 +101,7 @@ def test_a_job_grows_when_its_queue_admits_a_node_and_outlives_its_preemption_as
     assert not stage.events.of("node_lost")
 
 
-def test_a_node_that_is_never_ready_stays_one_job_until_kueue_deactivates_it_and_trains_once_it_is_admitted_anew(
+def test_a_node_that_is_never_ready_stays_one_job_and_trains_once_it_is_admitted(
     stage: Stage,
 ) -> None:
     stage.kubectl.apply(*queues(stage.space, **{GPU: 1}))

@@ -9,24 +9,17 @@ from typing import Any
 import pytest
 
 from elastic_launcher.engines.kubernetes.leadership.leadership import Leadership, LeadershipLost, ServiceDeleted
-from elastic_launcher.engines.kubernetes.objects.names import Names, job_id
 from elastic_launcher.engines.kubernetes.objects.service import STOP, coordinator_labels
 from elastic_launcher.kube.api import MERGE, Api
-from tests.support.cluster.namespaces import LAUNCHER, PATIENCE, make_owner, space
-
-NAMES = Names(job_id("run", name="seat"))
-PORTS = {"control": 8080}
-
-
-async def make_pod(api: Api, space: str, pod: str) -> None:
-    await api.request("POST", f"/api/v1/namespaces/{space}/pods", {"metadata": {"name": pod}, "spec": LAUNCHER})
+from tests.support.cluster.launchers import NAMES, PORTS, make_pod
+from tests.support.cluster.namespaces import PATIENCE, make_owner, space
 
 
 async def service(api: Api, space: str) -> dict[str, Any]:
     return await api.request("GET", f"/api/v1/namespaces/{space}/services/{NAMES.service}")
 
 
-def test_each_who_comes_takes_the_seat_at_the_same_address_and_the_one_before_may_write_no_more() -> None:
+def test_each_new_leader_has_the_same_address_and_the_one_before_writes_no_more() -> None:
     async def steps() -> None:
         async with space("seat") as (api, name):
             owner = await make_owner(api, name)

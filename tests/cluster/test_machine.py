@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tests.cluster.machine.node import CGROUPS, REPOSITORY
 from tests.cluster.machine.places import API_SERVICE, GPU, MOST_NODES, NodePlaces, Places
 from tests.cluster.machine.processes import ClusterError
 from tests.support.cluster import pods
+from tests.support.cluster.command import act
 
 pytestmark = pytest.mark.machine
 
@@ -48,11 +48,6 @@ for service in {services}:
 """
 PHASE = "{.status.phase}"
 READY = '{.status.conditions[?(@.type=="Ready")].status} {.status.containerStatuses[*].restartCount}'
-
-
-def act(*argv: str) -> None:
-    """Does what the command line does, as a person would."""
-    subprocess.run([sys.executable, "-m", "tests.cluster", *argv], cwd=REPOSITORY, check=True)
 
 
 @pytest.fixture(scope="module")

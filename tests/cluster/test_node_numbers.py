@@ -7,8 +7,8 @@ from typing import Any
 
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.kube.api import Api
-from tests.cluster.test_engine import LOOK, cluster, names, pod_of
 from tests.support.cluster.namespaces import PATIENCE
+from tests.support.cluster.pausing_nodes import LOOK, cluster, names, pod_of
 
 SLOW = {"name": "node", "imagePullPolicy": "IfNotPresent", "lifecycle": {"preStop": {"sleep": {"seconds": 15}}}}
 

@@ -9,17 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from tests.cluster.test_takeover import send_ranks
+from tests.support.cluster.ranks import send_ranks
 from tests.support.cluster.stage import LONG, Stage, staged
+from tests.support.cluster.users import NODE, OTHER, ROOT
 from tests.support.ledgers import SCRIPT, assert_same_model, train_plain
 from tests.support.losses import BATCH, SAMPLES, options
 from tests.support.resizes import formed
 
 pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]
 
-NODE = 65532
-ROOT = {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}}
-OTHER = {"runAsNonRoot": True, "runAsUser": NODE, "runAsGroup": NODE, "seccompProfile": {"type": "RuntimeDefault"}}
 FLAGS = ("--nodes=1:1", "--hints=configmap/gpu-hints", "--checkpoint-every=5 steps")
 
 

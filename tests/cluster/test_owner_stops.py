@@ -91,7 +91,7 @@ def test_a_job_ends_when_it_is_told_to(stage: Stage, act: Act, why: str) -> None
 
 
 @pytest.mark.thorough
-def test_a_step_that_ends_after_the_launchers_grace_is_dropped_and_what_was_before_it_is_saved(stage: Stage) -> None:
+def test_a_step_that_outlasts_the_launchers_grace_is_dropped_and_the_rest_is_saved(stage: Stage) -> None:
     """A step takes 15 s, and ten of the twenty are for the save."""
     grace = {"terminationGracePeriodSeconds": 20}
     stage.launch("--nodes=1:1", script=SCRIPT, argument=options(stage.folder, pace=3.0), retries=0, launcher=grace)

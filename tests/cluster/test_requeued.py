@@ -39,7 +39,7 @@ def suspend(stage: Stage, node: int, suspended: bool = True) -> None:
     stage.kubectl("patch", "job", name, f"--namespace={stage.space}", "--type=merge", "--patch", change)
 
 
-def test_nodes_that_are_taken_back_before_they_trained_stay_the_same_jobs_and_train_once_they_are_admitted_again(
+def test_nodes_requeued_before_they_trained_stay_the_same_jobs_and_train_later(
     stage: Stage,
 ) -> None:
     stage.launch("--nodes=2:2", script=SCRIPT, argument=options(stage.folder))

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.local.test_like_plain import COMPILER, HEADER
 from tests.support.cluster import pods
 from tests.support.cluster.stage import Stage, staged
+from tests.support.compiler import COMPILER, HEADER
 from tests.support.ledgers import SCRIPT
 from tests.support.losses import assert_same_training, options
 from tests.support.resizes import formed

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -20,51 +18,10 @@ from elastic_launcher.engines.kubernetes.nodes.pod_status import Waiting
 from elastic_launcher.engines.kubernetes.objects.names import Names, job_id
 from elastic_launcher.kube.api import Api
 from elastic_launcher.options import ConfigError
-from tests.cluster.test_engine import Played
-from tests.support.cluster.namespaces import LAUNCHER, PATIENCE, make_owner, space
-from tests.support.manifests import MANIFESTS, objects
+from tests.support.cluster.account import ACCOUNT, as_launcher
+from tests.support.cluster.namespaces import LAUNCHER, PATIENCE, make_owner
+from tests.support.cluster.pausing_nodes import Played
 from tests.support.pod_templates import SHAPE, plan, template
-
-ACCOUNT = "elastic-launcher"
-RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces"
-
-
-@asynccontextmanager
-async def as_launcher(without: tuple[str, str] | None = None) -> AsyncIterator[tuple[Api, Api, str]]:
-    """Gives the cluster to its admin and to a launcher's account, and a namespace with the overlay `plain`.
-
-    Args:
-        without: A resource, and a verb on it that the Role lacks.
-    """
-    async with space("rights") as (admin, name):
-        plain = MANIFESTS / "overlays" / "plain"
-        (role,), (binding,), (account,) = (objects(plain, kind) for kind in ("Role", "RoleBinding", "ServiceAccount"))
-        rules = [_less(rule, without) for rule in role["rules"]]
-        subjects = [subject | {"namespace": name} for subject in binding["subjects"]]
-        await admin.request("POST", f"/api/v1/namespaces/{name}/serviceaccounts", account)
-        await admin.request("POST", f"{RBAC}/{name}/roles", role | {"rules": rules})
-        await admin.request("POST", f"{RBAC}/{name}/rolebindings", binding | {"subjects": subjects})
-        path = f"/api/v1/namespaces/{name}/serviceaccounts/{ACCOUNT}/token"
-        wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}}
-        token = (await admin.request("POST", path, wanted))["status"]["token"]
-        login = replace(admin.login, tls=_uncertified(admin.login.tls), authorization=lambda: f"Bearer {token}")
-        async with Api(login) as api:
-            yield admin, api, name
-
-
-def _less(rule: dict[str, Any], without: tuple[str, str] | None) -> dict[str, Any]:
-    if without is None or rule["resources"] != [without[0]]:
-        return rule
-    return rule | {"verbs": [verb for verb in rule["verbs"] if verb != without[1]]}
-
-
-def _uncertified(tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
-    """Returns a context that trusts the same server, and shows no certificate: that would count before a token."""
-    if tls is None:
-        return None
-    found = ssl.create_default_context(cadata=b"".join(tls.get_ca_certs(binary_form=True)))
-    found.check_hostname, found.verify_mode = tls.check_hostname, tls.verify_mode
-    return found
 
 
 async def make_step(admin: Api, space: str) -> dict[str, Any]:

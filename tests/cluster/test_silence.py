@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from tests.cluster.machine import cluster
-from tests.cluster.test_machine import act
 from tests.support.cluster import pods
+from tests.support.cluster.command import act
 from tests.support.cluster.stage import LONG, PLACES, Stage, staged
 from tests.support.launches import until
 from tests.support.ledgers import SCRIPT, assert_same_model, train_plain

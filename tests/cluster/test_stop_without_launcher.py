@@ -7,7 +7,7 @@ import sys
 from asyncio.subprocess import PIPE
 
 from elastic_launcher.engines.kubernetes.leadership.leadership import Leadership
-from tests.cluster.test_leadership import NAMES, PORTS, make_pod
+from tests.support.cluster.launchers import NAMES, PORTS, make_pod
 from tests.support.cluster.namespaces import PATIENCE, make_owner, space
 
 

@@ -6,14 +6,14 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from elastic_launcher.checkpoint import find_newest
 from tests.support.cluster.ends import finish
+from tests.support.cluster.ranks import adopted, processes, send_ranks
 from tests.support.cluster.stage import LONG, Stage, staged
 from tests.support.launches import until
 from tests.support.ledgers import SCRIPT, read_ledgers
@@ -30,13 +30,6 @@ import os, pathlib, signal
 for process in pathlib.Path("/proc").glob("[0-9]*"):
     if b"--engine=kubernetes" in (process / "cmdline").read_bytes().split(b"\\0"):
         os.kill(int(process.name), signal.SIGKILL)
-"""
-RANKS = """
-import os, pathlib, signal
-for process in pathlib.Path("/proc").glob("[0-9]*"):
-    argv = (process / "cmdline").read_bytes().split(b"\\0")
-    if b"-u" in argv and b"--no-python" not in argv:
-        os.kill(int(process.name), signal.{signal})
 """
 pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]
 
@@ -62,33 +55,6 @@ def kill(stage: Stage, pod: str) -> None:
 def strike(stage: Stage, pod: str) -> None:
     """Kills what runs in a pod, which gets no word of it beforehand; its processes have to be shared."""
     stage.kubectl("exec", pod, f"--namespace={stage.space}", "--", f"{sys.prefix}/bin/python", "-c", STRIKE)
-
-
-def send_ranks(stage: Stage, node: int, name: str) -> Callable[[], None]:
-    """Sends a signal to the ranks of a node, and not to its agent; returns what has them go on."""
-    pod = stage.nodes()[node]["metadata"]["name"]
-
-    def send(name: str) -> None:
-        code = RANKS.format(signal=name)
-        stage.kubectl("exec", pod, f"--namespace={stage.space}", "--", f"{sys.prefix}/bin/python", "-c", code)
-
-    send(name)
-    return lambda: send("SIGCONT")
-
-
-def adopted(stage: Stage, term: int) -> dict[str, Any]:
-    """Waits until a launcher has come back, and training goes on; returns what it said."""
-    found = stage.events.wait("coordinator_adopted", lambda event: event["term"] == term, LONG)
-    stage.events.wait("progress", lambda event: event["step"] > found["step"] + 1, LONG)
-    return found
-
-
-def processes(stage: Stage) -> dict[int, set[int]]:
-    """Returns the processes that each member has had: one that began anew as another has a ledger of its own."""
-    found: dict[int, set[int]] = {}
-    for rows in read_ledgers(stage.folder):
-        found.setdefault(rows[0]["member"], set()).add(rows[0]["pid"])
-    return found
 
 
 @pytest.mark.thorough

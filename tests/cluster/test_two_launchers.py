@@ -67,7 +67,7 @@ def end_of(stage: Stage, launcher: str) -> tuple[int, str]:
     return code, stage.kubectl("logs", launcher, f"--namespace={stage.space}", "--tail=-1")
 
 
-def test_a_second_launcher_with_the_same_work_directory_says_whose_it_is_and_disturbs_nothing(stage: Stage) -> None:
+def test_a_second_launcher_with_the_same_work_directory_disturbs_nothing(stage: Stage) -> None:
     before = stage.uids()
     start_second(stage, stage.work_dir, "--orphan-timeout=5")
     code, said = end_of(stage, SECOND)
@@ -84,7 +84,7 @@ def test_a_second_launcher_with_the_same_work_directory_says_whose_it_is_and_dis
 
 
 @pytest.mark.thorough
-def test_a_launcher_that_comes_with_another_work_directory_takes_over_and_the_first_one_leaves(stage: Stage) -> None:
+def test_a_launcher_with_another_work_directory_takes_over_and_the_first_one_leaves(stage: Stage) -> None:
     before = stage.uids()
     other = Other(stage.kubectl, stage.space, stage.folder)
     start_second(stage, other.work_dir)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.test_checkpoint import LONG, Stage
 from tests.support.checkpoints import JOB, save
 from tests.support.launches import until
+from tests.support.relaunches import LONG, Stage
 
 
 def cut_short(folder: Path) -> None:

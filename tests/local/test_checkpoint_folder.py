@@ -12,7 +12,7 @@ from elastic_launcher.config import ExitCode
 from elastic_launcher.control import ControlClient
 from elastic_launcher.coordinator.runtime.endpoints import CoordinatorHost
 from elastic_launcher.engines import NodeSpec
-from tests.local.test_coordinator import Job
+from tests.support.played_coordinator import Job
 from tests.support.played_members import Play, PlayedEngine
 
 LANDMARK = landmark_of("digits-x", bytes(32))

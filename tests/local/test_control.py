@@ -17,7 +17,6 @@ from typing import Any
 import aiohttp
 import pytest
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.control.auth import (
@@ -30,68 +29,11 @@ from elastic_launcher.control.auth import (
     signed_headers,
 )
 from elastic_launcher.control.introduction import Introduction
-from elastic_launcher.control.messages import End, Formed, Report, encode
-from elastic_launcher.control.requests import (
-    Heartbeat,
-    HeartbeatAnswer,
-    Join,
-    NodeMessage,
-    Standing,
-    Welcome,
-)
-from elastic_launcher.control.vitals import Vitals
+from elastic_launcher.control.messages import End, Formed, encode
 from elastic_launcher.coordinator.api.rejoin import Rejoin
 from elastic_launcher.coordinator.api.server import ControlServer
+from tests.support.control_recorder import KEY, Desk
 from tests.support.launches import until
-
-KEY = bytes(range(32))
-SUPERSEDED = 7
-"""The first member of a pod that the node's queue has taken back."""
-
-
-class Desk:
-    """Answers for members 1 and 2 and node 1, and keeps what it was told."""
-
-    def __init__(self) -> None:
-        self.told: list[Any] = []
-        self.heard: list[int] = []
-
-    def join(self, member: int, asked: Join) -> Standing:
-        self.hear(member)
-        self.told.append(("join", member, asked.pid, asked.version))
-        return Standing(epoch=1, step=40, begun=True)
-
-    def welcome(self) -> Welcome:
-        return Welcome("", 1)
-
-    def introduce(self, member: int, introduction: Introduction) -> Welcome:
-        self.told.append(("introduce", member, introduction))
-        return self.welcome()
-
-    def report(self, member: int, report: Report) -> None:
-        self.told.append((member, report))
-
-    def hear(self, member: int, vitals: Vitals | None = None) -> None:
-        if member not in (1, 2):
-            raise LookupError(f"there is no member {member}")
-        self.heard.append(member)
-
-    def register(self, node: int, pod: str) -> int:
-        return 5 if pod == "second" else 1
-
-    def is_superseded(self, node: int, member: int) -> bool:
-        return member == SUPERSEDED
-
-    def heartbeat(self, node: int, told: Heartbeat) -> HeartbeatAnswer:
-        self.told.append(("heartbeat", node, told.pid))
-        return HeartbeatAnswer()
-
-    def take(self, node: int, message: NodeMessage) -> None:
-        told = {name: value for name, value in asdict(message).items() if name != "first_member"}
-        self.told.append((message.path(), node, *told.values()))
-
-    def status(self) -> dict[str, Any]:
-        return {"v": 1, "step": 40}
 
 
 @asynccontextmanager

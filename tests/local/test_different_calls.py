@@ -63,7 +63,7 @@ def test_an_evaluation_after_the_training_that_only_one_rank_asks_for_is_its_own
 
 
 @pytest.mark.thorough
-def test_a_rank_that_stops_in_the_step_in_which_a_growth_is_agreed_on_ends_the_training_on_all(tmp_path: Path) -> None:
+def test_a_rank_that_stops_in_the_step_of_a_growth_ends_the_training_on_all(tmp_path: Path) -> None:
     """Its peers are in the larger group by then, and wait for it there."""
     (tmp_path / "hints.json").write_text('{"default": "2"}')
     hints = ("--hints", str(tmp_path / "hints.json"))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import sysconfig
 from pathlib import Path
 
 import pytest
 
+from tests.support.compiler import COMPILER, HEADER
 from tests.support.launches import assert_no_process, launched
 from tests.support.ledgers import (
     SCRIPT,
@@ -22,8 +20,6 @@ from tests.support.ledgers import (
 
 SAMPLES, BATCH, MICRO, EPOCHS = 101, 22, 4, 2  # shares of 11 samples, micro-batches of 4, 4 and 3, a tail of 13
 LONG = 240.0  # a compile takes a minute on a machine that does other things too
-COMPILER = shutil.which(os.environ.get("CXX", "g++"))
-HEADER = Path(sysconfig.get_path("include")) / "Python.h"
 
 
 def assert_trains_like_plain(folder: Path, environment: dict[str, str] | None = None, **more: object) -> None:

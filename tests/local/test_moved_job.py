@@ -17,9 +17,9 @@ import pytest
 
 from elastic_launcher.events import read_events
 from elastic_launcher.report.lost import balance
-from tests.local.test_checkpoint import LONG, Stage
 from tests.support.launches import Launcher, assert_no_process, until
 from tests.support.places import SCRIPTS
+from tests.support.relaunches import LONG, Stage
 
 HOUR = 3600
 

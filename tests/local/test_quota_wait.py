@@ -127,7 +127,7 @@ def test_a_job_that_waited_long_enough_ends_saved(stage: Stage) -> None:
 
 
 @pytest.mark.thorough
-def test_a_launcher_that_is_killed_while_the_job_waits_leaves_nothing_and_the_next_one_waits_on(stage: Stage) -> None:
+def test_a_launcher_killed_while_the_job_waits_leaves_nothing_and_the_next_waits_on(stage: Stage) -> None:
     stage.allow(1)
     with stage.run("--wait-for-quota", "600") as job:
         wait_steps(job, 2, 1)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.test_checkpoint import LONG, Stage
 from tests.support.launches import until
 from tests.support.object_store import object_store
+from tests.support.relaunches import LONG, Stage
 
 
 def test_a_job_goes_on_from_the_store_alone_and_without_it_trains_on(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from elastic_launcher.coordinator.runtime.node_files import NodeFiles
 from elastic_launcher.engines.local import node_environment
 from elastic_launcher.host import processes
 from elastic_launcher.workdir import Layout, claim, read_job
-from tests.local.test_control import KEY, SUPERSEDED, Desk
+from tests.support.control_recorder import KEY, SUPERSEDED, Desk
 from tests.support.launches import PATIENCE
 
 NODE = 1

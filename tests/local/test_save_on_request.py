@@ -11,7 +11,7 @@ from typing import Any
 from elastic_launcher.control import ControlClient
 from elastic_launcher.events import EventLog
 from elastic_launcher.workdir import Layout
-from tests.local.test_coordinator import Job
+from tests.support.played_coordinator import Job
 from tests.support.played_members import PATIENCE
 
 

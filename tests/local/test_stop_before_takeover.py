@@ -17,7 +17,7 @@ from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin
 from elastic_launcher.coordinator.runtime.platform import Escorted
 from elastic_launcher.events import Event
 from elastic_launcher.workdir import Layout, Past
-from tests.local.test_coordinator import Log, NoStore
+from tests.support.played_coordinator import Log, NoStore
 from tests.support.played_members import PATIENCE, Play, PlayedEngine
 
 RUN = [

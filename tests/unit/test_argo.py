@@ -25,6 +25,7 @@ from elastic_launcher.kube.expansion import literal
 from elastic_launcher.launcher.step_outputs import OUTPUTS, tell_outputs
 from elastic_launcher.options import OPTIONS, ConfigError, Option
 from elastic_launcher.variables import STEP_OUTPUTS
+from tests.support.argo_templates import filled
 from tests.support.expansion import expanded
 from tests.support.manifests import MANIFESTS, documents, objects
 
@@ -36,8 +37,6 @@ MODELS: dict[str, type[BaseModel]] = {
     "WorkflowTemplate": models.WorkflowTemplate,
     "ClusterWorkflowTemplate": models.ClusterWorkflowTemplate,
 }
-REFERENCE = re.compile(r"\{\{inputs\.parameters\.(\w+)\}\}")
-DOUBLED = re.compile(r"\{\{=replace\(inputs\.parameters\['(\w+)'\], '\$', '\$\$'\)\}\}")
 VARIABLES = {"HOME": "/home/elastic", "A": "$(HOME)", "": "empty"}
 """Of the container, say."""
 TEMPLATES = {
@@ -45,23 +44,6 @@ TEMPLATES = {
     for kind in argo.KINDS
     for template in argo.workflow_template(kind)["spec"]["templates"]
 }
-
-
-def filled(template: dict[str, Any], given: dict[str, str]) -> Any:
-    """Returns a template as Argo makes its pod of it: each reference to an input is that input's value."""
-    values = {one["name"]: given.get(one["name"], one.get("default")) for one in template["inputs"]["parameters"]}
-
-    def fill(found: Any) -> Any:
-        if isinstance(found, dict):
-            return {key: fill(value) for key, value in found.items()}
-        if isinstance(found, list):
-            return [fill(one) for one in found]
-        if not isinstance(found, str):
-            return found
-        whole = DOUBLED.sub(lambda match: str(values[match[1]]).replace("$", "$$"), found)
-        return REFERENCE.sub(lambda match: str(values[match[1]]), whole) if whole == found else whole
-
-    return fill({key: value for key, value in template.items() if key != "inputs"})
 
 
 def asked(template: dict[str, Any], given: dict[str, str]) -> JobConfig:

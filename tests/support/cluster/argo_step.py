@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from elastic_launcher.engines.kubernetes.objects.names import NODE_NAME, Owner
+from tests.support.argo_templates import filled
 from tests.support.cluster import digits
 from tests.support.cluster.stage import NAME
 from tests.support.manifests import MANIFESTS, documents
-from tests.unit.test_argo import filled
 
 TEMPLATE = "train-on-claim"
 FOLDER = "/work"

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastic_launcher.lint import lint
+from tests.support.lint.cases import CASES
 from tests.support.lint.launcher_cases import BLOCK, nodes_pod, refer
 from tests.support.lint.launcher_cases import given as given_parameters
 from tests.support.lint.pod_cases import patch
 from tests.support.places import ROOT
-from tests.unit.lint.test_rules import CASES
 
 SHIPPED = sorted(
     [*ROOT.glob("tests/golden/**/*.yaml"), *ROOT.glob("pipelines/**/*.yaml"), *ROOT.glob("components/**/*.yaml")]

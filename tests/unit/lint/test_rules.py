@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 
 from elastic_launcher.lint import RULES, lint
-from tests.support.lint import launcher_cases, pipeline_cases, pod_cases, retry_cases, workflow_cases
 from tests.support.lint.case import Case, workflow
+from tests.support.lint.cases import CASES
 from tests.support.lint.verdicts import DROPPED, LET_THROUGH, NAME, OF_FILES, OF_PIPELINES, REFUSED
-
-CASES = [
-    case for table in (workflow_cases, retry_cases, pod_cases, launcher_cases, pipeline_cases) for case in table.CASES
-]
 
 
 def test_every_rule_has_a_case() -> None:

@@ -69,7 +69,7 @@ def test_a_hundred_more_have_each_of_the_acts_that_were_added() -> None:
     assert any(act.kind == "end" and act.how == "freeze" for act in acts)
 
 
-def test_twenty_have_each_kind_of_act_on_the_cluster_and_the_first_three_those_of_the_cluster_alone() -> None:
+def test_twenty_seeds_have_each_kind_of_act_on_the_cluster_and_three_those_of_it_alone() -> None:
     assert {act.kind for one in ON_CLUSTER for act in one.acts} == set(cluster.KINDS)
     assert {"notice", "cut", "launcher"} <= {act.kind for one in ON_CLUSTER[:3] for act in one.acts}
 

@@ -112,9 +112,7 @@ def look(job: Job, told: dict[int, Tell], seconds: int, feed: bool = True) -> li
     return found
 
 
-def test_a_job_whose_ranks_wait_for_each_other_in_vain_ends_within_the_heartbeat_timeout_and_says_where_they_are() -> (
-    None
-):
+def test_a_job_whose_ranks_wait_for_each_other_ends_within_the_heartbeat_timeout() -> None:
     job = training(3)
     found = look(job, {1: waiting(SUMS), 2: waiting(STEP), 3: waiting(STEP)}, 12)
     assert isinstance(found[0], MembersApart) and found[0].now <= 10.0

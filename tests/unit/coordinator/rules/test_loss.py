@@ -81,7 +81,7 @@ def test_the_loss_of_an_agent_is_that_of_its_ranks(agent: int) -> None:
     assert len(job.started) == 3
 
 
-def test_peers_of_a_killed_agents_node_go_on_before_its_last_process_is_gone_and_its_place_is_taken_after() -> None:
+def test_peers_of_a_killed_agent_go_on_at_once_and_its_place_is_taken_later() -> None:
     job = training(2, nproc=2, step=41)
     job.feed(AgentKilled(job.now, 2, signal.SIGKILL))
     assert (job.told(Abandon), job.killed) == ([1, 2], [2])

@@ -263,7 +263,7 @@ def test_quota_that_goes_while_it_waits_ends_what_comes_up() -> None:
     assert len(job.events("quota_back")) == 1
 
 
-def test_a_generation_that_was_ordered_may_have_been_completed_unheard_and_its_number_is_not_used_again() -> None:
+def test_the_number_of_a_generation_that_was_ordered_is_not_used_again() -> None:
     """Else the checkpoints that a node which is cut off writes in it would not be shut out."""
     job = training(2, 2, node_timeout=WAIT)
     assert used_up(job.state, Past()).generations == 1

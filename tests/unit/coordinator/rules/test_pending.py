@@ -172,7 +172,7 @@ def test_a_cluster_that_is_away_is_asked_again_however_often() -> None:
     assert "another is tried soon" in job.events("node_failed")[0]["message"]
 
 
-def test_places_that_are_too_few_are_given_back_and_asked_for_again_at_another_time_by_each_job() -> None:
+def test_places_that_are_too_few_are_given_back_and_each_job_asks_again_at_another_time() -> None:
     pauses = []
     for store in ("10.96.0.1:18501", "10.96.0.2:18501"):
         job = Job(minimum=3, target=3, min_wait=60.0)
@@ -232,7 +232,7 @@ def test_a_job_that_holds_nothing_gives_nothing_back() -> None:
 
 
 @pytest.mark.parametrize("replaces", [True, False])
-def test_a_node_that_is_told_to_go_before_the_training_has_begun_is_replaced_where_others_took_its_place(
+def test_a_node_with_a_notice_before_training_is_replaced_where_others_took_its_place(
     replaces: bool,
 ) -> None:
     job = Job(minimum=2, target=2, replaces_noticed=replaces)

@@ -138,7 +138,7 @@ def test_what_is_heard_of_an_earlier_pod_changes_nothing() -> None:
     assert (state.group, state.nodes[2].phase) == ((1, 3), Phase.ADMITTED)
 
 
-def test_a_node_that_was_taken_back_has_all_its_time_to_find_a_place_before_the_others_are_given_back() -> None:
+def test_a_requeued_node_has_all_its_time_before_the_others_are_given_back() -> None:
     job = Job(minimum=2, target=2, replaces_noticed=True, min_wait=300.0)
     job.warm(1)
     job.join(2)

@@ -24,7 +24,7 @@ from elastic_launcher.coordinator.rules.takeover import Leftovers, Numbers, adop
 from elastic_launcher.events import Event
 from elastic_launcher.torch.membership.rejoin_state import Account
 from tests.support.played_job import Job
-from tests.unit.coordinator.rules.test_decide_invariants import Walk, histories
+from tests.support.random_walk import Walk, histories
 
 WARM = Warm({"dataset": 100})
 PATIENCE = 10.0

@@ -14,30 +14,18 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.access.job_key import key_in, key_of, new_secret
 from elastic_launcher.engines.kubernetes.job_plan import given_template, make_plan
-from elastic_launcher.engines.kubernetes.leadership.bootstrap import ClusterContext
 from elastic_launcher.engines.kubernetes.objects.job import JobPlan, node_job
-from elastic_launcher.engines.kubernetes.objects.names import Names, job_id_of, owner_of
 from elastic_launcher.launcher.script_bundle import MOST_BYTES, Code, code_of
 from elastic_launcher.options import ConfigError
+from tests.support.job_plans import CONTEXT, POD, config_of
 
-POD: dict[str, Any] = {
-    "metadata": {"name": "step-0", "uid": "u-0", "namespace": "ml", "ownerReferences": []},
-    "spec": {"containers": [{"name": "main", "image": "registry/step:1"}]},
-}
 KEY = "ab" * 32
-
-
-CONTEXT = ClusterContext("ml", POD, owner_of(POD), Names(job_id_of(POD, "digits")), [], [])
 
 
 def plan(config: JobConfig, in_secret: bool = True) -> JobPlan:
     return make_plan(
         config, given_template(config), CONTEXT, "10.96.0.7", None if in_secret else KEY, environment={"HOME": "/root"}
     )
-
-
-def config_of(**settings: Any) -> JobConfig:
-    return JobConfig(script="train.py", engine="kubernetes", checkpoint_dir="/claim", **settings)
 
 
 def container(config: JobConfig, in_secret: bool = True) -> dict[str, Any]:

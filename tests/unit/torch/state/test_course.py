@@ -190,7 +190,7 @@ def test_sums_of_the_last_epochs_and_those_between_phases_are_kept() -> None:
     assert [sums.take(key)["loss"] for key in ("1.0.1", "1.3.1", "0.2.1")] == [4.0, 3.0, 4.0]
 
 
-def test_a_script_that_goes_on_in_a_later_loop_of_its_own_gets_the_newest_sum_after_those_it_skips() -> None:
+def test_a_script_that_resumes_in_a_later_loop_gets_the_newest_sum_after_the_skipped() -> None:
     def body(group: ThreadGroup) -> tuple[list[float], int]:
         script = Script(group)
         session = script.job._session

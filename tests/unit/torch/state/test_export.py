@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.unit.torch.state.test_checkpoint_writer import Outcome, flat, training
+from tests.support.training_states import Outcome, flat, training
 
 
 def command(*words: str | Path, most: int | None = None) -> subprocess.CompletedProcess[str]:

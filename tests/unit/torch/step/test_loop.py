@@ -33,7 +33,7 @@ def test_random_numbers_of_a_step_depend_on_seed_step_and_rank_alone() -> None:
     assert once == again and len(set(once)) == len(once)
 
 
-def test_what_is_reduced_is_left_out_of_a_step_that_is_redone_only_once_something_has_acted_on_it() -> None:
+def test_a_redone_step_leaves_out_only_the_reductions_that_something_has_acted_on() -> None:
     """Two backward passes whose gradients add up, and an optimizer that acts on their sum."""
 
     def body(group: ThreadGroup) -> list[int]:

@@ -112,7 +112,7 @@ def test_a_round_waits_for_those_that_come_but_not_for_ever() -> None:
     assert job.of(OpenRound) == [OpenRound(1, (1, 2))]
 
 
-def test_a_round_goes_on_until_a_new_node_is_there_and_no_other_opens_before_its_workers_have_ended() -> None:
+def test_a_round_lasts_until_a_new_node_is_there_and_its_workers_have_ended() -> None:
     job = running(1)
     job.target(2)
     assert not job.of(CloseRound)
@@ -249,7 +249,7 @@ def test_under_c10d_generations_are_what_torchrun_speaks_of() -> None:
 
 
 @pytest.mark.parametrize("saved", [False, True], ids=["it saves by itself", "a checkpoint of ours is there"])
-def test_a_launcher_that_starts_again_while_nodes_are_waited_for_tells_a_step_only_where_it_is_known(
+def test_a_launcher_that_starts_again_in_a_wait_names_a_step_only_where_it_is_known(
     saved: bool,
 ) -> None:
     wait = EarlierWait("node 1 must leave (notice)", 600.0, "notice")

@@ -276,7 +276,7 @@ def test_of_nodes_that_wait_for_their_jobs_one_is_asked_for_at_a_time_the_oldest
     asyncio.run(steps())
 
 
-def test_a_node_that_is_not_wanted_any_more_before_its_job_may_be_made_is_gone_and_nobody_failed() -> None:
+def test_a_node_that_is_unwanted_before_its_job_is_made_is_gone_and_nobody_failed() -> None:
     async def steps() -> None:
         api = Refusing(*[ApiError(403, "Forbidden", QUOTA)] * 1000)
         async with following(api) as fleet:

@@ -19,9 +19,8 @@ from elastic_launcher.engines.kubernetes.nodes.pod_status import (
     turned_away,
 )
 from elastic_launcher.engines.kubernetes.nodes.taints import notice_of
+from tests.support.pod_documents import JOB, LABELS, RUNC, ended, pod
 
-LABELS = {"elastic-launcher/job": "digits-x", "elastic-launcher/node": "3"}
-JOB: dict[str, Any] = {"metadata": {"name": "digits-x-3", "labels": LABELS}, "spec": {"suspend": False}, "status": {}}
 DELETED = {"deletionTimestamp": "2026-11-21T18:00:30Z", "deletionGracePeriodSeconds": 30}
 
 
@@ -34,34 +33,8 @@ def condition(kind: str, status: str = "True", reason: str = "", message: str = 
     return {"type": kind, "status": status, "reason": reason, "message": message}
 
 
-RUNC = "failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process"
-
-
-def pod(phase: str, *conditions: dict[str, Any], **more: Any) -> dict[str, Any]:
-    state = more.pop("state", None)
-    statuses = [{"name": "node", "restartCount": more.pop("restarts", 0), "state": state}] if state else []
-    return {
-        "metadata": {"name": "digits-x-3-abcde", "labels": LABELS, **more.pop("metadata", {})},
-        "spec": {
-            "nodeName": more.pop("machine", ""),
-            "containers": [{"name": "node", "command": ["python3"], "resources": {"limits": {"memory": "4Gi"}}}],
-        },
-        "status": {
-            "phase": phase,
-            "conditions": list(conditions),
-            "initContainerStatuses": more.pop("init", []),
-            "containerStatuses": statuses,
-            **more,
-        },
-    }
-
-
 def waiting(reason: str, message: str = "") -> dict[str, Any]:
     return {"waiting": {"reason": reason, "message": message}}
-
-
-def ended(code: int, reason: str = "Error", message: str = "") -> dict[str, Any]:
-    return {"terminated": {"exitCode": code, "reason": reason, "message": message}}
 
 
 RUNNING = {"running": {"startedAt": "2026-11-21T18:00:00Z"}}

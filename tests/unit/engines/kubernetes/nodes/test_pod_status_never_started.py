@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic_launcher.engines.kubernetes.nodes.pod_status import Gone, standing, turned_away
-from tests.unit.engines.kubernetes.nodes.test_pod_status import JOB, RUNC, ended, pod
+from tests.support.pod_documents import JOB, RUNC, ended, pod
 
 
 @pytest.mark.parametrize(

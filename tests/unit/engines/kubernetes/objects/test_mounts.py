@@ -13,8 +13,8 @@ from elastic_launcher.engines.kubernetes.objects.job import JobPlan
 from elastic_launcher.engines.kubernetes.objects.mounts import trouble_at
 from elastic_launcher.engines.kubernetes.objects.pod import node_pod
 from elastic_launcher.options import ConfigError
+from tests.support.job_plans import CONTEXT, config_of
 from tests.support.pod_templates import SHAPE, template
-from tests.unit.engines.kubernetes.test_job_plan import CONTEXT, config_of
 
 CLAIM: dict[str, Any] = {"persistentVolumeClaim": {"claimName": "work"}}
 
