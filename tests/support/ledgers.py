@@ -28,11 +28,12 @@ def script_module(path: Path = SCRIPT) -> ModuleType:
     spec = importlib.util.spec_from_file_location("train_of_tests", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    argv, sys.argv = sys.argv, ["train.py", "{}"]
+    argv, folders = sys.argv, sys.path
+    sys.argv, sys.path = ["train.py", "{}"], [str(path.parent), *folders]
     try:
         spec.loader.exec_module(module)
     finally:
-        sys.argv = argv
+        sys.argv, sys.path = argv, folders
     return module
 
 

@@ -20,9 +20,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from numbered import Numbered
 from torch import nn
 from torch.nn import functional
-from train import FOLDER, OPTIONS, Numbered, build
+from train import FOLDER, OPTIONS, build
 
 import elastic_launcher.torch as elastic
 

@@ -5,7 +5,6 @@ Its arguments: the folder in which it finds that file and writes what it did, lo
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
@@ -14,45 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from numbered import MEMBER, Numbered, digest, optimizer_of, row_of, two_layers
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import Dataset
 
 import elastic_launcher.torch as elastic
 from elastic_launcher.torch import fault_injection
 
 SAMPLES, BATCH, MICRO = 97, 24, 5
 EVALUATE = 4  # steps between evaluations
-FEATURES, HIDDEN = 6, 256  # with the optimizer's state, 61 kB: more than all else that a rank writes in one file
 SEED = 7
 POLL = 0.01
 CRAWL = 0.02  # seconds of each micro-batch while an effect is awaited, so that it comes within few steps
-MEMBER = int(os.environ.get("ELASTIC_MEMBER", "1"))
-
-
-class Numbered(Dataset[tuple[int, torch.Tensor, int]]):
-    """Samples that know their number."""
-
-    def __init__(self, samples: int) -> None:
-        generator = torch.Generator().manual_seed(1)
-        self.x = torch.randn(samples, FEATURES, dtype=torch.float64, generator=generator)
-        self.y = torch.randint(0, 3, (samples,), generator=generator).tolist()
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def __getitem__(self, index: int) -> tuple[int, torch.Tensor, int]:
-        return index, self.x[index], self.y[index]
 
 
 def build(norm: bool = False) -> nn.Module:
-    torch.manual_seed(2)
-    return nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 3)).double()
-
-
-def optimizer_of(model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.01)
-    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 200))
+    return two_layers(256)  # with the optimizer's state, 61 kB: more than all else that a rank writes in one file
 
 
 class Control:
@@ -109,15 +85,6 @@ def note(folder: Path, name: str, epoch: int, row: dict[str, Any]) -> None:
         file.write(json.dumps(row, separators=(",", ":")) + "\n")
 
 
-def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Returns a digest of every bit of the model and of its optimizer."""
-    found = hashlib.sha256()
-    for parameter in model.parameters():
-        for tensor in (parameter, *optimizer.state[parameter].values()):
-            found.update(tensor.detach().contiguous().numpy().tobytes())
-    return found.hexdigest()[:16]
-
-
 def main() -> None:
     folder, workers, held_at = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     control = Control(folder)
@@ -139,18 +106,7 @@ def main() -> None:
             if job.rank is None and held_at == "rehearsal":
                 control.wait_to_join()
             control.obey(job)
-            row = {
-                "member": MEMBER,
-                "pid": os.getpid(),
-                "rank": job.rank,
-                "world_size": job.world_size,
-                "generation": job.generation,
-                "epoch": job.epoch,
-                "step": job.step,
-                "samples": job.samples,
-                "indices": indices.tolist(),
-                "sync": False,
-            }
+            row = row_of(job, indices)
             epoch = job.epoch  # a step that is the epoch's last one counts it up
             note(folder, "ledger", epoch, {"begun": True, **row})
             job.backward(functional.cross_entropy(model(x), y))

@@ -16,8 +16,9 @@ import time
 
 import torch
 import torch.distributed as dist
+from numbered import Numbered, optimizer_of
 from torch.nn import functional
-from train import FOLDER, OPTIONS, Numbered, build, optimizer_of
+from train import FOLDER, OPTIONS, build
 
 import elastic_launcher.torch as elastic
 

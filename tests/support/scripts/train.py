@@ -6,22 +6,19 @@ Its one argument is a JSON object; see the keys below. Each process writes a led
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import json
 import multiprocessing
 import os
-import random
 import signal
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from numbered import FEATURES, MEMBER, Numbered, digest, optimizer_of, row_of, two_layers
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import Dataset
 
 import elastic_launcher.torch as elastic
 
@@ -55,26 +52,6 @@ KEYS: dict[str, Any] = {
 OPTIONS = {**KEYS, **json.loads(sys.argv[1])}
 OPTIONS["samples"] = int(os.environ.get("SAMPLES", OPTIONS["samples"]))
 FOLDER = Path(OPTIONS["folder"])
-MEMBER = int(os.environ.get("ELASTIC_MEMBER", "1"))
-FEATURES = 6
-
-
-class Numbered(Dataset[tuple[int, torch.Tensor, int]]):
-    """Samples that know their number."""
-
-    def __init__(self, samples: int) -> None:
-        generator = torch.Generator().manual_seed(1)
-        self.x = torch.randn(samples, FEATURES, dtype=torch.float64, generator=generator)
-        self.y = torch.randint(0, 3, (samples,), generator=generator).tolist()
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def __getitem__(self, index: int) -> tuple[int, torch.Tensor, int]:
-        x = self.x[index]
-        if OPTIONS["augment"]:
-            x = x + random.random() + np.random.rand() + torch.rand((), dtype=torch.float64)
-        return index, x, self.y[index]
 
 
 def build(norm: bool = False) -> nn.Module:
@@ -91,12 +68,7 @@ def build(norm: bool = False) -> nn.Module:
             nn.Flatten(),
             nn.Linear(4 * (FEATURES - 2), 3),
         ).double()
-    return nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 3)).double()
-
-
-def optimizer_of(model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.01)
-    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 200))
+    return two_layers(16)
 
 
 def fault(job: elastic.Job, loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Tensor:
@@ -147,17 +119,6 @@ def fault(job: elastic.Job, loss: torch.Tensor, optimizer: torch.optim.Optimizer
     return loss
 
 
-def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Returns a digest of every bit of the model and of its optimizer; "" where that is not wanted."""
-    if not OPTIONS["bits"]:
-        return ""
-    found = hashlib.sha256()
-    for parameter in model.parameters():
-        for tensor in (parameter, *optimizer.state[parameter].values()):
-            found.update(tensor.detach().contiguous().numpy().tobytes())
-    return found.hexdigest()[:16]
-
-
 def evaluated(job: elastic.Job, model: nn.Module, loader: Any) -> None:
     """Evaluates all samples, and writes down what came of it."""
     (FOLDER / "evaluates").touch()
@@ -190,9 +151,13 @@ def main() -> None:
         model = torch.compile(model)
     model, optimizer, scheduler = job.prepare(model, optimizer, scheduler)
     samples = 0 if OPTIONS["fault"] == "empty data" else OPTIONS["samples"]
-    dataset = Numbered(samples + (off and OPTIONS["fault"] == "differs: data"))
+    dataset = Numbered(samples + (off and OPTIONS["fault"] == "differs: data"), OPTIONS["augment"])
     loader = job.dataloader(dataset, shuffle=True, seed=7, num_workers=OPTIONS["workers"])
     slow = OPTIONS["slow_forward"] if joiner else 0.0
+
+    def bits() -> str:
+        return digest(plain, optimizer) if OPTIONS["bits"] else ""
+
     with open(FOLDER / f"ledger-{MEMBER}-{os.getpid()}.jsonl", "w", buffering=1) as ledger:  # pids are a pod's own
         for _ in job.epochs(OPTIONS["epochs"]):
             for indices, x, y in loader:
@@ -205,19 +170,7 @@ def main() -> None:
                 time.sleep(OPTIONS["pace"] + slowed * OPTIONS["slow"])
                 while job.rank is not None and job.step == OPTIONS["hold"] and not (FOLDER / "go").exists():
                     time.sleep(0.01)
-                row = {
-                    "member": MEMBER,
-                    "pid": os.getpid(),
-                    "rank": job.rank,
-                    "world_size": job.world_size,
-                    "generation": job.generation,
-                    "epoch": job.epoch,
-                    "step": job.step,
-                    "samples": job.samples,
-                    "indices": indices.tolist(),
-                    "sync": False,
-                    "before": digest(plain, optimizer),
-                }
+                row = row_of(job, indices) | {"before": bits()}
                 ledger.write(json.dumps({"begun": True, **row}) + "\n")
                 if OPTIONS["prints"]:
                     print(f"a micro-batch of step {job.step}".ljust(500), flush=True)
@@ -233,7 +186,7 @@ def main() -> None:
                     "lr": scheduler.get_last_lr()[0],
                     "norm": float(norm),
                     "sum": float(x.sum()),
-                    "bits": digest(plain, optimizer),
+                    "bits": bits(),
                 }
                 ledger.write(json.dumps(row) + "\n")
                 if OPTIONS["evaluate"] and job.sync_gradients and job.step % OPTIONS["evaluate"] == 0:
