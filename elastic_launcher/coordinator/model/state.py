@@ -14,7 +14,7 @@ from elastic_launcher.coordinator.model.deadlines import NOTICE_SECONDS
 from elastic_launcher.coordinator.model.ending import Halting, Restart, Stopping, Verdict
 from elastic_launcher.coordinator.model.pause import EarlierWait, Pause
 from elastic_launcher.coordinator.model.restart_budget import RestartBudget, Taken
-from elastic_launcher.coordinator.model.roster import Node, Phase
+from elastic_launcher.coordinator.model.roster import Exit, Node, Phase
 from elastic_launcher.coordinator.model.roster_tables import THERE, Members, Nodes, Ranks
 from elastic_launcher.goes_on import GOES_ON
 from elastic_launcher.logged import Logged
@@ -318,9 +318,13 @@ class State:
         """Returns whether a member was of a pod that its node's queue has taken back."""
         return member not in self.nodes[self.members[member].node].members
 
+    def exits(self, node: Node) -> list[Exit | None]:
+        """Returns how the processes of a node's members ended; None for those that have not."""
+        return [self.members[number].exit for number in node.members]
+
     def exited(self, node: Node) -> bool:
         """Returns whether a process of one of the node's members has ended."""
-        return any(self.members[number].exit is not None for number in node.members)
+        return any(end is not None for end in self.exits(node))
 
     def may_leave(self, member: int) -> bool:
         """Returns whether a formation let ``member`` go, be it one that was given up."""

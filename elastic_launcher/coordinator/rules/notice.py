@@ -37,6 +37,8 @@ def take_notice(state: State, observation: NodeNoticed) -> Decision:
             return take_back(state, node, observation.source, observation.now)
         if observation.source == BY_SIGNAL and state.rules.replaces_noticed:
             return state, ()  # its engine will report whether it goes, or waits in its queue
+    if not state.generation and any(end is not None and end.clean for end in state.exits(node)):
+        return state, ()  # its script has ended by itself, and counts as that
     by = min(node.leave_by, observation.now + min(state.rules.grace_period, observation.within))
     if node.leave not in ("", "hint") or node.phase in (Phase.LEAVING, Phase.ENDING, Phase.GONE):
         sooner = node.leave == "notice" and node.phase is Phase.ADMITTED  # the last notice may know better
