@@ -9,13 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from elastic_launcher.control.introduction import Introduction
-from elastic_launcher.control.messages import Active, Form, Progress, StepFailed, Warm, decode, encode
+from elastic_launcher.control.messages import Form, Progress, StepFailed, Warm, decode, encode
 from elastic_launcher.torch.membership.rejoin_state import Account
-
-FORM = Form(3, 2, "grow", (1, 2, 4), (4,), (), {4: 1}, "127.0.0.1:29500", 10.0, "hint")
-FULL = Introduction(
-    1001, 40, 1, 960, FORM, (FORM,), (3,), 3, (Warm({"dataset": 9}), Active(3, 39, 40)), True, 1, {"0.end.1": 2.5}
-)
+from tests.support.message_examples import FORM, FULL
 
 
 @pytest.mark.parametrize("introduction", [FULL, Introduction(7)])

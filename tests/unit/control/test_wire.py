@@ -32,8 +32,7 @@ from elastic_launcher.control.requests import (
     Welcome,
 )
 from elastic_launcher.control.vitals import Vitals
-from tests.unit.control.test_introduction import FULL
-from tests.unit.control.test_messages import EXAMPLES
+from tests.support.message_examples import EXAMPLES, FULL
 
 WIRE: dict[str, list[Any]] = json.loads(Path(__file__).with_name("wire.json").read_text(encoding="utf-8"))
 AGENT: dict[str, type[NodeMessage]] = {
