@@ -96,7 +96,7 @@ def test_a_service_that_was_deleted_is_missed_and_made_again_at_its_address_once
             assert (seat.record.address, seat.record.term) == (before.address, before.term)
             assert (await service(api, name))["spec"]["selector"] == coordinator_labels(NAMES, before.term)
             await seat.publish({"step": 7})
-            with pytest.raises(LeadershipLost, match="another coordinator has made Service"):
+            with pytest.raises(LeadershipLost, match="another coordinator has recreated Service"):
                 await seat.restore(owner, PORTS)
 
     asyncio.run(steps())

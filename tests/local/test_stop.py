@@ -58,8 +58,8 @@ def test_a_job_that_is_stopped_is_saved_and_goes_on_where_it_was(stage: Stage) -
         step = job.events.of("checkpoint_saved")[-1]["step"]
         assert finished["exit_code"] == 75 and finished["steps"] == step
         assert re.fullmatch(
-            rf"stopped by `elastic-launcher stop` after step \d+; step {step} is saved in \S+, the same command goes "
-            rf"on from there\nto go on: the same command, with --work-dir {stage.work_dir}\n",
+            rf"stopped by `elastic-launcher stop` after step \d+; step {step} is saved in \S+, the same command "
+            rf"resumes from there\nto go on: the same command, with --work-dir {stage.work_dir}\n",
             said.stdout,
         )
         assert f"step {step} is saved; the ranks end" in said.stderr
