@@ -286,7 +286,7 @@ class Job:
                 number = value.item()
             if isinstance(number, bool) or not isinstance(number, (int, float)):
                 raise TypeError(f"job.log: {name!r} is {type(value).__name__}; it must be a number")
-            plain[name] = number
+            plain[str(name)] = number
         if self.rank is not None and not (self._session.micro is not None and self._session.micro.rehearsal):
             self._session.report(Log(self.step, self.rank, plain))
 

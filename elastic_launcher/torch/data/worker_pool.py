@@ -161,7 +161,8 @@ class WorkerPool:
     def ready(self, ticket: Hashable) -> bool:
         """Says whether a batch is there."""
         self._look()
-        return ticket in self._asked and all(task.come for task in self._asked[ticket])
+        tasks = self._asked.get(ticket)  # once: another thread may call it off
+        return tasks is not None and all(task.come for task in tasks)
 
     def take(self, ticket: Hashable, timeout: float | None = None) -> Any:
         """Waits for a batch and returns it.

@@ -30,8 +30,9 @@ class Reports:
 
     def put(self, report: Report) -> None:
         """Queues a report, which is sent soon."""
+        encoded = encode(report)
         self._connection.account.note_report(report)
-        self._waiting.put({**encode(report), "n": next(self._numbers)})
+        self._waiting.put({**encoded, "n": next(self._numbers)})
 
     def flush(self, longest: float = math.inf) -> None:
         """Waits until all reports are sent: a bounded time, unless the coordinator is away.
