@@ -178,7 +178,7 @@ class ControlClient:
                 message = refused.error or f"HTTP status {status}"
                 if status >= 500:
                     problem = ControlUnreachable(message)
-                elif refused.used is not None:
+                elif isinstance(refused.used, int):
                     channel.last_counter = max(channel.last_counter, refused.used)  # by a sender whose clock was ahead
                     problem = ControlRefused(status, message)
                 else:

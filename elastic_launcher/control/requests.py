@@ -187,10 +187,10 @@ class Refused(Struct, frozen=True, omit_defaults=True):
     """Why a request was refused.
 
     Attributes:
-        used: The last counter of its sender, where only that is wrong.
+        used: The last counter of its sender, where only that is wrong; None where the signature is.
         term: The coordinator's, where the request was one of another term.
     """
 
     error: str = ""
-    used: int | None = None
+    used: int | None | UnsetType = UNSET
     term: int | None = None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import asdict
 
 from elastic_launcher.control import requests
@@ -86,4 +87,6 @@ def test_vitals_are_read_from_a_query_as_they_were(query: dict[str, str]) -> Non
 
 @pytest.mark.parametrize("content", WIRE["refused"])
 def test_a_refusal_is_read_as_it_was(content: dict[str, Any]) -> None:
-    assert {"used": None, "term": None, **content} == asdict(decode(content, Refused, "it"))
+    refused = decode(content, Refused, "it")
+    assert {"used": UNSET, "term": None, **content} == asdict(refused)
+    assert encode(refused) == content
