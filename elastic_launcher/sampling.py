@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_launcher.batch import whole_number
-from elastic_launcher.batch_schedule import BatchSchedule, DataPass
 
 # Even. Over 40,000 orders of 65, 72 and 81 samples neighbours were seen to be off after 4 and 6 rounds, after 8 not.
 ROUNDS = 8
@@ -118,31 +117,3 @@ def indices(dataset_size: int, seed: int, epoch: int, start: int, stop: int, shu
             values[outside] = _permute(values[outside], a, b, keys)
         found[first - start : first - start + BLOCK] = values
     return found
-
-
-def step_indices(
-    dataset_size: int,
-    global_batch_size: int,
-    seed: int,
-    epoch: int,
-    step_in_epoch: int,
-    shuffle: bool = True,
-    drop_last: bool = False,
-) -> Indices:
-    """Returns the samples of one optimizer step, in the order in which ranks divide them.
-
-    Args:
-        dataset_size: Samples in the data set.
-        global_batch_size: Samples of a full step.
-        seed: Of the training.
-        epoch: Counted from 0.
-        step_in_epoch: Counted from 0.
-        shuffle: Whether each epoch has an order of its own.
-        drop_last: Whether an incomplete last step is left out.
-
-    Raises:
-        ValueError: If a number is not a whole one, or the epoch has no such step.
-    """
-    steps = DataPass(BatchSchedule.fixed(global_batch_size), dataset_size, drop_last=drop_last)
-    found = steps.samples(step_in_epoch)
-    return indices(dataset_size, seed, epoch, found.start, found.start + found.count, shuffle)

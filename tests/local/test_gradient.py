@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from elastic_launcher.sampling import step_indices
 from tests.support.launches import launched
 from tests.support.scripts import gradient
+from tests.support.step_indices import step_indices
 
 LONG = 150.0  # five ranks import torch on a machine that does other things too
 BUCKETS = 1024  # a width at which the gradient is reduced in more than one bucket

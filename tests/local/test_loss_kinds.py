@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from elastic_launcher.sampling import step_indices
 from elastic_launcher.torch import rng
 from tests.support.launches import Launcher, assert_no_process, launched
 from tests.support.ledgers import SCRIPT, assert_same_model, train_plain
@@ -24,6 +23,7 @@ from tests.support.reference_step import replay_step
 from tests.support.resizes import LONG, formed
 from tests.support.scripts import variants
 from tests.support.scripts.variants import BATCH, SAMPLES, Trained, X, Y
+from tests.support.step_indices import step_indices
 
 EPOCHS = 8
 STEPS = EPOCHS * math.ceil(SAMPLES / BATCH)

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from elastic_launcher.sampling import step_indices
 from tests.support.places import SCRIPTS
+from tests.support.step_indices import step_indices
 
 SCRIPT = SCRIPTS / "train.py"
 SEED = 7

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler as lr
 
-from elastic_launcher.sampling import step_indices
 from elastic_launcher.torch.state.training_state import TrainingState
+from tests.support.step_indices import step_indices
 
 SAMPLES, BATCH, FEATURES, EPOCHS, SEED = 50, 12, 5, 2, 7
 X = torch.randn(SAMPLES, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

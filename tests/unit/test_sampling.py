@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from elastic_launcher import sampling
 from elastic_launcher.batch_schedule import BatchSchedule, DataPass
-from elastic_launcher.sampling import BLOCK, SMALL, indices, step_indices
+from elastic_launcher.sampling import BLOCK, SMALL, indices
+from tests.support.step_indices import step_indices
 
 BILLION = 10**9
 SIZES = [
