@@ -24,7 +24,8 @@ from elastic_launcher.config import JobConfig
 from elastic_launcher.content import Content
 from elastic_launcher.control import messages
 from elastic_launcher.host.output import say
-from elastic_launcher.host.transient import may_pass, pauses
+from elastic_launcher.host.retry import Retry
+from elastic_launcher.host.transient import StoreAway, may_pass, pauses
 from elastic_launcher.period import Period, read_period
 from elastic_launcher.torch.collectives.consensus import Agreement
 from elastic_launcher.torch.fault_injection import point
@@ -114,21 +115,15 @@ class Checkpoints:
         self._fingerprint = fingerprint
         if not self._member.standing.checkpoint:
             return
-        until = time.monotonic() + self._member.connection.orphan_timeout
-        for pause in pauses():
-            try:
-                return self._resume_from(Path(self._member.standing.checkpoint))
-            except (OSError, WorkDirError) as error:
-                why = f"this job can't go on from {self._member.standing.checkpoint}: {error}"
-                if isinstance(error, OSError) and not may_pass(error):
-                    raise RuntimeError(why) from error
-                left = until - time.monotonic()
-                if left <= 0:
-                    leave(f"{why}; that was tried for {self._member.connection.orphan_timeout:g} s")
-                say(f"elastic-launcher: {why}; that is tried again for {left:.0f} s")
-                time.sleep(min(pause, left))
+        seconds = self._member.connection.orphan_timeout
+        retry = Retry(StoreAway, seconds, lambda why: say(f"elastic-launcher: {why}"))
+        try:
+            retry.call(lambda: self._resume_from(Path(self._member.standing.checkpoint)))
+        except StoreAway as away:
+            leave(f"{away}; that was tried for {seconds:g} s")
 
     def _resume_from(self, folder: Path) -> None:
+        given = folder
         try:
             folder = self._shelf.bring(folder)
             manifest = read_manifest(folder)
@@ -139,6 +134,9 @@ class Checkpoints:
             self._session.move_to(replace(position, step_in_epoch=here))
         except (CheckpointError, StateMismatch) as error:
             raise RuntimeError(f"this job can't go on from {folder}: {error}") from error
+        except (OSError, WorkDirError) as error:
+            lasts = isinstance(error, OSError) and not may_pass(error)
+            raise (RuntimeError if lasts else StoreAway)(f"this job can't go on from {given}: {error}") from error
 
     def note_training(self, fingerprint: dict[str, Any]) -> None:
         """Records that this rank trains from now on, and what: the first checkpoint is due a period later."""
