@@ -142,6 +142,21 @@ class DataPass:
         size = self.schedule.batch_size(self.first_step + step_in_pass)
         return StepSamples(start, min(size, self.dataset_size - start))
 
+    def counts(self) -> list[int]:
+        """Returns how many samples its steps take: those of the first step, of the last, and where that changes.
+
+        Raises:
+            ValueError: If the pass has no step.
+        """
+        if not self.steps:
+            raise ValueError(
+                f"the data set has {self.dataset_size} samples, fewer than one global batch of "
+                f"{self.schedule.batch_size(self.first_step)}, and drop_last leaves none of it"
+            )
+        changes = (step - self.first_step for step, _ in self.schedule.entries)
+        steps = sorted({0, self.steps - 1, *(step for step in changes if 0 < step < self.steps)})
+        return [self.samples(step).count for step in steps]
+
     def following(self) -> DataPass:
         """Returns the pass after this one."""
         return replace(self, first_step=self.first_step + self.steps)

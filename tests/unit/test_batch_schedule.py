@@ -65,6 +65,18 @@ def test_a_change_within_an_epoch_leaves_the_steps_before_it_as_they_were(
     assert sum(counts) == dataset_size and all(count == size for count in counts[at:-1])
 
 
+@given(schedules(), st.integers(1, 400), st.integers(-5, 40), st.booleans())
+def test_the_sizes_of_a_passs_steps_are_known_without_looking_at_each(
+    schedule: BatchSchedule, size: int, first: int, drop_last: bool
+) -> None:
+    one = DataPass(schedule, size, first, drop_last)
+    if one.steps:
+        assert set(one.counts()) == {one.samples(step).count for step in range(one.steps)}
+    else:
+        with pytest.raises(ValueError, match=f"the data set has {size} samples, fewer than one global batch of"):
+            one.counts()
+
+
 @given(schedules(), st.integers(1, 200), st.integers(0, 20))
 def test_epochs_follow_each_other_without_a_step_between(schedule: BatchSchedule, size: int, first: int) -> None:
     one = DataPass(schedule, size, first)

@@ -83,6 +83,7 @@ class ElasticLoader(TrainingData):
             )
         size = len(cast(Sized, dataset))
         super().__init__(type(dataset).__name__, size, epoch=epoch, shuffle=shuffle, seed=seed, drop_last=drop_last)
+        data_pass(self).counts()  # refuses a data set without a step
         self.dataset = dataset
         self.ahead = num_workers * prefetch_factor
         self._data_pass = data_pass
@@ -95,12 +96,6 @@ class ElasticLoader(TrainingData):
         self._asked: set[Piece] = set()
         self._taken: Piece | None = None  # by the training thread at the moment
         self._lock = threading.RLock()
-        steps = data_pass(self)
-        if steps.steps == 0:
-            raise ValueError(
-                f"the data set has {self.size} samples, fewer than one global batch of "
-                f"{steps.schedule.batch_size(steps.first_step)}, and drop_last leaves none of it"
-            )
         self._order = lru_cache(maxsize=16)(self._order_of_block)
 
     @property

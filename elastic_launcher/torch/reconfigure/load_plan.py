@@ -95,10 +95,10 @@ class LoadPlan:
         position, epochs = session.position, session.epochs
         epoch, whole = position.epoch, session.data_pass(data, position)
         for step in range(first, first + steps):
-            while step - whole.first_step >= whole.steps:
+            while 0 < whole.steps <= step - whole.first_step:
                 epoch, whole = epoch + 1, whole.following()
-            if epochs is not None and epoch >= epochs:
-                break
+            if not whole.steps or (epochs is not None and epoch >= epochs):
+                break  # a pass without a step ends the training by an error
             samples = whole.samples(step - whole.first_step)
             found += pieces_of(position.order(epoch - position.epoch), samples, session.share(samples.count, division))
         return found

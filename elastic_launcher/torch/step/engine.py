@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 
@@ -82,7 +81,7 @@ class StepEngine:
 
         Raises:
             RuntimeError: If no optimizer was prepared, or another loop runs.
-            ValueError: If its steps can't be divided as the model needs it.
+            ValueError: If it has no step, or steps that can't be divided as the model needs it.
         """
         session = self._session
         if session.data is not None:
@@ -95,11 +94,10 @@ class StepEngine:
         self.phases.begin_loop()
         self._resizer.begin_loop(data)
         warn_of_unprepared_schedulers(session)
-        steps = session.data_pass(data, session.position)
-        for step in (0, steps.steps - 1):  # a full step and the epoch's tail
-            session.share(steps.samples(step).count, Division(0, 1))
         if session.course.is_ahead(session.position):
             return False
+        for count in session.data_pass(data, session.position).counts():
+            session.share(count, Division(0, 1))
         session.data = data
         return True
 
@@ -264,8 +262,9 @@ class StepEngine:
             if micro.error is not None:
                 raise micro.error
             session.micro = None
-            if not micro.recovered:
-                self._end_together()
+            if not micro.recovered:  # the ranks agreed to end the loop or the training before this step
+                session.buffers.undo_step()
+                self.end_loop()
         except GroupError as error:
             self._find_back(error)
         return False
@@ -363,12 +362,3 @@ class StepEngine:
         self.recovery.confirm_end()
         self._resizer.tell_active()
         self.progress.finish()
-
-    def _end_together(self) -> None:
-        """Ends the epoch or the training where another rank's script did; the step that this rank had begun does not
-        count.
-        """
-        session = self._session
-        session.buffers.undo_step()
-        if not session.over:
-            session.move_to(replace(session.position, step_in_epoch=self._steps()))

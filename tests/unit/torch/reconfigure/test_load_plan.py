@@ -26,8 +26,8 @@ class Loader(TrainingData):
     ahead = AHEAD
     loaded = True
 
-    def __init__(self) -> None:
-        super().__init__("data", BATCH * PER_EPOCH)
+    def __init__(self, *, drop_last: bool = False) -> None:
+        super().__init__("data", BATCH * PER_EPOCH, drop_last=drop_last)
         self.wanted: list[Piece] = []
         self.urgent = False
 
@@ -55,6 +55,7 @@ class Rank:
             pace=SimpleNamespace(usual=lambda: usual),
         )
         self.formation: Formation | None = None
+        self.schedule = BatchSchedule.fixed(BATCH)
         self.loader: Any = Loader()
         self.plan = LoadPlan(self.session, SimpleNamespace(standing=lambda: self.formation))  # type: ignore[arg-type]
 
@@ -66,7 +67,7 @@ class Rank:
         return share(count, self.micro, division.ranks, division.rank)
 
     def data_pass(self, data: TrainingData, position: Position) -> DataPass:
-        return DataPass(BatchSchedule.fixed(BATCH), data.size, position.step - position.step_in_epoch)
+        return DataPass(self.schedule, data.size, position.step - position.step_in_epoch, data.drop_last)
 
     def stands(self, mode: str, rank: int, ranks: int, number: int = 1) -> None:
         group: Any = SimpleNamespace(rank=rank, world_size=ranks)
@@ -99,6 +100,14 @@ def test_the_next_epoch_follows_and_the_last_one_ends() -> None:
     assert sorted(rank.step()) == [8, 9, 10, 11, 12]
     rank.session.position = Position(epoch=1, step=2 * PER_EPOCH - 2, step_in_epoch=PER_EPOCH - 2)
     assert sorted(rank.step()) == [18, 19]
+
+
+def test_nothing_is_loaded_of_an_epoch_with_fewer_samples_than_one_batch() -> None:
+    rank = Rank(0, 2)
+    rank.schedule = BatchSchedule(((0, BATCH), (PER_EPOCH, BATCH * PER_EPOCH + 1)))
+    rank.loader = Loader(drop_last=True)
+    rank.session.position = Position(step=PER_EPOCH - 2, step_in_epoch=PER_EPOCH - 2)
+    assert sorted(rank.step()) == [8, 9]
 
 
 @pytest.mark.parametrize(("mode", "ranks", "lead"), [("shrink", 1, 1), ("grow", 3, 2)])

@@ -15,6 +15,7 @@ from elastic_launcher.batch_schedule import BatchSchedule, DataPass
 from elastic_launcher.sampling import indices
 from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.job import Job
+from elastic_launcher.torch.state.position import Position
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
 from tests.support.trainings import FEATURES, SAMPLES, SEED, X, Y
 
@@ -89,6 +90,58 @@ def test_a_batch_that_changes_in_mid_epoch_trains_the_plain_model(
     for found, done in run_ranks(world_size, train):
         assert done == steps
         assert found.numpy() == pytest.approx(weights.numpy(), rel=1e-12)
+
+
+def test_a_loop_that_the_ranks_end_together_has_no_further_step() -> None:
+    """The pass would have one more step, if it were counted from the step at which they ended it."""
+
+    def body(group: ThreadGroup) -> tuple[list[int], list[int]]:
+        job, model, optimizer = scheduled_job(group)
+        job._session.schedule = BatchSchedule(((0, 5), (4, SAMPLES - 10)))
+        engine, begun, loops = job._engine, [], []
+        job._session.move_to(Position(step=3, samples=15))
+        for _ in job.epochs(1):
+            assert engine.begin_loop(TrainingData("tensors", SAMPLES)) and engine.admit()
+            while engine.begin_step():
+                begun.append(job.step)
+                for micro in engine.micro_batches():
+                    _, start, size = micro.piece
+                    engine.begin_micro_batch(micro)
+                    if job.step == 4:
+                        micro.dropped = True  # as agreed in its reduction
+                        break
+                    optimizer.zero_grad()
+                    engine.backward(functional.cross_entropy(model(X[start : start + size]), Y[start : start + size]))
+                    optimizer.step()
+                    engine.end_micro_batch(micro)
+                engine.end_step()
+            engine.end_loop()
+            engine.close_loop()
+            loops.append(job._session.position.loop)
+        return begun, loops
+
+    assert run_ranks(1, body) == [([3, 4], [1])]
+
+
+def test_a_batch_of_the_schedule_that_the_model_can_not_take_is_refused_before_the_loop() -> None:
+    def body(group: ThreadGroup) -> None:
+        job = thread_job(group, 4, 2)
+        job._session.schedule = BatchSchedule(((0, 4), (1, 3), (2, 4)))
+        model = nn.Sequential(nn.Linear(FEATURES, 3), nn.BatchNorm1d(3)).double()
+        job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        with pytest.raises(ValueError, match="a step of 3 samples in micro-batches of at most 2"):
+            job._engine.begin_loop(TrainingData("tensors", 15))
+
+    run_ranks(1, body)
+
+
+def test_a_loop_without_a_step_is_refused() -> None:
+    def body(group: ThreadGroup) -> None:
+        engine = scheduled_job(group)[0]._engine
+        with pytest.raises(ValueError, match="the data set has 11 samples, fewer than one global batch of 12"):
+            engine.begin_loop(TrainingData("tensors", 11, drop_last=True))
+
+    run_ranks(1, body)
 
 
 def test_a_second_loop_within_the_first_is_refused() -> None:
