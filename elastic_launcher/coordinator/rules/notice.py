@@ -38,7 +38,7 @@ def take_notice(state: State, observation: NodeNoticed) -> Decision:
         if observation.source == BY_SIGNAL and state.rules.replaces_noticed:
             return state, ()  # its engine will report whether it goes, or waits in its queue
     if not state.generation and any(end is not None and end.clean for end in state.exits(node)):
-        return state, ()  # its script has ended by itself, and counts as that
+        return state, ()  # `nodes.check_untrained` judges a script that ended by itself, on nodes that do not leave
     by = min(node.leave_by, observation.now + min(state.rules.grace_period, observation.within))
     if node.leave not in ("", "hint") or node.phase in (Phase.LEAVING, Phase.ENDING, Phase.GONE):
         sooner = node.leave == "notice" and node.phase is Phase.ADMITTED  # the last notice may know better
