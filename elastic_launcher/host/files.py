@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 from collections.abc import Iterator
 from functools import partial
@@ -12,6 +13,7 @@ from typing import BinaryIO
 from elastic_launcher.host.modes import share
 
 OF_OTHERS = 0o077
+ABANDONED_SECONDS = 600.0  # since its last write: the writer of such a draft was killed
 
 
 @contextlib.contextmanager
@@ -32,6 +34,7 @@ def replacing(path: Path, *, mode: int = 0o666, lasting: bool = False) -> Iterat
     draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         with open(draft, "xb", opener=partial(os.open, mode=mode)) as file:
+            _remove_abandoned(path, os.fstat(file.fileno()).st_mtime)
             if mode & OF_OTHERS:
                 share(draft)
             yield file
@@ -45,6 +48,19 @@ def replacing(path: Path, *, mode: int = 0o666, lasting: bool = False) -> Iterat
         raise
     if lasting:
         sync_folder(path.parent)
+
+
+def _remove_abandoned(path: Path, now: float) -> None:
+    """Removes the drafts of killed writers; one that was only frozen can't put its old text in the file's place then.
+
+    Args:
+        path: The file's place.
+        now: The time by the clock of its disk.
+    """
+    with contextlib.suppress(OSError):
+        for draft in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}"):
+            if now - draft.stat().st_mtime > ABANDONED_SECONDS:
+                draft.unlink()
 
 
 def sync_folder(path: Path) -> None:

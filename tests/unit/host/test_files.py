@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
-from elastic_launcher.host.files import replacing
+from elastic_launcher.host.files import ABANDONED_SECONDS, replacing
 
 
 def test_a_reader_sees_the_old_file_until_all_of_the_new_one_is_written(tmp_path: Path) -> None:
@@ -44,3 +45,18 @@ def test_two_writers_at_once_do_not_share_a_draft(tmp_path: Path) -> None:
         first.write(b"first")
         second.write(b"second")
     assert path.read_text() == "first", "the one that ends last"
+
+
+def test_the_draft_of_a_killed_writer_goes_and_that_of_a_living_one_stays(tmp_path: Path) -> None:
+    path, killed, other = tmp_path / "file[1]", tmp_path / ".file[1].0123abcd", tmp_path / ".file1.0123abcd"
+    now = time.time()
+    for left in (killed, other):
+        left.write_text("half")
+        os.utime(left, (now, now - 2 * ABANDONED_SECONDS))
+    with replacing(path) as living:
+        assert not killed.exists()
+        with replacing(path) as file:
+            file.write(b"first")
+        living.write(b"last")
+    assert path.read_text() == "last"
+    assert sorted(os.listdir(tmp_path)) == [other.name, path.name]
