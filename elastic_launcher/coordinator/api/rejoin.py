@@ -9,7 +9,7 @@ from typing import Any
 
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Report
-from elastic_launcher.control.requests import Heartbeat, HeartbeatAnswer, Join, NodeMessage, Standing, Welcome
+from elastic_launcher.control.requests import Heartbeat, HeartbeatAnswer, Join, NodeMessage, Notice, Standing, Welcome
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.api.handlers import JobHandlers
 
@@ -95,7 +95,7 @@ class Rejoin:
     def heartbeat(self, node: int, told: Heartbeat) -> HeartbeatAnswer:
         """Holds a node's notice; no member is given up yet."""
         if told.notices:
-            self._take_later(lambda: self._handlers.heartbeat(node, told))
+            self.take(node, Notice())  # the rest of it would be out of date by then
         return HeartbeatAnswer()
 
     def take(self, node: int, message: NodeMessage) -> None:

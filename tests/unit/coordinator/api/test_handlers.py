@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from elastic_launcher.config import JobConfig
+from elastic_launcher.control.requests import Heartbeat
 from elastic_launcher.coordinator.api.handlers import JobHandlers
+from elastic_launcher.coordinator.api.rejoin import Rejoin
 from elastic_launcher.coordinator.api.worker_events import WorkerEvents
 from elastic_launcher.coordinator.health.monitor import Watch
-from elastic_launcher.coordinator.model.observations import NodeSilent
+from elastic_launcher.coordinator.model.observations import MemberSilent, NodeSilent
 from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.workdir import Layout
 from tests.support.played_job import Job, training
@@ -66,3 +69,21 @@ def test_a_pod_of_a_node_that_trains_in_another_is_refused(watched: Watched, tmp
     watched.job.complete(20)
     with pytest.raises(LookupError, match="node 2 trains in another pod: pod b is not wanted any more"):
         desk.register(2, "b")
+
+
+def test_the_cpu_figures_of_a_heartbeat_that_a_takeover_held_do_not_count_as_new(
+    watched: Watched, tmp_path: Path
+) -> None:
+    job, began, handlers = watched.job, watched.job.now, desk_of(watched, tmp_path)
+    held: list[Callable[[], object]] = []
+    handlers.hear(1)
+    Rejoin(handlers, held.append, lambda member: False).heartbeat(1, Heartbeat(pid=7, notices=1, cpu={1: 10.0}))
+    job.now = began + 40.0
+    for take in held:
+        take()
+    job.now = began + 42.0
+    handlers.heartbeat(1, Heartbeat(pid=7, cpu={1: 10.5}))  # 0.5 s of CPU in 42 s: it does not compute
+    looks = (watched.watch.look(watched.state, began + second / 2) for second in range(1, 130))
+    found = [one for look in looks for one in look if isinstance(one, MemberSilent) and one.given_up]
+    assert found[0].now - began == LONGEST + 0.5
+    assert [event["node"] for event in job.events("notice")] == [1]
