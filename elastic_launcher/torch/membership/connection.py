@@ -82,10 +82,12 @@ class Connection:
         return standing
 
     def orders(self, vitals: Vitals) -> Iterator[Order]:
-        """Asks for orders once, which is the heartbeat too; yields those that came, each before it counts as known.
+        """Asks for orders once, which is the heartbeat too; yields those that came.
+
+        Each counts as known when it is yielded, and is not asked for again.
 
         Raises:
-            ValueError: If one of them is none; it is not asked for again.
+            ValueError: If one of them is no order; it is not asked for again either.
         """
         with self._introducing:
             term, after = self.term, self._after
