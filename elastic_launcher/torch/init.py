@@ -69,7 +69,7 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | None = N
         job._join(member)
     elif not launch.torchrun:
         alone = Formation(1, 1, "start", (0,))
-        session.place = Membership(0, alone, build_group("", 1, 0, 1, 1.0, device), 1)
+        session.membership = Membership(0, alone, build_group("", 1, 0, 1, 1.0, device), 1)
     else:
         _join_torchrun(session, device)
     rng.seed_all(rng.derive(seed), device)
@@ -82,5 +82,5 @@ def _join_torchrun(session: Session, device: torch.device) -> None:
     group = group_from_store(store, "elastic-launcher", rank, world_size, TORCHRUN_SECONDS, device)
     sources = dict.fromkeys(range(1, world_size), 0)
     formation = Formation(1, 1, "start", tuple(range(world_size)), sources=sources, group=group)
-    session.place = Membership(rank, formation, group, world_size)
+    session.membership = Membership(rank, formation, group, world_size)
     session.unequal = True

@@ -54,12 +54,12 @@ class Job:
     @property
     def rank(self) -> int | None:
         """Rank of this process, or None before it is admitted."""
-        return self._session.place.rank if self._session.place is not None else None
+        return self._session.membership.rank if self._session.membership is not None else None
 
     @property
     def world_size(self) -> int | None:
         """Ranks in the generation, or None before this process is admitted."""
-        return self._session.place.world_size if self._session.place is not None else None
+        return self._session.membership.world_size if self._session.membership is not None else None
 
     @property
     def local_rank(self) -> int:
@@ -78,7 +78,7 @@ class Job:
 
     def _is_main(self, level: int) -> bool:
         """Returns whether this process is rank 0; warns, so many frames above, where it is not admitted yet."""
-        if self._session.place is None and self._session.micro is None:
+        if self._session.membership is None and self._session.micro is None:
             warnings.warn(
                 "job.is_main is False in a process that is not admitted to the training yet: before the first batch, "
                 "in all of them. Ask it inside the training loop or after it; for a writer, use job.on_main",
@@ -99,17 +99,17 @@ class Job:
     @property
     def generation(self) -> int:
         """Number of the generation, from 1; 0 before this process is admitted."""
-        return self._session.place.formation.generation if self._session.place is not None else 0
+        return self._session.membership.formation.generation if self._session.membership is not None else 0
 
     @property
     def plan(self) -> StepPlan:
         """How a full global batch is divided among the ranks now."""
-        place = self._session.need_place("job.plan")
+        membership = self._session.need_membership("job.plan")
         session = self._session
         return plan_step(
             session.global_batch_size,
             session.max_batch_per_gpu,
-            place.world_size,
+            membership.world_size,
             batch_statistics=session.normalizes is not None,
         )
 

@@ -78,7 +78,7 @@ class Session:
         device: Where batches go.
         launch: How the process was started.
         member: The connection to the coordinator; None without our launcher.
-        place: The membership of this process; None until it is admitted.
+        membership: The membership of this process; None until it is admitted.
         checkpoints: What saves the job; None without our launcher.
         stop_reason: Why this rank's script asked for the end, if it did.
         dying: Whether an exception is ending the script.
@@ -108,7 +108,7 @@ class Session:
     member: Member | None
     buffers: ModelBuffers
     state: TrainingState
-    place: Membership | None = None
+    membership: Membership | None = None
     checkpoints: Checkpoints | None = None
     micro: MicroBatch | None = None
     data: TrainingData | None = None
@@ -235,7 +235,7 @@ class Session:
 
     def too_few_for_two_passes(self) -> str:
         """Returns the message for ranks that may have several micro-batches in a step; "" if they can't."""
-        least = self.least_world_size or self.need_place("a step").world_size
+        least = self.least_world_size or self.need_membership("a step").world_size
         pieces = self.share(self.global_batch_size, Division(0, least)).micro_batches
         if len(pieces) < 2:
             return ""
@@ -249,18 +249,18 @@ class Session:
         """Returns what messages call a parameter: its name in a model, or else its place in an optimizer."""
         return self.state.name_of(parameter)
 
-    def need_place(self, what: str) -> Membership:
-        """Returns the place, or says why there is none yet.
+    def need_membership(self, what: str) -> Membership:
+        """Returns the membership, or says why there is none yet.
 
         Raises:
             RuntimeError: If this process has not been admitted.
         """
-        if self.place is None:
+        if self.membership is None:
             raise RuntimeError(
                 f"{what} needs the other ranks, and this rank is not admitted before its first batch: call it inside "
                 "or after the training loop"
             )
-        return self.place
+        return self.membership
 
     def begin(self, operation: Operation) -> None:
         """Returns when all ranks are known to do the same operation, or expected to (see `agreement`).
@@ -270,11 +270,11 @@ class Session:
             GroupError: If a peer was lost.
         """
         self.check_unlocked(operation.what)
-        group = self.need_place(operation.what).group
+        group = self.need_membership(operation.what).group
         self.together.begin(group, operation, self.step, self.acted(), self._abstain)
 
     def _abstain(self, wire: Wire) -> Agreement:
-        group = self.need_place("a reduction").group
+        group = self.need_membership("a reduction").group
         return abstain(wire, group, Signals(self.position.mark(), elsewhere=True), self.device)
 
     def check_unlocked(self, what: str) -> None:

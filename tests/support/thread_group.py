@@ -145,5 +145,5 @@ def thread_job(
     schedule = BatchSchedule.fixed(global_batch_size)
     session = Session(schedule, max_batch_per_gpu, seed, device, launch, None, ModelBuffers(), state)
     formation = Formation(1, 1, "start", tuple(range(group.world_size)), group=group)  # type: ignore[arg-type]
-    session.place = Membership(group.rank, formation, group, group.world_size)  # type: ignore[arg-type]
+    session.membership = Membership(group.rank, formation, group, group.world_size)  # type: ignore[arg-type]
     return Job(session)

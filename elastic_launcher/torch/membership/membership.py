@@ -1,4 +1,4 @@
-"""The place of this process among its peers: its generation, its rank, and the group in which they reduce."""
+"""The membership of this process in the job: its generation, its rank, and the group in which they reduce."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Division:
 
 @dataclass
 class Membership:
-    """This process's place in the generation that trains now.
+    """This process's part in the generation that trains now.
 
     Attributes:
         member: Its own number.
@@ -93,7 +93,7 @@ class Membership:
         os.environ["ROLE_WORLD_SIZE"] = str(self.world_size)
 
 
-def mark_log(place: Membership) -> None:
+def mark_log(membership: Membership) -> None:
     """Writes the line by which the launcher knows whose lines follow in this process's log, if there is room for it."""
-    generation = place.formation.generation
-    say(f"::elastic generation={generation} rank={place.rank} world_size={place.world_size}::", descriptor=1)
+    generation = membership.formation.generation
+    say(f"::elastic generation={generation} rank={membership.rank} world_size={membership.world_size}::", descriptor=1)

@@ -35,11 +35,11 @@ class LoadPlan:
         """Has the workers load what this step and the next ones need, and drop what is not needed any more."""
         if not data.ahead:
             return
-        place, now = self._session.need_place("a step"), self._session.position.step
-        present, coming = place.division, self._coming()
+        membership, now = self._session.need_membership("a step"), self._session.position.step
+        present, coming = membership.division, self._coming()
         steps = data.ahead + 1
-        if place.dividing < place.world_size:  # the step in which others join: the change is certain
-            coming, self._switch = Division(place.rank, place.world_size), now + 1
+        if membership.dividing < membership.world_size:  # the step in which others join: the change is certain
+            coming, self._switch = Division(membership.rank, membership.world_size), now + 1
             steps = 1
         elif coming is not None:
             self._plan_switch(data, present)

@@ -33,11 +33,11 @@ ANEW = ("recover", "start")
 
 
 class Recovery:
-    """Finds a rank its place after a failure.
+    """Finds a rank a membership after a failure.
 
     Args:
         session: The job.
-        resizer: Changes its place otherwise.
+        resizer: Changes its membership otherwise.
         plan: Has the workers load ahead.
     """
 
@@ -62,21 +62,21 @@ class Recovery:
             SystemExit: With 0, if the job ends without needing this rank, or stops here.
         """
         session, began = self._session, time.monotonic()
-        place = session.need_place("a step")
-        place.group.cut()
+        membership = session.need_membership("a step")
+        membership.group.cut()
         joiner = self._resizer.drop()
         member = session.member
         if member is None:
             raise error
         if joiner:
-            session.place = None
-            member.formations.give_up(place.formation, error)
+            session.membership = None
+            member.formations.give_up(membership.formation, error)
             self._resizer.admit({})
             return RecoveryPlan(NextAction.AGAIN, 0, takes=True)
         if member.orders.drops_step and session.checkpoints is not None:
             session.checkpoints.halt(whole=not (session.torn or session.position.calls or self._in_body(at)))
         while True:
-            formation = session.need_place("a step").formation.number
+            formation = session.need_membership("a step").formation.number
             member.reports.put(StepFailed(formation, session.position.step, str(error)))
             try:
                 with session.pace.waiting(FORM_ANEW, meets=None):  # for peers, which may be frozen or stuck
@@ -85,7 +85,7 @@ class Recovery:
                 session.leave_job()
             self._resizer.close_old()
             assert found.group is not None
-            self._resizer.take_place(Membership(member.number, found, found.group, found.group.world_size))
+            self._resizer.take_membership(Membership(member.number, found, found.group, found.group.world_size))
             try:
                 with session.pace.waiting(FORM_ANEW, meets=None):
                     way = self._meet(found.group, at)
@@ -134,18 +134,18 @@ class Recovery:
         session = self._session
         session.check_unlocked(what)
         while True:
-            place, own = session.need_place(what), dict[str, torch.Tensor]()
+            membership, own = session.need_membership(what), dict[str, torch.Tensor]()
             where = Operation(what).words(session.step)
             try:
                 with session.pace.aside(where):
-                    own = compute(place)
+                    own = compute(membership)
                 if session.micro is not None and session.micro.dropped and session.micro.error is None:
                     return own  # no peer comes: the step is done again, or the training ends
                 point("sums", session.position.step)
                 operation = Operation(what, content=describe(own))
                 with session.pace.waiting(where):
                     session.begin(operation)
-                    totals = reduce(place.group, own)
+                    totals = reduce(membership.group, own)
                 point("summed", session.position.step)
             except GroupError as error:
                 todo = self.recover(error, At.SUMS).todo
@@ -162,7 +162,7 @@ class Recovery:
     def confirm_end(self) -> None:
         """Waits until all ranks have completed the last step: after that none of them needs another one's state."""
         session = self._session
-        while session.place is not None and session.place.world_size > 1:
+        while session.membership is not None and session.membership.world_size > 1:
             try:
                 point("end", session.position.step)
                 operation = Operation(END)

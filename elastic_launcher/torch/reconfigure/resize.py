@@ -52,7 +52,7 @@ class Activation:
 
 
 class Resizer:
-    """Changes this rank's place.
+    """Changes this rank's membership.
 
     Args:
         session: The job.
@@ -155,7 +155,7 @@ class Resizer:
                 self._session.leave_job()
 
     def enter(self, formation: Formation, number: int | None = None) -> None:
-        """Takes this rank's place in its first generation, and the state that goes with it.
+        """Enters this rank's first generation, and takes the state that goes with it.
 
         Args:
             formation: The generation's.
@@ -175,7 +175,7 @@ class Resizer:
                 session.checkpoints.resume(self._fingerprint)
             meet(session, group, RankStatus())
         dividing = group.world_size - (len(formation.joiners) if growing else 0)
-        self.take_place(Membership(me, formation, group, dividing))
+        self.take_membership(Membership(me, formation, group, dividing))
         if session.checkpoints is not None:
             session.checkpoints.note_training(self._fingerprint)
         self.transition = formation if growing else None
@@ -184,14 +184,14 @@ class Resizer:
         first_step = session.position.step + growing
         self._activation = Activation(formation, first_step, session.position.step + 1, survivor=False)
 
-    def take_place(self, place: Membership) -> None:
-        """Makes a place this rank's own."""
-        self._session.place = place
+    def take_membership(self, membership: Membership) -> None:
+        """Takes a membership as this rank's own."""
+        self._session.membership = membership
         self._session.pace.renew()
         self._session.together.renew()
-        place.publish(self._session.launch.local_rank)
+        membership.publish(self._session.launch.local_rank)
         if self._session.member is not None:
-            mark_log(place)
+            mark_log(membership)
 
     def _send(self, formation: Formation, me: int) -> None:
         """Starts to send this rank's state to those that get it from here."""
@@ -221,14 +221,14 @@ class Resizer:
         formation, self._next = self._next, None
         if not ends and not self.join_point.is_here(formation):
             raise GroupError("ranks that join wait in another training loop than the one that has come")
-        place = self._session.need_place("a resize")
+        membership = self._session.need_membership("a resize")
         assert formation.group is not None
-        self._old_group = place.group
-        self.take_place(Membership(place.member, formation, formation.group, place.world_size))
+        self._old_group = membership.group
+        self.take_membership(Membership(membership.member, formation, formation.group, membership.world_size))
         self.transition = formation
         first_step = self._session.position.step + 1
         self._activation = Activation(formation, first_step, first_step, survivor=True)
-        self._send(formation, place.member)
+        self._send(formation, membership.member)
 
     def take_state(self) -> bool:
         """Waits until a joiner's state is complete and puts it in place; returns whether this call did so.
@@ -251,8 +251,8 @@ class Resizer:
         session = self._session
         if self.transition is not None:
             self.transition, self._receiver = None, None
-            place = session.need_place("a resize")
-            place.dividing = place.world_size
+            membership = session.need_membership("a resize")
+            membership.dividing = membership.world_size
             session.pace.renew()
         self.close_old()
         if self._activation is not None and session.position.step >= self._activation.done_at:
@@ -267,10 +267,10 @@ class Resizer:
         if member.number in formation.leavers:
             member.reports.put(messages.Left(session.position.step))
             session.leave_job()
-        place = session.need_place("a resize")
+        membership = session.need_membership("a resize")
         assert formation.group is not None
-        place.group.close()
-        self.take_place(Membership(place.member, formation, formation.group, formation.group.world_size))
+        membership.group.close()
+        self.take_membership(Membership(membership.member, formation, formation.group, formation.group.world_size))
         step = session.position.step
         self._activation = Activation(formation, step, step + 1, survivor=True)
 
@@ -289,7 +289,7 @@ class Resizer:
         session.report(
             messages.Active(told.formation.number, told.first_step, at.step, at.epoch, round(pause, 4), at.phase)
         )
-        self.check_due = session.place is not None and session.place.world_size > 1
+        self.check_due = session.membership is not None and session.membership.world_size > 1
 
     def tell_recovered(self) -> None:
         """Reports a generation after a failure that is known to work without a step."""

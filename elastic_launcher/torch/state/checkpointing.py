@@ -50,7 +50,7 @@ class Training(Protocol):
 
     state: TrainingState
     sums: Sums
-    place: Membership | None
+    membership: Membership | None
 
     @property
     def position(self) -> Position:
@@ -62,8 +62,8 @@ class Training(Protocol):
     def leave_job(self) -> NoReturn:
         """Ends this process with 0."""
 
-    def need_place(self, what: str) -> Membership:
-        """Returns the place, or says why there is none yet."""
+    def need_membership(self, what: str) -> Membership:
+        """Returns the membership, or says why there is none yet."""
 
 
 class Checkpoints:
@@ -141,7 +141,7 @@ class Checkpoints:
     def note_training(self, fingerprint: dict[str, Any]) -> None:
         """Records that this rank trains from now on, and what: the first checkpoint is due a period later."""
         self._fingerprint = fingerprint
-        self._saves = self._session.need_place("a checkpoint").rank == 0
+        self._saves = self._session.need_membership("a checkpoint").rank == 0
         self._begun_at, self._begun_step = time.monotonic(), self._session.position.step
         with contextlib.suppress(WorkDirError):  # each save tries again
             _ = self._config, self._content
@@ -173,8 +173,13 @@ class Checkpoints:
 
     def wishes(self) -> tuple[bool, bool]:
         """Returns whether this rank wants a checkpoint after the step that runs now, and whether the job is to stop."""
-        place = self._session.place
-        due = place is not None and place.rank == 0 and not self._saver.busy and (not self._saves or self._is_due())
+        membership = self._session.membership
+        due = (
+            membership is not None
+            and membership.rank == 0
+            and not self._saver.busy
+            and (not self._saves or self._is_due())
+        )
         return due or self._asked or self._member.orders.save_wanted, self._member.connection.account.halting
 
     def _is_due(self) -> bool:
@@ -206,17 +211,17 @@ class Checkpoints:
     def _begin(self) -> None:
         session = self._session
         self._begun_at, self._begun_step = time.monotonic(), session.position.step
-        if session.need_place("a checkpoint").rank == 0:
+        if session.need_membership("a checkpoint").rank == 0:
             self._save()
 
     def _save(self) -> None:
         session = self._session
-        place = session.need_place("a checkpoint")
+        membership = session.need_membership("a checkpoint")
         self._saves = True
-        mark = Mark(self._member.connection.term, place.formation.generation, session.position.step)
+        mark = Mark(self._member.connection.term, membership.formation.generation, session.position.step)
         try:
             sums = session.sums.lasting()
-            self._saver.save(session.state, session.position, self._identity(), mark, place.world_size, sums)
+            self._saver.save(session.state, session.position, self._identity(), mark, membership.world_size, sums)
         except (RuntimeError, MemoryError, WorkDirError) as error:  # the first two for lack of memory for the copy
             self._tell_failed(mark.step, str(error))
 
@@ -243,7 +248,7 @@ class Checkpoints:
         """
         point("halt", self._session.position.step)
         self._saver.wait()
-        saves = self._session.need_place("the end").rank == 0
+        saves = self._session.need_membership("the end").rank == 0
         for pause in pauses():
             self._failed = False
             if saves and whole:

@@ -33,8 +33,8 @@ class Backward:
 
     Args:
         session: The job.
-        resizer: Changes this rank's place between steps.
-        recovery: Finds it a place after a failure.
+        resizer: Changes this rank's membership between steps.
+        recovery: Finds it a membership after a failure.
         plan: Knows what is loaded.
     """
 
@@ -65,7 +65,7 @@ class Backward:
         parameters, before = self._session.parameters(), self._parameters
         self._parameters = parameters
         if before and not self._resizer.joining and not same_objects(parameters, before):
-            self._resizer.check_due |= self._session.need_place("a step").world_size > 1
+            self._resizer.check_due |= self._session.need_membership("a step").world_size > 1
 
     def add(
         self,
@@ -147,7 +147,7 @@ class Backward:
     def exchange(self, *, stop: bool = False, left_loop: bool = False) -> None:
         """Takes part in the reduction of the next step without samples, to report to the peers that there is none."""
         session = self._session
-        group, step = session.need_place("the end of the training").group, session.position.step
+        group, step = session.need_membership("the end of the training").group, session.position.step
         session.reducer.begin_step()
         self._check = None
         signals = self._signals(stop=stop, left_loop=left_loop)
@@ -169,9 +169,9 @@ class Backward:
         micro: MicroBatch,
     ) -> None:
         session = self._session
-        place = session.need_place("job.backward")
+        membership = session.need_membership("job.backward")
         point("micro-batch", session.position.step)
-        place.group.check()
+        membership.group.check()
         counted = 0.0 if micro.samples == 0 else float(micro.samples if weight is None else weight)
         if counted == 0 or loss is None or micro.piece in session.left_out:
             session.reducer.check_clear()  # what is reduced is added to what there is
@@ -190,7 +190,7 @@ class Backward:
                 scale=counted / micro.count,
                 weight=counted,
                 logged=getattr(loss, "elastic_unscaled", loss),
-                group=place.group if expected else None,
+                group=membership.group if expected else None,
             )
         except GroupError:
             raise
@@ -200,7 +200,7 @@ class Backward:
 
     def _reduce(self, call: int, only: list[torch.Tensor] | None, owner: int, micro: MicroBatch) -> None:
         session = self._session
-        place = session.need_place("job.backward")
+        membership = session.need_membership("job.backward")
         if call < session.position.calls:
             return  # this rank's optimizer took this part of the step before the step had to be done again
         if self._resizer.take_state():
@@ -211,14 +211,16 @@ class Backward:
             session.buffers.refuse_changed(self._still)
             self._still = {}
         slot = session.reducer.slot(call, only, owner)
-        share_samples = session.share(micro.count, place.division).samples
+        share_samples = session.share(micro.count, membership.division).samples
         signals = self._signals(first=call == 0)
         operation, step = self._operation(call, owner, slot), session.position.step
         point("reduction", step)
         with session.pace.waiting(operation.words(step), meets=BACKWARD):
             session.begin(operation)
-            agreement = session.reducer.reduce(slot, place.group, signals, samples=share_samples, count=micro.count)
-            session.together.confirm(place.group, agreement, operation, step)
+            agreement = session.reducer.reduce(
+                slot, membership.group, signals, samples=share_samples, count=micro.count
+            )
+            session.together.confirm(membership.group, agreement, operation, step)
             self._resizer.finish_sending()
         point("reduced", session.position.step)
         if session.device.type == "cuda":
@@ -262,7 +264,7 @@ class Backward:
                 parameters, or one has left the loop alone.
         """
         session = self._session
-        group = session.need_place("a step").group
+        group = session.need_membership("a step").group
         if not agreement.same_position:
             raise RuntimeError(name_positions(group, session.position))
         doubt = session.checkpoints.doubt if session.checkpoints is not None else str

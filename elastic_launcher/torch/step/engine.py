@@ -103,11 +103,11 @@ class StepEngine:
 
     def rehearse(self) -> Iterator[MicroBatch]:
         """Yields micro-batches of which nothing is kept, where this rank is not admitted yet (see `rehearsal`)."""
-        if self._session.place is None:
+        if self._session.membership is None:
             yield from rehearse(self._session, self._rehearsal)
 
     def admit(self) -> bool:
-        """Waits until this rank has a place among its peers, and their state.
+        """Waits until this rank is a member of a generation, and has its peers' state.
 
         Returns:
             Whether it has; not where the job has gone on to another loop, to which the script has to go.
@@ -117,10 +117,10 @@ class StepEngine:
             SystemExit: With 0, if the job ends without needing it.
         """
         session = self._session
-        if session.place is None:
+        if session.membership is None:
             return self._resizer.admit(fingerprint(session, self._data))
         if session.unequal:  # ranks of plain torchrun
-            self._resizer.enter(session.place.formation, session.place.member)
+            self._resizer.enter(session.membership.formation, session.membership.member)
             session.unequal = False
         return True
 
@@ -165,7 +165,7 @@ class StepEngine:
                 continue
             try:
                 self._resizer.before_step()
-                session.need_place("a step").group.check()  # a step that can't be done has nothing loaded
+                session.need_membership("a step").group.check()  # a step that can't be done has nothing loaded
                 self._begin_try()
                 return True
             except GroupError as error:
@@ -174,12 +174,12 @@ class StepEngine:
 
     def _begin_try(self) -> None:
         session = self._session
-        place, position = session.need_place("a step"), session.position
+        membership, position = session.need_membership("a step"), session.position
         samples = session.data_pass(self._data, position).samples(position.step_in_epoch)
-        rng.seed_all(rng.step_seed(session.seed, position.step, place.rank), session.device)
+        rng.seed_all(rng.step_seed(session.seed, position.step, membership.rank), session.device)
         self._backward.begin_step()
         self._plan.load(self._data)
-        mine = session.share(samples.count, place.division)
+        mine = session.share(samples.count, membership.division)
         self._pieces = pieces_of(position.order(), samples, mine)
         self._samples, self._count = mine.samples, samples.count
         session.pace.begin_work([size for _, _, size in self._pieces], position.step)
@@ -314,7 +314,7 @@ class StepEngine:
         self.progress.report(data)
         checkpoints = self._session.checkpoints
         if checkpoints is not None and checkpoints.after_step():
-            self._resizer.check_due = self._session.need_place("a checkpoint").world_size > 1
+            self._resizer.check_due = self._session.need_membership("a checkpoint").world_size > 1
         self._session.pace.tick(self._samples)
         self._resizer.after_step()
 
@@ -325,7 +325,7 @@ class StepEngine:
         the loop.
         """
         session = self._session
-        while session.need_place("the end of the loop").world_size > 1:
+        while session.need_membership("the end of the loop").world_size > 1:
             try:
                 if stop:
                     self._resizer.before_step(ends=True)  # where peers are that go on
@@ -348,7 +348,7 @@ class StepEngine:
         stop = session.stop_reason is not None
         if session.position.step_in_epoch < session.data_pass(data, session.position).steps and not session.over:
             self.exchange(stop=stop)
-        elif stop and session.need_place("the end of the loop").world_size == 1:
+        elif stop and session.need_membership("the end of the loop").world_size == 1:
             session.end_training()
         self.phases.end_loop()
 

@@ -115,7 +115,7 @@ class StepLoop:
     def _note_left(self, loader: ElasticLoader, micro: MicroBatch) -> None:
         """Handles that the script left the loop: by ``break``, or by an exception, which look the same here."""
         session = self._session
-        if session.place is None or micro.rehearsal:
+        if session.membership is None or micro.rehearsal:
             self._left_early = micro.calls > 0
             self._give_loop_back()
             return
@@ -141,12 +141,12 @@ class StepLoop:
         if session.data is not None:
             return compute()
         key = session.course.key_of_sum()
-        if session.place is None and session.course.is_ahead(session.position):
+        if session.membership is None and session.course.is_ahead(session.position):
             with contextlib.suppress(KeyError):
                 return session.sums.take(key)
         result = compute()
         session.sums.note(key, result)
-        if not session.course.counted and session.need_place("a sum").rank == 0:
+        if not session.course.counted and session.need_membership("a sum").rank == 0:
             session.report(Summed(session.sums.lasting()))  # a joiner skips the loops that are done
         return result
 

@@ -60,8 +60,8 @@ class Progress:
         position = session.position
         if (
             session.member is None
-            or session.place is None
-            or session.place.rank != 0
+            or session.membership is None
+            or session.membership.rank != 0
             or position.step == self._reported_step
         ):
             return

@@ -30,10 +30,10 @@ def evaluate(
     session: Session, recovery: Recovery, fn: Callable[..., Mapping[str, Number]], loader: ElasticLoader
 ) -> dict[str, Any]:
     """Runs ``fn`` over a data set, each sample once; see `Job.evaluate`."""
-    session.need_place("job.evaluate")
+    session.need_membership("job.evaluate")
     totals = recovery.sums(
         EVALUATE,
-        lambda place: _evaluate_share(session, place, fn, loader),
+        lambda membership: _evaluate_share(session, membership, fn, loader),
         lambda own: f"of {_shapes(own)} over {loader.size} samples",
         lambda group, own: _reduce(group, own, "sum"),
     )
@@ -41,19 +41,19 @@ def evaluate(
 
 
 def _evaluate_share(
-    session: Session, place: Membership, fn: Callable[..., Mapping[str, Number]], loader: ElasticLoader
+    session: Session, membership: Membership, fn: Callable[..., Mapping[str, Number]], loader: ElasticLoader
 ) -> dict[str, torch.Tensor]:
     """Returns the sums over this rank's share of a data set.
 
     Raises:
         GroupError: If a peer was lost meanwhile.
     """
-    mine = share(loader.size, session.max_batch_per_gpu, place.world_size, place.rank)
+    mine = share(loader.size, session.max_batch_per_gpu, membership.world_size, membership.rank)
     pieces = pieces_of(0, StepSamples(0, loader.size), mine)
     sums: dict[str, torch.Tensor] = {}
     with rng.preserve(), torch.no_grad():
         for number, piece in enumerate(pieces):
-            place.group.check()
+            membership.group.check()
             loader.want(pieces[number : number + loader.ahead + 1])
             for name, value in _call(fn, loader.take(piece)).items():
                 number_value = _number(name, value)
@@ -101,7 +101,7 @@ def reduce_values(session: Session, recovery: Recovery, values: Any, op: str, we
         raise ValueError(f"op is {op!r}; it must be sum, mean, max or min")
     if not 0 <= weight < float("inf"):
         raise ValueError(f"weight is {weight}; it must be 0 or more and finite")
-    session.need_place("job.reduce")
+    session.need_membership("job.reduce")
     named = dict(values) if isinstance(values, Mapping) else {"value": values}
     own = {name: _number(name, value) for name, value in named.items()}
     if op == "mean":
@@ -109,7 +109,7 @@ def reduce_values(session: Session, recovery: Recovery, values: Any, op: str, we
         own[WEIGHT] = torch.tensor(float(weight), dtype=torch.float64)
     totals = recovery.sums(
         REDUCE,
-        lambda place: own,
+        lambda membership: own,
         lambda mine: f"of the {op} of {_shapes(mine)}",
         lambda group, mine: _reduce(group, mine, "sum" if op == "mean" else op),
     )

@@ -61,7 +61,7 @@ def test_it_is_closed_where_rank_0_is_another_process_now_and_made_anew_where_it
 def test_before_admission_nobody_is_rank_0() -> None:
     def body(group: ThreadGroup) -> None:
         job = thread_job(group, 4, 4)
-        job._session.place = None
+        job._session.membership = None
         with pytest.warns(
             UserWarning, match="not admitted to the training yet: before the first batch, in all of them"
         ) as told:
@@ -75,7 +75,7 @@ def test_before_admission_nobody_is_rank_0() -> None:
 def test_in_its_rehearsal_a_script_may_ask_whether_it_is_rank_0() -> None:
     def body(group: ThreadGroup) -> None:
         job = thread_job(group, 4, 4)
-        job._session.place, job._session.micro = None, MicroBatch(0, 4, True, rehearsal=True)
+        job._session.membership, job._session.micro = None, MicroBatch(0, 4, True, rehearsal=True)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert not job.is_main

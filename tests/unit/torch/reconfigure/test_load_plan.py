@@ -45,10 +45,12 @@ class Rank:
     def __init__(
         self, rank: int, ranks: int, usual: float = FAST, epochs: int | None = None, micro: int = BATCH
     ) -> None:
-        self.place: Any = SimpleNamespace(rank=rank, dividing=ranks, world_size=ranks, division=Division(rank, ranks))
+        self.membership: Any = SimpleNamespace(
+            rank=rank, dividing=ranks, world_size=ranks, division=Division(rank, ranks)
+        )
         self.session: Any = SimpleNamespace(
             position=Position(epoch=0, step=0, step_in_epoch=0),
-            need_place=lambda what: self.place,
+            need_membership=lambda what: self.membership,
             share=self.share,
             data_pass=self.data_pass,
             epochs=epochs,
@@ -164,7 +166,7 @@ def test_a_formation_is_planned_for_once_and_the_next_one_anew() -> None:
 
 def test_in_the_step_in_which_others_join_the_next_ones_are_divided_among_all() -> None:
     survivor, joiner = Rank(0, 1), Rank(1, 1)
-    survivor.place.world_size = joiner.place.world_size = 2
+    survivor.membership.world_size = joiner.membership.world_size = 2
     assert survivor.step() == {0: [(0, 12)], **{step: [(0, 6)] for step in range(1, AHEAD + 1)}}
     assert joiner.step() == {0: [(0, SPARE_SAMPLES)], **{step: [(6, 6)] for step in range(1, AHEAD + 1)}}
 

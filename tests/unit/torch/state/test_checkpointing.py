@@ -73,7 +73,7 @@ class Rank:
 
     def train(self, step: int) -> None:
         """Takes its place, in which it has done so many steps."""
-        self.session.place = Membership(1, Formation(1, 1, "start", (1,)), build_group("", 1, 0, 1, 1.0, CPU), 1)
+        self.session.membership = Membership(1, Formation(1, 1, "start", (1,)), build_group("", 1, 0, 1, 1.0, CPU), 1)
         self.session.move_to(replace(self.session.position, step=step))
         self.checkpoints.note_training(FINGERPRINT)
 

@@ -160,14 +160,14 @@ def test_a_rank_that_skips_a_phase_gets_what_sums_came_to_after_it() -> None:
     def body(group: ThreadGroup) -> tuple[list[float], int]:
         script = Script(group)
         session = script.job._session
-        place, session.place = session.place, None  # as a joiner that comes in the second phase
+        membership, session.membership = session.membership, None  # as a joiner that comes in the second phase
         session.move_to(session.position.at(1, 1))
         session.sums.known = {"0.end.1": {"named": {"x": 3.5}}}
         found = []
         for _ in range(2):
             loader = script.loader(16)
             for _ in script.job.epochs(3):
-                session.place = place
+                session.membership = membership
                 script.train(loader)
             found.append(script.job.reduce({"x": 1.0})["x"])
         return found, script.job.step
@@ -194,13 +194,13 @@ def test_a_script_that_resumes_in_a_later_loop_gets_the_newest_sum_after_the_ski
     def body(group: ThreadGroup) -> tuple[list[float], int]:
         script = Script(group)
         session = script.job._session
-        place, session.place = session.place, None  # as one that goes on from a checkpoint of loop 2
+        membership, session.membership = session.membership, None  # as one that goes on from a checkpoint of loop 2
         session.move_to(session.position.at(0, 2))
         session.sums.known = {"0.1.1": {"named": {"x": 3.5}}}
         loader, found = script.loader(16), []
         for loop in range(4):
             if loop == 2:
-                session.place = place
+                session.membership = membership
             script.train(loader)
             found.append(script.job.reduce({"x": 1.0})["x"])
         return found, script.job.step
@@ -266,12 +266,12 @@ def test_outside_of_loops_all_ranks_draw_the_same_numbers_at_any_size(
     assert late == alone[-len(late) :] if counted else late[1:] == alone[1:]
 
 
-@pytest.mark.parametrize("place", [True, False], ids=["admitted", "before"])
-def test_a_look_at_a_batch_leaves_random_numbers_as_they_are(place: bool) -> None:
+@pytest.mark.parametrize("admitted", [True, False], ids=["admitted", "before"])
+def test_a_look_at_a_batch_leaves_random_numbers_as_they_are(admitted: bool) -> None:
     def body(group: ThreadGroup) -> tuple[float, float]:
         script = Script(group)
-        if not place:
-            script.job._session.place = None
+        if not admitted:
+            script.job._session.membership = None
         loader = script.loader(16)
         drawn = []
         for looks in (False, True):
@@ -340,14 +340,14 @@ def test_a_joiner_whose_phase_ends_while_it_waits_goes_on_to_the_next_one(monkey
     def body(group: ThreadGroup) -> tuple[list[int], list[float], int]:
         script = Script(group)
         session = script.job._session
-        place, session.place = session.place, None
+        membership, session.membership = session.membership, None
 
         def admit(_: object) -> bool:
             if session.course.phase == 0:
                 session.move_to(session.position.at(1, 1))
                 session.sums.known = {"0.2.1": 3.5}
                 return False
-            session.place = place
+            session.membership = membership
             return True
 
         monkeypatch.setattr(script.job._engine._resizer, "admit", admit)
@@ -367,10 +367,10 @@ def test_a_look_at_a_joiners_first_batch_is_no_loop_as_on_the_others(monkeypatch
     def body(group: ThreadGroup) -> tuple[int, int, int]:
         script = Script(group)
         session = script.job._session
-        place, session.place = session.place, None
+        membership, session.membership = session.membership, None
 
         def admit(_: object) -> bool:
-            session.place = place
+            session.membership = membership
             return True
 
         monkeypatch.setattr(script.job._engine._resizer, "admit", admit)
