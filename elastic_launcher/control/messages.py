@@ -1,7 +1,7 @@
 """The orders of the coordinator to members, and the members' reports.
 
-Each is a JSON object whose ``kind`` is the class's name in small letters. Fields that are not known are left out when
-read. Every other request and answer of the control API is in `control.requests`.
+Each is a JSON object whose ``kind`` is the class's name in small letters, or its ``tag``. Fields that are not known are
+left out when read. Every other request and answer of the control API is in `control.requests`.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ class Done(Message, frozen=True):
     phase: int = 0
 
 
-class Again(Message, frozen=True):
+class PhaseStarted(Message, frozen=True, tag="again"):
     """Report: the script trains again, in another `job.epochs`.
 
     Attributes:
@@ -304,7 +304,7 @@ Report = (
     | Halted
     | Failed
     | Done
-    | Again
+    | PhaseStarted
     | Summed
     | Ended
 )

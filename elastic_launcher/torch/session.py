@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from elastic_launcher.batch import Share, share
 from elastic_launcher.batch_schedule import BatchSchedule, DataPass
-from elastic_launcher.control.messages import Again, Report
+from elastic_launcher.control.messages import PhaseStarted, Report
 from elastic_launcher.torch.collectives.consensus import Agreement, Signals
 from elastic_launcher.torch.collectives.operations import Operation, Wire
 from elastic_launcher.torch.data.micro_batches import MicroBatch
@@ -186,7 +186,7 @@ class Session:
         """Begins a phase of the training that no rank has trained in."""
         self.move_to(self.position.at(phase, 0))
         self._over = False
-        self.report(Again(phase, self.position.step, self.sums.lasting()))
+        self.report(PhaseStarted(phase, self.position.step, self.sums.lasting()))
 
     @property
     def sync_gradients(self) -> bool:

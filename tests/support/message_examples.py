@@ -35,7 +35,7 @@ EXAMPLES: list[Message] = [
     messages.Halted(9),
     messages.Failed("ValueError: boom", "Traceback"),
     Done(32, 2048, "early stopping", 1),
-    messages.Again(1, 32, {"0.end.1": {"named": {"loss": 0.5}}}),
+    messages.PhaseStarted(1, 32, {"0.end.1": {"named": {"loss": 0.5}}}),
     messages.Summed({"0.3.1": 0.5}),
     messages.Ended(32, True, 2048),
 ]

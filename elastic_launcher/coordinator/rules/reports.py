@@ -12,7 +12,6 @@ from elastic_launcher import __version__
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import (
     Active,
-    Again,
     Done,
     End,
     Ended,
@@ -22,6 +21,7 @@ from elastic_launcher.control.messages import (
     Halted,
     Left,
     Log,
+    PhaseStarted,
     Progress,
     Saved,
     SaveFailed,
@@ -234,7 +234,7 @@ def _done(state: State, member: Member, report: Done, now: float) -> Decision:
     return then(wind_down(state), ended_early, now)
 
 
-def _again(state: State, member: Member, report: Again, now: float) -> Decision:
+def _phase_started(state: State, member: Member, report: PhaseStarted, now: float) -> Decision:
     """The script trains again, in another `job.epochs`: who was sent away at the end of the one before is replaced."""
     if not _trains(state, member) or report.phase <= state.phase:
         return state, ()
@@ -287,7 +287,7 @@ _REPORTS: dict[type, Callable[[State, Member, Any, float], Decision]] = {
     Halted: _halted,
     Failed: _failed,
     Done: _done,
-    Again: _again,
+    PhaseStarted: _phase_started,
     Summed: _summed,
     Ended: _ended,
 }

@@ -11,19 +11,19 @@ from msgspec.structs import replace
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import (
     Active,
-    Again,
     Done,
     Ended,
     Failed,
     Form,
     Halted,
     Left,
+    PhaseStarted,
     Report,
     StepFailed,
     Warm,
 )
 
-STANDS = (Warm, Active, StepFailed, Left, Halted, Failed, Done, Again, Ended)
+STANDS = (Warm, Active, StepFailed, Left, Halted, Failed, Done, PhaseStarted, Ended)
 """Reports that hold until the next of their kind."""
 
 
@@ -51,7 +51,7 @@ class Account:
         if kind not in STANDS or (isinstance(report, Warm) and not report.fingerprint):
             return  # a member that waits again has nothing new to report
         with self._lock:
-            if isinstance(report, Again):
+            if isinstance(report, PhaseStarted):
                 self._reports.pop(Done, None)
             self._reports.pop(kind, None)  # the order in which they hold is that of the last ones
             self._reports[kind] = report

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from elastic_launcher.control.messages import (
     Active,
-    Again,
     Done,
     End,
     Ended,
     Form,
     Formed,
+    PhaseStarted,
     Progress,
     Save,
     Summed,
@@ -39,7 +39,7 @@ def test_nothing_changes_between_two_phases() -> None:
 def test_a_job_that_trains_again_grows_again() -> None:
     job = between()
     job.target(2)
-    job.report(1, Again(1, 30, SUMS))
+    job.report(1, PhaseStarted(1, 30, SUMS))
     assert [one.node for one in job.started] == [1, 2]
     job.warm(2)
     assert job.form.mode == "grow"
@@ -58,14 +58,14 @@ def test_a_job_that_trains_again_is_saved_when_that_is_asked() -> None:
     job = between()
     job.feed(SaveAsked(job.now))
     assert not job.orders(Save)
-    job.report(1, Again(1, 30))
+    job.report(1, PhaseStarted(1, 30))
     job.feed(SaveAsked(job.now))
     assert job.orders(Save)
 
 
 def test_a_rank_that_is_lost_when_it_trains_again_is_replaced() -> None:
     job = between(2)
-    job.report_all((1, 2), Again(1, 30))
+    job.report_all((1, 2), PhaseStarted(1, 30))
     lose(job, 2)
     job.break_step([1], 1, 31)
     job.tick()
@@ -78,10 +78,10 @@ def test_a_rank_that_is_lost_when_it_trains_again_is_replaced() -> None:
 def test_the_end_of_a_phase_that_is_told_late_ends_no_later_one() -> None:
     job = training(2)
     job.report(1, Done(30, 960))
-    job.report(1, Again(1, 30))
+    job.report(1, PhaseStarted(1, 30))
     job.report(2, Done(30, 960))
     assert not job.state.over
-    job.report(2, Again(1, 30))
+    job.report(2, PhaseStarted(1, 30))
     job.report_all((1, 2), Done(60, 1920, phase=1))
     assert job.state.over
     job.report_all((1, 2), Ended(60, True))
@@ -97,7 +97,7 @@ def test_who_was_sent_away_at_the_end_of_a_phase_is_replaced_in_the_next() -> No
     job.join(2)
     job.report(1, Done(30, 960))
     assert job.told(End) == [2]
-    job.report(1, Again(1, 30))
+    job.report(1, PhaseStarted(1, 30))
     assert job.killed == [2]
     job.rank_ended(2, 0)
     job.node_exited(2)
@@ -110,7 +110,7 @@ def test_who_waits_in_a_phase_that_was_left_early_goes_on_to_the_next() -> None:
     job = training(1)
     job.target(2)
     job.join(2)
-    job.report(1, Again(1, 30))
+    job.report(1, PhaseStarted(1, 30))
     assert not job.killed and not job.told(End)
     job.report(2, Warm({"dataset": 100}))
     assert job.orders(Form)[-1].mode == "grow"
@@ -119,7 +119,7 @@ def test_who_waits_in_a_phase_that_was_left_early_goes_on_to_the_next() -> None:
 def test_the_epoch_of_an_earlier_phase_is_not_that_of_the_present_one() -> None:
     job = training(2)
     job.report(1, Progress(20, 3))
-    job.report(2, Again(1, 30))
+    job.report(2, PhaseStarted(1, 30))
     job.report(1, Progress(30, 4))
     assert job.state.epoch == 0
     job.report(1, Progress(35, 1, phase=1))
@@ -145,7 +145,7 @@ def test_a_phase_that_is_over_before_its_first_generation_is_known_sends_nobody_
     job.report_all((1, 2), Formed(1))
     job.report(1, Active(1, 0, 1))
     job.report(1, Done(4, 32))
-    job.report(1, Again(1, 4))
+    job.report(1, PhaseStarted(1, 4))
     assert not job.killed and not job.told(End)
     job.report(2, Active(1, 0, 1))
     assert job.state.group == (1, 2) and not job.state.over

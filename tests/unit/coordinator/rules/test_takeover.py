@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from elastic_launcher.control.introduction import Introduction
-from elastic_launcher.control.messages import Abandon, Active, Again, Done, Form, Left, Message, Saved, StepFailed, Warm
+from elastic_launcher.control.messages import (
+    Abandon,
+    Active,
+    Done,
+    Form,
+    Left,
+    Message,
+    PhaseStarted,
+    Saved,
+    StepFailed,
+    Warm,
+)
 from elastic_launcher.coordinator.api.status import phase
 from elastic_launcher.coordinator.model.actions import Action, Emit, KillNode, Order, RestartAll
 from elastic_launcher.coordinator.model.event_replay import Generation, Record, read_record
@@ -366,7 +377,7 @@ def test_coordinators_may_come_and_go_and_every_job_ends(
 
 def test_a_job_in_a_later_phase_goes_on_there_with_what_sums_came_to() -> None:
     """One rank has begun the next `job.epochs`, the other is about to; who joins begins where the first one is."""
-    first = member(SECOND, 40, phase=1, sums={"0.end.1": 3}, reports=(Again(1, 40, {"0.end.1": 3}),))
+    first = member(SECOND, 40, phase=1, sums={"0.end.1": 3}, reports=(PhaseStarted(1, 40, {"0.end.1": 3}),))
     job = taken(leftovers({1: structs.replace(first, epoch=0), 2: member(SECOND, 40, reports=(Done(40, 960),))}))
     state = job.state
     assert (state.phase, state.epoch, state.sums, state.over) == (1, 0, {"0.end.1": 3}, False)
@@ -375,7 +386,7 @@ def test_a_job_in_a_later_phase_goes_on_there_with_what_sums_came_to() -> None:
 def test_what_is_said_of_a_phase_before_the_present_one_is_no_end() -> None:
     second = member(SECOND, 40, phase=1, sums={"0.end.1": 3})
     job = taken(leftovers({1: second, 2: second}))
-    job.report(1, Again(1, 40, {}))
+    job.report(1, PhaseStarted(1, 40, {}))
     job.report(1, Done(40, 960))
     assert job.state.sums == {"0.end.1": 3} and not job.state.over
 
