@@ -89,7 +89,7 @@ class Coordinator:
         on_second_interrupt: Is called when Ctrl-C is pressed again, to end at once.
         store: Where groups meet; a new one if None.
         home: The addresses and files for nodes; nodes on this machine, if None.
-        escort: Knows what a platform does to the launcher; None where it runs by itself.
+        platform: Knows what a platform does to the launcher; None where it runs by itself.
         origin: The checkpoint that the job resumes from; None for a new job.
         takeover: The nodes that an earlier launcher has left running; None if there are none.
         last_hint: The hint that it follows while no hint can be read; None for a new job.
@@ -113,7 +113,7 @@ class Coordinator:
         on_second_interrupt: Callable[[], None] | None = None,
         store: Store | None = None,
         home: CoordinatorHost | None = None,
-        escort: Platform | None = None,
+        platform: Platform | None = None,
         origin: Origin | None = None,
         takeover: Takeover | None = None,
         last_hint: LastHint | None = None,
@@ -127,7 +127,7 @@ class Coordinator:
         self._on_event = on_event or (lambda event: None)
         self._on_second_interrupt = on_second_interrupt or (lambda: None)
         self._interrupts = 0
-        self._escort = escort
+        self._platform = platform
         self._judging: asyncio.Future[None] | None = None
         self._leaves: Callable[[], None] | None = None
         self._monotonic = monotonic
@@ -213,8 +213,8 @@ class Coordinator:
         write_json(self._layout.control, control, mode=0o600)
         background = Background()
         background.add(self._begin(background))
-        if self._escort is not None:
-            background.add(self._escort.run(self))
+        if self._platform is not None:
+            background.add(self._platform.run(self))
         return await background.until(self._end)
 
     async def _begin(self, background: Background) -> None:
@@ -398,8 +398,8 @@ class Coordinator:
         self._interrupts += number == signal.SIGINT
         if self._interrupts > 1:
             self._on_second_interrupt()
-        if number == signal.SIGTERM and self._escort is not None:
-            self._judging = asyncio.ensure_future(self._escort.signalled(self))
+        if number == signal.SIGTERM and self._platform is not None:
+            self._judging = asyncio.ensure_future(self._platform.signalled(self))
         else:
             self.observe(lambda now: Interrupted(now, number))
 

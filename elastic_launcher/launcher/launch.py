@@ -212,7 +212,7 @@ def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) 
                 so_far, config.nproc_per_node, resumes=origin is not None and origin.manifest is not None
             ),
             home=site.home,
-            escort=site.escort,
+            platform=site.platform,
         )
         try:
             copied = copied_events(config, work_dir.layout.events, work_dir.past.term, say)

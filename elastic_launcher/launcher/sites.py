@@ -30,13 +30,13 @@ class Site(Protocol):
         engine: Creates and ends them.
         home: The coordinator's addresses and files there.
         remarks: Remarks for the user, a line each.
-        escort: Knows what the platform does to the launcher; None where it runs by itself.
+        platform: Knows what the platform does to the launcher; None where it runs by itself.
     """
 
     engine: Engine
     home: CoordinatorHost
     remarks: Sequence[str]
-    escort: Platform | None
+    platform: Platform | None
 
     def past(self, past: Past) -> Past:
         """Returns what earlier launchers have used up, which the site may know better than the work directory."""
@@ -74,7 +74,7 @@ class LocalSite:
         self._local = LocalEngine(config, work_dir.layout, gpus() or None)
         self.engine: Engine = self._local
         self.home = CoordinatorHost()
-        self.escort: Platform | None = None
+        self.platform: Platform | None = None
         self.remarks: Sequence[str] = [f"each rank computes with {_threads(config)}"]
 
     def past(self, past: Past) -> Past:

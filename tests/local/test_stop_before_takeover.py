@@ -14,7 +14,7 @@ from elastic_launcher.coordinator import Coordinator
 from elastic_launcher.coordinator.model.observations import StopAsked
 from elastic_launcher.coordinator.resume.orphans import Takeover
 from elastic_launcher.coordinator.resume.resume_point import Origin, find_origin
-from elastic_launcher.coordinator.runtime.platform import Escorted
+from elastic_launcher.coordinator.runtime.platform import JobControl
 from elastic_launcher.events import Event
 from elastic_launcher.workdir import Layout, Past
 from tests.support.played_coordinator import Log, NoStore
@@ -27,19 +27,19 @@ RUN = [
 ]
 
 
-class Escort:
+class PlayedPlatform:
     """Tells the test when it begins, and does what the test says when a signal comes."""
 
-    def __init__(self, answer: Callable[[Escorted], None]) -> None:
+    def __init__(self, answer: Callable[[JobControl], None]) -> None:
         self.began = asyncio.Event()
         self._answer = answer
 
-    async def run(self, job: Escorted) -> None:
+    async def run(self, job: JobControl) -> None:
         self.began.set()
         job.note("warning", message="1 of 1 nodes pending")
         await asyncio.Event().wait()
 
-    async def signalled(self, job: Escorted) -> None:
+    async def signalled(self, job: JobControl) -> None:
         self._answer(job)
 
 
@@ -56,7 +56,7 @@ class OneNode:
         return self.living()
 
 
-def come_back(folder: Path, escort: Escort, nodes: OneNode, log: Log) -> Coordinator:
+def come_back(folder: Path, platform: PlayedPlatform, nodes: OneNode, log: Log) -> Coordinator:
     """Returns the coordinator of a job that another one has left, which waits long for what its node has to say."""
     for name in ("logs", "nodes"):
         (folder / name).mkdir()
@@ -65,18 +65,18 @@ def come_back(folder: Path, escort: Escort, nodes: OneNode, log: Log) -> Coordin
     find_origin(config, layout, Past(), lambda line: None)
     takeover = Takeover(config, layout, past, RUN, nodes, lambda: Origin(past))
     engine = PlayedEngine(folder, Play())
-    return Coordinator(config, folder, engine, log, store=NoStore(), escort=escort, takeover=takeover)
+    return Coordinator(config, folder, engine, log, store=NoStore(), platform=platform, takeover=takeover)
 
 
 def test_it_leaves_at_once_and_leaves_the_nodes_alone(tmp_path: Path) -> None:
     async def steps() -> tuple[int, list[str], Log]:
         left: list[str] = []
         log = Log()
-        escort = Escort(lambda job: job.leave("its pod is being moved", lambda: left.append("the nodes")))
-        coordinator = come_back(tmp_path, escort, OneNode(), log)
+        platform = PlayedPlatform(lambda job: job.leave("its pod is being moved", lambda: left.append("the nodes")))
+        coordinator = come_back(tmp_path, platform, OneNode(), log)
         async with asyncio.timeout(PATIENCE):
             running = asyncio.ensure_future(coordinator.run())
-            await escort.began.wait()
+            await platform.began.wait()
             coordinator.interrupt(signal.SIGTERM)
             return await running, left, log
 
@@ -94,11 +94,11 @@ def test_what_it_sees_before_is_said_and_done_in_time_when_it_knows(tmp_path: Pa
             return StopAsked(now, "stopped: SIGTERM", 30.0)
 
         log, nodes = Log(), OneNode()
-        escort = Escort(lambda job: job.observe(stop))
-        coordinator = come_back(tmp_path, escort, nodes, log)
+        platform = PlayedPlatform(lambda job: job.observe(stop))
+        coordinator = come_back(tmp_path, platform, nodes, log)
         async with asyncio.timeout(PATIENCE):
             running = asyncio.ensure_future(coordinator.run())
-            await escort.began.wait()
+            await platform.began.wait()
             coordinator.interrupt(signal.SIGTERM)
             while not made:
                 await asyncio.sleep(0)
@@ -111,10 +111,10 @@ def test_what_it_sees_before_is_said_and_done_in_time_when_it_knows(tmp_path: Pa
     assert [event["kind"] for event in log.all] == ["job_started", "warning", "job_finished"]
 
 
-@pytest.mark.parametrize("wrong", ["escort", "takeover"])
+@pytest.mark.parametrize("wrong", ["platform", "takeover"])
 def test_what_goes_wrong_meanwhile_ends_it(tmp_path: Path, wrong: str) -> None:
-    class Failing(Escort):
-        async def run(self, job: Escorted) -> None:
+    class Failing(PlayedPlatform):
+        async def run(self, job: JobControl) -> None:
             raise RuntimeError("the cluster answers nonsense")
 
     class NoNode(OneNode):
@@ -122,9 +122,9 @@ def test_what_goes_wrong_meanwhile_ends_it(tmp_path: Path, wrong: str) -> None:
             raise RuntimeError("the cluster answers nonsense")
 
     async def steps() -> tuple[int, str]:
-        escort = Failing(lambda job: None) if wrong == "escort" else Escort(lambda job: None)
+        platform = Failing(lambda job: None) if wrong == "platform" else PlayedPlatform(lambda job: None)
         nodes = NoNode() if wrong == "takeover" else OneNode()
-        coordinator = come_back(tmp_path, escort, nodes, Log())
+        coordinator = come_back(tmp_path, platform, nodes, Log())
         async with asyncio.timeout(PATIENCE):
             return await coordinator.run(), coordinator.message
 

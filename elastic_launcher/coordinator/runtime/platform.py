@@ -9,7 +9,7 @@ from elastic_launcher.coordinator.model.observations import Observation
 from elastic_launcher.coordinator.model.state import State
 
 
-class Escorted(Protocol):
+class JobControl(Protocol):
     """The coordinator, as a platform sees it."""
 
     @property
@@ -34,8 +34,8 @@ class Escorted(Protocol):
 class Platform(Protocol):
     """Follows what happens to the launcher from outside."""
 
-    async def run(self, job: Escorted) -> None:
+    async def run(self, job: JobControl) -> None:
         """Reports what happens there until it is cancelled, also before a takeover is complete."""
 
-    async def signalled(self, job: Escorted) -> None:
+    async def signalled(self, job: JobControl) -> None:
         """Handles SIGTERM: stops the job, or has only this launcher leave it."""

@@ -57,8 +57,8 @@ class ClusterSite:
         self._cluster = KubernetesEngine(login, context.namespace, plan)
         self._found: Sequence[NodeSpec] = ()
         self.engine: Engine = self._cluster
-        self._escort = ClusterWatch(login, claim, self._cluster, work_dir.layout)
-        self.escort: Platform | None = self._escort
+        self._watch = ClusterWatch(login, claim, self._cluster, work_dir.layout)
+        self.platform: Platform | None = self._watch
         where = Endpoint(EVERYWHERE, record.address, PORTS["control"], PORTS["store"])
         key, folder = bytes.fromhex(claim.key), str(config.checkpoint_dir)
         shared = user_of(node_pod(template, plan.shape, {}, {})) != os.getuid()
@@ -131,7 +131,7 @@ class ClusterSite:
     def close(self) -> None:
         """Writes the last status of the job, and leaves the cluster."""
         self._cluster.close()
-        asyncio.run(self._escort.publish_last())
+        asyncio.run(self._watch.publish_last())
 
     def kill_all(self, nodes: Collection[int]) -> None:
         """Ends all nodes, and leaves the cluster."""

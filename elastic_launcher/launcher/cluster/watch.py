@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from elastic_launcher.coordinator.model.observations import NodeNoticed, NodeStands, StopAsked
-from elastic_launcher.coordinator.runtime.platform import Escorted
+from elastic_launcher.coordinator.runtime.platform import JobControl
 from elastic_launcher.engines.kubernetes.access.reviews import lacks
 from elastic_launcher.engines.kubernetes.access.rights import MACHINES_OF_ALL, Told
 from elastic_launcher.engines.kubernetes.engine import KubernetesEngine
@@ -51,18 +51,18 @@ class ClusterWatch:
         self._record = claim.record
         self._engine = engine
         self._status = ToldStatus(layout)
-        self._succession = OwnerWatch(claim.context.pod)
+        self._owner_watch = OwnerWatch(claim.context.pod)
         self._known: dict[int, Standing] = {}
         self._placed: set[str] = set()
         self._going: dict[str, str] = {}
         self._ends = False  # the job may not know it yet, while it is taken over
 
-    async def run(self, job: Escorted) -> None:
+    async def run(self, job: JobControl) -> None:
         """Reports what happens until it is cancelled."""
         async with Api(self._login) as api:
             leadership = Leadership(api, self._context.namespace, self._context.names, self._record)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._succession.run(api, lambda verdict: self._end(job, verdict)))
+                group.create_task(self._owner_watch.run(api, lambda verdict: self._end(job, verdict)))
                 group.create_task(self._keep(job, leadership))
                 group.create_task(self._publish_status(job, leadership))
                 group.create_task(self._look_after(job))
@@ -77,20 +77,20 @@ class ClusterWatch:
                 async with asyncio.timeout(LAST_SECONDS):
                     await leadership.publish(self._status.now())
 
-    async def signalled(self, job: Escorted) -> None:
+    async def signalled(self, job: JobControl) -> None:
         """SIGTERM has come."""
-        verdict = await self._succession.signalled()
+        verdict = await self._owner_watch.signalled()
         if verdict.order is Order.HAND_OVER:
             job.leave(f"{verdict.why}: the job goes on, and another launcher takes it over", self._engine.leave)
         else:
             self._end(job, verdict)  # it may come any number of times: the job is saved all the same
 
-    def _end(self, job: Escorted, verdict: Verdict) -> None:
+    def _end(self, job: JobControl, verdict: Verdict) -> None:
         """Has the job saved and ended while this launcher still may."""
         self._ends = True
-        _stop(job, verdict.why, self._succession.grace)
+        _stop(job, verdict.why, self._owner_watch.grace)
 
-    async def _keep(self, job: Escorted, leadership: Leadership) -> None:
+    async def _keep(self, job: JobControl, leadership: Leadership) -> None:
         try:
             while True:
                 try:
@@ -103,13 +103,13 @@ class ClusterWatch:
         except LeadershipLost as deposed:
             self._resign(job, deposed)
 
-    async def _heed(self, job: Escorted, leadership: Leadership) -> None:
+    async def _heed(self, job: JobControl, leadership: Leadership) -> None:
         async with contextlib.aclosing(leadership.follow()) as records:
             async for record in records:
                 if record.stop:
                     _stop(job, f"annotation {STOP} of Service {self._context.names.service} says {record.stop!r}")
 
-    async def _restore(self, job: Escorted, leadership: Leadership, abolished: ServiceDeleted) -> None:
+    async def _restore(self, job: JobControl, leadership: Leadership, abolished: ServiceDeleted) -> None:
         """Makes the Service again, which is all that was deleted: the nodes' way to this launcher."""
         try:
             await leadership.restore(self._context.owner, PORTS)
@@ -119,10 +119,10 @@ class ClusterWatch:
             raise LeadershipLost(f"{abolished}, and can't be made again ({error})") from error
         job.note("warning", message=f"{abolished}: it was made again at the same address, {leadership.record.address}")
 
-    def _resign(self, job: Escorted, deposed: LeadershipLost) -> None:
+    def _resign(self, job: JobControl, deposed: LeadershipLost) -> None:
         job.leave(f"{deposed}: this launcher leaves the job as it is", self._engine.leave)
 
-    async def _publish_status(self, job: Escorted, leadership: Leadership) -> None:
+    async def _publish_status(self, job: JobControl, leadership: Leadership) -> None:
         while True:
             status = await asyncio.to_thread(self._status.now)
             try:
@@ -134,7 +134,7 @@ class ClusterWatch:
                 pass  # the next one says it
             await asyncio.sleep(STATUS_SECONDS)
 
-    async def _look_after(self, job: Escorted) -> None:
+    async def _look_after(self, job: JobControl) -> None:
         pending = PendingLine(asyncio.get_running_loop().time)
         while True:
             found = await asyncio.to_thread(self._engine.standings)
@@ -153,7 +153,7 @@ class ClusterWatch:
                 job.note("warning", message=line, pending=[*waiting], **({"queued": queued} if queued else {}))
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _review_rights(self, job: Escorted, api: Api) -> None:
+    async def _review_rights(self, job: JobControl, api: Api) -> None:
         """Reports rights that are revoked while the job runs, or granted again; their users retry."""
         known = Told(self._context.lacking)
         while True:
@@ -218,7 +218,7 @@ async def _may_watch_machines(api: Api) -> bool:
         return False
 
 
-def _tell(job: Escorted, node: int, standing: Standing) -> None:
+def _tell(job: JobControl, node: int, standing: Standing) -> None:
     match standing:
         case Waiting():
             queued = standing.cause is Cause.ADMISSION
@@ -230,5 +230,5 @@ def _tell(job: Escorted, node: int, standing: Standing) -> None:
             job.observe(lambda now: NodeNoticed(now, node, standing.why, within, standing.again, standing.pod))
 
 
-def _stop(job: Escorted, why: str, within: float = math.inf) -> None:
+def _stop(job: JobControl, why: str, within: float = math.inf) -> None:
     job.observe(lambda now: StopAsked(now, f"stopped: {why}", within))

@@ -53,7 +53,7 @@ def test_a_reason_that_lasts_is_told_once_and_one_that_passes_never() -> None:
 
 
 class Job:
-    """A coordinator, whose escort may find that it stops."""
+    """A coordinator, whose watch may find that it stops."""
 
     def __init__(self, stops: bool) -> None:
         self.left: list[str] = []
@@ -80,18 +80,18 @@ class Job:
 
 
 def claim(pod: dict[str, Any]) -> Any:
-    """Returns what a launcher in that pod has in the cluster, as far as an escort looks."""
+    """Returns what a launcher in that pod has in the cluster, as far as a watch looks."""
     context = SimpleNamespace(namespace="ml", names=None, owner=None, pod=pod, lacking=[])
     return SimpleNamespace(context=context, record=None)
 
 
-async def escorted(job: Any, engine: Any, folder: Path, until: asyncio.Event) -> None:
-    """Escorts a job until that happens."""
+async def watched(job: Any, engine: Any, folder: Path, until: asyncio.Event) -> None:
+    """Watches a job until that happens."""
     login: Any = None
-    escort = asyncio.create_task(ClusterWatch(login, claim({}), engine, Layout(folder)).run(job))
+    watch = asyncio.create_task(ClusterWatch(login, claim({}), engine, Layout(folder)).run(job))
     await asyncio.wait_for(until.wait(), 30.0)
-    escort.cancel()
-    await asyncio.gather(escort, return_exceptions=True)
+    watch.cancel()
+    await asyncio.gather(watch, return_exceptions=True)
 
 
 def test_a_signal_says_how_long_its_pod_has_until_it_is_killed(tmp_path: Path) -> None:
@@ -100,11 +100,11 @@ def test_a_signal_says_how_long_its_pod_has_until_it_is_killed(tmp_path: Path) -
     seen: list[Any] = []
     job: Any = SimpleNamespace(observe=lambda make: seen.append(make(7.0)))
     nobody: Any = None
-    escort = ClusterWatch(nobody, claim(pod), nobody, Layout(tmp_path))
+    watch = ClusterWatch(nobody, claim(pod), nobody, Layout(tmp_path))
 
     async def steps() -> None:
         for _ in range(3):  # whoever is impatient may signal it again
-            await escort.signalled(job)
+            await watch.signalled(job)
 
     asyncio.run(steps())
     why = "stopped: SIGTERM, and it can't be read whether the step is stopped or moved"
@@ -112,7 +112,7 @@ def test_a_signal_says_how_long_its_pod_has_until_it_is_killed(tmp_path: Path) -
 
 
 class Lost:
-    """A seat whose Service is gone, and whoever else asks the cluster, for ever."""
+    """A leadership whose Service is gone, and whoever else asks the cluster, for ever."""
 
     def __init__(self, *arguments: Any) -> None:
         pass
@@ -146,13 +146,13 @@ class Ends(Lost):
         tell(Verdict(Order.STOP, "Job train is being deleted"))
 
 
-def put_in_place(monkeypatch: pytest.MonkeyPatch, seat: type[Lost], succession: type[Lost] = Lost) -> None:
-    """Has escorts meet such a seat and such an owner, in a cluster that grants nothing and takes no time."""
+def put_in_place(monkeypatch: pytest.MonkeyPatch, leadership: type[Lost], owner: type[Lost] = Lost) -> None:
+    """Has watches meet such a leadership and such an owner, in a cluster that grants nothing and takes no time."""
 
     async def lacks_all(api: Any, asked: list[Any]) -> list[Any]:
         return asked
 
-    for name, stand_in in (("Api", Lost), ("Leadership", seat), ("OwnerWatch", succession)):
+    for name, stand_in in (("Api", Lost), ("Leadership", leadership), ("OwnerWatch", owner)):
         monkeypatch.setattr(cluster_watch, name, stand_in)
     monkeypatch.setattr(cluster_watch, "lacks", lacks_all)
     monkeypatch.setattr(cluster_watch, "OWNER_SECONDS", 0.0)
@@ -161,18 +161,18 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch, seat: type[Lost], succession: 
 ENGINE: Any = SimpleNamespace(standings=dict, leave=lambda: None)
 
 
-@pytest.mark.parametrize(("stops", "succession"), [(True, Lost), (False, Ends)])
+@pytest.mark.parametrize(("stops", "owner"), [(True, Lost), (False, Ends)])
 def test_a_job_that_is_being_stopped_needs_no_service_any_more(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stops: bool, succession: type[Lost]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stops: bool, owner: type[Lost]
 ) -> None:
-    put_in_place(monkeypatch, Lost, succession)
+    put_in_place(monkeypatch, Lost, owner)
     job: Any = Job(stops)
-    asyncio.run(escorted(job, ENGINE, tmp_path, job.judged))
+    asyncio.run(watched(job, ENGINE, tmp_path, job.judged))
     assert (job.left, job.notes) == ([], [])
 
 
 class Restored(Lost):
-    """A seat whose Service can be made again, at the second try."""
+    """A leadership whose Service can be made again, at the second try."""
 
     record = SimpleNamespace(address="10.96.0.7")
 
@@ -194,20 +194,20 @@ class Restored(Lost):
 def test_a_service_that_is_all_that_was_deleted_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     put_in_place(monkeypatch, Restored)
     job: Any = Job(stops=False)
-    asyncio.run(escorted(job, ENGINE, tmp_path, job.told))
+    asyncio.run(watched(job, ENGINE, tmp_path, job.told))
     said = "Service train-1 was deleted: it was made again at the same address, 10.96.0.7"
     assert (job.left, job.notes) == ([], [("warning", {"message": said})])
 
 
 class Taken(Lost):
-    """A seat whose Service's address is somebody else's by now."""
+    """A leadership whose Service's address is somebody else's by now."""
 
     async def restore(self, owner: Any, ports: Any) -> None:
         raise ApiError(422, "Invalid", "provided IP is already allocated")
 
 
 class Deputy(Lost):
-    """A seat that another coordinator has taken, which only whoever writes there is told."""
+    """A leadership that another coordinator has taken, which only whoever writes there is told."""
 
     async def follow(self) -> AsyncIterator[Any]:
         await asyncio.Event().wait()
@@ -218,18 +218,18 @@ class Deputy(Lost):
 
 
 @pytest.mark.parametrize(
-    ("seat", "why"),
+    ("leadership", "why"),
     [
         (Taken, "Service train-1 was deleted, and can't be made again (provided IP is already allocated)"),
         (Deputy, "another coordinator governs the job: term 3, and this one's is 2"),
     ],
 )
 def test_a_job_that_this_launcher_governs_no_more_is_left(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seat: type[Lost], why: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, leadership: type[Lost], why: str
 ) -> None:
-    put_in_place(monkeypatch, seat)
+    put_in_place(monkeypatch, leadership)
     job: Any = Job(stops=False)
-    asyncio.run(escorted(job, ENGINE, tmp_path, job.told))
+    asyncio.run(watched(job, ENGINE, tmp_path, job.told))
     assert job.left == [f"{why}: this launcher leaves the job as it is"]
 
 
@@ -250,7 +250,7 @@ class Watching(Job):
 
 
 class Kept(Lost):
-    """A seat that nothing happens to."""
+    """A leadership that nothing happens to."""
 
     async def publish(self, status: dict[str, Any]) -> None:
         pass
@@ -283,7 +283,7 @@ def test_machines_are_followed_as_soon_as_that_is_granted_whatever_was_answered_
     engine: Any = SimpleNamespace(standings=lambda: {1: RUNS}, leave=lambda: None)
     job: Any = Watching()
 
-    asyncio.run(escorted(job, engine, tmp_path, job.noticed))
+    asyncio.run(watched(job, engine, tmp_path, job.noticed))
     assert answers == []
 
 
@@ -300,6 +300,6 @@ def test_where_a_node_runs_is_said_once(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     engine: Any = SimpleNamespace(standings=standings, leave=lambda: None)
     job: Any = Watching()
-    asyncio.run(escorted(job, engine, tmp_path, seen))
+    asyncio.run(watched(job, engine, tmp_path, seen))
     placed = {"node": 1, "pod": "digits-x-1-abcde", "machine": "node-1"}
     assert [fields for kind, fields in job.notes if kind == "node_placed"] == [placed]
