@@ -16,9 +16,9 @@ from pathlib import Path
 from elastic_launcher.checkpoint.storage import RemoteFolder, StorageError, is_url
 from elastic_launcher.config import JobConfig
 from elastic_launcher.events import Event, EventError
-from elastic_launcher.goes_on import tried_again
 from elastic_launcher.host.transient import unavailable
 from elastic_launcher.options import ConfigError
+from elastic_launcher.resume_advice import retry_advice
 from elastic_launcher.workdir import Layout, follows_another
 
 FOLDER = "events"
@@ -49,7 +49,7 @@ def recall_events(config: JobConfig, path: Path) -> bool:
         raise ConfigError(f"--checkpoint-dir: {error}") from error
     except OSError as error:
         why = f"the checkpoints in {place} can't be read: {error}"
-        raise unavailable(f"{why}; once they can, {tried_again()}", error) from error
+        raise unavailable(f"{why}; once they can, {retry_advice()}", error) from error
     if told:
         path.write_bytes(told)
     return bool(told)

@@ -22,7 +22,7 @@ from elastic_launcher.control.requests import (
     Welcome,
 )
 from elastic_launcher.control.vitals import Vitals
-from elastic_launcher.coordinator.api.status import phase, status
+from elastic_launcher.coordinator.api.live_status import live_status, phase
 from elastic_launcher.coordinator.api.worker_events import WorkerEvents
 from elastic_launcher.coordinator.health.monitor import Watch
 from elastic_launcher.coordinator.model import observations
@@ -209,7 +209,7 @@ class JobHandlers:
             "job_id": job_id(self._layout),
             "name": self._config.name,
             "term": self._term,
-            **status(self._job.state),
+            **live_status(self._job.state),
         }
 
     def _check_node(self, node: int) -> None:

@@ -16,8 +16,8 @@ from elastic_launcher.coordinator.model.pause import EarlierWait, Pause
 from elastic_launcher.coordinator.model.restart_budget import RestartBudget, Taken
 from elastic_launcher.coordinator.model.roster import Exit, Node, Phase
 from elastic_launcher.coordinator.model.roster_tables import THERE, Members, Nodes, Ranks
-from elastic_launcher.goes_on import GOES_ON
 from elastic_launcher.logged import Logged
+from elastic_launcher.resume_advice import SAME_COMMAND
 
 
 def _nothing() -> Mapping[Any, Any]:
@@ -48,7 +48,7 @@ class Rules:
         pending_timeout: Seconds that a node may wait for a place to run.
         replaces_noticed: Whether a node with a notice is replaced at once: its machine, or its place there, is
             wanted, and the job's size stays as it was.
-        goes_on: The end of messages about the last checkpoint: how the job resumes from there.
+        resume_advice: The end of messages about the last checkpoint: how the job resumes from there.
         min_wait: Seconds that fewer nodes than the minimum may hold their places while others wait.
     """
 
@@ -71,7 +71,7 @@ class Rules:
     pending_timeout: float = math.inf
     min_wait: float = math.inf
     replaces_noticed: bool = False
-    goes_on: str = GOES_ON
+    resume_advice: str = SAME_COMMAND
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class State:
         halted: Whether it has halted, and is saved.
         restart: Why its workers are not there, or are about to go.
         put_off: Why they are to go once a checkpoint could be written; "" if they are not.
-        fallen: How often it restarted from a checkpoint without getting further.
+        restart_budget: How often it restarted from a checkpoint without getting further.
         saved: The last checkpoint.
         finished: Whether it has.
         step: Optimizer steps known to be done.
@@ -238,7 +238,7 @@ class State:
     halted: bool = False
     restart: Restart | None = None
     put_off: str = ""
-    fallen: RestartBudget = field(default_factory=RestartBudget)
+    restart_budget: RestartBudget = field(default_factory=RestartBudget)
     saved: Saved | None = None
     finished: bool = False
     step: int = 0

@@ -18,7 +18,7 @@ from elastic_launcher.coordinator.model.pause import EarlierWait
 from elastic_launcher.coordinator.model.roster import Exit
 from elastic_launcher.coordinator.model.state import Rules, State
 from elastic_launcher.coordinator.resume.resume_point import Origin, last_saved, noted_manifest, noted_origin
-from elastic_launcher.coordinator.rules.checkpoint_restart import fall_back
+from elastic_launcher.coordinator.rules.checkpoint_restart import restart_if_curable
 from elastic_launcher.coordinator.rules.takeover import Leftovers, Numbers, adopt, expected, runs_on
 from elastic_launcher.coordinator.runtime.failure_excerpt import read_exit
 from elastic_launcher.events import Event
@@ -126,7 +126,7 @@ class Takeover:
         rules = replace(first.rules, waits=self._waits())
         first = replace(first, rules=rules, saved=self._saved() or first.saved)
         found = adopt(first, left, now, self._config.heartbeat_timeout)
-        state, actions = fall_back(*found, now)
+        state, actions = restart_if_curable(*found, now)
         return TakenOver(
             state,
             actions,

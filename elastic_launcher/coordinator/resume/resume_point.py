@@ -21,9 +21,9 @@ from elastic_launcher.content import Content
 from elastic_launcher.control.messages import Saved
 from elastic_launcher.coordinator.model.pause import EarlierWait
 from elastic_launcher.coordinator.model.state import Rules, State
-from elastic_launcher.goes_on import goes_on, tried_again
 from elastic_launcher.host.transient import unavailable
 from elastic_launcher.options import ConfigError
+from elastic_launcher.resume_advice import resume_advice, retry_advice
 from elastic_launcher.workdir import Layout, Past, follows_another, job_id, note_past, read_content, write_json
 
 
@@ -74,7 +74,7 @@ class Origin:
             pending_timeout=math.inf if config.pending_timeout is None else config.pending_timeout,
             min_wait=config.min_wait,
             replaces_noticed=config.engine == "kubernetes",
-            goes_on=goes_on(),
+            resume_advice=resume_advice(),
             waits=self.waits,
         )
         if self.manifest is None:
@@ -126,7 +126,7 @@ def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[st
         raise ConfigError(f"the checkpoints in {shelf.place} can't be read: {error}") from error
     except OSError as error:
         why = f"the checkpoints in {shelf.place} can't be read: {error}"
-        raise unavailable(f"{why}; once they can, {tried_again()}", error) from error
+        raise unavailable(f"{why}; once they can, {retry_advice()}", error) from error
     if found.refused and found.folder is None:
         if not follows_another(layout):
             raise ConfigError(

@@ -26,7 +26,11 @@ def state_after(old: State, first: State) -> State:
         first: The state of a job that resumes from the last checkpoint.
     """
     return replace(
-        old.carried_to(first), restart=old.restart, fallen=old.fallen, broke=old.broke, broke_at=old.broke_at
+        old.carried_to(first),
+        restart=old.restart,
+        restart_budget=old.restart_budget,
+        broke=old.broke,
+        broke_at=old.broke_at,
     )
 
 
@@ -38,19 +42,19 @@ def await_nodes(state: State, now: float) -> Decision:
     return wait_for_nodes(state, "no node was left that holds its state", now)
 
 
-def fall_back(state: State, actions: tuple[Action, ...], now: float) -> Decision:
+def restart_if_curable(state: State, actions: tuple[Action, ...], now: float) -> Decision:
     """Turns an end that a checkpoint can cure into a restart, if the job got further than the time before."""
     ends = [action for action in actions if isinstance(action, Finish) and action.curable]
     if not ends:
         return state, actions
-    end, fallen = ends[0], state.fallen.once_more(state.step)
-    if fallen.too_often:
-        message = f"{end.message}; it restarted {fallen.times - 1} times and got no further than step {fallen.step}"
+    end, budget = ends[0], state.restart_budget.once_more(state.step)
+    if budget.too_often:
+        message = f"{end.message}; it restarted {budget.times - 1} times and got no further than step {budget.step}"
         return state, tuple(replace(end, message=message) if action is end else action for action in actions)
     where = "the beginning: nothing was saved" if state.saved is None else f"step {state.saved.step}"
     message = f"{end.message.removesuffix(f'; {kept(state)}')}; all nodes restart from {where}"
     others = [one for one in actions if one is not end and not (isinstance(one, Order) and isinstance(one.order, Fail))]
-    state = replace(state, verdict=None, restart=Restart("failure", now), fallen=fallen)
+    state = replace(state, verdict=None, restart=Restart("failure", now), restart_budget=budget)
     return state, (*others, emit(state, "warning", message=message), *end_all_nodes(state, "failure"))
 
 

@@ -38,7 +38,7 @@ from elastic_launcher.coordinator.model.observations import (
     Tick,
 )
 from elastic_launcher.coordinator.model.state import State
-from elastic_launcher.coordinator.rules.checkpoint_restart import fall_back, record_restart_cause
+from elastic_launcher.coordinator.rules.checkpoint_restart import record_restart_cause, restart_if_curable
 from elastic_launcher.coordinator.rules.ending import Decision, conclude, ended_early, interrupt, save, stop_asked, then
 from elastic_launcher.coordinator.rules.exits import take_agent_killed, take_node_exit, take_rank_end
 from elastic_launcher.coordinator.rules.formation import check_formation, form_next
@@ -71,7 +71,7 @@ def decide_in_process(state: State, observation: Observation) -> Decision:
     if state.finished:
         return state, ()
     before, now = state, observation.now
-    state, actions = fall_back(*decide(state, observation), now)
+    state, actions = restart_if_curable(*decide(state, observation), now)
     return record_restart_cause(before, state, actions, now)
 
 

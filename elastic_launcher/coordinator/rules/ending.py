@@ -50,7 +50,7 @@ def kept(state: State) -> str:
     """Returns for a message what of the job is saved."""
     if state.saved is None:
         return "nothing was saved"
-    return f"step {state.saved.step} is saved in {state.saved.path}{state.rules.goes_on}"
+    return f"step {state.saved.step} is saved in {state.saved.path}{state.rules.resume_advice}"
 
 
 def finish(

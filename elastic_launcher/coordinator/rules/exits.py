@@ -67,7 +67,7 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
     """Takes the end of a node with all its processes; one that never trained may wait to start again."""
     if observation.taken:
         # This does not count as a failure: there is no limit to such restarts.
-        state = replace(state, fallen=RestartBudget())
+        state = replace(state, restart_budget=RestartBudget())
     if observation.node not in state.nodes:
         return state, ()  # a node from before a restart, which ended late
     node = state.nodes[observation.node]

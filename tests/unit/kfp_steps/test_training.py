@@ -21,13 +21,13 @@ from elastic_launcher.engines.kubernetes.job_plan import given_template, make_pl
 from elastic_launcher.engines.kubernetes.leadership.bootstrap import ClusterContext
 from elastic_launcher.engines.kubernetes.objects.job import node_job
 from elastic_launcher.engines.kubernetes.objects.names import Names, job_id_of, owner_of
-from elastic_launcher.goes_on import GOES_ON, goes_on, tried_again
 from elastic_launcher.kfp_steps import training
 from elastic_launcher.kfp_steps.classification import classification_step
 from elastic_launcher.kfp_steps.release import ended_by_shrink
 from elastic_launcher.lint.pipelines.pipeline import STEPS
 from elastic_launcher.options import command_line
 from elastic_launcher.pipeline_step import StepFailed, Trained
+from elastic_launcher.resume_advice import SAME_COMMAND, resume_advice, retry_advice
 from elastic_launcher.variables import DATA_SOURCE
 from tests.support import histories
 from tests.support import kfp_bodies as bodies
@@ -384,6 +384,6 @@ def test_the_launcher_says_how_a_run_goes_on(
     if "work_dir" in given:
         given = {"work_dir": str(tmp_path / "job")}
     step.run("elastic_train", **given)
-    assert goes_on(step.asked["environment"]) == (says or GOES_ON)
+    assert resume_advice(step.asked["environment"]) == (says or SAME_COMMAND)
     again = "Retry of the run resumes the job" if pod else "the same command resumes the job"
-    assert tried_again(step.asked["environment"]) == again
+    assert retry_advice(step.asked["environment"]) == again

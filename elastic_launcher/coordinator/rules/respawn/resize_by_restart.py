@@ -23,7 +23,11 @@ from elastic_launcher.coordinator.model.observations import (
 )
 from elastic_launcher.coordinator.model.roster import Phase
 from elastic_launcher.coordinator.model.state import State
-from elastic_launcher.coordinator.rules.checkpoint_restart import end_all_nodes, fall_back, record_restart_cause
+from elastic_launcher.coordinator.rules.checkpoint_restart import (
+    end_all_nodes,
+    record_restart_cause,
+    restart_if_curable,
+)
 from elastic_launcher.coordinator.rules.decide import decide
 from elastic_launcher.coordinator.rules.ending import RESTART, Decision, emit, then
 from elastic_launcher.coordinator.rules.notice import take_notice
@@ -48,7 +52,7 @@ def decide_restarts(state: State, observation: Observation) -> Decision:
         if _trains(decision[0]) and decision[0].to_replace:
             decision = then(decision, _begin, "failure", now)
     decision = _let_all_go(*decision, now)
-    return record_restart_cause(before, *fall_back(*decision, now), now)
+    return record_restart_cause(before, *restart_if_curable(*decision, now), now)
 
 
 def _decide_together(state: State, observation: Observation) -> Decision:

@@ -10,7 +10,7 @@ import pytest
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control.messages import Done, Ended, Fail, Failed, Saved
 from elastic_launcher.control.vitals import Vitals
-from elastic_launcher.coordinator.api.status import phase
+from elastic_launcher.coordinator.api.live_status import phase
 from elastic_launcher.coordinator.health.monitor import Watch
 from elastic_launcher.coordinator.model.actions import Action, RestartAll, StartNode
 from elastic_launcher.coordinator.model.observations import GroupHangs, Observation
@@ -101,10 +101,10 @@ def test_a_job_that_gets_no_further_ends_at_the_third_time() -> None:
     [((4, 5, 6, 7, 8), False), ((4, 4, 4), True), ((9, 4, 6), True), ((9, 4, 10, 3, 11), False)],
 )
 def test_it_counts_as_further_what_is_further_than_ever(steps: tuple[int, ...], too_often: bool) -> None:
-    fallen = RestartBudget()
+    budget = RestartBudget()
     for step in steps:
-        fallen = fallen.once_more(step)
-    assert fallen.too_often == too_often
+        budget = budget.once_more(step)
+    assert budget.too_often == too_often
 
 
 def test_a_death_in_the_code_after_the_loop_has_all_begin_anew_once_the_others_have_ended() -> None:

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from elastic_launcher.control.messages import Done, Fail, Failed, Halted, Save, Saved, SaveFailed
-from elastic_launcher.coordinator.api.status import phase
+from elastic_launcher.coordinator.api.live_status import phase
 from elastic_launcher.coordinator.model.observations import Interrupted, SaveAsked, StopAsked
 from tests.support.played_job import Job, training
 
@@ -173,7 +173,7 @@ def test_nobody_is_asked_to_save_where_nobody_trains() -> None:
 
 
 def test_how_a_pipeline_goes_on_is_said_in_its_own_words() -> None:
-    job = training(2, goes_on="; Retry of the run resumes from there")
+    job = training(2, resume_advice="; Retry of the run resumes from there")
     job.report(1, Saved(9, "job/checkpoints/step-00000009", 100, 0.01, 0.1))
     for _ in range(2):
         job.feed(Interrupted(job.now, signal.SIGTERM))

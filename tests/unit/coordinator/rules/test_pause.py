@@ -11,7 +11,7 @@ import pytest
 from elastic_launcher.checkpoint.changes import OF_SCRIPT
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Done, Failed, Halted, Save, Saved, SaveFailed
-from elastic_launcher.coordinator.api.status import phase
+from elastic_launcher.coordinator.api.live_status import phase
 from elastic_launcher.coordinator.model.actions import FindResumePoint
 from elastic_launcher.coordinator.model.observations import Interrupted, ResumePointFound, StopAsked
 from elastic_launcher.coordinator.model.roster import Phase

@@ -12,7 +12,7 @@ import pytest
 from elastic_launcher.checkpoint.changes import OF_SCRIPT
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Failed, Halted, Progress, Save, Saved
-from elastic_launcher.coordinator.api.status import phase
+from elastic_launcher.coordinator.api.live_status import phase
 from elastic_launcher.coordinator.model.actions import Emit, FindResumePoint
 from elastic_launcher.coordinator.model.ending import Restart
 from elastic_launcher.coordinator.model.observations import (
@@ -358,9 +358,9 @@ def test_a_node_whose_machine_goes_is_not_replaced_where_the_hint_takes_its_plac
 
 def test_nodes_that_the_cluster_takes_again_and_again_are_no_fault_of_the_job() -> None:
     job = training(1)
-    job.state = replace(job.state, fallen=RestartBudget(10, 2))
+    job.state = replace(job.state, restart_budget=RestartBudget(10, 2))
     job.feed(NodeExited(job.now, 1, None, taken=True))
-    assert job.state.fallen == RestartBudget()
+    assert job.state.restart_budget == RestartBudget()
 
 
 def take(job: Job, node: int, how: str) -> None:

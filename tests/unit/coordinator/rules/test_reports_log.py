@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from elastic_launcher.control.messages import Log
-from elastic_launcher.coordinator.api.status import status
+from elastic_launcher.coordinator.api.live_status import live_status
 from elastic_launcher.events import Event
 from elastic_launcher.report.state import fold
 from tests.support.played_job import training
@@ -68,7 +68,7 @@ def test_ranks_that_log_the_same_count_once(
         job.report(job.state.group[rank], Log(step, rank, values))
     told = job.events("log")
     assert told == [{"step": step, "rank": rank, "values": values} for step, rank, values in written]
-    assert status(job.state)["log"] == last
+    assert live_status(job.state)["log"] == last
     assert fold(Event("log", 0.0, 1, fields) for fields in told).logged == last
 
 

@@ -23,14 +23,14 @@ from elastic_launcher.control.messages import (
     StepFailed,
     Warm,
 )
-from elastic_launcher.coordinator.api.status import phase
+from elastic_launcher.coordinator.api.live_status import phase
 from elastic_launcher.coordinator.model.actions import Action, Emit, KillNode, Order, RestartAll
 from elastic_launcher.coordinator.model.event_replay import Generation, Record, read_record
 from elastic_launcher.coordinator.model.observations import NodeRegistered, NodeStands, NodeUnfit
 from elastic_launcher.coordinator.model.pause import EarlierWait
 from elastic_launcher.coordinator.model.roster import Exit, Phase
 from elastic_launcher.coordinator.model.state import State
-from elastic_launcher.coordinator.rules.checkpoint_restart import fall_back, record_restart_cause
+from elastic_launcher.coordinator.rules.checkpoint_restart import record_restart_cause, restart_if_curable
 from elastic_launcher.coordinator.rules.takeover import Leftovers, Numbers, adopt, expected, runs_on
 from elastic_launcher.events import Event
 from elastic_launcher.torch.membership.rejoin_state import Account
@@ -477,7 +477,7 @@ def test_a_job_whose_last_holders_died_meanwhile_may_begin_anew_from_what_is_sav
     exits = {(1, 0): Exit(signal=9), (2, 0): Exit(signal=9)}
     left = leftovers({1: member(SECOND), 2: member(SECOND)}, exits=exits)
     saved = Saved(35, "/c", 10, 0.0, 0.0)
-    state, actions = fall_back(*adopt(State(Job(1).state.rules, saved=saved), left, 100.0, PATIENCE), 100.0)
+    state, actions = restart_if_curable(*adopt(State(Job(1).state.rules, saved=saved), left, 100.0, PATIENCE), 100.0)
     assert any(isinstance(action, RestartAll) for action in actions) and state.restart is not None
     (warning,) = [one for one in actions if isinstance(one, Emit) and one.kind == "warning"]
     assert str(warning.fields["message"]).endswith("all nodes restart from step 35")

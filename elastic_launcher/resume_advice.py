@@ -7,15 +7,15 @@ from collections.abc import Mapping
 
 from elastic_launcher import variables
 
-GOES_ON = ", the same command resumes from there"
+SAME_COMMAND = ", the same command resumes from there"
 
 
-def goes_on(environment: Mapping[str, str] = os.environ) -> str:
+def resume_advice(environment: Mapping[str, str] = os.environ) -> str:
     """Returns the end of a message about a saved step."""
-    return environment.get(variables.GOES_ON) or GOES_ON
+    return environment.get(variables.GOES_ON) or SAME_COMMAND
 
 
-def tried_again(environment: Mapping[str, str] = os.environ) -> str:
+def retry_advice(environment: Mapping[str, str] = os.environ) -> str:
     """Returns how the job is resumed once an obstacle is gone."""
     return (
         "Retry of the run resumes the job" if environment.get(variables.GOES_ON) else "the same command resumes the job"

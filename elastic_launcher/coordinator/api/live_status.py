@@ -11,7 +11,7 @@ from elastic_launcher.coordinator.model.roster import Member, Node, Phase
 from elastic_launcher.coordinator.model.state import State
 
 
-def status(state: State) -> dict[str, Any]:
+def live_status(state: State) -> dict[str, Any]:
     """Returns what is known of the job as JSON values; gone nodes are left out."""
     formation = state.formation
     return {

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from elastic_launcher.control.messages import Done, Log, Progress
-from elastic_launcher.coordinator.api.status import status
+from elastic_launcher.coordinator.api.live_status import live_status
 from tests.support.played_job import Job, training
 
 
@@ -15,7 +15,7 @@ def test_the_status_of_a_job_that_trains() -> None:
     job.report(1, Log(30, 0, {"accuracy": 0.5}))
     job.target(3)
     job.join(3)
-    found = json.loads(json.dumps(status(job.state)))
+    found = json.loads(json.dumps(live_status(job.state)))
     assert (found["phase"], found["generation"], found["world_size"], found["step"]) == ("training", 1, 2, 30)
     assert found["target"]["nodes"] == 3
     assert [node["phase"] for node in found["nodes"]] == ["admitted", "admitted", "starting"]
@@ -29,7 +29,7 @@ def test_the_status_of_a_job_that_trains() -> None:
 def test_a_formation_under_way_is_shown() -> None:
     job = training(2)
     job.target(1)
-    assert status(job.state)["formation"]["leavers"] == [2]
+    assert live_status(job.state)["formation"]["leavers"] == [2]
 
 
 @pytest.mark.parametrize("expected", ["waiting", "starting", "training", "finishing", "ending"])
@@ -40,4 +40,4 @@ def test_the_phase_in_a_word(expected: str) -> None:
         job.report(1, Done(9))
     if expected == "ending":
         job.rank_ended(1, 3)
-    assert status(job.state)["phase"] == expected
+    assert live_status(job.state)["phase"] == expected
