@@ -67,7 +67,7 @@ soak: $(STAMP) ## 100 launches that end well and badly, none of which may leave 
 chaos: $(STAMP) ## jobs to which all sorts of things happen at drawn moments (resumable: SEEDS=40-300; ARGS="--kills 50", "--resizes 1000")
 	$(BIN)/python -m tests.chaos $(or $(ARGS),--seeds $(or $(SEEDS),1-400) --at-once $(or $(AT_ONCE),1))
 
-golden: $(STAMP) ## write anew what is made from code and committed: what follows from options, compiled pipelines, components' YAML, READMEs, Argo's templates, Hera's YAML, diffs in docs
+golden: $(STAMP) ## write again what is made from code and committed: what follows from options, compiled pipelines, components' YAML, READMEs, Argo's templates, Hera's YAML, diffs in docs
 	$(BIN)/python -m components.from_options
 	for name in $(IRS); do $(BIN)/kfp dsl compile --py pipelines/$$name/pipeline.py --output tests/golden/$$name.yaml || exit; done
 	$(BIN)/python -m components.generated

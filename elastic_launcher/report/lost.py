@@ -101,7 +101,7 @@ def _runs(timed: Timed) -> Iterator[Span]:
         formed = next((at for at, event in run if event.kind == "generation_formed"), run[-1][0])
         yield run[0][0], formed, "start"
         yield from _begins_again(run)
-        yield from _begins_anew(run)
+        yield from _restarts(run)
         last_at, last = run[-1]
         told = any(event.kind == "progress" for _, event in run)  # scripts without our library tell of no steps
         worked = max((at for at, event in run if event.kind in WORK), default=formed) if told else last_at
@@ -128,7 +128,7 @@ def _begins_again(run: Timed) -> Iterator[Span]:
         yield since, run[-1][0], "start"
 
 
-def _begins_anew(run: Timed) -> Iterator[Span]:
+def _restarts(run: Timed) -> Iterator[Span]:
     """Yields the work lost where no member of a generation was left, and the next resumed from a checkpoint."""
     before: set[int] = set()
     for place, (at, event) in enumerate(run):

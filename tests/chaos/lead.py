@@ -173,9 +173,9 @@ class Lead:
         self._settle(joined=joiners, gone={rank.node for rank in hit})
 
     def _freeze_the_only_one(self, act: Act) -> None:
-        """Has a rank of the only node stand still, and all start anew."""
+        """Has a rank of the only node stand still, and the job restarts."""
         rank = self.rank(act.hit[0])
-        self._start_anew(faults=[("freeze", act.moment, rank)])
+        self._restart(faults=[("freeze", act.moment, rank)])
         assert rank.node in self._nodes_of("node_lost"), f"node {rank.node} is not said to be lost"
 
     def _notice_to_all(self, act: Act) -> None:
@@ -184,9 +184,9 @@ class Lead:
         for node in sorted(before):
             self._tell(act, node)
         self._await(lambda: before <= self._nodes_of("notice"), "notice to all nodes")
-        self._start_anew()
+        self._restart()
 
-    def _start_anew(self, faults: Iterable[tuple[str, str, Rank]] = ()) -> None:
+    def _restart(self, faults: Iterable[tuple[str, str, Rank]] = ()) -> None:
         """Waits until other nodes train than those of before, as many as are wanted."""
         before = set(self._nodes)
         self._let_in = EVERYBODY

@@ -2,7 +2,7 @@
 
 Everything is placed by steps, by moments of a step, and by who is hit (the node's age and the rank on it), and nothing
 by time: an act begins so many steps after the effect of the one before it was seen. Every schedule is meant to end
-well: a node that holds the state stays, or all start anew from the last checkpoint, and fewer are lost than the
+well: a node that holds the state stays, or the job restarts from the last checkpoint, and fewer are lost than the
 launcher puts up with.
 """
 
@@ -17,7 +17,7 @@ EVALUATION = ("sums", "summed")
 SAVING = "saving"
 """A moment of rank 0 alone."""
 MEETINGS = ("form", "meet")
-"""Moments at which a second one is hit when those that are left form anew."""
+"""Moments at which a second one is hit when those that are left form another group."""
 ENDS = ("end", "sums", "after")
 """Moments after the last step; "after" is in the script's own code."""
 BIG = ((4, 1), (5, 1), (2, 2), (3, 2))
@@ -311,7 +311,7 @@ def _process(dice: random.Random, world: World) -> Drawn:
 
 
 def _only_rank(dice: random.Random, world: World) -> Drawn:
-    """A rank of the only node freezes for good: all start anew from the last checkpoint."""
+    """A rank of the only node freezes for good: the job restarts from the last checkpoint."""
     return Act("", moment=dice.choice(LOOP), hit=_seats(dice, world, 1)), replace(world, losses=0, lost_joiner=False)
 
 

@@ -135,7 +135,7 @@ class Behind(Api):
 
 
 @pytest.mark.thorough
-def test_a_watch_from_before_the_api_servers_restart_is_begun_anew_and_misses_nothing() -> None:
+def test_a_watch_from_before_the_api_servers_restart_is_restarted_and_misses_nothing() -> None:
     async def version() -> str:
         """Returns one after which something else has happened."""
         async with space("past") as (api, name):
@@ -149,10 +149,10 @@ def test_a_watch_from_before_the_api_servers_restart_is_begun_anew_and_misses_no
             async with aclosing(changes(api, collection)) as found, asyncio.timeout(PATIENCE):
                 assert isinstance(await anext(found), Snapshot)
                 await edit(admin, name, 2)  # between the read and the watch
-                read_anew = await anext(found)
+                read_again = await anext(found)
                 assert api.refused == 1
-                assert isinstance(read_anew, Snapshot)
-                assert read_anew.objects[0]["data"] == data(2)["data"]
+                assert isinstance(read_again, Snapshot)
+                assert read_again.objects[0]["data"] == data(2)["data"]
                 await edit(admin, name, 3)
                 assert isinstance(await anext(found), Change)
 

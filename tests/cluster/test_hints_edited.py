@@ -1,4 +1,4 @@
-"""What becomes of the hints of a whole job: broken, deleted, made anew, and edited faster than anything can follow."""
+"""What becomes of the hints of a whole job: broken, deleted, made again, and edited faster than anything can follow."""
 
 from __future__ import annotations
 

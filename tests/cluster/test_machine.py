@@ -235,7 +235,7 @@ def test_the_audit_log_tells_who_asked_for_what(kubectl: Kubectl, space: str) ->
     assert ("list", "configmaps", "system:serviceaccount:ml:someone") in verbs
 
 
-def test_up_again_starts_nothing_anew(kubectl: Kubectl, space: str) -> None:
+def test_up_again_restarts_nothing(kubectl: Kubectl, space: str) -> None:
     address = serve(kubectl, space, "server", node=SECOND)
     with connect(address) as connection:
         act("up")

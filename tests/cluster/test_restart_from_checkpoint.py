@@ -1,4 +1,4 @@
-"""A job in pods of which nobody is left who holds the state begins anew from its newest checkpoint, by itself."""
+"""A job in pods of which nobody is left who holds the state restarts from its newest checkpoint, by itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.machine, pytest.mark.thorough, pytest.mark.timeout(900
 
 
 def test_where_nobody_is_left_who_holds_the_state_new_pods_go_on_from_the_last_checkpoint(tmp_path: Path) -> None:
-    with staged(tmp_path, "anew") as stage:
+    with staged(tmp_path, "restart") as stage:
         flags = ("--nodes=1:1", "--checkpoint-every=5 steps")
         fault = {"ELASTIC_FAULT": "reduction@20:1"}
         stage.launch(*flags, script=SCRIPT, argument=options(tmp_path), environment=fault, retries=0)

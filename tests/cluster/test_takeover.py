@@ -80,7 +80,7 @@ def test_a_job_survives_two_launchers_and_its_report_tells_of_every_generation(s
 
     stage.allow(2)
     formed(stage, 2, 2)
-    assert processes(stage) == pids, "no process began anew"
+    assert processes(stage) == pids, "no process restarted"
     (stage.folder / "stop").touch()
     assert stage.wait() == 0
     assert_same_training(stage.folder, stage)

@@ -108,7 +108,7 @@ def test_a_node_whose_torchrun_dies_each_time_is_not_started_for_ever(tmp_path: 
 
 
 @pytest.mark.parametrize("victim", [torchrun, pytest.param(agent, marks=pytest.mark.thorough)])
-def test_where_workers_are_started_anew(tmp_path: Path, victim: Callable[[Launcher, int], psutil.Process]) -> None:
+def test_where_workers_are_restarted(tmp_path: Path, victim: Callable[[Launcher, int], psutil.Process]) -> None:
     """Before `elastic.init()` as well, where the script is still anybody's."""
     flags = ("--resize", "respawn", "--nodes", "2:2", "--checkpoint-every", "5 steps")
     with launched(*flags, "--", SCRIPT, options(tmp_path, slow_start=2.0), cwd=tmp_path) as job:

@@ -46,7 +46,7 @@ def test_what_groups_leave_there_goes_when_a_later_one_is_formed() -> None:
 
 
 @pytest.mark.parametrize("lists", [True, False])
-def test_a_job_that_begins_anew_finds_nothing_of_before(monkeypatch: pytest.MonkeyPatch, lists: bool) -> None:
+def test_a_job_that_restarts_finds_nothing_of_before(monkeypatch: pytest.MonkeyPatch, lists: bool) -> None:
     """torch 2.5 can't tell what a store holds; there another one takes its place, at the same address."""
     distributed = pytest.importorskip("torch.distributed")
     for kind in () if lists else distributed.TCPStore.__mro__:

@@ -74,7 +74,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_it_is_used(tmp_path: Pa
 
 
 @pytest.mark.thorough
-def test_what_is_killed_before_its_first_checkpoint_begins_anew(tmp_path: Path) -> None:
+def test_what_is_killed_before_its_first_checkpoint_starts_from_the_beginning(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     for nodes in (3, 1):
         with stage.run(nodes, 5, "--checkpoint-every", "1000 steps") as job:

@@ -106,7 +106,7 @@ def test_groups_meet_in_the_store(tmp_path: Path) -> None:
     assert asyncio.run(play()) == b"here"
 
 
-def test_a_job_whose_only_node_is_killed_begins_anew_until_it_gets_no_further(tmp_path: Path) -> None:
+def test_a_job_whose_only_node_is_killed_restarts_until_it_gets_no_further(tmp_path: Path) -> None:
     async def play() -> tuple[Job, int]:
         job = Job(tmp_path, "1:1")
 

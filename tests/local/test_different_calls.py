@@ -46,7 +46,7 @@ def test_ranks_that_do_different_things_are_named(tmp_path: Path, apart: str, sa
 
 
 @pytest.mark.thorough
-def test_a_counter_of_the_scripts_own_that_a_joiner_begins_anew_is_found_out(tmp_path: Path) -> None:
+def test_a_counter_of_the_scripts_own_that_a_joiner_resets_is_found_out(tmp_path: Path) -> None:
     (tmp_path / "hints.json").write_text('{"default": "1"}')
     hints = ("--hints", str(tmp_path / "hints.json"))
     job = play(tmp_path, "--nodes", "1:2", *hints, grow=2, apart="counter", pace=0.05)

@@ -39,7 +39,7 @@ def test_a_rank_that_hangs_in_a_step_is_lost(tmp_path: Path, rank: int) -> None:
         pytest.param("reduction@20:3", {"fault": "hang", "fault_rank": 1}, "made no progress"),
     ],
 )
-def test_a_rank_that_never_comes_to_be_formed_anew_is_lost(
+def test_a_rank_that_never_comes_to_a_formation_is_lost(
     tmp_path: Path, faults: str, hangs: dict[str, object], fact: str
 ) -> None:
     """Another one dies in that step, and who is left waits for this one without a group in which to wait."""

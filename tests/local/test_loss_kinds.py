@@ -76,7 +76,7 @@ def test_any_training_is_the_plain_one_through_a_loss(tmp_path: Path, kind: str,
 
 
 @pytest.mark.thorough
-def test_a_gradient_that_a_loss_takes_after_another_optimizer_stepped_has_all_begin_anew(tmp_path: Path) -> None:
+def test_a_gradient_that_a_loss_takes_after_another_optimizer_stepped_restarts_the_job(tmp_path: Path) -> None:
     job = play(tmp_path, "turns", "step@12:1")
     said = [event["message"] for event in job.events.of("warning")]
     assert any("all nodes restart from" in message for message in said), said

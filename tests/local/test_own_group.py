@@ -37,7 +37,7 @@ def warned(job: Launcher) -> str:
         ("hang", "member 3 (rank 2, node 3) is lost, and member 1 (rank 0, node 1) has waited"),
     ],
 )
-def test_the_loss_of_a_peer_in_a_group_of_the_scripts_own_has_all_begin_anew(
+def test_the_loss_of_a_peer_in_a_group_of_the_scripts_own_restarts_the_job(
     tmp_path: Path, what: str, said: str
 ) -> None:
     job = play(tmp_path, what, 0)
@@ -49,7 +49,7 @@ def test_the_loss_of_a_peer_in_a_group_of_the_scripts_own_has_all_begin_anew(
 
 
 @pytest.mark.thorough
-def test_a_launcher_that_came_back_ends_the_nodes_that_it_took_over_before_all_begin_anew(tmp_path: Path) -> None:
+def test_a_launcher_that_came_back_ends_the_nodes_that_it_took_over_before_the_job_restarts(tmp_path: Path) -> None:
     script = options(tmp_path, epochs=EPOCHS, pace=0.01, lose="kill")
     command = (*FLAGS, "--", SCRIPT.with_name("own_group.py"), script)
     killed = {"ELASTIC_FAULT": "launcher=reduction@4:1"}

@@ -1,4 +1,4 @@
-"""The respawn tier: real agents whose workers are ended and started anew, with scripts of ours and of anybody's."""
+"""The respawn tier: real agents whose workers are ended and restarted, with scripts of ours and of anybody's."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_hints_resize_a_stock_script_from_1_to_2_to_1_to_2(tmp_path: Path, backe
 
 
 @pytest.mark.parametrize("backend", ["elastic-launcher", pytest.param("c10d", marks=pytest.mark.thorough)])
-def test_a_killed_rank_costs_its_node_and_the_rest_starts_anew(tmp_path: Path, backend: str) -> None:
+def test_a_killed_rank_costs_its_node_and_the_rest_restarts(tmp_path: Path, backend: str) -> None:
     stage = Stage(tmp_path, fault="kill once")
     with stage.run("1:2", "--rdzv-backend", backend) as job:
         lost = job.events.wait("node_lost", timeout=LONG)
@@ -213,7 +213,7 @@ def test_a_killed_agent_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.quick
-def test_a_script_of_our_library_saves_and_begins_anew_at_each_size(tmp_path: Path) -> None:
+def test_a_script_of_our_library_saves_and_restarts_at_each_size(tmp_path: Path) -> None:
     """1 to 2 to 1: no step is done twice, no sample is missing, and the model is the plain one."""
     hints = tmp_path / "hints.json"
     allow(hints, 1)
@@ -267,7 +267,7 @@ def test_a_resize_waits_for_room_on_the_disk_and_loses_no_step(tmp_path: Path) -
 
 
 @pytest.mark.thorough
-def test_survivors_of_a_loss_save_before_all_begin_anew(tmp_path: Path) -> None:
+def test_survivors_of_a_loss_save_before_the_job_restarts(tmp_path: Path) -> None:
     flags = ("--nodes", "2:2", "--resize", "respawn", "--checkpoint-every", "1h")
     with launched(*flags, "--", TRAIN, options(tmp_path), cwd=tmp_path) as job:
         before = formed(job, 2, 1)
@@ -280,7 +280,7 @@ def test_survivors_of_a_loss_save_before_all_begin_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_where_nobody_is_left_who_holds_the_state_all_begin_anew_from_the_last_checkpoint(tmp_path: Path) -> None:
+def test_where_nobody_is_left_who_holds_the_state_the_job_restarts_from_the_last_checkpoint(tmp_path: Path) -> None:
     flags = ("--nodes", "1:1", "--resize", "respawn", "--checkpoint-every", "5 steps")
     with launched(*flags, "--", TRAIN, options(tmp_path), cwd=tmp_path) as job:
         before = formed(job, 1, 1)

@@ -190,7 +190,7 @@ def test_a_rank_or_an_agent_that_is_killed_is_replaced(stage: Stage, agent: bool
 
 
 @pytest.mark.thorough
-def test_a_rank_that_is_killed_and_was_the_last_is_named_and_the_job_begins_anew(stage: Stage) -> None:
+def test_a_rank_that_is_killed_and_was_the_last_is_named_and_the_job_restarts(stage: Stage) -> None:
     with stage.launched("--nodes", "1:1") as launcher:
         launcher.events.wait("progress")
         os.kill(launcher.status()["nodes"][0]["members"][0]["pid"], signal.SIGKILL)

@@ -27,7 +27,7 @@ def stop_rank(job: Launcher, member: int) -> None:
 
 
 def test_the_only_rank_freezes(tmp_path: Path) -> None:
-    """It held the only state: all start anew from the last checkpoint."""
+    """It held the only state: the job restarts from the last checkpoint."""
     flags = ("--nodes", "1:1", "--checkpoint-every", "5 steps", "--silence-timeout", "5")
     with launched(*flags, "--", SCRIPT, options(tmp_path), cwd=tmp_path) as job:
         job.events.wait("checkpoint_saved", timeout=LONG)

@@ -254,7 +254,7 @@ def test_a_death_at_the_very_end(tmp_path: Path, faults: str) -> None:
         pytest.param(2, "break=reduced@20:2,give@20:1", id="who gives the state, and its taker has a part of it"),
     ],
 )
-def test_where_nobody_is_left_who_holds_the_state_all_begin_anew_from_the_last_checkpoint(
+def test_where_nobody_is_left_who_holds_the_state_the_job_restarts_from_the_last_checkpoint(
     tmp_path: Path, nodes: int, faults: str
 ) -> None:
     """Some steps are done again: all in the same way."""

@@ -44,7 +44,7 @@ def files(folder: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize("killed", [1, pytest.param(3, marks=pytest.mark.thorough)])
 def test_one_kill_among_five_is_seen_by_all_four_at_once(tmp_path: Path, killed: int) -> None:
-    """Each of them says that this step broke off in this group, and they are formed anew in one attempt."""
+    """Each of them says that this step broke off in this group, and they are formed again in one attempt."""
     environment = {"ELASTIC_FAULT": f"reduction@{STEP}:{killed}", "HARNESS_REPORTS": str(tmp_path / "reports.jsonl")}
     arguments = ("--nodes", "5:5", "--", SCRIPT, options(tmp_path))
     with launched(*arguments, cwd=tmp_path, environment=environment, program=(HARNESS,)) as job:

@@ -186,7 +186,10 @@ LOSSES = [
         id="of a second one while they recover",
     ),
     pytest.param(
-        "reduction@20:3,launcher=form@2:1", (3,), marks=pytest.mark.thorough, id="when the others are to form anew"
+        "reduction@20:3,launcher=form@2:1",
+        (3,),
+        marks=pytest.mark.thorough,
+        id="when the others are to form another group",
     ),
 ]
 
@@ -201,7 +204,7 @@ def test_a_loss_is_borne_by_the_launcher_that_comes_back(tmp_path: Path, faults:
             survivors = {one["member"] for one in second.events.of("generation_formed")[-1]["members"]}
             stage.finish(second)
     assert sorted(event["node"] for event in second.events.of("node_lost")) == list(lost)
-    assert {1, 2, 3} - set(lost) <= survivors, "none of the others was started anew"
+    assert {1, 2, 3} - set(lost) <= survivors, "none of the others was restarted"
 
 
 def test_what_an_administrator_and_a_machine_ask_for_meanwhile_is_done(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ CODES = {
 }
 """The exit code of each end; the signals are the launcher's."""
 LOSSES = ("a rank kills itself", "a rank is killed", "an agent is killed")
-"""Ends that cost a node: the others train on, or all begin anew, and then the script stops."""
+"""Ends that cost a node: the others train on, or all restart, and then the script stops."""
 
 
 @dataclass(frozen=True)

@@ -169,10 +169,10 @@ def _end(case: Case, launcher: Launcher, stage: Stage) -> None:
             _await_step(case, launcher)
             (stage.here / "stop").touch()
     if case.end in LOSSES:
-        _stop_once_formed_anew(launcher, stage)
+        _stop_once_formed_again(launcher, stage)
 
 
-def _stop_once_formed_anew(launcher: Launcher, stage: Stage) -> None:
+def _stop_once_formed_again(launcher: Launcher, stage: Stage) -> None:
     """Has the script stop when the job trains on after a loss."""
 
     def formed() -> bool:

@@ -131,7 +131,7 @@ def counted(ledgers: list[list[dict[str, Any]]]) -> dict[int, list[dict[str, Any
         for row in rows:
             if row["rank"] is None:
                 continue  # a rehearsal
-            if attempt and (row["step"] != attempt[-1]["step"] or _begins_anew(row, attempt)):
+            if attempt and (row["step"] != attempt[-1]["step"] or _restarts(row, attempt)):
                 attempt = []
             attempt.append(row)
             group = (row["generation"], -row["world_size"])  # a generation that can't be formed is tried with fewer
@@ -165,7 +165,7 @@ def without_lost(ledgers: list[list[dict[str, Any]]], events: list[dict[str, Any
     return [rows for rows in ledgers if rows]
 
 
-def _begins_anew(row: dict[str, Any], attempt: list[dict[str, Any]]) -> bool:
+def _restarts(row: dict[str, Any], attempt: list[dict[str, Any]]) -> bool:
     return any(row[name] != attempt[0][name] for name in ("generation", "world_size", "rank")) or (
         row["indices"] == attempt[0]["indices"]
     )

@@ -73,7 +73,7 @@ class Job:
         return actions
 
     def look(self) -> list[Action]:
-        """Returns the news, and starts anew."""
+        """Returns the news, and starts over."""
         news, self.news = self.news, []
         return news
 

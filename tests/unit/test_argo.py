@@ -69,7 +69,7 @@ def unknown(model: BaseModel, path: str = "") -> list[str]:
 @pytest.mark.parametrize(("kind", "file"), argo.KINDS.items())
 def test_the_committed_template_is_what_the_configuration_gives(kind: str, file: str) -> None:
     made = argo.render(argo.workflow_template(kind))
-    assert (FOLDER / file).read_text() == made, "`make golden` writes it anew"
+    assert (FOLDER / file).read_text() == made, "`make golden` writes it again"
 
 
 @pytest.mark.parametrize("path", [*(FOLDER / file for file in argo.KINDS.values()), *WORKFLOWS], ids=str)

@@ -60,7 +60,7 @@ def test_a_compiled_pipeline_is_the_golden_one(name: str, tmp_path: Path) -> Non
     # in a process of its own: hera, once imported, has long texts written in another style
     command = [Path(sys.executable).with_name("kfp"), "dsl", "compile", "--py", f"pipelines/{name}/pipeline.py"]
     subprocess.run([*command, "--output", compiled], check=True, cwd=ROOT)
-    assert compiled.read_bytes() == (GOLDEN / f"{name}.yaml").read_bytes(), "`make golden` writes it anew"
+    assert compiled.read_bytes() == (GOLDEN / f"{name}.yaml").read_bytes(), "`make golden` writes it again"
 
 
 def test_every_pipeline_has_a_golden_one_and_the_linter_finds_nothing() -> None:

@@ -27,8 +27,8 @@ from elastic_launcher.torch.reconfigure.state_sync import meet
 from elastic_launcher.torch.session import Latest, Session
 
 Sums = dict[str, torch.Tensor]
-FORM_ANEW = "in the forming of another generation"
-ANEW = ("recover", "start")
+FORMING = "in the forming of another generation"
+AFTER_FAILURE = ("recover", "start")
 """Modes of formations after a failure."""
 
 
@@ -79,15 +79,17 @@ class Recovery:
             formation = session.need_membership("a step").formation.number
             member.reports.put(StepFailed(formation, session.position.step, str(error)))
             try:
-                with session.pace.waiting(FORM_ANEW, meets=None):  # for peers, which may be frozen or stuck
-                    found = member.formations.wait_for(lambda f: f.mode in ANEW and f.group is not None, self._expect)
+                with session.pace.waiting(FORMING, meets=None):  # for peers, which may be frozen or stuck
+                    found = member.formations.wait_for(
+                        lambda f: f.mode in AFTER_FAILURE and f.group is not None, self._expect
+                    )
             except JobOver:
                 session.leave_job()
             self._resizer.close_old()
             assert found.group is not None
             self._resizer.take_membership(Membership(member.number, found, found.group, found.group.world_size))
             try:
-                with session.pace.waiting(FORM_ANEW, meets=None):
+                with session.pace.waiting(FORMING, meets=None):
                     way = self._meet(found.group, at)
             except GroupError as broken:
                 found.group.cut()
@@ -101,7 +103,7 @@ class Recovery:
 
     def _expect(self, coming: Formation) -> None:
         """Has the workers load what this rank does again, while its group is formed."""
-        if coming.mode in ANEW:
+        if coming.mode in AFTER_FAILURE:
             self._expect_left(coming.members)
 
     def expect_early(self, left: Sequence[int]) -> None:

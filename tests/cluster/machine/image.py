@@ -85,7 +85,7 @@ def fill_test_image(root: Path) -> None:
 
 
 def provide(places: Places, programs: Path) -> None:
-    """Makes the archives of both images anew."""
+    """Makes the archives of both images again."""
     shutil.rmtree(places.images, ignore_errors=True)
     pause, test = places.images / "pause", places.images / "test"
     pause.mkdir(parents=True)

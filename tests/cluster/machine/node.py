@@ -98,7 +98,7 @@ class Node:
     def start(self) -> None:
         """Starts the node, unless it runs, and waits until pods can be scheduled to it.
 
-        After ``vanish`` this is a reboot: same disk, same Node object; containers of its pods are started anew.
+        After ``vanish`` this is a reboot: same disk, same Node object; containers of its pods are restarted.
         """
         if self._first.pid is None:
             self._configure()

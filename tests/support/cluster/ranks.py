@@ -38,7 +38,7 @@ def adopted(stage: Stage, term: int) -> dict[str, Any]:
 
 
 def processes(stage: Stage) -> dict[int, set[int]]:
-    """Returns the processes that each member has had: one that began anew as another has a ledger of its own."""
+    """Returns the processes that each member has had: one that restarted as another has a ledger of its own."""
     found: dict[int, set[int]] = {}
     for rows in read_ledgers(stage.folder):
         found.setdefault(rows[0]["member"], set()).add(rows[0]["pid"])

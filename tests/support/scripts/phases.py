@@ -34,7 +34,7 @@ def main() -> None:
 
     scores = []
     for phase, epochs in enumerate(OPTIONS["epochs"]):
-        extra = nn.Linear(6, 1).double()  # made anew in each phase, as the models of k-fold are
+        extra = nn.Linear(6, 1).double()  # made again in each phase, as the models of k-fold are
         made = torch.optim.SGD(model[2].parameters(), lr=0.05) if phase == 0 else torch.optim.Adam(model.parameters())
         made.add_param_group({"params": list(extra.parameters())})
         prepared = (model, extra, made) if phase == 0 else (extra, made)

@@ -69,5 +69,5 @@ def test_the_epoch_goes_on_where_as_many_samples_were_used(field: str, value: in
     assert step_in_epoch(EMPTY, replace(JOB, **{field: value})) == step
 
 
-def test_with_another_data_set_the_epoch_begins_anew() -> None:
+def test_with_another_data_set_the_epoch_starts_over() -> None:
     assert step_in_epoch(EMPTY, replace(JOB, dataset="Digits of 3 samples")) == 0

@@ -99,7 +99,7 @@ def test_each_path_has_a_connection_of_its_own() -> None:
     assert script.connections == 2
 
 
-def test_a_request_is_tried_again_after_a_hang_up_and_signed_anew() -> None:
+def test_a_request_is_tried_again_after_a_hang_up_and_signed_again() -> None:
     script = Script(None, None, (200, {"fine": True}))
     with serving(script) as url, ControlClient(url, "m1", KEY) as client:
         assert client.post("/v1/nodes/1/notice", {"source": "signal"}) == {"fine": True}

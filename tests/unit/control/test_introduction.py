@@ -51,7 +51,7 @@ def test_an_account_keeps_what_still_holds() -> None:
     for number in (2, 3, 4):
         account.note_order(order(number))
     account.note_standing(2)
-    account.note_given_up(1)  # its own: it waits in it to be formed anew
+    account.note_given_up(1)  # its own: it waits in it to be formed again
     account.note_given_up(3)
     account.note_report(Warm())
     told = account.introduction()

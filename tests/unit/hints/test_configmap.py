@@ -111,7 +111,7 @@ def test_a_bookmark_moves_the_place_where_a_watch_goes_on() -> None:
     assert follow(steps).asked == ["list", "watch 1", "watch 2"]
 
 
-def test_a_watch_that_has_expired_is_read_anew() -> None:
+def test_a_watch_that_has_expired_is_read_again() -> None:
     async def steps(server: ApiServer, following: Next) -> None:
         server.put("hints", data(1))
         await following()

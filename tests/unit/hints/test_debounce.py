@@ -49,7 +49,7 @@ def test_the_wait_is_since_the_shrink_not_since_the_hints_rise() -> None:
     assert job.hint(4, now=60.0) == (4, None)
 
 
-def test_a_shrink_within_the_wait_starts_it_anew() -> None:
+def test_a_shrink_within_the_wait_restarts_it() -> None:
     job = Job(4)
     job.hint(3, now=0.0)
     job.hint(2, now=30.0)

@@ -58,20 +58,20 @@ def test_without_a_generation_each_new_content_is_newer() -> None:
     assert job.allowed == 1
 
 
-def test_an_edit_without_a_generation_does_not_start_the_count_anew() -> None:
+def test_an_edit_without_a_generation_does_not_restart_the_count() -> None:
     job = Played()
     kinds = [job.read(one) for one in (good(1, 41), good(2), good(3, 40), good(4, 42))]
     assert kinds == ["applied", "applied", "older", "applied"]
 
 
-def test_a_new_object_starts_the_count_anew() -> None:
+def test_a_new_object_restarts_the_count() -> None:
     job = Played()
     job.read(good(1, 41), identity="1")
     assert job.read(good(2, 7), identity="2") == "applied"
     assert job.read(good(3, 6), identity="2") == "older"
 
 
-def test_an_object_that_vanished_and_came_back_starts_the_count_anew() -> None:
+def test_an_object_that_vanished_and_came_back_restarts_the_count() -> None:
     job = Played()
     job.read(good(1, 41))
     assert job.read(None) == "missing"

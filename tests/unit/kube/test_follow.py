@@ -56,7 +56,7 @@ def test_a_lost_connection_goes_on_where_it_was() -> None:
     assert (follow.act, follow.version, follow.delay) == (Act.WATCH, "9", FIRST_DELAY)
 
 
-def test_a_version_that_is_too_old_is_read_anew() -> None:
+def test_a_version_that_is_too_old_is_read_again() -> None:
     assert Follow().done("7").failed(410).act is Act.READ
 
 

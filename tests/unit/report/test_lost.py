@@ -117,7 +117,7 @@ def test_a_run_that_had_saved_nothing_was_in_vain() -> None:
     assert lost(found) == {"start": 4 + 3, "failure": pytest.approx(10 + 1.2)}
 
 
-def test_a_job_that_begins_anew_costs_what_was_done_since_the_last_checkpoint_too() -> None:
+def test_a_job_that_restarts_costs_what_was_done_since_the_last_checkpoint_too() -> None:
     story = save(begun(), seconds=0.0, held=0.0)
     saved = story.step
     story.train(5).step = saved

@@ -153,7 +153,7 @@ def test_yaml_and_readme_are_what_the_code_makes(tmp_path: Path) -> None:
     assert len(files) == 2 * len(front.COMPONENTS) + len(PIPELINES) + 1
     for made in files:
         kept = ROOT / made.relative_to(tmp_path)
-        assert made.read_text() == kept.read_text(), "`make golden` writes it anew"
+        assert made.read_text() == kept.read_text(), "`make golden` writes it again"
 
 
 def test_the_code_passes_upstreams_own_formatter(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ each = pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place.file}
 @each
 def test_what_follows_from_the_table_is_as_the_table_has_it(place: Place) -> None:
     text = (ROOT / place.file).read_text()
-    assert place.written(text) == text, "`make golden` writes it anew"
+    assert place.written(text) == text, "`make golden` writes it again"
 
 
 @each

@@ -14,7 +14,7 @@ from tests.support.manifests import MANIFESTS, objects
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_yaml_beside_an_example_is_what_it_makes(name: str) -> None:
-    assert (HERE / f"{name}.yaml").read_text() == made(name), "`make golden` writes it anew"
+    assert (HERE / f"{name}.yaml").read_text() == made(name), "`make golden` writes it again"
 
 
 def test_there_is_no_yaml_without_its_example() -> None:

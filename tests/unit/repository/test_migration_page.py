@@ -16,4 +16,4 @@ def test_each_script_is_shown_once() -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_the_diffs_are_those_of_the_scripts(path: Path) -> None:
-    assert page(path.read_text()) == path.read_text(), "`make golden` writes them anew"
+    assert page(path.read_text()) == path.read_text(), "`make golden` writes them again"

@@ -105,7 +105,7 @@ def test_a_node_that_holds_the_state_stays(schedule: Schedule) -> None:
             gone = lost = 1
         if act.kind == "notice":
             lost = int(act.how == "and kill")
-        if act.kind in ("freeze the only one", "notice to all"):  # all start anew
+        if act.kind in ("freeze the only one", "notice to all"):  # the job restarts
             assert nodes == wanted and (act.kind == "notice to all" or nodes == 1)
             losses = lost = 0
         if act.kind == "admit":

@@ -41,7 +41,7 @@ def test_it_is_made_at_its_first_use_on_rank_0_alone() -> None:
     assert run_ranks(3, body) == [([["one", "three"]], 5), ([], None), ([], None)]
 
 
-def test_it_is_closed_where_rank_0_is_another_process_now_and_made_anew_where_it_comes_back() -> None:
+def test_it_is_closed_where_rank_0_is_another_process_now_and_made_again_where_it_comes_back() -> None:
     main, made = True, list[Writer]()
 
     def make() -> Writer:

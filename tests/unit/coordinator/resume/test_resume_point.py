@@ -34,7 +34,7 @@ def test_a_new_job_begins_and_nothing_is_said(tmp_path: Path) -> None:
     assert said == []
 
 
-def test_a_job_that_had_saved_nothing_begins_anew(tmp_path: Path) -> None:
+def test_a_job_that_had_saved_nothing_starts_from_the_beginning(tmp_path: Path) -> None:
     origin, said = look(tmp_path)
     assert origin.folder is None
     assert said == ["this job had saved nothing: it trains from the beginning"]

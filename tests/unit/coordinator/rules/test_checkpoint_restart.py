@@ -33,7 +33,7 @@ class Falling(Job):
         return self.take(actions)
 
     @property
-    def anew(self) -> bool:
+    def restarts(self) -> bool:
         return any(isinstance(action, RestartAll) for action in self.actions)
 
     def lose_all(self) -> None:
@@ -41,9 +41,9 @@ class Falling(Job):
             self.rank_ended(member, signal=signal.SIGKILL)
         self.tick(COLLECT_SECONDS)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Does what the coordinator does once all nodes have gone, up to the next generation."""
-        assert self.anew and self.finish is None
+        assert self.restarts and self.finish is None
         old, self.actions = self.state, []
         past = used_up(old, Past())
         rules = Rules(old.rules.min_nodes, 1, old.rules.store)
@@ -63,7 +63,7 @@ def trains(nodes: int, **rules: int) -> Falling:
     return job
 
 
-def test_where_nobody_holds_the_state_all_begin_anew_with_new_numbers_and_tell_why() -> None:
+def test_where_nobody_holds_the_state_the_job_restarts_with_new_numbers_and_tells_why() -> None:
     job = trains(2)
     job.report(1, Saved(7, "/c", 10, 0.1, 0.2))
     formations = job.state.formations
@@ -73,7 +73,7 @@ def test_where_nobody_holds_the_state_all_begin_anew_with_new_numbers_and_tell_w
     assert not job.orders(Fail), "nothing has failed"
     assert phase(job.state) == "starting"
     job.now += 5.0
-    job.begin_anew()
+    job.restart()
     assert job.started == [StartNode(3, 3, 1), StartNode(4, 4, 1)]
     formed = job.events("generation_formed")[0]
     assert (formed["cause"], formed["pause_seconds"], formed["formation"]) == ("failure", 6.0, formations + 1)
@@ -90,7 +90,7 @@ def test_a_job_that_gets_no_further_ends_at_the_third_time() -> None:
     job = trains(1)
     for _ in range(MOST_RESTARTS - 1):
         job.lose_all()
-        job.begin_anew()
+        job.restart()
     job.lose_all()
     assert job.finish is not None and job.finish.exit_code == ExitCode.SCRIPT_FAILED
     assert "it restarted 2 times and got no further than step" in job.finish.message
@@ -107,25 +107,25 @@ def test_it_counts_as_further_what_is_further_than_ever(steps: tuple[int, ...], 
     assert budget.too_often == too_often
 
 
-def test_a_death_in_the_code_after_the_loop_has_all_begin_anew_once_the_others_have_ended() -> None:
+def test_a_death_in_the_code_after_the_loop_restarts_the_job_once_the_others_have_ended() -> None:
     job = trains(2)
     job.report_all((1, 2), Done(9, 90))
     job.rank_ended(2, signal=signal.SIGKILL)
     job.report(1, Ended(9, True))
-    assert not job.anew, "what others do there is not broken off"
+    assert not job.restarts, "what others do there is not broken off"
     job.rank_ended(1, 0)
     job.tick(AGENT_SECONDS)
-    assert job.anew and "what it had to do there may be missing" in job.events("warning")[0]["message"]
+    assert job.restarts and "what it had to do there may be missing" in job.events("warning")[0]["message"]
 
 
 def test_an_exception_of_the_script_ends_the_job_also_where_nobody_else_is_left() -> None:
     job = trains(1)
     job.report(1, Failed("ValueError: a mistake"))
     job.rank_ended(1, 1)
-    assert job.finish is not None and not job.anew
+    assert job.finish is not None and not job.restarts
 
 
-def test_a_hint_below_the_minimum_ends_a_job_that_begins_anew_as_one_that_had_trained() -> None:
+def test_a_hint_below_the_minimum_ends_a_job_that_restarts_as_one_that_had_trained() -> None:
     job = trains(1)
     job.lose_all()
     old = job.state
@@ -147,9 +147,9 @@ def test_an_exception_that_comes_with_the_loss_of_another_node_is_not_the_script
     job.report(2, Failed(CUT))
     if first == "the exception":
         job.tick(COLLECT_SECONDS + 1.0)
-        assert not job.anew and job.finish is None, "others are as busy as that one was quick"
+        assert not job.restarts and job.finish is None, "others are as busy as that one was quick"
         job.rank_ended(3, signal=signal.SIGKILL)
-    assert job.anew and job.finish is None
+    assert job.restarts and job.finish is None
     (warning,) = job.events("warning")
     assert "that came with the loss of member 3 (rank 2, node 3)" in warning["message"]
     assert warning["message"].endswith("all nodes restart from step 7")
@@ -159,14 +159,14 @@ def test_an_exit_code_that_comes_with_the_loss_of_another_node_is_not_the_script
     job = trains(2)
     job.rank_ended(2, signal=signal.SIGKILL)
     job.rank_ended(1, 1)
-    assert job.anew and job.finish is None
+    assert job.restarts and job.finish is None
 
 
 def test_such_an_exception_is_none_of_the_failures_that_are_borne() -> None:
     job = trains(3, max_failures=1)
     job.rank_ended(3, signal=signal.SIGKILL)
     job.report_all((1, 2), Failed(CUT))
-    assert job.anew and not job.state.borne and len(job.events("node_lost")) == 1
+    assert job.restarts and not job.state.borne and len(job.events("node_lost")) == 1
 
 
 def test_the_exception_of_one_rank_does_not_excuse_that_of_another() -> None:
@@ -174,7 +174,7 @@ def test_the_exception_of_one_rank_does_not_excuse_that_of_another() -> None:
     job.report(3, Failed("ValueError: a mistake"))
     job.report_all((1, 2), Failed("ValueError: a mistake"))
     job.tick(PEER_SECONDS)
-    assert job.finish is not None and job.finish.exit_code == ExitCode.SCRIPT_FAILED and not job.anew
+    assert job.finish is not None and job.finish.exit_code == ExitCode.SCRIPT_FAILED and not job.restarts
 
 
 def test_a_loss_on_its_own_node_excuses_nobody() -> None:
@@ -183,7 +183,7 @@ def test_a_loss_on_its_own_node_excuses_nobody() -> None:
     job.report(1, Failed("ValueError: a mistake"))
     job.rank_ended(2, signal=signal.SIGTERM)
     job.tick(PEER_SECONDS)
-    assert job.finish is not None and not job.anew
+    assert job.finish is not None and not job.restarts
 
 
 def test_a_connection_that_is_lost_without_a_loss_is_the_scripts_fault() -> None:
@@ -218,11 +218,11 @@ def test_a_mistake_of_the_script_ends_the_job_also_beside_a_loss(mistaken: int) 
     job.report(1, Failed("ValueError: a mistake" if mistaken == 1 else CUT))
     job.report(2, Failed("ValueError: a mistake" if mistaken == 2 else CUT))
     job.tick(COLLECT_SECONDS)
-    assert job.finish is not None and not job.anew and "ValueError" in job.finish.message
+    assert job.finish is not None and not job.restarts and "ValueError" in job.finish.message
 
 
-def test_who_waits_for_a_lost_peer_in_a_group_of_the_scripts_own_has_all_begin_anew() -> None:
-    """The others wait for it to be formed anew, and it can't be told."""
+def test_who_waits_for_a_lost_peer_in_a_group_of_the_scripts_own_restarts_the_job() -> None:
+    """The others wait for it to be formed again, and it can't be told."""
     job = trains(3)
     watch = Watch(10.0, 60.0, job.now)
 
@@ -235,5 +235,5 @@ def test_who_waits_for_a_lost_peer_in_a_group_of_the_scripts_own_has_all_begin_a
     job.rank_ended(3, signal=signal.SIGKILL)
     (hangs,) = look()
     job.feed(hangs)
-    assert job.anew
+    assert job.restarts
     assert "member 1 (rank 0, node 1) has waited 61 s in a collective" in job.events("warning")[0]["message"]

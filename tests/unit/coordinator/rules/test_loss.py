@@ -1,4 +1,4 @@
-"""A node that is lost without notice costs its unfinished step: the survivors are formed anew, the node is replaced."""
+"""A node lost without notice costs its unfinished step: the survivors form another group, and it is replaced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.played_job import Job, growing, lose, redo, training
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
-def test_the_survivors_of_any_rank_are_formed_anew_and_it_is_replaced(lost: int) -> None:
+def test_the_survivors_of_any_rank_are_formed_again_and_it_is_replaced(lost: int) -> None:
     job = training(3, step=41)
     lose(job, lost)
     survivors = tuple(number for number in (1, 2, 3) if number != lost)
@@ -106,7 +106,7 @@ def test_a_script_that_failed_before_its_agent_was_killed_is_judged_by_its_own_e
 def test_the_end_of_an_agent_whose_node_does_not_train_waits_for_the_whole_nodes() -> None:
     job = training(1)
     job.target(2)
-    for node in (2, 99):  # one that comes up, and one of before the job began anew
+    for node in (2, 99):  # one that comes up, and one of before the job restarted
         assert job.feed(AgentKilled(job.now, node, signal.SIGKILL)) == ()
     job.node_exited(2, -signal.SIGKILL)
     assert len(job.events("node_failed")) == 1
@@ -150,7 +150,7 @@ def test_a_rank_that_gave_itself_up_is_a_lost_node_and_no_failure_of_the_script(
     assert (job.form.mode, job.form.members, job.finish) == ("recover", (1,), None)
 
 
-def test_where_all_ranks_gave_themselves_up_the_job_can_begin_anew() -> None:
+def test_where_all_ranks_gave_themselves_up_the_job_can_restart() -> None:
     job = training(2, step=41)
     job.rank_ended(1, 75)
     job.rank_ended(2, 75)
@@ -207,7 +207,7 @@ def test_an_exception_ends_the_job_all_the_same() -> None:
     assert "ValueError: boom" in job.finish.message
 
 
-def test_a_death_while_survivors_are_formed_anew() -> None:
+def test_a_death_while_survivors_are_formed_again() -> None:
     job = training(4)
     lose(job, 4)
     job.break_step((1, 2, 3), 1, 10)
@@ -264,7 +264,7 @@ def test_deaths_before_anybody_trained_again_do_not_count_as_breaks() -> None:
     assert job.finish is None
 
 
-def test_a_group_that_can_not_be_formed_anew_is_tried_three_times() -> None:
+def test_a_group_that_can_not_be_formed_again_is_tried_three_times() -> None:
     job = training(2)
     job.break_step((1, 2), 1, step=20)
     for number in (2, 3, 4):
@@ -361,7 +361,7 @@ def test_a_leaver_that_is_killed_before_it_left_is_a_loss_that_is_not_replaced()
     assert len(job.started) == 3
 
 
-def test_a_leaver_that_stays_is_formed_anew_and_leaves_then() -> None:
+def test_a_leaver_that_stays_is_formed_again_and_leaves_then() -> None:
     job = training(3)
     job.notice(3)
     lose(job, 1)

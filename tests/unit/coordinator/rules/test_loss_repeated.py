@@ -96,7 +96,7 @@ def test_losses_with_steps_between_them_are_borne() -> None:
     assert job.state.group == (1,)
 
 
-def test_the_end_of_a_node_of_before_the_job_began_anew_changes_nothing() -> None:
+def test_the_end_of_a_node_of_before_the_job_restarted_changes_nothing() -> None:
     job = training(2)
     before = job.state
     job.feed(NodeExited(job.now, 99, 0))

@@ -104,7 +104,7 @@ def test_a_job_that_stops_drops_the_step_whose_end_is_too_far(
     assert job.finish is not None and job.finish.exit_code in (75, 130)
 
 
-def test_a_job_that_is_saved_to_begin_anew_drops_no_step() -> None:
+def test_a_job_that_is_saved_to_restart_drops_no_step() -> None:
     job = training(1)
     job.now = 0.0
     halting = replace(job.state, stopping=Stopping(RESTART, "restarting (hint)", 60.0), restart=Restart("hint", 0.0))

@@ -137,7 +137,7 @@ def test_numbers_that_a_node_got_while_what_is_saved_was_looked_for_are_not_give
     assert [(one.node, one.first_member) for one in job.started[2:]] == [(3, 4), (4, 5)]
 
 
-@pytest.mark.parametrize("how", ["waits", "began anew", "resumes"])
+@pytest.mark.parametrize("how", ["waits", "restarted", "resumes"])
 def test_nodes_that_fail_while_it_goes_on_are_tried_again_by_another_launch(how: str) -> None:
     """A step that ends with 1 is not tried again by a pipeline, and this job's script has shown that it trains."""
     job = waiting()
@@ -239,7 +239,7 @@ def test_a_joiner_that_has_not_come_up_yet_begins_with_what_is_saved() -> None:
     assert job.form.members == (4, 5)
 
 
-def test_a_joiner_that_asked_too_early_what_to_begin_with_is_started_anew() -> None:
+def test_a_joiner_that_asked_too_early_what_to_begin_with_is_restarted() -> None:
     job = training(2, 2, node_timeout=WAIT)
     job.target(3)
     job.notice(1)
@@ -512,7 +512,7 @@ def test_a_launcher_that_starts_again_without_quota_was_stopped_after_training_b
     assert job.finish is not None and job.finish.exit_code == 75
 
 
-def test_a_job_that_begins_anew_waits_for_its_nodes_for_a_limited_time() -> None:
+def test_a_job_that_restarts_waits_for_its_nodes_for_a_limited_time() -> None:
     job = training(1, node_timeout=WAIT)
     first = state_after(
         replace(job.state, restart=Restart("failure", job.now)), replace(State(job.state.rules), step=4)

@@ -196,7 +196,7 @@ def test_places_that_are_too_few_are_given_back_and_each_job_asks_again_at_anoth
     assert pauses[0] != pauses[1]
 
 
-def test_a_job_that_begins_anew_gives_back_what_is_too_little_as_at_its_start() -> None:
+def test_a_job_that_restarts_gives_back_what_is_too_little_as_at_its_start() -> None:
     job = training(3, minimum=3, min_wait=60.0)
     first = State(replace(job.state.rules, first_node=4, first_member=4))
     job.state = state_after(replace(job.state, restart=Restart("failure", job.now)), first)

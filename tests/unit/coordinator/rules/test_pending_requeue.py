@@ -222,7 +222,7 @@ def test_who_has_done_a_step_in_a_formation_leaves_as_who_trains() -> None:
     assert (job.state.nodes[2].leave, job.state.nodes[2].members) == ("notice", (2,))
 
 
-def test_the_time_to_come_up_and_the_time_to_find_a_place_begin_anew() -> None:
+def test_the_time_to_come_up_and_the_time_to_find_a_place_start_over() -> None:
     job = joining(start_timeout=600.0, pending_timeout=3600.0)
     job.warm(2)
     job.now += 10_000  # it was warm, and waited for the others

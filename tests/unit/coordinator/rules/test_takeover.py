@@ -126,7 +126,7 @@ NOT_EVERYWHERE = [
 
 
 @pytest.mark.parametrize("joiner", NOT_EVERYWHERE)
-def test_a_group_that_does_not_stand_everywhere_is_formed_anew(joiner: dict[int, Introduction]) -> None:
+def test_a_group_that_does_not_stand_everywhere_is_formed_again(joiner: dict[int, Introduction]) -> None:
     waits = {number: member(SECOND, pending=(THIRD,), standing=(3,)) for number in (1, 2)}
     job = taken(leftovers(waits | joiner))
     assert job.orders(Abandon) == [Abandon(3)]
@@ -190,7 +190,7 @@ def test_a_recovery_whose_group_stands_goes_on() -> None:
     assert job.orders(Abandon) == [] and job.state.generation == 3 and job.state.recovery is None
 
 
-def test_a_recovery_whose_group_does_not_stand_is_begun_anew() -> None:
+def test_a_recovery_whose_group_does_not_stand_is_restarted() -> None:
     broken = (StepFailed(2, 40, "reset"),)
     waits = {1: member(SECOND, pending=(AGAIN,), reports=broken), 2: member(SECOND, reports=broken)}
     job = taken(leftovers(waits))
@@ -207,7 +207,7 @@ def test_a_member_that_says_nothing_has_time_where_nobody_waits_for_it() -> None
     assert job.state.members[2].fingerprint == WARM.fingerprint, "or joiners would differ from it"
 
 
-def test_a_member_that_says_nothing_is_given_up_where_others_wait_to_be_formed_anew() -> None:
+def test_a_member_that_says_nothing_is_given_up_where_others_wait_to_be_formed_again() -> None:
     broken = member(SECOND, reports=(StepFailed(2, 40, "reset"),))
     job = taken(leftovers({1: broken}, nodes=(1, 2)))
     assert KillNode(2) in job.actions
@@ -473,7 +473,7 @@ def test_a_job_that_trains_is_not_held_up_by_what_it_was_about_to_wait_for() -> 
     assert actions == () and phase(job.state) == "training"
 
 
-def test_a_job_whose_last_holders_died_meanwhile_may_begin_anew_from_what_is_saved() -> None:
+def test_a_job_whose_last_holders_died_meanwhile_may_restart_from_what_is_saved() -> None:
     exits = {(1, 0): Exit(signal=9), (2, 0): Exit(signal=9)}
     left = leftovers({1: member(SECOND), 2: member(SECOND)}, exits=exits)
     saved = Saved(35, "/c", 10, 0.0, 0.0)

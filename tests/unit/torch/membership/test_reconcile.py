@@ -74,7 +74,7 @@ def test_those_without_a_state_take_that_of_the_senior() -> None:
     assert takers(NEW, STEP, NEW) == {0: 1, 2: 1}
 
 
-def test_a_torn_state_is_taken_anew_and_never_given() -> None:
+def test_a_torn_state_is_taken_again_and_never_given() -> None:
     torn = RankStatus(At.STEP, 5, 5, torn=True)
     assert find_way([torn, STEP, STEP], 0) == RecoveryPlan(NextAction.AGAIN, 1, takes=True)
     assert find_way([torn, NEXT, STEP], 0) == RecoveryPlan(NextAction.ADOPT, 1, takes=True)

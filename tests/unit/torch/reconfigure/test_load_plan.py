@@ -151,7 +151,7 @@ def test_while_a_change_does_not_come_both_divisions_are_loaded() -> None:
         assert wanted[now + SPARE_STEPS] == [(0, 6), (0, 12)]
 
 
-def test_a_formation_is_planned_for_once_and_the_next_one_anew() -> None:
+def test_a_formation_is_planned_for_once_and_the_next_one_again() -> None:
     rank = Rank(0, 2)
     rank.stands("shrink", 0, 1)
 

@@ -1,4 +1,4 @@
-"""A step that broke off in the second of its reductions: done again it is the same one, or all begin anew."""
+"""A step that broke off in the second of its reductions: done again it is the same one, or all restart."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Anew(Job):
         self.actions += actions
         return actions
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Does what the coordinator does once all nodes have gone."""
         assert [one for one in self.actions if isinstance(one, RestartAll)] and self.state.finished
         old, self.actions = self.state, []
@@ -55,14 +55,14 @@ def halt(job: Anew, step: int, seconds: float) -> None:
         job.report(member, Halted(step))
 
 
-def test_a_hint_has_the_job_save_stand_still_and_begin_anew_with_new_numbers() -> None:
+def test_a_hint_has_the_job_save_stand_still_and_restart_with_new_numbers() -> None:
     job = trains(1)
     job.target(2)
     assert job.orders(Save) == [Save(halt=True)] and not job.started
     job.now += 5
     halt(job, 12, 2.0)
     assert [event["cause"] for event in job.events("node_left")] == ["hint"]
-    job.begin_anew()
+    job.restart()
     assert job.started == [StartNode(2, 2, 1), StartNode(3, 3, 1)]
     job.state = replace(job.state, rules=replace(job.state.rules, min_nodes=2))
     job.warm(2, 3)
@@ -73,11 +73,11 @@ def test_a_hint_has_the_job_save_stand_still_and_begin_anew_with_new_numbers() -
     assert job.state.generation_number == 2 and job.state.restart is None
 
 
-def test_a_notice_begins_anew_without_that_node_and_below_the_minimum_ends_the_job() -> None:
+def test_a_notice_restarts_without_that_node_and_below_the_minimum_ends_the_job() -> None:
     job = trains(2)
     job.notice(1)
     halt(job, 12, 0.0)
-    job.begin_anew()
+    job.restart()
     assert len(job.started) == 1
     job = trains(2, minimum=2)
     job.notice(1)
@@ -85,14 +85,14 @@ def test_a_notice_begins_anew_without_that_node_and_below_the_minimum_ends_the_j
     assert job.finish is not None and job.finish.exit_code == 75
 
 
-def test_after_a_loss_the_others_do_the_step_again_and_save_before_all_begin_anew() -> None:
+def test_after_a_loss_the_others_do_the_step_again_and_save_before_the_job_restarts() -> None:
     job = trains(2)
     job.rank_ended(2, signal=signal.SIGKILL)
     assert not job.started and job.orders(Save) == [Save(halt=True)]
     job.break_step([1], 1, 12)
     job.complete(12)
     halt(job, 13, 0.0)
-    job.begin_anew()
+    job.restart()
     assert len(job.started) == 2
 
 
@@ -106,7 +106,7 @@ def cannot_save(job: Anew, step: int = 12) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(0, 75), (signal.SIGINT, 130)])
-def test_a_job_that_is_stopped_while_it_is_saved_to_begin_anew_ends_when_it_is_saved(number: int, code: int) -> None:
+def test_a_job_that_is_stopped_while_it_is_saved_to_restart_ends_when_it_is_saved(number: int, code: int) -> None:
     job = trains(1)
     job.target(2)
     job.feed(Interrupted(job.now, number) if number else StopAsked(job.now, "stopped by `elastic-launcher stop`"))
@@ -128,9 +128,7 @@ def put_off(nodes: int = 1, wanted: int = 2) -> Anew:
 
 
 @pytest.mark.parametrize(("nodes", "wanted"), [(1, 2), (2, 1)])
-def test_a_job_that_can_not_be_saved_trains_on_and_begins_anew_after_the_next_checkpoint(
-    nodes: int, wanted: int
-) -> None:
+def test_a_job_that_can_not_be_saved_trains_on_and_restarts_after_the_next_checkpoint(nodes: int, wanted: int) -> None:
     job = put_off(nodes, wanted)
     assert (
         "before a checkpoint could be written: until then, the training goes on" in job.events("warning")[-1]["message"]
@@ -141,7 +139,7 @@ def test_a_job_that_can_not_be_saved_trains_on_and_begins_anew_after_the_next_ch
     job.report(1, Saved(40, "/c", 10, 0.1, 2.0))
     assert len(job.orders(Save)) == 2
     halt(job, 41, 2.0)
-    job.begin_anew()
+    job.restart()
     assert len(job.started) == wanted
 
 
@@ -165,7 +163,7 @@ def test_a_notice_meanwhile_is_no_reason_to_change_the_size_without_a_checkpoint
     assert len(job.orders(Save)) == 1 and job.state.formation is None and job.state.survivors() == (1, 2)
     job.report(1, Saved(40, "/c", 10, 0.1, 2.0))
     halt(job, 41, 2.0)
-    job.begin_anew()
+    job.restart()
     assert len(job.started) == 1
 
 
@@ -202,18 +200,18 @@ def test_a_step_or_a_save_that_takes_long_loses_nothing() -> None:
     job.tick(290.0)
     assert len(job.orders(GoOn)) == 1, "it is known to take long"
     halt(job, 14, 100.0)
-    job.begin_anew()
+    job.restart()
     assert len(job.started) == 1
 
 
-def test_where_nobody_holds_the_state_all_begin_anew_but_not_for_ever() -> None:
+def test_where_nobody_holds_the_state_the_job_restarts_but_not_for_ever() -> None:
     job = trains(1)
     for _ in range(MOST_RESTARTS - 1):
         (member,) = job.state.survivors()
         job.rank_ended(member, signal=signal.SIGKILL)
         job.tick(COLLECT_SECONDS)
         assert job.finish is None and "all nodes restart" in job.events("warning")[-1]["message"]
-        job.begin_anew()
+        job.restart()
         (node,) = (one.node for one in job.started)
         job.warm(node)
         job.complete(0)

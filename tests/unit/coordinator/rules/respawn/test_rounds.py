@@ -226,7 +226,7 @@ def test_a_stop_ends_the_workers_first(number: int, code: int) -> None:
     assert job.finish().exit_code == code and job.finish().message.endswith(OWN_SAVES)
 
 
-def test_a_script_of_our_library_is_started_anew() -> None:
+def test_a_script_of_our_library_is_restarted() -> None:
     job = running(1)
     job.feed(MemberJoined, 1, 1001)
     assert job.of(RestartAll) and job.state.finished

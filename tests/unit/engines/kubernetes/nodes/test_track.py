@@ -105,7 +105,7 @@ def test_a_second_pod_of_the_same_job_is_nobody() -> None:
 def test_a_node_that_its_queue_takes_back_waits_for_its_next_pod(
     first: dict[str, Any], ended: bool, admitted: str
 ) -> None:
-    """Also where it is admitted anew before its pod has gone."""
+    """Also where it is admitted again before its pod has gone."""
     track = Track(SPEC).show_job(JOB).show_pod(first).show_job(SUSPENDED)
     waits = Waiting(Cause.ADMISSION, "its Job is suspended: it waits for quota admission")
     leaves = Leaving("taken back: its Job is suspended", None, again=True, pod="x-3-p1")
