@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -30,9 +29,8 @@ from elastic_launcher.hints.reference import parse_reference
 from elastic_launcher.host.machine import gpus
 from elastic_launcher.host.retry import Retry, given_up
 from elastic_launcher.host.transient import StoreAway, unavailable
-from elastic_launcher.launcher.argo_progress import ArgoProgress, argo_progress
-from elastic_launcher.launcher.log_cursor import Shown
-from elastic_launcher.launcher.log_follower import LOOKS, LogFollower
+from elastic_launcher.launcher.argo_progress import argo_progress
+from elastic_launcher.launcher.job_output import LAST_LINES, JobOutput, say
 from elastic_launcher.launcher.output_pump import drain
 from elastic_launcher.launcher.remote_events import copied_events, recall_events
 from elastic_launcher.launcher.script_bundle import content_of
@@ -47,79 +45,8 @@ if TYPE_CHECKING:
     from elastic_launcher.launcher.display import Display
 
 
-LAST_LINES = "\nLast lines of "
-"""The separator between the coordinator's message and the lines that it quotes."""
 CLAIM_SECONDS = 0.5
 """Between tries to have a work directory that another launcher has: a look at a lock costs next to nothing."""
-PROGRESS_SECONDS = 1.0
-"""Between looks whether a line of progress is due: it is late by this at most."""
-
-
-class Showing:
-    """Merges the scripts' output with the events in order, and shows the lines of failed ranks.
-
-    Args:
-        display: Where both go.
-        folder: The job's ``logs`` folder.
-        nproc_per_node: Ranks on each node.
-        first_node: Number of the first node whose lines are shown; those before are of earlier runs.
-        come_back: Whether an earlier launcher has shown a part of them.
-        progress: Writes the job's progress for Argo.
-    """
-
-    def __init__(
-        self,
-        display: Display,
-        folder: Path,
-        nproc_per_node: int,
-        first_node: int = 1,
-        come_back: bool = False,
-        progress: ArgoProgress | None = None,
-    ) -> None:
-        self._display = display
-        self._progress = progress
-        self._nproc_per_node = nproc_per_node
-        self.follower = LogFollower(folder, display.script_line, first_node=first_node, shown=Shown(folder, come_back))
-
-    def take(self, event: Event) -> None:
-        """Shows an event, after what was written before it."""
-        for _ in range(LOOKS):
-            if not self.follower.poll():
-                break
-        if event.kind == "node_failed":
-            for local_rank in range(self._nproc_per_node):
-                self.follower.show_failure(event["node"], local_rank)
-        if event.kind == "node_lost" and event.get("member"):
-            self.follower.show_failure(event["node"], (event["member"] - 1) % self._nproc_per_node)
-        self._display.feed(event)
-        if self._progress is not None:
-            self._write_progress(self._progress)
-
-    async def tell_progress(self) -> None:
-        """Prints the progress from time to time until it is cancelled, since there may be no event for long."""
-        while True:
-            await asyncio.sleep(PROGRESS_SECONDS)
-            self._display.tell_progress()
-
-    def _write_progress(self, progress: ArgoProgress) -> None:
-        try:
-            progress.take(self._display.state)
-        except OSError as error:
-            say(f"the progress can't be written for Argo ({error}): it goes on without")
-
-    def last_words(self, message: str, log_of: tuple[int, int] | None) -> str:
-        """Shows the last lines of the rank that ended the job; returns its message, without those lines.
-
-        Args:
-            message: How the job ended, with last lines and a traceback, if there are some.
-            log_of: Node and local rank that they are from.
-        """
-        head, _, tail = message.partition(LAST_LINES)
-        if log_of is None or not tail:
-            return message
-        self.follower.show_failure(*log_of)
-        shown = {line.strip() for line in self.follower.last_lines(*log_of, lines=100)}
-        return head if all(line.strip() in shown for line in tail.splitlines()[1:]) else message
 
 
 def launch(config: JobConfig, directory: Path) -> int:
@@ -192,7 +119,7 @@ def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) 
         for remark in site.remarks:
             say(remark)
         logs, come_back = work_dir.layout.logs, takeover is not None
-        showing = Showing(display, logs, config.nproc_per_node, first_node, come_back, argo_progress())
+        output = JobOutput(display, logs, config.nproc_per_node, first_node, come_back, argo_progress())
 
         def hurry(*signal_and_frame: object) -> None:
             _kill_all(coordinator, work_dir, site, display)
@@ -203,7 +130,7 @@ def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) 
             site.engine,
             events,
             _hint_source(config),
-            on_event=showing.take,
+            on_event=output.take,
             on_second_interrupt=hurry,
             origin=origin,
             began=began,
@@ -218,7 +145,7 @@ def _govern(config: JobConfig, claimed: WorkDir, directory: Path, began: float) 
             copied = copied_events(config, work_dir.layout.events, work_dir.past.term, say)
             with _metrics(config.metrics_port, lambda: display.state), copied:
                 display.start()
-                code, message = asyncio.run(_train(coordinator, showing, hurry))
+                code, message = asyncio.run(_train(coordinator, output, hurry))
         finally:
             site.close()
             display.stop()
@@ -375,13 +302,8 @@ def _hint_source(config: JobConfig) -> HintSource | None:
     return FileSource(Path(config.hints)) if reference is None else ConfigMapSource(reference)
 
 
-def say(message: str) -> None:
-    """Prints a message of the launcher itself."""
-    print(f"elastic-launcher: {message}", file=sys.stderr, flush=True)
-
-
-async def _train(coordinator: Coordinator, showing: Showing, hurry: Callable[..., None]) -> tuple[int, str]:
-    following = [asyncio.create_task(showing.follower.run()), asyncio.create_task(showing.tell_progress())]
+async def _train(coordinator: Coordinator, output: JobOutput, hurry: Callable[..., None]) -> tuple[int, str]:
+    following = [asyncio.create_task(output.follower.run()), asyncio.create_task(output.tell_progress())]
     try:
         code = await coordinator.run()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -389,13 +311,13 @@ async def _train(coordinator: Coordinator, showing: Showing, hurry: Callable[...
         if code == ExitCode.INTERRUPTED:
             signal.signal(signal.SIGINT, hurry)
         verdict = coordinator.state.verdict
-        return code, showing.last_words(coordinator.message, None if verdict is None else verdict.log_of)
+        return code, output.last_words(coordinator.message, None if verdict is None else verdict.log_of)
     finally:
         for task in following:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, OSError):
                 await task
-        showing.follower.close()
+        output.follower.close()
 
 
 def _report(work_dir: WorkDir) -> str:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from elastic_launcher.events import Event
 from elastic_launcher.launcher.argo_progress import VARIABLE, ArgoProgress, argo_progress, progress
-from elastic_launcher.launcher.launch import Showing
+from elastic_launcher.launcher.job_output import JobOutput
 from elastic_launcher.report.state import JobState, advance
 from tests.support import histories
 
@@ -82,9 +82,9 @@ def test_the_launcher_writes_it_and_says_once_where_it_can_not(
 ) -> None:
     display: Any = Display()
     event = Event("progress", 0.0, 1)
-    Showing(display, tmp_path, 1, progress=ArgoProgress(tmp_path / "progress")).take(event)
+    JobOutput(display, tmp_path, 1, progress=ArgoProgress(tmp_path / "progress")).take(event)
     assert (tmp_path / "progress").read_text() == "3/12\n"
-    showing = Showing(display, tmp_path, 1, progress=ArgoProgress(tmp_path / "none" / "progress"))
+    output = JobOutput(display, tmp_path, 1, progress=ArgoProgress(tmp_path / "none" / "progress"))
     for _ in range(3):
-        showing.take(event)
+        output.take(event)
     assert capsys.readouterr().err.count("the progress can't be written for Argo") == 1
