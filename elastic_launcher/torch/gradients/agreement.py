@@ -23,7 +23,7 @@ from elastic_launcher.torch.collectives.operations import (
     read_operation,
 )
 from elastic_launcher.torch.collectives.prediction import Foresight
-from elastic_launcher.torch.gradients.reducer import ReduceGroup
+from elastic_launcher.torch.gradients.overlap import ReduceGroup
 
 FAREWELL = Wire(((HEAD, "float32", "cpu"),))
 """What ranks reduce that have all left."""

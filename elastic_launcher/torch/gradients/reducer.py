@@ -1,15 +1,13 @@
 """The gradient of one optimizer step: Σ weight·gradient ÷ Σ weight over all micro-batches of all ranks, in flat memory.
 
 The first micro-batch's gradients are copied into flat memory, later ones are added there by autograd itself; while the
-last one's backward pass runs, buckets that are complete are reduced. Whatever comes after its bucket has gone (a layer
-that is used twice under reentrant checkpointing) is noticed, agreed on in the tail and added in a second round, so
-that the overlap can cost time but never exactness.
+last one's backward pass runs, buckets that are complete are reduced (see `overlap`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -18,6 +16,7 @@ from elastic_launcher.torch.collectives.consensus import Agreement, Signals
 from elastic_launcher.torch.collectives.operations import Wire
 from elastic_launcher.torch.gradients import hooks
 from elastic_launcher.torch.gradients.buckets import Bucket, Layout, Slot, make_layout
+from elastic_launcher.torch.gradients.overlap import Overlap, ReduceGroup, record_order
 from elastic_launcher.torch.gradients.passes import Passes
 from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.tensors import describe, same_objects
@@ -28,17 +27,6 @@ OTHER_PARAMETERS = (
     "job.sync_gradients:`, after optimizer.step(), or between two loops"
 )
 LOOK_STEPS = 16  # after which it is looked again whether parameters have hooks
-
-
-class ReduceGroup(Protocol):
-    """The part of a process group that the reducer needs (see `group.Group`)."""
-
-    @property
-    def world_size(self) -> int:
-        """Ranks in the group."""
-
-    def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> Any:
-        """Starts an all-reduce in place; the result has ``wait()``."""
 
 
 class Reducer:
@@ -81,14 +69,12 @@ class Reducer:
         self._steps = 0  # since the parameters changed
         self._hooked: set[int] = set()  # which were warned of
         self._seeds: dict[tuple[torch.dtype, torch.device, float], torch.Tensor] = {}
-        self._launching: Callable[[Bucket], None] | None = None
-        self._late: list[torch.Tensor | None] | None = None
-        self._works: list[Any] = []
+        self._overlap = Overlap()
 
     @property
     def has_begun(self) -> bool:
         """Whether a part of the present step's gradient is being reduced already."""
-        return bool(self._works)
+        return self._overlap.has_begun
 
     def begin_step(self) -> None:
         """Forgets the last step's sums and gradients."""
@@ -132,8 +118,7 @@ class Reducer:
 
         The group that was cut keeps that for so long.
         """
-        self._works = []
-        self._late = None
+        self._overlap = Overlap()
         self._drop_slots()
 
     def _drop_slots(self) -> None:
@@ -173,10 +158,10 @@ class Reducer:
         self.begin_step()
         slot = self.slot(call, only, owner)
         if slot.recording:
-            self._record_order(slot)
+            record_order(slot)
         self._run(loss, None)
         if slot.recording:
-            self._learn_order(slot)
+            self._overlap.learn_order(slot)
         for parameter in self._all:
             parameter.grad = None
 
@@ -226,18 +211,17 @@ class Reducer:
         for bucket in layout.buckets:
             bucket.launched = bucket.complete = False
         if group is not None and group.world_size > 1:
-            self._arm(slot, group, factor, first)
+            self._overlap.begin(slot, group, lambda bucket: self._gather(slot, bucket, factor, first))
         try:
             self._run(loss, self._seed(loss, scale) if exact else None)
         finally:
-            self._launching = None
+            self._overlap.end()
             for bucket in layout.buckets:
                 if not bucket.launched:
                     self._gather(slot, bucket, factor, first)
-            late = [p.grad for p in layout.parameters]
+            self._overlap.late = {id(p): p.grad for p in layout.parameters if p.grad is not None}
             for parameter, grad in zip(self._all, outer, strict=True):
                 parameter.grad = grad
-            self._late = late if any(g is not None for g in late) else None
 
     def _run(self, loss: torch.Tensor, seed: torch.Tensor | None) -> None:
         self.in_backward = True
@@ -318,57 +302,6 @@ class Reducer:
             if more:
                 torch._foreach_add_(sums, more)
 
-    def _arm(self, slot: Slot, group: ReduceGroup, factor: float, first: bool) -> None:
-        """Makes buckets go as soon as the gradient that is expected last has come."""
-        layout = slot.layout
-        if not slot.overlap or len(layout.buckets) < 2:
-            return
-        if slot.recording:
-            self._record_order(slot)
-            return
-
-        def launch(done: Bucket) -> None:
-            done.complete = True
-            for bucket in layout.buckets[:-1]:
-                if not bucket.complete:
-                    return  # every rank reduces in the same order
-                if not bucket.launched:
-                    self._gather(slot, bucket, factor, first)
-                    bucket.launched = True
-                    self._works.append(group.all_reduce(bucket.flat))
-
-        self._launching = launch
-
-    def _record_order(self, slot: Slot) -> None:
-        """Has the next backward pass note the order in which gradients come."""
-        slot.fired.clear()
-        if not slot.layout.handles:
-            for parameter in slot.layout.parameters:
-                slot.layout.handles.append(parameter.register_post_accumulate_grad_hook(slot.fired.append))
-
-    def _learn_order(self, slot: Slot) -> None:
-        """Puts the hooks where the last backward pass showed that a bucket is complete."""
-        layout = slot.layout
-        order = {id(p): n for n, p in enumerate(slot.fired)}
-        twice = len(order) != len(slot.fired)
-        layout.remove_hooks()
-        slot.recording = False
-        slot.overlap = not twice and bool(order)
-        slot.fired.clear()
-        if not slot.overlap:
-            return
-        for bucket in layout.buckets[:-1]:
-            seen = [p for p in bucket.parameters if id(p) in order]
-            if not seen:
-                continue
-            last = max(seen, key=lambda p: order[id(p)])
-
-            def hook(_: torch.Tensor, bucket: Bucket = bucket) -> None:
-                if self._launching is not None:
-                    self._launching(bucket)
-
-            layout.handles.append(last.register_post_accumulate_grad_hook(hook))
-
     def reduce(self, slot: Slot, group: ReduceGroup, signals: Signals, *, samples: int, count: int) -> Agreement:
         """Reduces a slot whose micro-batches are all in, and puts the result into ``p.grad``.
 
@@ -388,7 +321,7 @@ class Reducer:
             for bucket in layout.buckets:
                 bucket.flat[: bucket.gradient_numel].zero_()
                 bucket.launched = False
-        works, self._works = self._works, []
+        works = self._overlap.take_works()
         self._buffers.check()
         floating = self._buffers.floating()
         self._write_tail(slot, signals, samples / count, floating)
@@ -404,10 +337,10 @@ class Reducer:
                 work.wait()
         agreement = wire.read(layout.head.tolist(), signals, group.world_size)
         if agreement.late and not agreement.is_void:
-            self._second_round(slot, group)
+            self._overlap.add_late(slot, group)
         elif slot.recording and slot.layout.handles and not alone:
-            self._learn_order(slot)
-        self._late = None
+            self._overlap.learn_order(slot)
+        self._overlap.late = {}
         for bucket in layout.buckets:
             bucket.launched = False
         if agreement.weight and agreement.weight != count:
@@ -421,7 +354,7 @@ class Reducer:
     def _write_tail(self, slot: Slot, signals: Signals, share: float, floating: list[torch.Tensor]) -> None:
         """Writes what this rank adds to the tail."""
         layout = slot.layout
-        numbers = wire.spell(signals, late=self._late is not None, weight=slot.weight, loss=0.0)
+        numbers = wire.spell(signals, late=bool(self._overlap.late), weight=slot.weight, loss=0.0)
         with torch.no_grad():
             numbers.extend(map(float, slot.used))
             tail = layout.buckets[-1].flat[layout.buckets[-1].gradient_numel :]
@@ -448,27 +381,6 @@ class Reducer:
             if largest is not None:
                 for buffer, part in zip(whole, largest.split([b.numel() for b in whole]), strict=True):
                     buffer.copy_(part.view(buffer.shape))
-
-    def _second_round(self, slot: Slot, group: ReduceGroup) -> None:
-        """Adds the gradients that came after their bucket had gone, and records the order again."""
-        late = dict(zip(map(id, slot.layout.parameters), self._late or [], strict=False))
-        for bucket in slot.layout.buckets:
-            if not bucket.parameters:
-                continue
-            rest = torch.zeros(bucket.gradient_numel, dtype=bucket.flat.dtype, device=bucket.flat.device)
-            offset = 0
-            for parameter in bucket.parameters:
-                grad = late.get(id(parameter))
-                if grad is not None:
-                    rest[offset : offset + parameter.numel()].view(parameter.shape).copy_(grad)
-                offset += parameter.numel()
-            group.all_reduce(rest).wait()
-            offset = 0
-            for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
-                view.add_(rest[offset : offset + parameter.numel()].view(parameter.shape))
-                offset += parameter.numel()
-        slot.layout.remove_hooks()
-        slot.recording = True
 
     def _hand_over(self, slot: Slot, weighed: bool) -> None:
         """Lets ``p.grad`` be the reduced gradient; None where no rank has one."""
