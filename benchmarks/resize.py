@@ -21,18 +21,7 @@ from typing import Any
 import torch
 import torch.multiprocessing as mp
 
-from benchmarks.common import (
-    SCRIPTS,
-    finish,
-    in_turn,
-    launched,
-    options_of,
-    row,
-    stamps,
-    usual,
-    wait_for,
-    write_hint,
-)
+from benchmarks.common import SCRIPTS, finish, in_turn, launched, options_of, row, stamps, usual, wait_for, write_hint
 from benchmarks.peer_torchrun import DESCRIBED, end_agents, free_port, torchrun_agent
 
 SCRIPT = SCRIPTS / "resize_train.py"

@@ -15,12 +15,7 @@ from typing import Any
 
 from elastic_launcher import __version__, variables
 from elastic_launcher.config import CONFIG_VERSION, RETRIED, JobConfig
-from elastic_launcher.engines.kubernetes.objects.names import (
-    ELASTIC_LABEL,
-    NODES_ANNOTATION,
-    POD_VARIABLE,
-    PREFIX,
-)
+from elastic_launcher.engines.kubernetes.objects.names import ELASTIC_LABEL, NODES_ANNOTATION, POD_VARIABLE, PREFIX
 from elastic_launcher.engines.kubernetes.objects.pod import HOME, SHM, TMP, WRITABLE
 from elastic_launcher.engines.kubernetes.objects.precheck import check_pod_template
 from elastic_launcher.kube.expansion import literal

@@ -10,10 +10,7 @@ from typing import Any
 
 from elastic_launcher import variables
 from elastic_launcher.config import JobConfig
-from elastic_launcher.engines.kubernetes.objects.names import (
-    ELASTIC_LABEL,
-    NODES_ANNOTATION,
-)
+from elastic_launcher.engines.kubernetes.objects.names import ELASTIC_LABEL, NODES_ANNOTATION
 from elastic_launcher.host.script_file import script_path, write_script
 from elastic_launcher.options import OPTIONS, ConfigError, read_option
 from elastic_launcher.workdir import DEFAULT_PARENT

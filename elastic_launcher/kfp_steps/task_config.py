@@ -11,12 +11,7 @@ from typing import Any, Protocol
 
 from elastic_launcher.engines.kubernetes.job_plan import load_template
 from elastic_launcher.engines.kubernetes.objects.names import RUN_LABEL
-from elastic_launcher.engines.kubernetes.objects.template import (
-    Document,
-    PodFields,
-    node_container,
-    template_of,
-)
+from elastic_launcher.engines.kubernetes.objects.template import Document, PodFields, node_container, template_of
 from elastic_launcher.options import BY_KEY, ConfigError
 
 _MERGED = ("env", "volumes", "volumeMounts", "tolerations")

@@ -14,9 +14,7 @@ import pytest
 
 from elastic_launcher.checkpoint import find_newest
 from tests.support.launches import assert_no_process, subreaper
-from tests.support.ledgers import (
-    read_ledgers,
-)
+from tests.support.ledgers import read_ledgers
 from tests.support.relaunches import LONG, Stage
 
 

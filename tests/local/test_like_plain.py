@@ -9,14 +9,7 @@ import pytest
 
 from tests.support.compiler import COMPILER, HEADER
 from tests.support.launches import assert_no_process, launched
-from tests.support.ledgers import (
-    SCRIPT,
-    assert_each_sample_once,
-    assert_same_model,
-    counted,
-    read_ledgers,
-    train_plain,
-)
+from tests.support.ledgers import SCRIPT, assert_each_sample_once, assert_same_model, counted, read_ledgers, train_plain
 
 SAMPLES, BATCH, MICRO, EPOCHS = 101, 22, 4, 2  # shares of 11 samples, micro-batches of 4, 4 and 3, a tail of 13
 LONG = 240.0  # a compile takes a minute on a machine that does other things too

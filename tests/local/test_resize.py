@@ -12,14 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.launches import Launcher, assert_no_process, launched
-from tests.support.ledgers import (
-    SCRIPT,
-    assert_each_sample_once,
-    assert_same_model,
-    counted,
-    read_ledgers,
-    train_plain,
-)
+from tests.support.ledgers import SCRIPT, assert_each_sample_once, assert_same_model, counted, read_ledgers, train_plain
 from tests.support.resizes import LONG, allow, formed
 
 SAMPLES, BATCH, MICRO = 97, 24, 5

@@ -12,14 +12,7 @@ import psutil
 import pytest
 
 from tests.support.launches import assert_no_process, launched, until
-from tests.support.ledgers import (
-    SCRIPT,
-    assert_each_sample_once,
-    assert_same_model,
-    counted,
-    read_ledgers,
-    train_plain,
-)
+from tests.support.ledgers import SCRIPT, assert_each_sample_once, assert_same_model, counted, read_ledgers, train_plain
 
 SAMPLES, BATCH, MICRO, EPOCHS = 97, 24, 5, 2
 LONG = 150.0  # torchrun and its ranks import torch on a machine that does other things too

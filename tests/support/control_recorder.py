@@ -8,14 +8,7 @@ from msgspec.structs import asdict
 
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Report
-from elastic_launcher.control.requests import (
-    Heartbeat,
-    HeartbeatAnswer,
-    Join,
-    NodeMessage,
-    Standing,
-    Welcome,
-)
+from elastic_launcher.control.requests import Heartbeat, HeartbeatAnswer, Join, NodeMessage, Standing, Welcome
 from elastic_launcher.control.vitals import Vitals
 
 KEY = bytes(range(32))

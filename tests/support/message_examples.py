@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from elastic_launcher.control import messages
 from elastic_launcher.control.introduction import Introduction
-from elastic_launcher.control.messages import (
-    Active,
-    Done,
-    Form,
-    Message,
-    Progress,
-    Warm,
-)
+from elastic_launcher.control.messages import Active, Done, Form, Message, Progress, Warm
 
 FORM = Form(3, 2, "grow", (1, 2, 4), (4,), (), {4: 1}, "127.0.0.1:29500", 10.0, "hint")
 EXAMPLES: list[Message] = [

@@ -6,17 +6,7 @@ import signal
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from elastic_launcher.control.messages import (
-    Active,
-    Done,
-    Ended,
-    Form,
-    Formed,
-    Left,
-    Message,
-    StepFailed,
-    Warm,
-)
+from elastic_launcher.control.messages import Active, Done, Ended, Form, Formed, Left, Message, StepFailed, Warm
 from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, KillNode, Order, StartNode
 from elastic_launcher.coordinator.model.deadlines import NOTICE_GATHER_SECONDS
 from elastic_launcher.coordinator.model.observations import (

@@ -6,11 +6,7 @@ from dataclasses import replace
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.coordinator.model.actions import KillNode
-from elastic_launcher.coordinator.model.observations import (
-    AgentKilled,
-    NodeExited,
-    RankEnded,
-)
+from elastic_launcher.coordinator.model.observations import AgentKilled, NodeExited, RankEnded
 from elastic_launcher.coordinator.model.restart_budget import RestartBudget
 from elastic_launcher.coordinator.model.roster import Exit, Member, Node, Phase
 from elastic_launcher.coordinator.model.state import State
@@ -23,16 +19,8 @@ from elastic_launcher.coordinator.rules.ending import (
     then,
     wind_down,
 )
-from elastic_launcher.coordinator.rules.formation import (
-    fail_formation,
-    form_if_active,
-    let_go,
-)
-from elastic_launcher.coordinator.rules.loss import (
-    bear_failure,
-    check_holders,
-    lose_node,
-)
+from elastic_launcher.coordinator.rules.formation import fail_formation, form_if_active, let_go
+from elastic_launcher.coordinator.rules.loss import bear_failure, check_holders, lose_node
 from elastic_launcher.coordinator.rules.nodes import dismiss, fail_node, hold_back, warn_of_exit
 from elastic_launcher.coordinator.rules.pending import is_earlier_pod, take_back
 

@@ -31,10 +31,7 @@ from elastic_launcher.control.messages import (
     Warm,
 )
 from elastic_launcher.coordinator.model.actions import Order
-from elastic_launcher.coordinator.model.observations import (
-    MemberJoined,
-    MemberReported,
-)
+from elastic_launcher.coordinator.model.observations import MemberJoined, MemberReported
 from elastic_launcher.coordinator.model.roster import Member, Phase
 from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.rules.ending import (
@@ -56,12 +53,7 @@ from elastic_launcher.coordinator.rules.formation import (
     take_active,
     take_formed,
 )
-from elastic_launcher.coordinator.rules.loss import (
-    bear_failure,
-    check_holders,
-    take_broken_step,
-    take_unformed,
-)
+from elastic_launcher.coordinator.rules.loss import bear_failure, check_holders, take_broken_step, take_unformed
 from elastic_launcher.coordinator.rules.nodes import dismiss
 
 

@@ -19,17 +19,9 @@ from elastic_launcher.coordinator.model.observations import (
 )
 from elastic_launcher.coordinator.model.roster import Exit, Member, Phase
 from elastic_launcher.coordinator.model.state import State
-from elastic_launcher.coordinator.rules.ending import (
-    COLLECT_SECONDS,
-    Decision,
-    condemn,
-    emit,
-    then,
-)
+from elastic_launcher.coordinator.rules.ending import COLLECT_SECONDS, Decision, condemn, emit, then
 from elastic_launcher.coordinator.rules.exits import fail_joiner, siblings, take_rank_end
-from elastic_launcher.coordinator.rules.loss import (
-    lose_node,
-)
+from elastic_launcher.coordinator.rules.loss import lose_node
 from elastic_launcher.coordinator.rules.nodes import fail_node
 
 

@@ -15,16 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_launcher.checkpoint import (
-    Fenced,
-    Manifest,
-    TakenOver,
-    find_newest,
-    kept,
-    publish,
-    raise_fence,
-    set_aside,
-)
+from elastic_launcher.checkpoint import Fenced, Manifest, TakenOver, find_newest, kept, publish, raise_fence, set_aside
 from elastic_launcher.checkpoint.files import MANIFEST, STATE, seal
 from elastic_launcher.checkpoint.folder import LOCK, POINTER, Pointer, name_of, read_pointer
 from elastic_launcher.checkpoint.manifest import Mark

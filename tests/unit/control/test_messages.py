@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 
 from elastic_launcher.control import messages
-from elastic_launcher.control.messages import (
-    Done,
-    Message,
-    Order,
-    Report,
-    decode,
-    encode,
-)
+from elastic_launcher.control.messages import Done, Message, Order, Report, decode, encode
 from tests.support.message_examples import EXAMPLES, FORM
 
 

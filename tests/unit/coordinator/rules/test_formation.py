@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_launcher.control.messages import (
-    Active,
-    Failed,
-    Form,
-    Formed,
-    Halted,
-    Left,
-)
+from elastic_launcher.control.messages import Active, Failed, Form, Formed, Halted, Left
 from elastic_launcher.coordinator.model.actions import NoteNotice
 from tests.support.played_job import growing, training
 
