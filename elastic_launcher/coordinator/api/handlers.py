@@ -7,35 +7,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from elastic_launcher.config import JobConfig
+from elastic_launcher.control import requests
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Report
-from elastic_launcher.control.requests import (
-    Heartbeat,
-    HeartbeatAnswer,
-    Join,
-    Life,
-    NodeMessage,
-    Notice,
-    RankEnded,
-    Standing,
-    Unfit,
-    Welcome,
-)
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.api.live_status import live_status, phase
 from elastic_launcher.coordinator.api.worker_events import WorkerEvents
 from elastic_launcher.coordinator.health.monitor import Watch
 from elastic_launcher.coordinator.model import observations
-from elastic_launcher.coordinator.model.observations import (
-    MemberJoined,
-    MemberReported,
-    NodeNoticed,
-    NodeRegistered,
-    NodeUnfit,
-    Observation,
-    SaveAsked,
-    StopAsked,
-)
 from elastic_launcher.coordinator.model.roster import Exit, Phase
 from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.workdir import Layout, job_id
@@ -79,7 +58,7 @@ class JobHandlers:
         config: JobConfig,
         layout: Layout,
         job: Job,
-        observe: Callable[[Observation], None],
+        observe: Callable[[observations.Observation], None],
         lives: WorkerEvents,
         store: str,
         term: int,
@@ -94,12 +73,12 @@ class JobHandlers:
         self._term = term
         self._monotonic = monotonic
 
-    def join(self, member: int, asked: Join) -> Standing:
+    def join(self, member: int, asked: requests.Join) -> requests.Standing:
         """Takes a member's call of ``init``; returns the job's progress."""
         self.hear(member)
-        self._observe(MemberJoined(self._monotonic(), member, asked.pid, asked.version))
+        self._observe(observations.MemberJoined(self._monotonic(), member, asked.pid, asked.version))
         state = self._job.state
-        return Standing(
+        return requests.Standing(
             phase=state.phase,
             epoch=state.epoch,
             sums=state.sums,
@@ -113,16 +92,16 @@ class JobHandlers:
             heartbeat_interval=HEARTBEAT_SECONDS,
         )
 
-    def welcome(self) -> Welcome:
+    def welcome(self) -> requests.Welcome:
         """Returns what a member needs to go on with this coordinator."""
-        return Welcome(self._store, self._term)
+        return requests.Welcome(self._store, self._term)
 
-    def introduce(self, member: int, introduction: Introduction) -> Welcome:
+    def introduce(self, member: int, introduction: Introduction) -> requests.Welcome:
         """A member comes late that the coordinator before this one knew."""
         self.hear(member)
         if self._job.state.nodes[self._job.state.members[member].node].phase in (Phase.ENDING, Phase.GONE):
             raise LookupError(f"member {member} was given up")
-        self._observe(MemberJoined(self._monotonic(), member, introduction.pid))
+        self._observe(observations.MemberJoined(self._monotonic(), member, introduction.pid))
         for report in introduction.reports:
             self.report(member, report)
         return self.welcome()
@@ -134,7 +113,7 @@ class JobHandlers:
 
     def report(self, member: int, report: Report) -> None:
         """A member reported."""
-        self._observe(MemberReported(self._monotonic(), member, report))
+        self._observe(observations.MemberReported(self._monotonic(), member, report))
 
     def hear(self, member: int, vitals: Vitals | None = None) -> None:
         """A member lives, and says what it does."""
@@ -148,7 +127,7 @@ class JobHandlers:
         """A node's agent begins: returns its first member, which no pod before this one had."""
         self._check_node(node)
         if pod:
-            self._observe(NodeRegistered(self._monotonic(), node, pod))
+            self._observe(observations.NodeRegistered(self._monotonic(), node, pod))
         found = self._job.state.nodes[node]
         if pod and found.pod != pod:
             raise LookupError(f"node {node} trains in another pod: pod {pod} is not wanted any more")
@@ -160,27 +139,27 @@ class JobHandlers:
         found = self._job.state.nodes.get(node)
         return found is not None and member not in found.members
 
-    def heartbeat(self, node: int, told: Heartbeat) -> HeartbeatAnswer:
+    def heartbeat(self, node: int, told: requests.Heartbeat) -> requests.HeartbeatAnswer:
         """Takes an agent's heartbeat; the answer asks about silent members."""
         self._check_node(node)
         if told.notices:
-            self._observe(NodeNoticed(self._monotonic(), node, "signal"))
+            self._observe(observations.NodeNoticed(self._monotonic(), node, "signal"))
         about = self._job.watch.hear_node(self._job.state, node, self._monotonic(), told.cpu or {})
-        return HeartbeatAnswer(self._lives.is_let_go(node), tuple(about))
+        return requests.HeartbeatAnswer(self._lives.is_let_go(node), tuple(about))
 
-    def take(self, node: int, message: NodeMessage) -> None:
+    def take(self, node: int, message: requests.NodeMessage) -> None:
         """Takes a message of a node's agent."""
         self._check_node(node)
         now = self._monotonic()
         match message:
-            case Life():
+            case requests.Life():
                 self._check_place(node, message.started or message.ended or 0)
                 self._lives.take(node, message)
-            case Notice():
-                self._observe(NodeNoticed(now, node, message.source))
-            case Unfit():
-                self._observe(NodeUnfit(now, node, message.message))
-            case RankEnded():
+            case requests.Notice():
+                self._observe(observations.NodeNoticed(now, node, message.source))
+            case requests.Unfit():
+                self._observe(observations.NodeUnfit(now, node, message.message))
+            case requests.RankEnded():
                 self._check_place(node, message.local_rank)
                 ended = Exit(message.exit_code, message.signal)
                 self._observe(observations.RankEnded(now, node, message.local_rank, ended))
@@ -194,13 +173,13 @@ class JobHandlers:
         now = phase(self._job.state)
         if now != "training":
             raise ValueError(f"the job is {now}: there is no step after which it could be saved")
-        self._observe(SaveAsked(self._monotonic()))
+        self._observe(observations.SaveAsked(self._monotonic()))
         return {"step": self._job.state.step}
 
     def stop(self) -> dict[str, Any]:
         """Has the job saved and ended; returns its step, and whether it was stopping before."""
         found = {"step": self._job.state.step, "stopping": self._job.state.stopping is not None}
-        self._observe(StopAsked(self._monotonic(), STOPPED_BY_COMMAND))
+        self._observe(observations.StopAsked(self._monotonic(), STOPPED_BY_COMMAND))
         return found
 
     def status(self) -> dict[str, Any]:

@@ -25,22 +25,6 @@ from elastic_launcher.control.auth import (
 )
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Order, Report, decode, encode
-from elastic_launcher.control.requests import (
-    Heartbeat,
-    HeartbeatAnswer,
-    Join,
-    Life,
-    NodeJob,
-    NodeMessage,
-    Notice,
-    Poll,
-    RankEnded,
-    Refused,
-    Reports,
-    Sample,
-    SampleAnswer,
-    Unfit,
-)
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.api.handlers import JobHandlers
 from elastic_launcher.coordinator.api.rejoin import NotYetError, Rejoin
@@ -196,21 +180,21 @@ class ControlServer:
             if refusal.odd:
                 what = f"{request.method} {request.path}"
                 self._refused(str(request.remote), what, request.headers.get(SENDER_HEADER, ""), str(refusal))
-            answer = _json(Refused(str(refusal), refusal.used), refusal.status)
+            answer = _json(requests.Refused(str(refusal), refusal.used), refusal.status)
             return self._signed(request, answer) if refusal.proven else answer
         except _OtherTermError as error:
-            refused, status = Refused(str(error), term=self._term), 409
+            refused, status = requests.Refused(str(error), term=self._term), 409
         except NotYetError as error:
-            refused, status = Refused(str(error)), 503
+            refused, status = requests.Refused(str(error)), 503
         except web.HTTPException as error:
-            refused, status = Refused(error.reason), error.status
+            refused, status = requests.Refused(error.reason), error.status
         except LookupError as error:
-            refused, status = Refused(str(error.args[0] if error.args else error)), 404
+            refused, status = requests.Refused(str(error.args[0] if error.args else error)), 404
         except (ValueError, TypeError) as error:
-            refused, status = Refused(str(error)), 400
+            refused, status = requests.Refused(str(error)), 400
         except Exception as error:
             logger.exception("%s %s can't be answered", request.method, request.path)
-            refused, status = Refused(f"{type(error).__name__}: {error}"), 500
+            refused, status = requests.Refused(f"{type(error).__name__}: {error}"), 500
         return self._signed(request, _json(refused, status))
 
     def _signed(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
@@ -221,7 +205,7 @@ class ControlServer:
         return answer
 
     async def _join(self, request: web.Request) -> web.Response:
-        return _json(self.handlers.join(_member(request), await _content(request, Join)))
+        return _json(self.handlers.join(_member(request), await _content(request, requests.Join)))
 
     async def _introduce(self, request: web.Request) -> web.Response:
         return _json(self.handlers.introduce(_member(request), await _content(request, Introduction)))
@@ -233,7 +217,7 @@ class ControlServer:
 
     async def _orders(self, request: web.Request) -> web.Response:
         member, query = _member(request), dict(request.query)
-        asked = decode(query, Poll, "the query", texts=True)
+        asked = decode(query, requests.Poll, "the query", texts=True)
         self._check_term(asked.term)
         self.handlers.hear(member, decode(query, Vitals, "the query", texts=True))
         wait = 0.0 if self._closing else max(0.0, min(asked.wait, LONGEST_WAIT))
@@ -242,7 +226,7 @@ class ControlServer:
         return web.Response(text=text, content_type="application/json")
 
     async def _reports(self, request: web.Request) -> web.Response:
-        member, told = _member(request), await _content(request, Reports)
+        member, told = _member(request), await _content(request, requests.Reports)
         self._check_term(told.term)
         self.handlers.hear(member)
         seen = self._seen.setdefault(member, _Seen())
@@ -252,37 +236,37 @@ class ControlServer:
                 self.handlers.report(member, report)
         return _json({})
 
-    def _node_handlers(self) -> Mapping[type[NodeMessage], Callable[[int, Any], Awaitable[object]]]:
+    def _node_handlers(self) -> Mapping[type[requests.NodeMessage], Callable[[int, Any], Awaitable[object]]]:
         """Returns what answers each of an agent's messages."""
-        handlers: dict[type[NodeMessage], Callable[[int, Any], Awaitable[object]]] = {
-            Heartbeat: self._heartbeat,
-            Life: self._tell,
-            Notice: self._tell,
-            RankEnded: self._rank_ended,
+        handlers: dict[type[requests.NodeMessage], Callable[[int, Any], Awaitable[object]]] = {
+            requests.Heartbeat: self._heartbeat,
+            requests.Life: self._tell,
+            requests.Notice: self._tell,
+            requests.RankEnded: self._rank_ended,
         }
         if self._files is not None:
-            handlers |= {requests.Log: self._log, Sample: self._sample, Unfit: self._tell}
+            handlers |= {requests.Log: self._log, requests.Sample: self._sample, requests.Unfit: self._tell}
         return handlers
 
     async def _node_message(
-        self, kind: type[NodeMessage], handler: Callable[[int, Any], Awaitable[object]], request: web.Request
+        self, kind: type[requests.NodeMessage], handler: Callable[[int, Any], Awaitable[object]], request: web.Request
     ) -> web.Response:
         """Answers what an agent says; refuses one of a pod that the node's queue has taken back."""
         node, message = _node(request), await _content(request, kind)
         if message.first_member is not UNSET and self.handlers.is_superseded(node, message.first_member):
-            if kind is Heartbeat:
-                return _json(HeartbeatAnswer(leave=True))
+            if kind is requests.Heartbeat:
+                return _json(requests.HeartbeatAnswer(leave=True))
             raise LookupError(f"this pod of node {node} is not wanted any more")
         return _json(await handler(node, message))
 
-    async def _heartbeat(self, node: int, told: Heartbeat) -> HeartbeatAnswer:
+    async def _heartbeat(self, node: int, told: requests.Heartbeat) -> requests.HeartbeatAnswer:
         return self.handlers.heartbeat(node, told)
 
-    async def _tell(self, node: int, message: NodeMessage) -> Mapping[str, object]:
+    async def _tell(self, node: int, message: requests.NodeMessage) -> Mapping[str, object]:
         self.handlers.take(node, message)
         return {}
 
-    async def _rank_ended(self, node: int, ended: RankEnded) -> Mapping[str, object]:
+    async def _rank_ended(self, node: int, ended: requests.RankEnded) -> Mapping[str, object]:
         if self._files is not None:
             first_member = ended.first_member or None
             self._files.note_exit(node, ended.local_rank, ended.exit_code, ended.signal, first_member)
@@ -293,15 +277,15 @@ class ControlServer:
         self._files.add_to_log(node, piece.local_rank, piece.offset, piece.data)
         return {}
 
-    async def _sample(self, node: int, sample: Sample) -> SampleAnswer:
+    async def _sample(self, node: int, sample: requests.Sample) -> requests.SampleAnswer:
         assert self._files is not None
-        return SampleAnswer(await asyncio.to_thread(self._files.judge, node, sample.name))
+        return requests.SampleAnswer(await asyncio.to_thread(self._files.judge, node, sample.name))
 
     async def _job(self, request: web.Request) -> web.Response:
         assert self._files is not None
         node = _node(request)
         first = self.handlers.register(node, request.query.get("pod", ""))
-        return _json(NodeJob(**self._files.begin(node), first_member=first, term=self._term))
+        return _json(requests.NodeJob(**self._files.begin(node), first_member=first, term=self._term))
 
     async def _save(self, request: web.Request) -> web.Response:
         return web.json_response(self.handlers.save())

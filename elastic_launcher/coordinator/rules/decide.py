@@ -9,34 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from elastic_launcher.coordinator.model import observations
 from elastic_launcher.coordinator.model.actions import Action
-from elastic_launcher.coordinator.model.observations import (
-    AgentKilled,
-    GroupHangs,
-    Interrupted,
-    MemberAwaited,
-    MemberJoined,
-    MemberReported,
-    MembersApart,
-    MemberSilent,
-    MemberSlow,
-    MemberStuck,
-    NodeExited,
-    NodeNoticed,
-    NodeNotStarted,
-    NodeRegistered,
-    NodeSilent,
-    NodeStands,
-    NodeUnfit,
-    NoticeExpires,
-    Observation,
-    RankEnded,
-    ResumePointFound,
-    SaveAsked,
-    StopAsked,
-    TargetChanged,
-    Tick,
-)
 from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.rules.checkpoint_restart import record_restart_cause, restart_if_curable
 from elastic_launcher.coordinator.rules.ending import Decision, conclude, ended_early, interrupt, save, stop_asked, then
@@ -66,7 +40,7 @@ from elastic_launcher.coordinator.rules.unhealthy_members import (
 )
 
 
-def decide_in_process(state: State, observation: Observation) -> Decision:
+def decide_in_process(state: State, observation: observations.Observation) -> Decision:
     """Decides for a job with in-process resize; where all state is lost, it restarts from the last checkpoint."""
     if state.finished:
         return state, ()
@@ -75,12 +49,12 @@ def decide_in_process(state: State, observation: Observation) -> Decision:
     return record_restart_cause(before, state, actions, now)
 
 
-def decide(state: State, observation: Observation) -> tuple[State, tuple[Action, ...]]:
+def decide(state: State, observation: observations.Observation) -> tuple[State, tuple[Action, ...]]:
     """Returns the next state, and the actions in order."""
     if state.finished:
         return state, ()
     decision = _OBSERVATIONS[type(observation)](state, observation)
-    steps = (*_DEADLINES, *_STEPS) if isinstance(observation, Tick) else _STEPS
+    steps = (*_DEADLINES, *_STEPS) if isinstance(observation, observations.Tick) else _STEPS
     return then(decision, _settle, observation.now, steps)
 
 
@@ -102,7 +76,7 @@ def _settle(state: State, now: float, steps: tuple[Callable[[State, float], Deci
     return decision
 
 
-def _nothing(state: State, observation: Tick) -> Decision:
+def _nothing(state: State, observation: observations.Tick) -> Decision:
     return state, ()
 
 
@@ -123,28 +97,28 @@ _DEADLINES: tuple[Callable[[State, float], Decision], ...] = (
 """Rules that only check deadlines; they look through all nodes, so they run at ticks only."""
 _TOWARDS_THE_END = (ended_early, check_formation, recover)  # scripts may still evaluate together, or save
 _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
-    Tick: _nothing,
-    TargetChanged: change_target,
-    MemberJoined: take_join,
-    MemberReported: take_report,
-    MemberSilent: take_silence,
-    NodeSilent: take_silent_node,
-    MemberStuck: take_stuck,
-    MembersApart: take_apart,
-    MemberAwaited: take_awaited,
-    GroupHangs: take_hang,
-    MemberSlow: take_slow,
-    NodeNotStarted: take_unstarted,
-    NodeUnfit: take_unfit,
-    NodeNoticed: take_notice,
-    NodeRegistered: take_registration,
-    NodeStands: take_standing,
-    NoticeExpires: take_expired_notice,
-    RankEnded: take_rank_end,
-    AgentKilled: take_agent_killed,
-    NodeExited: take_node_exit,
-    SaveAsked: save,
-    StopAsked: stop_asked,
-    ResumePointFound: resume_paused,
-    Interrupted: interrupt,
+    observations.Tick: _nothing,
+    observations.TargetChanged: change_target,
+    observations.MemberJoined: take_join,
+    observations.MemberReported: take_report,
+    observations.MemberSilent: take_silence,
+    observations.NodeSilent: take_silent_node,
+    observations.MemberStuck: take_stuck,
+    observations.MembersApart: take_apart,
+    observations.MemberAwaited: take_awaited,
+    observations.GroupHangs: take_hang,
+    observations.MemberSlow: take_slow,
+    observations.NodeNotStarted: take_unstarted,
+    observations.NodeUnfit: take_unfit,
+    observations.NodeNoticed: take_notice,
+    observations.NodeRegistered: take_registration,
+    observations.NodeStands: take_standing,
+    observations.NoticeExpires: take_expired_notice,
+    observations.RankEnded: take_rank_end,
+    observations.AgentKilled: take_agent_killed,
+    observations.NodeExited: take_node_exit,
+    observations.SaveAsked: save,
+    observations.StopAsked: stop_asked,
+    observations.ResumePointFound: resume_paused,
+    observations.Interrupted: interrupt,
 }

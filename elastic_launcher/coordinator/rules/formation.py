@@ -70,12 +70,12 @@ def check_minimum(state: State, leaving: list[Node], now: float) -> Decision:
     return lose_nodes(state, message, now)
 
 
-def take_formed(state: State, number: int, report: Formed) -> Decision:
+def take_formed(state: State, member: Member, report: Formed, now: float) -> Decision:
     """Takes a report that a formation's group is built at a member."""
     formation = state.formation
     if formation is None or formation.number != report.formation:
         return state, ()
-    return replace(state, formation=replace(formation, formed=formation.formed | {number})), ()
+    return replace(state, formation=replace(formation, formed=formation.formed | {member.number})), ()
 
 
 def take_form_failed(state: State, number: int, report: FormFailed, now: float) -> Decision:
@@ -101,12 +101,12 @@ def _take_moved_on(state: State, number: int, wait: int, now: float) -> State:
     return state.with_member(number, fingerprint=None)
 
 
-def take_active(state: State, number: int, report: Active, now: float) -> Decision:
+def take_active(state: State, member: Member, report: Active, now: float) -> Decision:
     """Takes a member's first step in a formation; after the last member's, the formation is a generation."""
     formation = state.formation
-    if formation is None or formation.number != report.formation or number not in formation.members:
+    if formation is None or formation.number != report.formation or member.number not in formation.members:
         return state, ()
-    active = {**formation.active, number: report}
+    active = {**formation.active, member.number: report}
     first = formation.first_active_at if formation.first_active_at is not None else now
     state = replace(state, formation=replace(formation, active=active, first_active_at=first))
     if len(active) < len(formation.members):

@@ -108,8 +108,9 @@ def take_broken_step(state: State, number: int, report: StepFailed, reason: str,
     return then((state, actions), ended_early, now)
 
 
-def take_unformed(state: State, number: int, report: FormFailed, now: float) -> Decision:
+def take_unformed(state: State, member: Member, report: FormFailed, now: float) -> Decision:
     """A formation did not come about at a member, or it has taken note that it was given up."""
+    number = member.number
     state, actions = take_form_failed(state, number, report, now)
     recovery = state.recovery
     if recovery is not None and report.formation == recovery.given_up and number not in recovery.steps:

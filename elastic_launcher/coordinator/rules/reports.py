@@ -10,26 +10,7 @@ from msgspec.structs import asdict
 
 from elastic_launcher import __version__
 from elastic_launcher.config import ExitCode
-from elastic_launcher.control.messages import (
-    Active,
-    Done,
-    End,
-    Ended,
-    Failed,
-    Formed,
-    FormFailed,
-    Halted,
-    Left,
-    Log,
-    PhaseStarted,
-    Progress,
-    Saved,
-    SaveFailed,
-    StepFailed,
-    StepRedone,
-    Summed,
-    Warm,
-)
+from elastic_launcher.control import messages
 from elastic_launcher.coordinator.model.actions import Order
 from elastic_launcher.coordinator.model.observations import MemberJoined, MemberReported
 from elastic_launcher.coordinator.model.roster import Member, Phase
@@ -64,7 +45,8 @@ def take_join(state: State, observation: MemberJoined) -> Decision:
         return state, ()
     state = state.with_member(member.number, pid=observation.pid)
     if state.over or state.nodes[member.node].phase is Phase.ENDING or state.superseded(member.number):
-        return state, (Order((member.number,), End("the training is over" if state.over else "not wanted any more")),)
+        why = "the training is over" if state.over else "not wanted any more"
+        return state, (Order((member.number,), messages.End(why)),)
     if observation.version in ("", __version__):
         return state, ()
     message = (
@@ -82,7 +64,7 @@ def take_report(state: State, observation: MemberReported) -> Decision:
     return _REPORTS[type(observation.report)](state, member, observation.report, observation.now)
 
 
-def _warm(state: State, member: Member, report: Warm, now: float) -> Decision:
+def _warm(state: State, member: Member, report: messages.Warm, now: float) -> Decision:
     # One that waits again after a failed admission has nothing new to report.
     fingerprint = report.fingerprint or member.fingerprint or {}
     state = state.with_member(member.number, fingerprint=fingerprint, wait=report.wait)
@@ -96,26 +78,14 @@ def _warm(state: State, member: Member, report: Warm, now: float) -> Decision:
     return state, (emit(state, "node_warm", node=member.node),)
 
 
-def _formed(state: State, member: Member, report: Formed, now: float) -> Decision:
-    return take_formed(state, member.number, report)
-
-
-def _form_failed(state: State, member: Member, report: FormFailed, now: float) -> Decision:
-    return take_unformed(state, member.number, report, now)
-
-
-def _active(state: State, member: Member, report: Active, now: float) -> Decision:
-    return take_active(state, member.number, report, now)
-
-
-def _left(state: State, member: Member, report: Left, now: float) -> Decision:
+def _left(state: State, member: Member, report: messages.Left, now: float) -> Decision:
     if not state.may_leave(member.number):
         return state, ()
     state = state.with_member(member.number, step=max(member.step, report.step))
     return then(let_go(state, member.number, now), check_holders, member, now)
 
 
-def _progress(state: State, member: Member, report: Progress, now: float) -> Decision:
+def _progress(state: State, member: Member, report: messages.Progress, now: float) -> Decision:
     if not _trains(state, member):
         return state, ()
     state = state.with_member(member.number, step=max(member.step, report.step))
@@ -133,7 +103,7 @@ def _progress(state: State, member: Member, report: Progress, now: float) -> Dec
     return then((state, (event,)), ended_early, now)
 
 
-def _log(state: State, member: Member, report: Log, now: float) -> Decision:
+def _log(state: State, member: Member, report: messages.Log, now: float) -> Decision:
     if not _trains(state, member):
         return state, ()
     logged, values = state.logged.add(report.step, report.rank, report.values)
@@ -143,7 +113,7 @@ def _log(state: State, member: Member, report: Log, now: float) -> Decision:
     return state, (emit(state, "log", step=report.step, rank=report.rank, values=values),)
 
 
-def _step_failed(state: State, member: Member, report: StepFailed, now: float) -> Decision:
+def _step_failed(state: State, member: Member, report: messages.StepFailed, now: float) -> Decision:
     if member.left:
         return state, ()  # it had to leave within the step
     formation = state.formation
@@ -152,7 +122,7 @@ def _step_failed(state: State, member: Member, report: StepFailed, now: float) -
     return _break_off(state, member, report, now)
 
 
-def _break_off(state: State, member: Member, report: StepFailed, now: float) -> Decision:
+def _break_off(state: State, member: Member, report: messages.StepFailed, now: float) -> Decision:
     formation, number = state.formation, member.number
     pending = formation is not None and formation.number == report.formation
     state = replace(state.with_member(number, step=max(member.step, report.step)), step=max(state.step, report.step))
@@ -172,18 +142,18 @@ def _break_off(state: State, member: Member, report: StepFailed, now: float) -> 
     return then(decision, take_broken_step, number, report, reason, now)
 
 
-def _step_redone(state: State, member: Member, report: StepRedone, now: float) -> Decision:
+def _step_redone(state: State, member: Member, report: messages.StepRedone, now: float) -> Decision:
     if state.redone == report.step or not _trains(state, member):
         return state, ()
     return replace(state, redone=report.step), (emit(state, "step_redone", step=report.step),)
 
 
-def _saved(state: State, member: Member, report: Saved, now: float) -> Decision:
+def _saved(state: State, member: Member, report: messages.Saved, now: float) -> Decision:
     state = replace(state, saved=report, step=max(state.step, report.step))
     return state, (emit(state, "checkpoint_saved", **asdict(report)),)
 
 
-def _save_failed(state: State, member: Member, report: SaveFailed, now: float) -> Decision:
+def _save_failed(state: State, member: Member, report: messages.SaveFailed, now: float) -> Decision:
     after = "the training goes on, and the next checkpoint is tried when it is due"
     if state.halts and state.restart is None:
         after = f"that is tried again for as long as the job waits for it, {state.halts_by - now:.0f} s from now on"
@@ -191,7 +161,7 @@ def _save_failed(state: State, member: Member, report: SaveFailed, now: float) -
     return state, (emit(state, "warning", message=message),)
 
 
-def _halted(state: State, member: Member, report: Halted, now: float) -> Decision:
+def _halted(state: State, member: Member, report: messages.Halted, now: float) -> Decision:
     if not state.halts or not _trains(state, member):
         return state, ()
     halting = replace(state.halting, standing=state.halting.standing | {member.number})
@@ -199,7 +169,7 @@ def _halted(state: State, member: Member, report: Halted, now: float) -> Decisio
     return appoint_saver(state)
 
 
-def _failed(state: State, member: Member, report: Failed, now: float) -> Decision:
+def _failed(state: State, member: Member, report: messages.Failed, now: float) -> Decision:
     state = state.with_member(member.number, failure=report)
     if report.step is not None and _trains(state, member):
         state = replace(state, step=max(state.step, report.step))
@@ -213,7 +183,7 @@ def _failed(state: State, member: Member, report: Failed, now: float) -> Decisio
     return fail_joiner(state, member, f"{state.name(member.number)} failed: {report.message}", now)
 
 
-def _done(state: State, member: Member, report: Done, now: float) -> Decision:
+def _done(state: State, member: Member, report: messages.Done, now: float) -> Decision:
     if not _trains(state, member) or report.phase < state.phase:
         return state, ()
     state = state.with_member(member.number, done=True, step=max(member.step, report.step))
@@ -226,7 +196,7 @@ def _done(state: State, member: Member, report: Done, now: float) -> Decision:
     return then(wind_down(state), ended_early, now)
 
 
-def _phase_started(state: State, member: Member, report: PhaseStarted, now: float) -> Decision:
+def _phase_started(state: State, member: Member, report: messages.PhaseStarted, now: float) -> Decision:
     """The script trains again, in another `job.epochs`: who was sent away at the end of the one before is replaced."""
     if not _trains(state, member) or report.phase <= state.phase:
         return state, ()
@@ -237,11 +207,11 @@ def _phase_started(state: State, member: Member, report: PhaseStarted, now: floa
     return replace(state, reason="", phase=report.phase, epoch=0, sums=report.sums, step=step), actions
 
 
-def _summed(state: State, member: Member, report: Summed, now: float) -> Decision:
+def _summed(state: State, member: Member, report: messages.Summed, now: float) -> Decision:
     return (replace(state, sums=report.sums) if _trains(state, member) else state), ()
 
 
-def _ended(state: State, member: Member, report: Ended, now: float) -> Decision:
+def _ended(state: State, member: Member, report: messages.Ended, now: float) -> Decision:
     leaves = state.may_leave(member.number) and not report.done
     if member.left or leaves or not _trains(state, member):
         return state, ()
@@ -254,7 +224,7 @@ def _ended(state: State, member: Member, report: Ended, now: float) -> Decision:
     survivors = state.survivors()
     enough = len(state.members.ended) >= len(survivors) > 0
     if enough and all(state.members[number].ended for number in survivors):
-        decision = then(decision, lambda same: (same, (Order(survivors, End("all scripts have ended")),)))
+        decision = then(decision, lambda same: (same, (Order(survivors, messages.End("all scripts have ended")),)))
     return decision
 
 
@@ -265,21 +235,21 @@ def _trains(state: State, member: Member) -> bool:
 
 
 _REPORTS: dict[type, Callable[[State, Member, Any, float], Decision]] = {
-    Warm: _warm,
-    Formed: _formed,
-    FormFailed: _form_failed,
-    Active: _active,
-    Left: _left,
-    Progress: _progress,
-    Log: _log,
-    StepFailed: _step_failed,
-    StepRedone: _step_redone,
-    Saved: _saved,
-    SaveFailed: _save_failed,
-    Halted: _halted,
-    Failed: _failed,
-    Done: _done,
-    PhaseStarted: _phase_started,
-    Summed: _summed,
-    Ended: _ended,
+    messages.Warm: _warm,
+    messages.Formed: take_formed,
+    messages.FormFailed: take_unformed,
+    messages.Active: take_active,
+    messages.Left: _left,
+    messages.Progress: _progress,
+    messages.Log: _log,
+    messages.StepFailed: _step_failed,
+    messages.StepRedone: _step_redone,
+    messages.Saved: _saved,
+    messages.SaveFailed: _save_failed,
+    messages.Halted: _halted,
+    messages.Failed: _failed,
+    messages.Done: _done,
+    messages.PhaseStarted: _phase_started,
+    messages.Summed: _summed,
+    messages.Ended: _ended,
 }

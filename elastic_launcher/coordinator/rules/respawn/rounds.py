@@ -13,33 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from elastic_launcher.config import ExitCode
+from elastic_launcher.coordinator.model import observations
 from elastic_launcher.coordinator.model.actions import Action, Emit, Finish, LetGo, OpenRound, RestartAll
-from elastic_launcher.coordinator.model.observations import (
-    AgentKilled,
-    GroupHangs,
-    Interrupted,
-    MemberAwaited,
-    MemberJoined,
-    MemberReported,
-    MembersApart,
-    MemberSilent,
-    MemberSlow,
-    MemberStuck,
-    NodeExited,
-    NodeNoticed,
-    NodeNotStarted,
-    NodeSilent,
-    NodeWaits,
-    NoticeExpires,
-    Observation,
-    RankEnded,
-    RankStarted,
-    ResumePointFound,
-    SaveAsked,
-    StopAsked,
-    TargetChanged,
-    Tick,
-)
 from elastic_launcher.coordinator.model.restart_budget import Taken
 from elastic_launcher.coordinator.model.roster import Exit, Node, Phase
 from elastic_launcher.coordinator.model.roster_tables import Ranks
@@ -81,7 +56,7 @@ OWN_SAVES = "what is kept is what the script itself has saved"
 ENDS_RANKS = "its ranks get SIGTERM and 30 s, and then the job ends"
 
 
-def decide_rounds(state: State, observation: Observation) -> Decision:
+def decide_rounds(state: State, observation: observations.Observation) -> Decision:
     """Returns the next state, and the actions in order."""
     if state.finished:
         return state, ()
@@ -200,7 +175,7 @@ def _open_round(state: State, now: float) -> Decision:
     return state, (OpenRound(number, tuple(node.number for node in nodes)),)
 
 
-def _take_waits(state: State, observation: NodeWaits) -> Decision:
+def _take_waits(state: State, observation: observations.NodeWaits) -> Decision:
     """Takes a node's torchrun that asks for a round: its earlier workers are gone."""
     node = state.nodes[observation.node]
     if node.phase in (Phase.LEAVING, Phase.ENDING, Phase.GONE):
@@ -210,12 +185,12 @@ def _take_waits(state: State, observation: NodeWaits) -> Decision:
         return state, (emit(state, "node_warm", node=node.number),)
     decision: Decision = (state.with_node(node.number, phase=Phase.WARM, since=observation.now), ())
     for local_rank in range(len(node.members)):  # one that had to be killed could not say so
-        end = RankEnded(observation.now, node.number, local_rank, Exit(signal=signal.SIGKILL))
+        end = observations.RankEnded(observation.now, node.number, local_rank, Exit(signal=signal.SIGKILL))
         decision = then(decision, take_rank_end, end)
     return decision
 
 
-def _take_rank_start(state: State, observation: RankStarted) -> Decision:
+def _take_rank_start(state: State, observation: observations.RankStarted) -> Decision:
     """Takes the start of a worker."""
     node = state.nodes[observation.node]
     if node.phase in (Phase.LEAVING, Phase.ENDING, Phase.GONE):
@@ -280,19 +255,19 @@ def _form(state: State, members: tuple[int, ...], now: float) -> Decision:
     return state, (event,)
 
 
-def _switch(state: State, observation: MemberJoined) -> Decision:
+def _switch(state: State, observation: observations.MemberJoined) -> Decision:
     """Restarts a script that turns out to use our library, with in-process reports."""
     return replace(state, rules=replace(state.rules, own_saves=False), finished=True), (RestartAll(),)
 
 
-def _change_target(state: State, observation: TargetChanged) -> Decision:
+def _change_target(state: State, observation: observations.TargetChanged) -> Decision:
     """Changes the target; a script that saves by itself does not wait for quota once it runs."""
     rules = state.rules
     decided, actions = change_target(replace(state, rules=replace(rules, wait_for_quota=0.0)), observation)
     return replace(decided, rules=rules), actions
 
 
-def _nothing(state: State, observation: Observation) -> Decision:
+def _nothing(state: State, observation: observations.Observation) -> Decision:
     return state, ()
 
 
@@ -307,27 +282,27 @@ _STEPS: tuple[Callable[[State, float], Decision], ...] = (
     _open_round,
 )
 _OBSERVATIONS: dict[type, Callable[[State, Any], Decision]] = {
-    Tick: _nothing,
-    TargetChanged: _change_target,
-    MemberJoined: _switch,
-    MemberReported: _nothing,
-    MemberSilent: _nothing,
-    NodeSilent: take_silent_node,
-    NodeNotStarted: take_unstarted,
-    NodeNoticed: take_notice,
-    NodeWaits: _take_waits,
-    RankStarted: _take_rank_start,
-    RankEnded: take_rank_end,
-    AgentKilled: _nothing,
-    NodeExited: take_node_exit,
-    MemberStuck: _nothing,
-    MembersApart: _nothing,
-    MemberAwaited: _nothing,
-    GroupHangs: _nothing,
-    MemberSlow: _nothing,
-    NoticeExpires: _nothing,
-    ResumePointFound: _nothing,
-    SaveAsked: _nothing,
-    StopAsked: stop_asked,
-    Interrupted: interrupt,
+    observations.Tick: _nothing,
+    observations.TargetChanged: _change_target,
+    observations.MemberJoined: _switch,
+    observations.MemberReported: _nothing,
+    observations.MemberSilent: _nothing,
+    observations.NodeSilent: take_silent_node,
+    observations.NodeNotStarted: take_unstarted,
+    observations.NodeNoticed: take_notice,
+    observations.NodeWaits: _take_waits,
+    observations.RankStarted: _take_rank_start,
+    observations.RankEnded: take_rank_end,
+    observations.AgentKilled: _nothing,
+    observations.NodeExited: take_node_exit,
+    observations.MemberStuck: _nothing,
+    observations.MembersApart: _nothing,
+    observations.MemberAwaited: _nothing,
+    observations.GroupHangs: _nothing,
+    observations.MemberSlow: _nothing,
+    observations.NoticeExpires: _nothing,
+    observations.ResumePointFound: _nothing,
+    observations.SaveAsked: _nothing,
+    observations.StopAsked: stop_asked,
+    observations.Interrupted: interrupt,
 }
