@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import NoReturn
 
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Report
-from elastic_launcher.control.requests import Heartbeat, HeartbeatAnswer, Join, NodeMessage, Notice, Standing, Welcome
+from elastic_launcher.control.requests import Heartbeat, HeartbeatAnswer, NodeMessage, Notice, Welcome
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.coordinator.api.handlers import JobHandlers
 
@@ -84,10 +84,6 @@ class Rejoin:
     def hear(self, member: int, vitals: Vitals | None = None) -> None:
         """Nobody is given up yet."""
 
-    def register(self, node: int, pod: str) -> int:
-        """Has a new pod ask again."""
-        raise NotYetError(NOT_YET)
-
     def is_superseded(self, node: int, member: int) -> bool:
         """Returns whether a member was of a pod of the node that its queue has taken back."""
         return self._superseded(member)
@@ -102,18 +98,8 @@ class Rejoin:
         """Holds a message of a node's agent."""
         self._take_later(lambda: self._handlers.take(node, message))
 
-    def join(self, member: int, asked: Join) -> Standing:
-        """Has a new member ask again."""
+    def _not_yet(self, *request: object) -> NoReturn:
+        """Has whoever asks ask again."""
         raise NotYetError(NOT_YET)
 
-    def save(self) -> dict[str, Any]:
-        """Has who wants a checkpoint ask again."""
-        raise NotYetError(NOT_YET)
-
-    def stop(self) -> dict[str, Any]:
-        """Has who wants the job stopped ask again."""
-        raise NotYetError(NOT_YET)
-
-    def status(self) -> dict[str, Any]:
-        """Has who wants to know ask again."""
-        raise NotYetError(NOT_YET)
+    join = register = save = stop = status = _not_yet

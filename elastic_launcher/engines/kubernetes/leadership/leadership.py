@@ -86,7 +86,7 @@ class Leadership:
 
         Raises:
             LeadershipLost: If another coordinator has taken over.
-            Abolished: If the Service was deleted.
+            ServiceDeleted: If it was deleted.
         """
         collection = Collection(self._services, name=self._names.service)
         async with contextlib.aclosing(changes(self._api, collection)) as found:
