@@ -34,7 +34,7 @@ def save(
     return publish(folder, write, wanted.mark, keep, job_id)
 
 
-def publish_on(shelf: CheckpointStore, step: int, generation: int = 1, term: int = 1, keep: int = 2) -> str:
+def publish_on(store: CheckpointStore, step: int, generation: int = 1, term: int = 1, keep: int = 2) -> str:
     """Writes the same wherever a job's checkpoints are; returns where it is."""
     wanted = manifest(step, generation, term)
 
@@ -42,7 +42,7 @@ def publish_on(shelf: CheckpointStore, step: int, generation: int = 1, term: int
         (draft / STATE).write_text(f"the state after step {step}")
         return replace(wanted, files=(seal(draft / STATE),))
 
-    path, written = shelf.publish(write, wanted.mark, keep)
+    path, written = store.publish(write, wanted.mark, keep)
     assert written.mark == wanted.mark
     return path
 

@@ -118,33 +118,33 @@ def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[st
         ConfigError: If there are checkpoints and none can be used, or the folder can't be written.
         StoreAway: If that may pass.
     """
-    shelf = open_store(config.checkpoint_dir, layout.checkpoints, job_id(layout))
+    store = open_store(config.checkpoint_dir, layout.checkpoints, job_id(layout))
     try:
         content = read_content(layout.path)
-        found = shelf.find_newest(lambda manifest: _refusal(manifest, config, content))
+        found = store.find_newest(lambda manifest: _refusal(manifest, config, content))
     except StorageError as error:
-        raise ConfigError(f"the checkpoints in {shelf.place} can't be read: {error}") from error
+        raise ConfigError(f"the checkpoints in {store.place} can't be read: {error}") from error
     except OSError as error:
-        why = f"the checkpoints in {shelf.place} can't be read: {error}"
+        why = f"the checkpoints in {store.place} can't be read: {error}"
         raise unavailable(f"{why}; once they can, {retry_advice()}", error) from error
     if found.refused and found.folder is None:
         if not follows_another(layout):
             raise ConfigError(
-                f"no checkpoint in {shelf.place} can be used: {'; '.join(found.refused)}; remove that folder to "
+                f"no checkpoint in {store.place} can be used: {'; '.join(found.refused)}; remove that folder to "
                 "train from the beginning"
             )
-        say(f"what is saved in {shelf.place} is of the job that was done before this one: it is not used")
+        say(f"what is saved in {store.place} is of the job that was done before this one: it is not used")
     elif found.refused:
         for reason in found.refused:
             say(f"{reason}; the checkpoint before it is used instead")
     try:
         for path in found.damaged:
-            shelf.set_aside(path)
-        shelf.raise_fence(past.term, past.generations)
+            store.set_aside(path)
+        store.raise_fence(past.term, past.generations)
     except CheckpointError as error:
-        raise ConfigError(f"the checkpoints in {shelf.place} can't be written: {error}") from error
+        raise ConfigError(f"the checkpoints in {store.place} can't be written: {error}") from error
     except OSError as error:
-        why = f"the checkpoints in {shelf.place} can't be written: {error.strerror or error}"
+        why = f"the checkpoints in {store.place} can't be written: {error.strerror or error}"
         raise unavailable(why, error) from error
     origin = Origin(past, found.folder, found.manifest, found.place)
     _note(layout, found.folder)

@@ -21,7 +21,7 @@ from elastic_launcher.control.requests import Join, Orders, Reports, Standing, W
 from elastic_launcher.control.vitals import Vitals
 from elastic_launcher.host.output import say
 from elastic_launcher.torch.membership.environment import Launch
-from elastic_launcher.torch.membership.rejoin_state import Account
+from elastic_launcher.torch.membership.rejoin_state import RejoinState
 from elastic_launcher.workdir import Layout
 
 POLL_SECONDS = 2.0  # how long a request for orders waits; also the heartbeat
@@ -40,7 +40,7 @@ class Connection:
     Attributes:
         number: The member's.
         orphan_timeout: See above.
-        account: The account for a coordinator that takes over.
+        rejoin_state: What a coordinator that takes over is told.
         contact: When the coordinator was heard last.
         term: The coordinator's term.
         store: ``host:port`` of the c10d store; "" before the member has joined.
@@ -51,7 +51,7 @@ class Connection:
         assert launch.control is not None and launch.member is not None
         self.number = launch.member
         self.orphan_timeout = orphan_timeout
-        self.account = Account()
+        self.rejoin_state = RejoinState()
         self.contact = Contact(ANSWER_SECONDS + 2 * RETRY_SECONDS)
         self.term = 1
         self.store = ""
@@ -140,7 +140,7 @@ class Connection:
                 time.sleep(RETRY_SECONDS)
                 return
             try:
-                content = self._client.post(f"{self._path}/introduce", self.account.introduction())
+                content = self._client.post(f"{self._path}/introduce", self.rejoin_state.introduction())
             except ControlUnreachable:
                 self._consider_leaving()
                 return

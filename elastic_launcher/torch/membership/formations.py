@@ -61,7 +61,7 @@ class Formations:
         self.changed = threading.Condition()
         self.before_growing: Callable[[Formation], None] = lambda formation: None
         self._connection = connection
-        self._account = connection.account
+        self._rejoin_state = connection.rejoin_state
         self._number = connection.number
         self._reports = reports
         self._device = device
@@ -138,7 +138,7 @@ class Formations:
 
     def _change_to(self, pending: Formation) -> Formation:
         self._pending, self._current = None, pending
-        self._account.note_taken(pending.number)
+        self._rejoin_state.note_taken(pending.number)
         return pending
 
     def interrupt(self, error: Exception) -> None:
@@ -158,7 +158,7 @@ class Formations:
         with self.changed:
             self._abandoned.add(formation.number)
             self._ordered.discard(formation.number)
-            self._account.note_given_up(formation.number, left=True)
+            self._rejoin_state.note_given_up(formation.number, left=True)
         if formation.group is not None:
             formation.group.cut()
         self._reports.put(FormFailed(formation.number, str(error)))
@@ -190,7 +190,7 @@ class Formations:
             if self._ends:
                 return
             self._ordered.add(order.formation)
-            self._account.note_order(order)
+            self._rejoin_state.note_order(order)
             self._coming = Formation.from_order(order, None) if self._number in order.members else None
             self.changed.notify_all()
             try:
@@ -205,7 +205,7 @@ class Formations:
                 self._reports.put(FormFailed(number, "it was given up"))
             self._ordered.discard(number)
             self._abandoned.add(number)
-            self._account.note_given_up(number)
+            self._rejoin_state.note_given_up(number)
             if number in self._building:
                 self._building[number].cut()
             for formation in (self._pending, self._current):
@@ -241,7 +241,7 @@ class Formations:
                     group.cut()
                 return
             self._pending = Formation.from_order(order, group)
-            self._account.note_standing(number)
+            self._rejoin_state.note_standing(number)
             self._pending_since = time.monotonic()
             self.changed.notify_all()
         self._reports.put(Formed(number))
@@ -251,7 +251,7 @@ class Formations:
             known, moved = number in self._ordered, isinstance(error, MovedOn)
             if known:
                 self._ordered.discard(number)
-                self._account.note_given_up(number)
+                self._rejoin_state.note_given_up(number)
             wait = error.wait if isinstance(error, MovedOn) else 0
             if known or wait:
                 said = str(error) or type(error).__name__

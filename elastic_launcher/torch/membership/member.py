@@ -76,7 +76,7 @@ class Member:
         Raises:
             ControlRefused: If the coordinator does not want this member.
         """
-        self.connection.account.where = hooks.introduction
+        self.connection.rejoin_state.where = hooks.introduction
         self.formations.before_growing = hooks.before_growing
         self.orders.vitals, self.orders.before_recovering = hooks.vitals, hooks.before_recovering
         self.standing = self.connection.join()

@@ -59,7 +59,7 @@ class Orders:
                 self._save(order)
             case GoOn():
                 with self._formations.changed:
-                    self.save_wanted = self._connection.account.halting = False
+                    self.save_wanted = self._connection.rejoin_state.halting = False
                     self._goes_on = True
                     self._formations.changed.notify_all()
             case End(at_once=True):
@@ -90,7 +90,7 @@ class Orders:
         with self._formations.changed:
             self._appointed = self._appointed or order.saver == self._connection.number
             self.save_wanted = True
-            self._connection.account.halting |= order.halt
+            self._connection.rejoin_state.halting |= order.halt
             self._goes_on = self._goes_on and not order.halt
             if order.at_once:
                 self.drops_step = self._formations.cut_current() or self.drops_step

@@ -27,7 +27,7 @@ STANDS = (Warm, Active, StepFailed, Left, Halted, Failed, Done, PhaseStarted, En
 """Reports that hold until the next of their kind."""
 
 
-class Account:
+class RejoinState:
     """Keeps what was ordered and what was reported, as far as it still holds. Safe to use from several threads.
 
     Attributes:

@@ -31,7 +31,7 @@ class Reports:
     def put(self, report: Report) -> None:
         """Queues a report, which is sent soon."""
         encoded = encode(report)
-        self._connection.account.note_report(report)
+        self._connection.rejoin_state.note_report(report)
         self._waiting.put({**encoded, "n": next(self._numbers)})
 
     def flush(self, longest: float = math.inf) -> None:

@@ -84,7 +84,7 @@ class Saver:
     """Saves checkpoints, one at a time.
 
     Args:
-        shelf: The job's checkpoints.
+        store: The job's checkpoints.
         keep: How many are kept.
         on_saved: Takes what was written, in the writer's thread.
         on_failed: Takes the step and why it could not be saved, in the writer's thread.
@@ -92,12 +92,12 @@ class Saver:
 
     def __init__(
         self,
-        shelf: CheckpointStore,
+        store: CheckpointStore,
         keep: int,
         on_saved: Callable[[Saved], None],
         on_failed: Callable[[int, str], None],
     ) -> None:
-        self._shelf = shelf
+        self._store = store
         self._keep = keep
         self._on_saved = on_saved
         self._on_failed = on_failed
@@ -166,7 +166,7 @@ class Saver:
 
         def run() -> None:
             try:
-                path, manifest = self._shelf.publish(write, mark, self._keep)
+                path, manifest = self._store.publish(write, mark, self._keep)
             except (OSError, CheckpointError) as error:
                 # Where others of this job go on without this process, they have said so.
                 if not isinstance(error, Fenced) or isinstance(error, TakenOver):

@@ -81,11 +81,11 @@ class Checkpoints:
         self._member = member
         self._work_dir = work_dir
         self._period = read_period(every) if every else Period()
-        self._shelf = open_store(
+        self._store = open_store(
             os.environ.get(variables.CHECKPOINT_DIR), Layout(work_dir).checkpoints, os.environ[JOB]
         )
         self._saver = Saver(
-            self._shelf, int(os.environ.get(variables.KEEP_CHECKPOINTS, "2")), self._tell_saved, self._tell_failed
+            self._store, int(os.environ.get(variables.KEEP_CHECKPOINTS, "2")), self._tell_saved, self._tell_failed
         )
         self._fingerprint: dict[str, Any] = {}
         self._asked = False
@@ -125,7 +125,7 @@ class Checkpoints:
     def _resume_from(self, folder: Path) -> None:
         given = folder
         try:
-            folder = self._shelf.bring(folder)
+            folder = self._store.bring(folder)
             manifest = read_manifest(folder)
             if different := Resumed(manifest.job, self._config.accepted, str(folder)).refuse(self._fingerprint):
                 raise RuntimeError(different)
@@ -180,7 +180,7 @@ class Checkpoints:
             and not self._saver.busy
             and (not self._saves or self._is_due())
         )
-        return due or self._asked or self._member.orders.save_wanted, self._member.connection.account.halting
+        return due or self._asked or self._member.orders.save_wanted, self._member.connection.rejoin_state.halting
 
     def _is_due(self) -> bool:
         steps = self._session.position.step + 1 - self._begun_step
@@ -231,7 +231,7 @@ class Checkpoints:
         if step != self._begun_step:
             return ""
         return (
-            f" A checkpoint of step {step} in {self._shelf.place} holds those of rank 0: if there is one, remove it to "
+            f" A checkpoint of step {step} in {self._store.place} holds those of rank 0: if there is one, remove it to "
             "go on from the one before."
         )
 

@@ -28,11 +28,11 @@ class Place:
         self.cache = cache
 
     @property
-    def shelf(self) -> RemoteStore:
+    def store(self) -> RemoteStore:
         return RemoteStore(self.url, self.cache)
 
     def save(self, step: int, generation: int = 1, term: int = 1, keep: int = 2) -> str:
-        return publish_on(self.shelf, step, generation, term, keep)
+        return publish_on(self.store, step, generation, term, keep)
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir() if path.name.startswith("step"))
@@ -54,35 +54,35 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 
 def test_the_newest_is_found_elsewhere_and_the_last_two_are_kept(place: Place) -> None:
-    assert place.shelf.find_newest().folder is None
-    assert place.shelf.last_term() == 0
+    assert place.store.find_newest().folder is None
+    assert place.store.last_term() == 0
     for step in (10, 20, 30):
         path = place.save(step)
-    found = place.shelf.find_newest()
+    found = place.store.find_newest()
     assert (found.place, found.refused) == (path, ())
     assert found.folder is not None and (found.folder / STATE).read_text() == "the state after step 30"
     assert place.steps() == [20, 30]
-    assert place.shelf.find_newest() == found  # from the copy on this machine
+    assert place.store.find_newest() == found  # from the copy on this machine
 
 
 def test_ranks_elsewhere_bring_the_one_that_the_coordinator_found(place: Place) -> None:
     place.save(3)
-    found = place.shelf.find_newest().folder
-    assert found is not None and place.shelf.bring(found) == found
+    found = place.store.find_newest().folder
+    assert found is not None and place.store.bring(found) == found
     text = (found / STATE).read_text()
     shutil.rmtree(found.parent)  # nodes in a cluster see nothing of the launcher's machine
-    brought = place.shelf.bring(found)
-    assert brought != found and (brought / STATE).read_text() == text and place.shelf.bring(found) == brought
+    brought = place.store.bring(found)
+    assert brought != found and (brought / STATE).read_text() == text and place.store.bring(found) == brought
     (place.files(3) / MANIFEST).unlink()
     with pytest.raises(OSError):
-        place.shelf.bring(found)
+        place.store.bring(found)
 
 
 def test_a_copy_makes_room_for_the_next_and_leaves_what_was_saved_on_this_machine(place: Place) -> None:
     before = save(place.cache, 5)
     for step in (10, 20):
         place.save(step)
-        found = place.shelf.find_newest().folder
+        found = place.store.find_newest().folder
     assert found is not None and names(place.cache) == sorted(["latest.json", before.name, found.name])
     assert check(before).step == 5
 
@@ -98,19 +98,19 @@ def test_a_damaged_one_is_said_and_the_one_before_it_used(place: Place, damage: 
         file.unlink()
     else:
         file.write_bytes(content[:-3] if damage == "cut" else content[:-9] + bytes([content[-9] ^ 4]) + content[-8:])
-    found = place.shelf.find_newest()
+    found = place.store.find_newest()
     assert found.manifest is not None and found.manifest.step == 10
     said = {"cut": "is cut short", "flipped": "checksum is wrong", "missing": "is missing", "manifest": ""}[damage]
     assert found.refused[0].startswith(f"{path}/{name}") and said in found.refused[0]
-    place.shelf.set_aside(found.damaged[0])
-    assert place.shelf.find_newest().refused == ()
+    place.store.set_aside(found.damaged[0])
+    assert place.store.find_newest().refused == ()
 
 
 def test_what_is_not_complete_is_not_there_and_goes_with_the_next(place: Place) -> None:
     place.save(10)
     place.save(20)
     (place.files(20) / MANIFEST).unlink()
-    found = place.shelf.find_newest()
+    found = place.store.find_newest()
     assert found.manifest is not None and (found.manifest.step, found.refused) == (10, ())
     place.save(30)
     assert place.steps() == [10, 30]
@@ -125,18 +125,18 @@ def test_an_earlier_generation_changes_nothing(place: Place) -> None:
 
 def test_an_earlier_run_changes_nothing_and_is_told(place: Place) -> None:
     place.save(10)
-    place.shelf.raise_fence(2)
+    place.store.raise_fence(2)
     with pytest.raises(TakenOver, match="another launcher goes on with this job, in term 2"):
         place.save(11)
-    found = place.shelf.find_newest()
+    found = place.store.find_newest()
     assert found.manifest is not None and found.manifest.step == 10
-    assert place.shelf.last_term() == 2
+    assert place.store.last_term() == 2
 
 
 def test_what_an_earlier_run_adds_after_its_last_look_does_not_count(place: Place) -> None:
     """A writer is frozen before its manifest, another run begins, and the writer thaws."""
     place.save(10)
-    late = place.shelf
+    late = place.store
     wanted = manifest(40)
 
     def write(draft: Path) -> Manifest:
@@ -149,11 +149,11 @@ def test_what_an_earlier_run_adds_after_its_last_look_does_not_count(place: Plac
         looks.append(listing)
         check(listing, mark)  # type: ignore[arg-type]
         if len(looks) == 2:
-            place.shelf.raise_fence(2)
+            place.store.raise_fence(2)
 
     late._check_fence = frozen  # type: ignore[method-assign, assignment]
     late.publish(write, wanted.mark, 2)
-    found = place.shelf.find_newest()
+    found = place.store.find_newest()
     assert found.manifest is not None and found.manifest.step == 10
     place.save(12, term=2)
     assert place.steps() == [10, 12]
@@ -161,8 +161,8 @@ def test_what_an_earlier_run_adds_after_its_last_look_does_not_count(place: Plac
 
 def test_a_manifest_whose_answer_is_lost_is_there(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.save(10)
-    shelf = place.shelf
-    with shelf._folder.opened() as storage:
+    store = place.store
+    with store._folder.opened() as storage:
         put = storage.pipe_file
 
         def lose_the_answer(path: str, content: bytes) -> None:
@@ -170,34 +170,34 @@ def test_a_manifest_whose_answer_is_lost_is_there(place: Place, monkeypatch: pyt
             raise ConnectionError("no answer")
 
         monkeypatch.setattr(storage, "pipe_file", lose_the_answer)
-    path = publish_on(shelf, 20)
+    path = publish_on(store, 20)
     monkeypatch.undo()
-    found = place.shelf.find_newest()
+    found = place.store.find_newest()
     assert found.place == path and found.manifest is not None and found.manifest.step == 20
-    assert publish_on(place.shelf, 20) == path, "and is not written twice"
+    assert publish_on(place.store, 20) == path, "and is not written twice"
     assert place.steps() == [10, 20]
 
 
 def test_a_run_that_saves_nothing_hands_on_what_it_went_on_from(place: Place) -> None:
     place.save(10)
-    place.shelf.raise_fence(2)
-    place.shelf.raise_fence(3)
-    found = place.shelf.find_newest()
+    place.store.raise_fence(2)
+    place.store.raise_fence(3)
+    found = place.store.find_newest()
     assert found.manifest is not None and found.manifest.step == 10
 
 
 def test_a_job_that_begins_again_within_its_term_shuts_out_a_rank_that_was_cut_off(place: Place) -> None:
     place.save(10, generation=3)
     place.save(20, generation=3)
-    place.shelf.raise_fence(1)
-    place.shelf.raise_fence(1, 3)
+    place.store.raise_fence(1)
+    place.store.raise_fence(1, 3)
     for generation in (2, 3):
         with pytest.raises(Fenced):
             place.save(30, generation=generation)
-    found = place.shelf.find_newest()
+    found = place.store.find_newest()
     assert found.manifest is not None and found.manifest.step == 20
     place.save(25, generation=4)
-    found = place.shelf.find_newest()
+    found = place.store.find_newest()
     assert found.manifest is not None and found.manifest.step == 25
     with pytest.raises(Fenced):
         place.save(40, generation=3)
@@ -205,29 +205,29 @@ def test_a_job_that_begins_again_within_its_term_shuts_out_a_rank_that_was_cut_o
 
 def test_what_a_rank_that_was_cut_off_adds_after_its_last_look_does_not_count(place: Place) -> None:
     place.save(20, generation=3)
-    late = place.shelf
+    late = place.store
     check, looks = late._check_fence, []
 
     def cut_off(listing: object, mark: object) -> None:
         looks.append(listing)
         check(listing, mark)  # type: ignore[arg-type]
         if len(looks) == 2:
-            place.shelf.raise_fence(1, 3)
+            place.store.raise_fence(1, 3)
 
     late._check_fence = cut_off  # type: ignore[method-assign, assignment]
     publish_on(late, 30, generation=3)
-    found = place.shelf.find_newest()
+    found = place.store.find_newest()
     assert found.manifest is not None and found.manifest.step == 20
 
 
 def test_the_file_of_a_run_of_before_generations_were_named_counts(place: Place) -> None:
     place.save(10)
-    folder = place.shelf._folder
+    folder = place.store._folder
     with folder.opened() as storage:
         root = folder.root
         storage.makedirs(f"{root}/terms", exist_ok=True)
         storage.pipe_file(f"{root}/terms/00000002-{'0' * 8}.json", b'{"v": 1, "keeps": []}')
-    assert place.shelf.find_newest().manifest is None and place.shelf.last_term() == 2
+    assert place.store.find_newest().manifest is None and place.store.last_term() == 2
     with pytest.raises(TakenOver):
         place.save(11)
     place.save(12, term=2)
@@ -235,8 +235,8 @@ def test_the_file_of_a_run_of_before_generations_were_named_counts(place: Place)
 
 
 def test_two_launchers_at_once_do_not_both_begin(place: Place) -> None:
-    place.shelf.raise_fence(2)
-    place.shelf.raise_fence(2)  # the same one, which begins again
+    place.store.raise_fence(2)
+    place.store.raise_fence(2)  # the same one, which begins again
     with pytest.raises(CheckpointError, match="another launcher uses"):
         RemoteStore(place.url, place.cache, "0" * 8).raise_fence(2)
 
@@ -255,20 +255,20 @@ def test_several_processes_write_and_the_newest_is_whole(place: Place) -> None:
         for generation in (1, 2, 3)
     ]
     assert [writer.wait(120) for writer in writers] == [0, 0, 0]
-    found = place.shelf.find_newest()
+    found = place.store.find_newest()
     assert found.manifest is not None
     assert (found.manifest.mark.generation, found.manifest.step, found.refused) == (3, 50, ())
 
 
 def test_a_store_that_does_not_answer_is_an_error_of_the_system(tmp_path: Path) -> None:
-    with object_store(tmp_path / "buckets") as store:
-        shelf = RemoteStore(store.url, tmp_path / "cache")
-        publish_on(shelf, 10)
-        store.stop()
+    with object_store(tmp_path / "buckets") as server:
+        store = RemoteStore(server.url, tmp_path / "cache")
+        publish_on(store, 10)
+        server.stop()
         with pytest.raises(OSError, match="s3://models/jobs/digits: "):
-            publish_on(shelf, 20)
-        store.start()
-        publish_on(shelf, 30)
+            publish_on(store, 20)
+        server.start()
+        publish_on(store, 30)
 
 
 @pytest.mark.parametrize(

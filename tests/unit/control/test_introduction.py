@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import Form, Progress, StepFailed, Warm, decode, encode
-from elastic_launcher.torch.membership.rejoin_state import Account
+from elastic_launcher.torch.membership.rejoin_state import RejoinState
 from tests.support.message_examples import FORM, FULL
 
 
@@ -40,39 +40,39 @@ def order(number: int) -> Form:
 
 
 def test_an_account_keeps_what_still_holds() -> None:
-    account = Account()
-    account.where = lambda: Introduction(7, 40, 1, 960, phase=2, sums={"1.end.1": 3})
-    account.note_report(Warm({"dataset": 9}))
-    account.note_order(order(1))
-    account.note_standing(1)
-    account.note_taken(1)
-    account.note_report(Progress(3, 0))
-    account.note_report(StepFailed(1, 5, "reset"))
+    rejoin_state = RejoinState()
+    rejoin_state.where = lambda: Introduction(7, 40, 1, 960, phase=2, sums={"1.end.1": 3})
+    rejoin_state.note_report(Warm({"dataset": 9}))
+    rejoin_state.note_order(order(1))
+    rejoin_state.note_standing(1)
+    rejoin_state.note_taken(1)
+    rejoin_state.note_report(Progress(3, 0))
+    rejoin_state.note_report(StepFailed(1, 5, "reset"))
     for number in (2, 3, 4):
-        account.note_order(order(number))
-    account.note_standing(2)
-    account.note_given_up(1)  # its own: it waits in it to be formed again
-    account.note_given_up(3)
-    account.note_report(Warm())
-    told = account.introduction()
+        rejoin_state.note_order(order(number))
+    rejoin_state.note_standing(2)
+    rejoin_state.note_given_up(1)  # its own: it waits in it to be formed again
+    rejoin_state.note_given_up(3)
+    rejoin_state.note_report(Warm())
+    told = rejoin_state.introduction()
     assert (told.step, told.epoch, told.samples, told.highest) == (40, 1, 960, 4)
     assert (told.phase, told.sums) == (2, {"1.end.1": 3})
     assert told.current is not None and told.current.formation == 1
     assert [form.formation for form in told.pending] == [2, 4] and told.standing == (2,)
     assert [type(report) for report in told.reports] == [Warm, StepFailed]
     assert told.reports[0] == Warm({"dataset": 9})
-    account.note_taken(4)
-    account.halting = True
-    told = account.introduction()
+    rejoin_state.note_taken(4)
+    rejoin_state.halting = True
+    told = rejoin_state.introduction()
     assert told.current is not None and told.current.formation == 4
     assert (told.pending, told.standing, told.halting) == ((), (), True)
     assert [type(report) for report in told.reports] == [Warm], "what broke is mended"
 
 
 def test_a_joiner_that_gives_up_what_it_had_taken_has_no_place() -> None:
-    account = Account()
-    account.note_order(order(1))
-    account.note_taken(1)
-    account.note_given_up(1, left=True)
-    told = account.introduction()
+    rejoin_state = RejoinState()
+    rejoin_state.note_order(order(1))
+    rejoin_state.note_taken(1)
+    rejoin_state.note_given_up(1, left=True)
+    told = rejoin_state.introduction()
     assert (told.current, told.pending, told.highest) == (None, (), 1)

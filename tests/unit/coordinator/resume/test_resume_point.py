@@ -111,8 +111,8 @@ def refuse(error: OSError) -> Any:
 def test_a_folder_that_may_be_there_again_in_a_moment_is_told_from_one_that_is_not_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int, away: bool
 ) -> None:
-    shelf = type(open_store(None, tmp_path))
-    monkeypatch.setattr(shelf, call, refuse(OSError(code, os.strerror(code))))
+    store = type(open_store(None, tmp_path))
+    monkeypatch.setattr(store, call, refuse(OSError(code, os.strerror(code))))
     with pytest.raises(ConfigError, match=f"can't be (read|written): .*{os.strerror(code)}") as refused:
         look(tmp_path)
     assert isinstance(refused.value, StoreAway) == away

@@ -33,7 +33,7 @@ from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.rules.checkpoint_restart import record_restart_cause, restart_if_curable
 from elastic_launcher.coordinator.rules.takeover import Leftovers, Numbers, adopt, expected, runs_on
 from elastic_launcher.events import Event
-from elastic_launcher.torch.membership.rejoin_state import Account
+from elastic_launcher.torch.membership.rejoin_state import RejoinState
 from tests.support.played_job import Job
 from tests.support.random_walk import Walk, histories
 
@@ -285,15 +285,15 @@ class Returning(Walk):
     """A job whose coordinator is lost now and then; its members behave (see `Walk`)."""
 
     def __init__(self, minimum: int, maximum: int, nproc: int) -> None:
-        self.accounts: dict[int, Account] = {}
+        self.accounts: dict[int, RejoinState] = {}
         super().__init__(minimum, maximum, nproc)
         tell = self.job.report
 
         def report(number: int, message: Message) -> tuple[Action, ...]:
-            account = self.accounts.setdefault(number, Account())
+            rejoin_state = self.accounts.setdefault(number, RejoinState())
             if isinstance(message, (Active, Left)):
-                account.note_taken(self.formation)
-            account.note_report(message)
+                rejoin_state.note_taken(self.formation)
+            rejoin_state.note_report(message)
             return tell(number, message)
 
         self.job.report = report  # type: ignore[method-assign]
@@ -302,14 +302,14 @@ class Returning(Walk):
         for action in actions:
             if isinstance(action, Order):
                 for number in action.members:
-                    self.obey(self.accounts.setdefault(number, Account()), action.order)
+                    self.obey(self.accounts.setdefault(number, RejoinState()), action.order)
         super().check(job, actions)
 
-    def obey(self, account: Account, given: Message) -> None:
+    def obey(self, rejoin_state: RejoinState, given: Message) -> None:
         if isinstance(given, Form):
-            account.note_order(given)
+            rejoin_state.note_order(given)
         elif isinstance(given, Abandon):
-            account.note_given_up(given.formation)
+            rejoin_state.note_given_up(given.formation)
 
     def has_lost(self, state: State) -> bool:
         return any(isinstance(action, Emit) and action.kind == "node_lost" for action in self.job.actions)
@@ -332,7 +332,7 @@ class Returning(Walk):
         left = Leftovers(
             [node.number for node in state.nodes.values() if node.phase is not Phase.GONE],
             {
-                number: self.accounts.setdefault(number, Account()).introduction()
+                number: self.accounts.setdefault(number, RejoinState()).introduction()
                 for number, one in present.items()
                 if one.pid is not None and number not in ended and state.nodes[one.node].phase is not Phase.GONE
             },
