@@ -16,7 +16,7 @@ from typing import Any
 
 from elastic_launcher.options import (
     CHANGES,
-    MATCH_KEYS,
+    GIVEN_KEYS,
     OPTIONS,
     ConfigError,
     nodes_message,
@@ -144,9 +144,14 @@ class JobConfig:
             raise ConfigError(
                 "--require-hints needs --hints FILE: say where the hints are, or leave --require-hints out"
             )
-        unknown = [key for key in self.match if key not in MATCH_KEYS]
+        if "id" in self.match:
+            raise ConfigError(
+                f"--match gives the id {self.match['id']!r}, and the launcher itself gives a job its id: leave it out, "
+                "or name the job with --name or --match job=NAME"
+            )
+        unknown = [key for key in self.match if key not in GIVEN_KEYS]
         if unknown:
-            raise ConfigError(f"--match has the unknown key {unknown[0]!r}; known are {', '.join(MATCH_KEYS)}")
+            raise ConfigError(f"--match has the unknown key {unknown[0]!r}; known are {', '.join(GIVEN_KEYS)}")
         if not self.name:
             object.__setattr__(self, "name", _name_of(self.script, self.module))
         object.__setattr__(self, "match", {"job": self.name, **self.match})

@@ -59,7 +59,7 @@ class ElasticTrain(Container):
         nodes: Fewest and most nodes, as MIN:MAX.
         pod_template: With ``engine="kubernetes"``: what the nodes' pods are, by fields, as a dict or as YAML. Hera's
             own volumes, variables and the like may be in the first two.
-        match: What hints are matched by: namespace, queue, pipeline, job.
+        match: What hints are matched by: namespace, project, queue, pipeline, job.
         job_name: The job's name (``--name``).
 
     The others are the options of ``elastic-launcher run``; what is None has the option's default.

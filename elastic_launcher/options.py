@@ -17,8 +17,10 @@ from elastic_launcher import variables
 from elastic_launcher.argument import word
 from elastic_launcher.period import read_seconds
 
-MATCH_KEYS = ("namespace", "queue", "pipeline", "job")
-"""What hints are matched by, from the most general to the most specific."""
+GIVEN_KEYS = ("namespace", "project", "queue", "pipeline", "job")
+"""What a user may say of a job for hints to be matched by."""
+MATCH_KEYS = (*GIVEN_KEYS, "id")
+"""What hints are matched by, from the most general to the most specific; the launcher itself gives a job its id."""
 
 _NEXT_PAIR = re.compile(r",(?=\s*[\w-]+\s*=)")
 """Between two pairs of one text; other commas belong to a value."""
@@ -81,7 +83,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("hints", "text", "FILE|configmap/[NAMESPACE/]NAME", None,
         "Quota hints: how many GPUs the job may use now. Without it: MAX nodes.", is_path=True),
     Option("match", "pairs", "KEY=VALUE", None,
-        f"What hints are matched by ({', '.join(MATCH_KEYS)}), with commas between. job defaults to the job's name."),
+        f"What hints are matched by ({', '.join(GIVEN_KEYS)}), with commas between. job defaults to the job's name."),
     Option("share", "share", "I/N", None, "Take the I-th of N equal parts of the hint's entry (1/2, 2/2)."),
     Option("require_hints", "switch", "", None,
         "Fail when there are no hints at the start, instead of running at MIN."),

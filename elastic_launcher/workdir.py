@@ -207,6 +207,20 @@ def job_id(layout: Layout) -> str:
     return layout.path.name
 
 
+def hint_id(layout: Layout) -> str:
+    """Returns the id by which hints match the job: in a cluster the name of its Service, elsewhere the job's own."""
+    return str(read_document(layout.job).get("service") or job_id(layout))
+
+
+def note_service(layout: Layout, name: str) -> None:
+    """Records the name of the job's Service in ``job.json``: all attempts of a pipeline step have the same one.
+
+    Raises:
+        OSError: If it can't be written.
+    """
+    write_json(layout.job, read_document(layout.job) | {"service": name}, lasting=True)
+
+
 def note_past(layout: Layout, past: Past) -> None:
     """Records in ``job.json`` that more numbers were used before this run than the folder shows.
 

@@ -15,6 +15,7 @@ import typer
 from elastic_launcher.hints import Demand, Document, HintError, Resolution, edit, parse, parse_match, resolve
 from elastic_launcher.hints.resolve import is_stale, skewed
 from elastic_launcher.hints.stores import HintPlace, hint_place
+from elastic_launcher.options import GIVEN_KEYS
 
 MANY_NODES = 10**5
 """Stands for the most nodes of a job of which that is not said."""
@@ -33,7 +34,7 @@ Matches = Annotated[
     typer.Option(
         "--match",
         metavar="KEY=VALUE",
-        help="namespace, queue, pipeline or job; may be repeated, or several with commas between.",
+        help=f"{', '.join(GIVEN_KEYS)} or id; may be repeated, or several with commas between.",
     ),
 ]
 

@@ -71,7 +71,7 @@ from elastic_launcher.events import Events
 from elastic_launcher.hints import HintError, HintSource
 from elastic_launcher.host.transient import StoreAway
 from elastic_launcher.options import ConfigError
-from elastic_launcher.workdir import Layout, write_json
+from elastic_launcher.workdir import Layout, hint_id, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +140,13 @@ class Coordinator:
         self._resume_search = ResumeSearch(config, self._layout, origin, self._resume_from, self._warn, monotonic)
         self._term = origin.past.term
         self._hints = HintFollower(
-            config, hint_source, self._take_target, self.note, Clocks(monotonic, wall), last_hint
+            config,
+            hint_id(self._layout),
+            hint_source,
+            self._take_target,
+            self.note,
+            Clocks(monotonic, wall),
+            last_hint,
         )
         self._state = origin.first_state(config, self._store.address)
         self._files = NodeFiles(config, self._layout, self._store.address, home)

@@ -42,8 +42,8 @@ def _fits(text: str, name: str) -> bool:
 def specificity(pattern: Mapping[str, str]) -> tuple[int, ...]:
     """Returns what the most specific of several matching entries has the most of.
 
-    A job is more specific than a pipeline, that than a queue, and that than a namespace; at each of them a name is more
-    specific than a name with ``*``, and that than nothing.
+    An id is more specific than a job's name, that than a pipeline, a queue, a project and a namespace, in this order.
+    At each of them a name is more specific than a name with ``*``, and that than nothing.
     """
     return tuple(_precision(pattern.get(key, ANY)) for key in reversed(MATCH_KEYS))
 

@@ -22,7 +22,7 @@ class Demand:
     """The demand of a job.
 
     Attributes:
-        match: Its namespace, queue, pipeline and name, as far as known.
+        match: Its namespace, project, queue, pipeline, name and id, as far as known.
         min_nodes: Fewest nodes that it runs on.
         max_nodes: Most nodes that it can use.
         nproc_per_node: Ranks (GPUs) of each node.

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_launcher.config import CONFIG_VERSION, ExitCode, JobConfig
-from elastic_launcher.options import MATCH_KEYS, OPTIONS, ConfigError, command_line
+from elastic_launcher.options import GIVEN_KEYS, OPTIONS, ConfigError, command_line
 
 SCRIPT = ("train.py",)
 
@@ -134,8 +134,9 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
         ("global_batch_size", "many", "--global-batch-size is 'many'"),
         ("max_batch_per_gpu", "0", "--max-batch-per-gpu is '0': it must be a whole number, 1 or more"),
         ("max_batch_per_gpu", "0.5", "--max-batch-per-gpu is '0.5'"),
-        ("match", ["colour=red"], "unknown key 'colour'; known are namespace, queue, pipeline, job"),
+        ("match", ["colour=red"], "unknown key 'colour'; known are namespace, project, queue, pipeline, job"),
         ("match", "queue=a,colour=red", "unknown key 'colour'"),
+        ("match", "id=bert-1f2e", "--match gives the id 'bert-1f2e', and the launcher itself gives a job its id"),
         ("match", ["queue"], "--match is 'queue': it must be KEY=VALUE"),
         ("match", ["=x"], "it must be KEY=VALUE"),
         ("match", ["queue=a", "queue=b"], "--match gives queue twice: 'a' and 'b'"),
@@ -246,7 +247,7 @@ def test_a_script_given_as_a_text_has_no_name() -> None:
         st.sampled_from(["work_dir", "data", "output", "name", "node_image"]),
         st.text(min_size=1),
     ),
-    st.dictionaries(st.sampled_from(MATCH_KEYS), st.from_regex(r"[a-z]([-a-z0-9]{0,9}[a-z0-9])?", fullmatch=True)),
+    st.dictionaries(st.sampled_from(GIVEN_KEYS), st.from_regex(r"[a-z]([-a-z0-9]{0,9}[a-z0-9])?", fullmatch=True)),
     st.lists(st.text(st.characters(exclude_characters="\0"))),  # which no program can be given
     st.booleans(),
 )
@@ -303,7 +304,7 @@ def test_the_command_is_what_was_typed() -> None:
 @given(
     minimum=st.integers(1, 1000),
     more=st.integers(0, 1000),
-    match=st.dictionaries(st.sampled_from(MATCH_KEYS), st.text(min_size=1)),
+    match=st.dictionaries(st.sampled_from(GIVEN_KEYS), st.text(min_size=1)),
     arguments=st.lists(st.text()),
     batch=st.none() | st.integers(1, 10**9),
     share=st.none() | st.integers(1, 9).flatmap(lambda n: st.tuples(st.integers(1, n), st.just(n))),

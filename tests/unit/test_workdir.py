@@ -32,7 +32,9 @@ from elastic_launcher.workdir import (
     WorkDirHeld,
     claim,
     follows_another,
+    hint_id,
     note_past,
+    note_service,
     read_job,
     write_json,
 )
@@ -70,6 +72,16 @@ def test_job_json_says_what_was_asked_and_by_whom(tmp_path: Path) -> None:
         assert read_job(work_dir.path) == (work_dir.job_id, CONFIG)
     assert (document["pid"], document["host"]) == (os.getpid(), socket.gethostname())
     assert document["directory"] == str(tmp_path)
+
+
+def test_hints_match_a_job_by_its_own_id_and_in_a_cluster_by_the_name_of_its_service(tmp_path: Path) -> None:
+    for _ in range(2):
+        with claim(CONFIG, tmp_path) as work_dir:
+            assert hint_id(work_dir.layout) == work_dir.job_id
+    note_service(work_dir.layout, "train-7qk2xw4mzt3a")
+    note_past(work_dir.layout, Past(term=5))
+    assert hint_id(work_dir.layout) == "train-7qk2xw4mzt3a"
+    assert read_job(work_dir.path)[0] == work_dir.job_id
 
 
 def test_the_folder_of_a_job_that_is_alive_is_refused_and_its_owner_named(tmp_path: Path) -> None:

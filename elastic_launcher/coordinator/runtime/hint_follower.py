@@ -35,6 +35,7 @@ class HintFollower:
 
     Args:
         config: The job.
+        job_id: The id by which hints match it.
         source: Where hints come from; None for a fixed target.
         on_target: Takes each new target, and why it is below the minimum.
         emit: Takes events.
@@ -45,6 +46,7 @@ class HintFollower:
     def __init__(
         self,
         config: JobConfig,
+        job_id: str,
         source: HintSource | None,
         on_target: Callable[[Target, str], None],
         emit: Callable[..., None],
@@ -58,7 +60,7 @@ class HintFollower:
         self._clocks = clocks
         self._held = held
         self._demand = Demand(
-            dict(config.match),
+            {**config.match, "id": job_id},
             config.min_nodes,
             config.max_nodes,
             config.nproc_per_node,

@@ -30,7 +30,7 @@ from elastic_launcher.kube.login import Login, log_in
 from elastic_launcher.launcher.cluster.watch import ClusterWatch
 from elastic_launcher.launcher.script_bundle import Code, code_of
 from elastic_launcher.options import ConfigError
-from elastic_launcher.workdir import Past, WorkDir, note_past
+from elastic_launcher.workdir import Past, WorkDir, note_past, note_service
 
 EVERYWHERE = "0.0.0.0"
 
@@ -90,6 +90,7 @@ class ClusterSite:
         login = log_in()
         with refusals():
             claim = asyncio.run(insist(lambda: _claim(login, config, template), LONG_PAUSES))
+        note_service(work_dir.layout, claim.context.names.service)
         return cls(config, work_dir, code, template, login, claim)
 
     def past(self, past: Past) -> Past:

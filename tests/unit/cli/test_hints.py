@@ -97,7 +97,7 @@ def test_show_as_json(path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--match", "team=a"), "--match has the unknown key 'team'; known are namespace, queue, pipeline, job"),
+        (("--match", "team=a"), "unknown key 'team'; known are namespace, project, queue, pipeline, job, id"),
         (("--match", "job"), "--match is 'job': it must be KEY=VALUE"),
         (("--nodes", "3"), "--nodes is '3': it must be two whole numbers"),
         (("--nodes", "3:2"), "--nodes is '3:2'"),
@@ -136,7 +136,7 @@ def test_set_makes_a_file(tmp_path: Path) -> None:
     [
         (("--match", "job=bert", "--allowed", "9"), "it must be at most the limit, 8"),
         (("--match", "job=bert", "--allowed", "1"), "it must be at most what is allowed, 1"),
-        (("--match", "team=a", "--allowed", "1"), "known are namespace, queue, pipeline, job"),
+        (("--match", "team=a", "--allowed", "1"), "known are namespace, project, queue, pipeline, job, id"),
         (("--match", "job=bert", "--allowed", "-1"), "--allowed"),
         (("--match", "job=bert"), "--allowed"),
     ],

@@ -32,11 +32,15 @@ def test_the_contracts_example() -> None:
 
 
 def test_the_flat_form() -> None:
-    found = parse('{"default": "1:4", "queue.team-a": "8", "job.bert-ft.v2": " 2 : 6 "}')
+    found = parse(
+        '{"default": "1:4", "queue.team-a": "8", "job.bert-ft.v2": " 2 : 6 ", "project.nlp": "9", "id.b": "3"}'
+    )
     assert found.defaults == Entry("default", {}, 4, 1)
     assert found.entries == (
         Entry("queue.team-a", {"queue": "team-a"}, 8),
         Entry("job.bert-ft.v2", {"job": "bert-ft.v2"}, 6, 2),
+        Entry("project.nlp", {"project": "nlp"}, 9),
+        Entry("id.b", {"id": "b"}, 3),
     )
 
 

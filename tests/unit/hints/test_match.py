@@ -30,6 +30,9 @@ JOB = {"namespace": "ml", "job": "bert-ft"}
         ({"queue": "a"}, False),
         ({"namespace": "ml", "job": "bert-ft"}, True),
         ({"namespace": "other", "job": "bert-ft"}, False),
+        ({"project": "nlp"}, False),
+        ({"project": "*"}, True),
+        ({"id": "bert-ft"}, False),
     ],
 )
 def test_what_matches(pattern: dict[str, str], expected: bool) -> None:
@@ -48,6 +51,9 @@ def test_the_order_of_specificity() -> None:
     from_general_to_specific = [
         {},
         {"namespace": "ml"},
+        {"project": "nlp*"},
+        {"project": "nlp"},
+        {"project": "nlp", "namespace": "ml"},
         {"queue": "team-*"},
         {"queue": "team-a"},
         {"queue": "team-a", "namespace": "ml"},
@@ -57,6 +63,9 @@ def test_the_order_of_specificity() -> None:
         {"job": "bert"},
         {"job": "bert", "namespace": "ml"},
         {"job": "bert", "pipeline": "p"},
+        {"id": "bert-*"},
+        {"id": "bert-20261121-063320-1f2e"},
+        {"id": "bert-20261121-063320-1f2e", "job": "bert"},
     ]
     assert all(specificity(a) < specificity(b) for a, b in pairwise(from_general_to_specific))
     assert specificity({"job": "*"}) == specificity({})
@@ -65,12 +74,13 @@ def test_the_order_of_specificity() -> None:
 def test_pairs_are_read() -> None:
     assert parse_match(["job=a=b", " queue = team-a ", "job=a=b"]) == {"job": "a=b", "queue": "team-a"}
     assert parse_match(["job=a,b, queue=team-a"]) == {"job": "a,b", "queue": "team-a"}, "as of run"
+    assert parse_match(["id=bert-1f2e,project=nlp"]) == {"id": "bert-1f2e", "project": "nlp"}
 
 
 @pytest.mark.parametrize(
     ("pairs", "said"),
     [
-        (["team=a"], "--match has the unknown key 'team'; known are namespace, queue, pipeline, job"),
+        (["team=a"], "--match has the unknown key 'team'; known are namespace, project, queue, pipeline, job, id"),
         (["job"], "--match is 'job': it must be KEY=VALUE, for example --match queue=team-a"),
         (["job="], "--match is 'job=': it must be KEY=VALUE"),
         (["=a"], "--match is '=a': it must be KEY=VALUE"),

@@ -28,6 +28,10 @@ def resolved(found: Document, now: float = OBSERVED, starting: bool = True, **de
         ([hint(match={"job": "bert"}), hint(match={"job": "b*"}, priority=9)], "hints[0]"),
         ([hint(match={"pipeline": "p"}), hint(match={"queue": "q", "namespace": "ml"}, priority=9)], "hints[0]"),
         ([hint(match={"queue": "q"}), hint(match={"namespace": "ml"}, priority=9)], "hints[0]"),
+        ([hint(match={"queue": "q"}), hint(match={"project": "nlp"}, priority=9)], "hints[0]"),
+        ([hint(match={"namespace": "ml"}), hint(match={"project": "nlp"})], "hints[1]"),
+        ([hint(match={"job": "bert"}, priority=9), hint(match={"id": "bert-1f2e"})], "hints[1]"),
+        ([hint(match={"job": "bert"}), hint(match={"id": "bert-5b10"})], "hints[0]"),
         ([hint(match={"job": "bert"}), hint(match={"job": "bert"}, priority=1)], "hints[1]"),
         ([hint(match={"job": "bert"}), hint(match={"job": "bert"})], "hints[0]"),
         ([hint(match={}), hint(match={"job": "other"})], "hints[0]"),
@@ -36,7 +40,7 @@ def resolved(found: Document, now: float = OBSERVED, starting: bool = True, **de
     ],
 )
 def test_the_most_specific_match_wins(rows: list[dict[str, Any]], winner: str) -> None:
-    match = {"namespace": "ml", "queue": "q", "pipeline": "p", "job": "bert"}
+    match = {"namespace": "ml", "project": "nlp", "queue": "q", "pipeline": "p", "job": "bert", "id": "bert-1f2e"}
     found = resolved(document(*rows, defaults=hint(1)), match=match)
     assert found.matched == winner
     assert winner in found.why[0]

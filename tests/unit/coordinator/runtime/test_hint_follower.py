@@ -60,6 +60,7 @@ class Played:
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.quota = HintFollower(
             JobConfig(**settings),
+            "train-1f2e",
             None if fixed else self.source,
             lambda target, message: self.told.append((target, message)),
             lambda kind, **fields: self.events.append((kind, fields)),
@@ -136,6 +137,18 @@ def test_the_first_document_gives_the_first_target() -> None:
             "reclaim_by": None,
         }
     ]
+
+
+def test_an_entry_by_the_jobs_id_wins_over_one_by_its_name() -> None:
+    rows = [{"match": {key: name}, "gpus": {"allowed": gpus}} for key, name, gpus in (
+        ("job", "train", 2), ("id", "train-1f2e", 3), ("id", "train-5b10", 4)
+    )]  # fmt: skip
+
+    async def story(played: Played) -> None:
+        played.source.write(json.dumps({"apiVersion": "elastic-hints/v1", "hints": rows}))
+        await played.expect(3)
+
+    assert play(story).of("hint_applied")[0]["match"] == "hints[1]"
 
 
 def test_targets_follow_the_document() -> None:
