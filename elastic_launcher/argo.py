@@ -103,7 +103,7 @@ _FILLED_IN = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 _PARAMETER = re.compile(r"\{\{\s*((?:inputs|workflow)\.parameters)\.([-\w]+)\s*\}\}")
 _WITHOUT_DOLLAR = {option.flag for option in OPTIONS if option.kind not in ("text", "words", "pairs")}
 """Options of which no value has a ``$`` in it."""
-_ANY_TEXT = {option.key for option in OPTIONS if option.kind == "text"} - {"accept_changes"}
+_ANY_TEXT = {option.key for option in OPTIONS if option.kind == "text"} - {"accept_changes", "project"}
 """Options whose text nobody reads here: what Argo fills in counts as given."""
 _EITHER = ("script", "module")
 """Of which one is given; where Argo fills in both, it may leave one empty."""

@@ -19,6 +19,7 @@ from elastic_launcher.options import (
     GIVEN_KEYS,
     OPTIONS,
     ConfigError,
+    integer_message,
     nodes_message,
     read_option,
     share_message,
@@ -56,8 +57,8 @@ class JobConfig:
     """Everything that was asked of a job; checked when made.
 
     Its fields are the options, as `read_option` reads their texts; the table says what each is. Three differ: ``nodes``
-    is ``min_nodes`` and ``max_nodes``, an empty ``name`` becomes that of the script, and ``match`` always has a
-    ``job``. `components.from_options` writes the lines of all others.
+    is ``min_nodes`` and ``max_nodes``, an empty ``name`` becomes that of the script, and ``match`` always has the
+    ``job`` and, where there is one, the ``project``. `components.from_options` writes the lines of all others.
     """
 
     script: str | None = None
@@ -73,6 +74,8 @@ class JobConfig:
     nproc_per_node: int = 1
     hints: str | None = None
     match: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    project: str | None = None
+    priority: int = 0
     share: tuple[int, int] | None = None
     require_hints: bool = False
     wait_for_quota: float = 0.0
@@ -110,6 +113,10 @@ class JobConfig:
                 value = getattr(self, option.key)
                 if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                     raise ConfigError(f"{option.flag} is {value}: it must be a whole number, 1 or more")
+            if option.kind == "integer":
+                value = getattr(self, option.key)
+                if not isinstance(value, int) or isinstance(value, bool) or not option.least <= value <= option.most:
+                    raise ConfigError(integer_message(option, value))
         if self.metrics_port is not None and not 1 <= self.metrics_port <= 65535:
             raise ConfigError(f"--metrics-port is {self.metrics_port}: it must be a port, 1 to 65535")
         for option in OPTIONS:
@@ -154,7 +161,19 @@ class JobConfig:
             raise ConfigError(f"--match has the unknown key {unknown[0]!r}; known are {', '.join(GIVEN_KEYS)}")
         if not self.name:
             object.__setattr__(self, "name", _name_of(self.script, self.module))
-        object.__setattr__(self, "match", {"job": self.name, **self.match})
+        object.__setattr__(self, "match", {"job": self.name, **self.match, **self._check_project()})
+        object.__setattr__(self, "project", self.match.get("project"))
+
+    def _check_project(self) -> dict[str, str]:
+        """Returns the project as a match key; nothing where the job doesn't say it."""
+        if not self.project:
+            return {}
+        matched = self.match.get("project", self.project)
+        if matched != self.project:
+            raise ConfigError(
+                f"--project is {self.project!r}, and --match gives the project {matched!r}: leave one of them out"
+            )
+        return {"project": self.project}
 
     def _check_cluster(self) -> None:
         if self.checkpoint_dir is None:

@@ -76,6 +76,8 @@ class ElasticTrain(Container):
     nproc_per_node: int | str | None = None
     hints: str | None = None
     match: Mapping[str, str] | str | None = None
+    project: str | None = None
+    priority: int | str | None = None
     share: str | None = None
     require_hints: bool | None = None
     wait_for_quota: float | str | None = None

@@ -7,6 +7,7 @@ components are written by `components.from_options`, and documents by what those
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -25,6 +26,8 @@ MATCH_KEYS = (*GIVEN_KEYS, "id")
 _NEXT_PAIR = re.compile(r",(?=\s*[\w-]+\s*=)")
 """Between two pairs of one text; other commas belong to a value."""
 
+_INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
+
 CHANGES = ("arguments", "global-batch-size", "seed", "dataset", "script")
 """The differences that a user may accept for a job that resumes from the checkpoint of another."""
 
@@ -39,13 +42,14 @@ class Option:
 
     Attributes:
         key: Name of the component parameter; the flag is the same with dashes.
-        kind: ``nodes``, ``whole``, ``seconds``, ``text``, ``choice``, ``pairs``, ``words``, ``share``, ``period``,
-            ``time`` or ``switch``: what its text is read as.
+        kind: ``nodes``, ``whole``, ``integer``, ``seconds``, ``text``, ``choice``, ``pairs``, ``words``, ``share``,
+            ``period``, ``time`` or ``switch``: what its text is read as. ``whole`` is 1 or more.
         unit: The placeholder of the value in help texts.
         default: Its text when not given; None where there is none.
         help: One sentence for the user.
         environment: The variable in which each rank finds it, or None.
-        least: Fewest seconds that ``seconds`` or a ``time`` may be.
+        least: Fewest seconds that ``seconds`` or a ``time`` may be; the smallest ``integer``.
+        most: The largest ``integer``.
         is_path: Whether it is a path: a relative one starts in the user's directory.
         component: The one training component of Kubeflow's that takes it; None where both do.
     """
@@ -57,6 +61,7 @@ class Option:
     help: str
     environment: str | None = None
     least: float = 0.1
+    most: float = math.inf
     is_path: bool = False
     component: str | None = None
 
@@ -84,6 +89,11 @@ OPTIONS: tuple[Option, ...] = (
         "Quota hints: how many GPUs the job may use now. Without it: MAX nodes.", is_path=True),
     Option("match", "pairs", "KEY=VALUE", None,
         f"What hints are matched by ({', '.join(GIVEN_KEYS)}), with commas between. job defaults to the job's name."),
+    Option("project", "text", "NAME", None,
+        "The project whose quota the job uses: short for --match project=NAME."),
+    Option("priority", "integer", "N", "0",
+        "How important the job is to a quota controller, -1000 to 1000: of a project's jobs, higher ones come first.",
+        least=-1000, most=1000),
     Option("share", "share", "I/N", None, "Take the I-th of N equal parts of the hint's entry (1/2, 2/2)."),
     Option("require_hints", "switch", "", None,
         "Fail when there are no hints at the start, instead of running at MIN."),
@@ -197,6 +207,11 @@ def share_message(text: str) -> str:
     return f"--share is {text!r}: it must be I/N with whole numbers, 1 <= I <= N, for example --share 1/2"
 
 
+def integer_message(option: Option, given: object) -> str:
+    """Returns the error about an impossible ``integer``."""
+    return f"{option.flag} is {given!r}: it must be a whole number, {option.least:g} to {option.most:g}"
+
+
 def read_option(option: Option, given: Any) -> dict[str, Any]:
     """Reads one option's text into the fields of the configuration that it fills.
 
@@ -229,6 +244,10 @@ def read_option(option: Option, given: Any) -> dict[str, Any]:
         if not number:
             raise ConfigError(f"{option.flag} is {text!r}: it must be a whole number, 1 or more")
         return {option.key: number}
+    if option.kind == "integer":
+        if not _INTEGER.fullmatch(text):
+            raise ConfigError(integer_message(option, text))
+        return {option.key: int(text)}
     if option.kind == "time":
         try:
             return {option.key: read_seconds(text)}

@@ -112,6 +112,8 @@ def test_what_an_author_sets_is_what_the_launcher_reads() -> None:
         "pod_template": '{"spec": {}}',
         "hints": "configmap/quota/gpu-hints",
         "match": "queue=team-a,pipeline=p",
+        "project": "nlp",
+        "priority": "-5",
         "share": "2/3",
         "require_hints": "true",
         "max_runtime": "12h",
@@ -341,6 +343,7 @@ def test_an_example_takes_only_outputs_that_there_are(name: str) -> None:
 def test_what_argo_fills_in_is_left_to_the_launcher(option: Option, engine: str) -> None:
     template = '{"spec": {"containers": [{"name": "a", "volumeMounts": [{"name": "b", "mountPath": "/work"}]}]}}'
     given = {"script": "train.py", "engine": engine, "pod_template": template, "checkpoint_dir": "/work", "hints": "a"}
+    given["match"] = "project=nlp"
     argo.check_known(given | {option.key: "{{item}}"})
 
 

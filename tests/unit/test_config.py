@@ -40,6 +40,8 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
         "nproc_per_node": "4",
         "hints": "hints.json",
         "match": ["queue=team-a,pipeline=x, y", "job=bert"],
+        "project": "nlp",
+        "priority": " -3 ",
         "share": "2/3",
         "require_hints": True,
         "wait_for_quota": "12.5",
@@ -83,7 +85,9 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
         gpu_resource="amd.com/gpu",
         nproc_per_node=4,
         hints="hints.json",
-        match={"queue": "team-a", "pipeline": "x, y", "job": "bert"},
+        match={"queue": "team-a", "pipeline": "x, y", "job": "bert", "project": "nlp"},
+        project="nlp",
+        priority=-3,
         share=(2, 3),
         require_hints=True,
         wait_for_quota=12.5,
@@ -140,6 +144,11 @@ def test_each_option_fills_its_fields_and_no_others() -> None:
         ("match", ["queue"], "--match is 'queue': it must be KEY=VALUE"),
         ("match", ["=x"], "it must be KEY=VALUE"),
         ("match", ["queue=a", "queue=b"], "--match gives queue twice: 'a' and 'b'"),
+        ("priority", "high", "--priority is 'high': it must be a whole number, -1000 to 1000"),
+        ("priority", "1.5", "--priority is '1.5'"),
+        ("priority", "1001", "--priority is 1001: it must be a whole number, -1000 to 1000"),
+        ("priority", "-1001", "--priority is -1001"),
+        ("priority", "9" * 20, "--priority is '999"),
         ("share", "0/2", "--share is '0/2': it must be I/N"),
         ("share", "3/2", "--share is '3/2'"),
         ("share", "half", "--share is 'half'"),
@@ -287,6 +296,32 @@ def test_the_job_is_named_after_its_script_and_matched_by_that(command: tuple[st
     assert (config.name, config.match["job"]) == (name, name)
 
 
+@pytest.mark.parametrize(
+    ("texts", "project"),
+    [
+        ({}, None),
+        ({"project": "nlp"}, "nlp"),
+        ({"match": "project=nlp,queue=a"}, "nlp"),
+        ({"project": "nlp", "match": "project=nlp"}, "nlp"),
+    ],
+)
+def test_the_project_may_be_given_as_an_option_or_as_a_match_key(texts: dict[str, str], project: str | None) -> None:
+    config = JobConfig.from_texts(texts, SCRIPT)
+    assert (config.project, config.match.get("project")) == (project, project)
+
+
+def test_two_projects_of_one_job_are_refused() -> None:
+    with pytest.raises(ConfigError) as error:
+        JobConfig.from_texts({"project": "nlp", "match": "project=vision"}, SCRIPT)
+    assert str(error.value) == "--project is 'nlp', and --match gives the project 'vision': leave one of them out"
+
+
+@pytest.mark.parametrize("priority", [1.0, True, None, "1"])
+def test_a_priority_made_in_python_is_a_whole_number_too(priority: Any) -> None:
+    with pytest.raises(ConfigError, match="--priority is .*: it must be a whole number, -1000 to 1000"):
+        JobConfig(script="train.py", priority=priority)
+
+
 def test_ranks_find_what_was_given_in_their_environment() -> None:
     config = JobConfig(script="train.py", global_batch_size=256, data="/data")
     assert config.environment() == {
@@ -307,6 +342,7 @@ def test_the_command_is_what_was_typed() -> None:
     match=st.dictionaries(st.sampled_from(GIVEN_KEYS), st.text(min_size=1)),
     arguments=st.lists(st.text()),
     batch=st.none() | st.integers(1, 10**9),
+    priority=st.integers(-1000, 1000),
     share=st.none() | st.integers(1, 9).flatmap(lambda n: st.tuples(st.integers(1, n), st.just(n))),
 )
 def test_what_job_json_holds_reads_back_the_same(
@@ -315,6 +351,7 @@ def test_what_job_json_holds_reads_back_the_same(
     match: dict[str, str],
     arguments: list[str],
     batch: int | None,
+    priority: int,
     share: tuple[int, int] | None,
 ) -> None:
     config = JobConfig(
@@ -324,6 +361,7 @@ def test_what_job_json_holds_reads_back_the_same(
         match=match,
         arguments=tuple(arguments),
         global_batch_size=batch,
+        priority=priority,
         share=share,
     )
     assert JobConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config

@@ -28,6 +28,7 @@ GOLDEN = ROOT / "tests" / "golden"
 PIPELINES = ("digits_elastic", "digits_search", "plan_train_evaluate", "text_tuning")
 KINDS = {
     "whole": "Integer",
+    "integer": "Integer",
     "seconds": "Float",
     "switch": "Boolean",
     "pairs": "typing.Dict[str, str]",
@@ -157,6 +158,8 @@ def test_an_accelerator_limit_is_of_the_pod_or_of_each_node(tmp_path: Path) -> N
         ({"match": {"queue": "a", "pipeline": "b"}}, {"match": {"queue": "a", "pipeline": "b"}}),
         ({"hints": "h.json", "require_hints": True}, {"hints": "h.json", "require_hints": True}),
         ({"require_hints": False, "hints": "", "match": None}, {}),
+        ({"project": "nlp", "priority": -5}, {"project": "nlp", "priority": -5}),
+        ({"project": "", "priority": 0}, {}),
         ({"wait_for_quota": 2.5, "share": "1/2"}, {"wait_for_quota": 2.5, "share": (1, 2)}),
     ],
 )

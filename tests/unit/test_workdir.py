@@ -133,6 +133,14 @@ def test_an_unfinished_job_is_taken_up_again_and_uses_no_number_twice(tmp_path: 
         assert fourth.past == Past(4, 5, 8, 4), "no node was started in between"
 
 
+def test_an_unfinished_job_is_taken_up_with_another_priority_and_project(tmp_path: Path) -> None:
+    with claim(CONFIG, tmp_path) as first:
+        pass
+    with claim(replace(CONFIG, priority=5, project="nlp"), tmp_path) as again:
+        assert (again.job_id, again.remark) == (first.job_id, "")
+    assert (read_job(again.path)[1].priority, read_job(again.path)[1].project) == (5, "nlp")
+
+
 def test_a_job_that_is_done_is_told_and_left_alone(tmp_path: Path) -> None:
     with claim(CONFIG, tmp_path) as work_dir, contextlib.closing(EventLog(work_dir.layout.events)) as events:
         events.append("job_finished", 1, exit_code=0, message="done: 9 steps")

@@ -40,6 +40,8 @@ def elastic_train_distributed(
     max_batch_per_gpu: int = 0,
     hints: str = "",
     match: Optional[Dict[str, str]] = None,
+    project: str = "",
+    priority: int = 0,
     share: str = "",
     require_hints: bool = False,
     wait_for_quota: float = 0,
@@ -105,6 +107,8 @@ def elastic_train_distributed(
         max_batch_per_gpu: Most samples that one GPU takes at a time, read likewise; 0 where the script says it.
         hints: Quota hints that are followed while the training runs; without any, max_nodes are used.
         match: What the hints are matched by, such as queue and pipeline.
+        project: Project whose quota the training uses; short for project in match.
+        priority: Importance to a quota controller, -1000 to 1000; of a project's trainings, higher ones come first.
         share: Which part of the hint's entry is this job's, as 1/2.
         require_hints: Fail when there are no hints at the start.
         wait_for_quota: Seconds to wait, at the start, and later saved and without a node, until hints allow min_nodes.
