@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elastic_launcher.events import Event, finite
-from elastic_launcher.report.axis import put_on_axis
 from elastic_launcher.report.describe import describe
 from elastic_launcher.report.state import outcome
+
+Timed = Sequence[tuple[float, Event]]
 
 NOTABLE = (
     "notice",
@@ -157,6 +158,18 @@ class History:
     def notable(self) -> tuple[Note, ...]:
         """The notes that a reader should not miss."""
         return tuple(note for note in self.notes if note.kind in NOTABLE)
+
+
+def put_on_axis(events: Sequence[Event]) -> Timed:
+    """Returns events with their moments, which never run backwards even where the wall clock did."""
+    start = next((event for event in events if event.kind == "job_started"), events[0] if events else None)
+    if start is None:
+        return []
+    latest, timed = 0.0, []
+    for event in events:
+        latest = max(latest, event.time - start.time)
+        timed.append((latest, event))
+    return timed
 
 
 def relate(events: Sequence[Event]) -> History:

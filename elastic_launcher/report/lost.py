@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.events import Event, finite
-from elastic_launcher.report.axis import Timed, put_on_axis
+from elastic_launcher.report.history import Timed, put_on_axis
 
 CAUSES = ("start", "grow", "shrink", "notice", "failure", "checkpoint", "quota", "nodes", "coordinator")
 """The causes of lost time, in the order in which they are reported."""
