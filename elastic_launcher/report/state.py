@@ -10,6 +10,7 @@ from typing import Any
 from elastic_launcher.config import ExitCode
 from elastic_launcher.events import Event, finite
 from elastic_launcher.logged import Logged
+from elastic_launcher.report.usage import Usage
 
 SMOOTHING_SECONDS = 15.0
 """The time over which the length of a step is averaged for the time left: seconds of noise must not make it jump."""
@@ -26,12 +27,14 @@ class NodeState:
         members: Its members' numbers.
         phase: ``starting``, ``warm`` (waits to be admitted), ``training``, ``leaving``, ``left``, ``failed``, ``lost``.
         pod: The name of its pod in a cluster; "" elsewhere.
+        began: When its processes began, or its last pod ran, in seconds since the epoch; None where that is not known.
     """
 
     node: int
     members: tuple[int, ...]
     phase: str
     pod: str = ""
+    began: float | None = None
 
     @property
     def is_there(self) -> bool:
@@ -59,6 +62,8 @@ class JobState:
         loss: Of the last progress; a text for what is no finite number; None before.
         samples_per_second: Of the last progress that has it, or None.
         step_seconds: How long a step takes now, on average; None before that is known.
+        steady_seconds: The same over those steps of the generation that follow its first report; None before.
+        speeds: Steps a second by the number of ranks, each as it was last, without the time of reconfigurations.
         world_size: Ranks now.
         members: Of the generation, in rank order: ``member`` and ``node`` of each.
         nodes: All that ever were, by their numbers.
@@ -77,6 +82,7 @@ class JobState:
         timed_from: From when on the steps of the next progress took their time, or None.
         timed_generation: The generation of the last progress.
         silent: The last ``silent`` event of each silent member, by member.
+        usage: Of GPUs, so far.
     """
 
     started: Mapping[str, Any] = field(default_factory=dict)
@@ -90,6 +96,8 @@ class JobState:
     loss: float | str | None = None
     samples_per_second: float | None = None
     step_seconds: float | None = None
+    steady_seconds: float | None = None
+    speeds: Mapping[int, float] = field(default_factory=dict)
     world_size: int = 0
     members: tuple[Mapping[str, int], ...] = ()
     nodes: Mapping[int, NodeState] = field(default_factory=dict)
@@ -108,6 +116,7 @@ class JobState:
     timed_from: float | None = None
     silent: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     timed_generation: int = 0
+    usage: Usage = Usage()
 
     @property
     def seconds_left(self) -> float | None:
@@ -137,6 +146,19 @@ class JobState:
         return there * int(self.started.get("nproc_per_node") or 1)
 
     @property
+    def held(self) -> int:
+        """GPUs that its nodes hold, or wait for in the cluster; a rank counts as one."""
+        return self._gpus(node.is_there for node in self.nodes.values())
+
+    @property
+    def placed(self) -> int:
+        """GPUs of those nodes that wait for no place."""
+        return self._gpus(node.is_there and node.node not in self.pending for node in self.nodes.values())
+
+    def _gpus(self, nodes: Iterable[bool]) -> int:
+        return 0 if self.finished is not None else sum(nodes) * int(self.started.get("nproc_per_node") or 1)
+
+    @property
     def outcome(self) -> str:
         """``starting``, ``running``, ``waiting``, ``finished``, ``stopped`` or ``failed``."""
         if self.finished is None and self.waits_for:
@@ -153,8 +175,34 @@ def outcome(exit_code: object) -> str:
     return "stopped" if exit_code in STOPPED else "failed"
 
 
+_MOVES_NO_NODE = ("progress", "log", "straggler", "silent")
+"""Kinds that come all the time, after which GPUs need not be counted."""
+
+
 def advance(state: JobState, event: Event) -> JobState:
     """Returns the state after one more event; kinds that it does not know change only the time."""
+    after = _advance(state, event)
+    if event.kind in _MOVES_NO_NODE:
+        return after
+    now = after.last_at
+    # the nodes of a launcher that was killed held nothing by the time the next one started
+    held_until = state.last_at if event.kind == "job_started" else now
+    usage = after.usage.hold(after.placed, held_until).follow(event, now, resized=after.world_size != state.world_size)
+    if took := _start_seconds(state, after):
+        usage = replace(usage, start_seconds=took)
+    return replace(after, usage=usage)
+
+
+def _start_seconds(before: JobState, after: JobState) -> float | None:
+    """Returns how long the slowest node that was admitted took from its start; None where none was."""
+    if after.generation == before.generation:
+        return None
+    starting = (before.nodes.get(member["node"]) for member in after.members)
+    began = [one.began for one in starting if one and one.phase in ("starting", "warm") and one.began is not None]
+    return after.last_at - min(began) if began else None
+
+
+def _advance(state: JobState, event: Event) -> JobState:
     now = max(state.last_at, event.time)  # a wall clock may be set back
     get = event.get
     match event.kind:
@@ -171,6 +219,8 @@ def advance(state: JobState, event: Event) -> JobState:
                 loss=get("loss"),
                 samples_per_second=get("samples_per_second") or state.samples_per_second,
                 step_seconds=_step_seconds(state, event, now),
+                steady_seconds=(steady := _steady_seconds(state, event, now)),
+                speeds=_speeds(state, event, steady),
                 timed_generation=event.generation,
             )
         case "log":
@@ -257,15 +307,33 @@ def _without_nodes(nodes: Mapping[int, NodeState]) -> dict[int, NodeState]:
 
 def _step_seconds(state: JobState, event: Event, now: float) -> float | None:
     """Averages the time of a step; a new generation starts a new average."""
+    known = state.step_seconds
+    return _averaged(known if state.timed_generation == event.generation else None, state, event, now) or known
+
+
+def _steady_seconds(state: JobState, event: Event, now: float) -> float | None:
+    """Averages it without what came before the generation's first report, which a reconfiguration made longer."""
+    if state.timed_generation != event.generation:
+        return None
+    return _averaged(state.steady_seconds, state, event, now) or state.steady_seconds
+
+
+def _averaged(average: float | None, state: JobState, event: Event, now: float) -> float | None:
+    """Returns an average with the steps since the last report; None where there were none, or took no time."""
     steps = (event.get("step") or 0) - state.step
     since = state.timed_from
     if steps <= 0 or since is None or now <= since:
-        return state.step_seconds
+        return None
     seconds = (now - since) / steps
-    if state.step_seconds is None or state.timed_generation != event.generation:
+    if average is None:
         return seconds
     weight = 1 - math.exp(-(now - since) / SMOOTHING_SECONDS)
-    return state.step_seconds + weight * (seconds - state.step_seconds)
+    return average + weight * (seconds - average)
+
+
+def _speeds(state: JobState, event: Event, steady: float | None) -> Mapping[int, float]:
+    ranks = event.get("world_size") or state.world_size
+    return {**state.speeds, ranks: 1 / steady} if steady and ranks else state.speeds
 
 
 def _timed_from(state: JobState, formed: Event, now: float) -> float:
@@ -324,10 +392,13 @@ def _follow_node(state: JobState, event: Event) -> JobState:
     number = event["node"]
     known = state.nodes.get(number, NodeState(number, (), "starting"))
     if event.kind == "node_placed":
-        after = replace(known, pod=pod_after(known.pod, event))
+        pod = pod_after(known.pod, event)  # a launcher that takes the job over says it again
+        after = replace(known, pod=pod, began=known.began if pod == known.pod else state.last_at)
     elif event.kind in _PHASES:
         members = tuple(event.get("members") or known.members)
         after = replace(known, members=members, phase=_PHASES[event.kind], pod=pod_after(known.pod, event))
+        if event.kind in ("node_started", "node_requeued"):
+            after = replace(after, began=state.last_at)
     else:
         return state
     return replace(state, nodes={**state.nodes, number: after})

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from elastic_launcher.hints.resolve import Demand
 from elastic_launcher.report.state import JobState, NodeState
 from elastic_launcher.report.words import duration
 
 GONE = "launcher gone"
+SPEED_DIGITS = 4
+"""Significant ones of a speed: what it varies by from report to report is noise."""
 
 
 def document(
@@ -55,6 +58,7 @@ def document(
         "stragglers": [dict(told) for _, told in sorted(state.stragglers.items())],
         "silent": [dict(told) for _, told in sorted(state.silent.items())],
         "logged": state.logged,
+        "demand": demand(state, job, gone=gone, now=now),
         "launcher": {"host": job.get("host"), "pid": job.get("pid"), "alive": alive, "control": control.get("url")},
     }
 
@@ -84,3 +88,70 @@ def _nodes(state: JobState, *, over: bool) -> list[dict[str, Any]]:
 
 def _phase(state: JobState, node: NodeState) -> str:
     return "pending" if node.node in state.pending and node.phase == "starting" else node.phase
+
+
+def demand(state: JobState, job: Mapping[str, Any], *, gone: bool = False, now: float) -> dict[str, Any] | None:
+    """Returns what a quota controller needs to know; None where it is not known how many nodes the job asks for.
+
+    All counts are GPUs; a rank counts as one, on the CPU too.
+
+    Args:
+        state: The state after the events.
+        job: What ``job.json`` holds.
+        gone: Whether the launcher was killed.
+        now: Seconds since the epoch.
+    """
+    config = {**state.started, **(job.get("config") or {})}
+    if not (config.get("min_nodes") and config.get("max_nodes")):
+        return None
+    per_node = config.get("nproc_per_node") or 1
+    nodes = Demand({}, config["min_nodes"], config["max_nodes"], per_node, config.get("global_batch_size"))
+    over = gone or state.finished is not None
+    until = state.last_at if over else now
+    hint, since = state.hint, None if over else state.usage.trains_since
+    return {
+        "minimum": nodes.min_nodes * per_node,
+        "maximum": nodes.most_nodes * per_node,
+        "per_node": per_node,
+        "priority": config.get("priority") or 0,
+        "match": _match(state, job, config),
+        "submitted": round(submitted(state, job, now), 3),
+        "held": 0 if gone and now > _end_of_orphans(state, config) else state.held,
+        "waits": _wait(state, config),
+        "following": {"allowed": hint.get("allowed"), "generation": hint.get("hint_generation")} if hint else None,
+        "speeds": {str(ranks): _rounded(speed) for ranks, speed in sorted(state.speeds.items())},
+        "steps_left": None if state.total_steps is None else max(0, state.total_steps - state.step),
+        "start_seconds": None if state.usage.start_seconds is None else round(state.usage.start_seconds, 1),
+        "changes": state.usage.changes,
+        "service": round(state.usage.gpu_seconds(until)),
+        "started_training": None if since is None else round(since, 3),
+        "reported": round(now, 3),
+    }
+
+
+def submitted(state: JobState, job: Mapping[str, Any], now: float) -> float:
+    """Returns when the job was started for the first time; later attempts don't count."""
+    known = (state.started_at, job.get("created"))
+    return float(min((moment for moment in known if moment), default=now))
+
+
+def _wait(state: JobState, config: Mapping[str, Any]) -> float:
+    """Returns the seconds that it would wait for quota; with restart-based resize it does so at its start only."""
+    ends = state.world_size and config.get("resize") == "respawn"
+    return 0.0 if ends else float(config.get("wait_for_quota") or 0.0)
+
+
+def _match(state: JobState, job: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, str]:
+    """Returns what hints are matched by, the id too."""
+    own = job.get("service") or job.get("id") or state.started.get("job_id")
+    found = {"job": config.get("name"), **(config.get("match") or {}), "id": own}
+    return {key: str(name) for key, name in found.items() if name}
+
+
+def _end_of_orphans(state: JobState, config: Mapping[str, Any]) -> float:
+    """Returns by when the nodes of a launcher that was killed have ended."""
+    return state.last_at + (config.get("orphan_timeout") or 0.0) + (config.get("grace_period") or 0.0)
+
+
+def _rounded(speed: float) -> float:
+    return float(f"{speed:.{SPEED_DIGITS}g}")

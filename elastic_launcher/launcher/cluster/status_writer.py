@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from elastic_launcher.engines.kubernetes.objects.service import NUMBERS
-from elastic_launcher.events import EventFollower
+from elastic_launcher.events import EventFollower, finite
 from elastic_launcher.report.state import JobState, advance
 from elastic_launcher.report.status import document
 from elastic_launcher.workdir import Layout, read_document
@@ -18,10 +18,12 @@ class ToldStatus:
 
     Args:
         layout: The job's work directory.
+        earlier: What the Service said of the job before this launcher.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, earlier: Mapping[str, Any]) -> None:
         self._layout = layout
+        self._earlier = earlier
         self._follower = EventFollower(layout.events)
         self._state = JobState()
 
@@ -32,8 +34,21 @@ class ToldStatus:
         job, control = read_document(self._layout.job), read_document(self._layout.control)
         now = time.time()
         found = document(self._state, job, control, alive=True, now=now)
+        found["demand"] = submitted_before(found["demand"], self._earlier)
         numbers = numbers_after(self._state, job)
         return {**found, **progress_fields(found), NUMBERS: numbers, "told": round(now, 3)}
+
+
+def submitted_before(demand: Mapping[str, Any] | None, earlier: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Returns a demand as submitted at the time of the job's first attempt, which this one may know nothing of.
+
+    Args:
+        demand: What the job reports now.
+        earlier: The status on its Service; whatever others have made of it.
+    """
+    known = earlier.get("demand")
+    moment = finite(known.get("submitted")) if isinstance(known, Mapping) else None
+    return demand if demand is None or not moment or moment > demand["submitted"] else {**demand, "submitted": moment}
 
 
 def numbers_after(state: JobState, job: Mapping[str, Any]) -> dict[str, int]:

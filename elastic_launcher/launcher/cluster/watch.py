@@ -50,7 +50,7 @@ class ClusterWatch:
         self._context = claim.context
         self._record = claim.record
         self._engine = engine
-        self._status = ToldStatus(layout)
+        self._status = ToldStatus(layout, claim.record.status)
         self._owner_watch = OwnerWatch(claim.context.pod)
         self._known: dict[int, Standing] = {}
         self._placed: set[str] = set()

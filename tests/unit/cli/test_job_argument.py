@@ -48,7 +48,7 @@ def test_more_than_a_namespace_and_a_name_is_refused(capsys: pytest.CaptureFixtu
 
 def test_a_running_job_is_told_in_per_cent_and_seconds(tmp_path: Path) -> None:
     histories.write(histories.resized().events[:-8], tmp_path)
-    found = ToldStatus(Layout(tmp_path)).now()
+    found = ToldStatus(Layout(tmp_path), {}).now()
     assert found["progressPercentage"] == 100 * found["step"] // found["total_steps"]
     assert found["estimatedRemainingSeconds"] == round(found["seconds_left"])
     assert found["metrics"] == {"loss": found["loss"], **found["logged"]}
@@ -59,7 +59,7 @@ def test_what_is_told_shows_all_that_the_work_directory_would(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     histories.write(histories.resized().events[:-8], tmp_path)
-    told = json.loads(json.dumps(ToldStatus(Layout(tmp_path)).now()))
+    told = json.loads(json.dumps(ToldStatus(Layout(tmp_path), {}).now()))
     slow = next(node for node in told["nodes"] if 1 in node["ranks"])
     told["stragglers"] = [{"member": slow["members"][0], "node": slow["node"], "factor": 3.5}]
     show(("told", "now"), told)

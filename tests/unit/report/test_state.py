@@ -88,6 +88,41 @@ def test_the_time_left_is_that_of_the_steps_to_do_at_the_present_speed() -> None
     assert state.seconds_left == pytest.approx(900 * 0.2)
 
 
+def paced(story: histories.Story, nodes: int, seconds: float, reports: int = 3) -> histories.Story:
+    """Forms a generation of so many nodes, and trains 10 steps before each report, after so many seconds each."""
+    story.form(*range(1, nodes + 1), pause=4.0)
+    for _ in range(reports):
+        story.later(seconds)
+        story.step += 10
+        story.add("progress", step=story.step, epoch=0, samples=story.step, world_size=nodes)
+    return story
+
+
+def test_speeds_are_known_by_the_number_of_ranks_each_as_it_was_last() -> None:
+    story = paced(paced(histories.Story().start_nodes(1, 2, 3, 4), 1, 2.0), 4, 1.0)
+    assert fold(story.events).speeds == {1: pytest.approx(5.0), 4: pytest.approx(10.0)}
+    assert fold(paced(story, 1, 4.0).events).speeds == {1: pytest.approx(2.5), 4: pytest.approx(10.0)}
+
+
+def test_no_speed_has_the_time_of_a_reconfiguration_or_of_steps_before_it_in_it() -> None:
+    story = paced(histories.Story().start_nodes(1, 2), 1, 2.0)
+    story.later(1.9).form(1, 2, pause=30.0).later(0.1)
+    story.step += 3
+    story.add("progress", step=story.step, epoch=0, samples=story.step, world_size=2)
+    state = fold(story.events)
+    assert state.speeds == {1: pytest.approx(5.0)}, "its first report alone says nothing"
+    story.later(1.0)
+    story.step += 8
+    assert fold(story.add("progress", step=story.step, samples=1, world_size=2).events).speeds[2] == pytest.approx(8.0)
+
+
+def test_speeds_outlast_a_restart_and_a_report_without_steps() -> None:
+    story = paced(histories.Story().start_nodes(1), 1, 2.0)
+    story.later(9.0).add("progress", step=story.step, samples=1, world_size=1)
+    story.finish(75).add("job_started", name="bert", resumed_step=story.step)
+    assert fold(story.events).speeds == {1: pytest.approx(5.0)}
+
+
 def test_a_new_generation_changes_the_time_left_at_once() -> None:
     story = histories.Story(total_steps=10_000).start_nodes(1).form(1, cause="start")
     for nodes, rate in ((1, 5), (4, 20)):

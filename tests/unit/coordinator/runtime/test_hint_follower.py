@@ -139,6 +139,17 @@ def test_the_first_document_gives_the_first_target() -> None:
     ]
 
 
+def test_a_newer_document_is_recorded_although_its_numbers_are_the_same() -> None:
+    async def story(played: Played) -> None:
+        played.source.write(document(3, generation=7))
+        await played.expect(3)
+        played.source.write(document(3, generation=8))
+        await played.until(lambda: len(played.of("hint_applied")) == 2)
+
+    found = [(event["hint_generation"], event["allowed"]) for event in play(story).of("hint_applied")]
+    assert found == [(7, 3), (8, 3)]
+
+
 def test_an_entry_by_the_jobs_id_wins_over_one_by_its_name() -> None:
     rows = [{"match": {key: name}, "gpus": {"allowed": gpus}} for key, name, gpus in (
         ("job", "train", 2), ("id", "train-1f2e", 3), ("id", "train-5b10", 4)

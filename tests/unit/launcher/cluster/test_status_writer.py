@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from elastic_launcher.launcher.cluster.status_writer import numbers_after
+from elastic_launcher.launcher.cluster.status_writer import ToldStatus, numbers_after
 from elastic_launcher.report.state import JobState, NodeState
+from elastic_launcher.workdir import Layout
+from tests.support import histories
 
 
 @pytest.mark.parametrize(
@@ -22,3 +25,19 @@ from elastic_launcher.report.state import JobState, NodeState
 def test_no_number_is_forgotten_with_its_node(job: Any, nodes: list[NodeState], node: int, member: int) -> None:
     state = JobState(nodes={one.node: one for one in nodes})
     assert numbers_after(state, job) == {"node": node, "member": member}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "submitted"),
+    [
+        ({"demand": {"submitted": histories.START - 500}}, histories.START - 500),
+        ({"demand": {"submitted": histories.START + 500}}, histories.START),
+        ({}, histories.START),
+        ({"demand": None}, histories.START),
+        ({"demand": {"submitted": "yesterday"}}, histories.START),
+        ({"demand": {"submitted": float("nan")}}, histories.START),
+    ],
+)
+def test_a_job_was_submitted_with_its_first_attempt(tmp_path: Path, earlier: Any, submitted: float) -> None:
+    histories.write(histories.resized().events, tmp_path)
+    assert ToldStatus(Layout(tmp_path), earlier).now()["demand"]["submitted"] == submitted

@@ -82,7 +82,7 @@ class Job:
 def claim(pod: dict[str, Any]) -> Any:
     """Returns what a launcher in that pod has in the cluster, as far as a watch looks."""
     context = SimpleNamespace(namespace="ml", names=None, owner=None, pod=pod, lacking=[])
-    return SimpleNamespace(context=context, record=None)
+    return SimpleNamespace(context=context, record=SimpleNamespace(status={}))
 
 
 async def watched(job: Any, engine: Any, folder: Path, until: asyncio.Event) -> None:
