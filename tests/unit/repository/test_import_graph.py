@@ -25,7 +25,7 @@ FLOORS = (
         "variables",
     },
     {"checkpoint", "control", "events", "hints", "host", "kube", "workdir"},
-    {"agent", "engines", "report", "torch"},
+    {"agent", "engines", "quota", "report", "torch"},
     {"coordinator"},
     {"launcher"},
     {"__main__", "_components", "argo", "cli", "hera", "kfp", "kfp_steps", "lint", "pipeline_step"},

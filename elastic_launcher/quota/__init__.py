@@ -1,0 +1,1 @@
+"""The quota controller: projects, fair shares, and which job gets how many GPUs."""
