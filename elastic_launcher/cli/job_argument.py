@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import typer
 
 from elastic_launcher.config import ExitCode
 from elastic_launcher.engines.kubernetes.objects.names import SCHEME, JobName
 from elastic_launcher.events import Event, EventError, read_last
-from elastic_launcher.host.lock import process_start
 from elastic_launcher.workdir import Layout
 
 JOB = "The job's work directory; or job/[NAMESPACE/]NAME, of a cluster."
@@ -57,23 +54,6 @@ def job_folder(path: Path) -> Layout:
     if not layout.job.exists() and not layout.events.exists():
         refuse(f"{path} is no work directory of a job: it has neither {layout.job.name} nor {layout.events.name}")
     return layout
-
-
-def launcher_lives(
-    owner: Mapping[str, Any], host: str | None = None, started: Callable[[int], int | None] = process_start
-) -> bool | None:
-    """Returns whether the process that runs a job is alive; None where that can't be seen from here.
-
-    Args:
-        owner: ``host``, ``pid`` and, if known, ``started``, of the launcher.
-        host: This machine; found out if None.
-        started: Returns when a process started, and None where there is none.
-    """
-    pid = owner.get("pid")
-    if not isinstance(pid, int) or owner.get("host") != (host or socket.gethostname()):
-        return None
-    found = started(pid)
-    return found is not None and owner.get("started") in (None, found)
 
 
 def ended(layout: Layout) -> Event | None:

@@ -13,9 +13,10 @@ from typing import Annotated
 
 import typer
 
-from elastic_launcher.cli.job_argument import JOB, ended, job_folder, launcher_lives, named, refuse
+from elastic_launcher.cli.job_argument import JOB, ended, job_folder, named, refuse
 from elastic_launcher.config import ExitCode
 from elastic_launcher.engines.kubernetes.objects.names import JobName
+from elastic_launcher.host.lock import launcher_lives
 from elastic_launcher.launcher.rank_logs import JobLines, Line
 from elastic_launcher.options import ConfigError
 from elastic_launcher.report.words import listing

@@ -15,9 +15,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from elastic_launcher.cli.job_argument import JOB, job_folder, launcher_lives, named, refuse
+from elastic_launcher.cli.job_argument import JOB, job_folder, named, refuse
 from elastic_launcher.engines.kubernetes.objects.names import JobName
 from elastic_launcher.events import EventError, read_events
+from elastic_launcher.host.lock import launcher_lives
 from elastic_launcher.report.describe import position, quota, silent, slow
 from elastic_launcher.report.state import JobState, fold
 from elastic_launcher.report.status import document

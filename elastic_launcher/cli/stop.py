@@ -12,12 +12,13 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from elastic_launcher.cli.job_argument import JOB, ended, job_folder, launcher_lives, named, refuse
+from elastic_launcher.cli.job_argument import JOB, ended, job_folder, named, refuse
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.engines.kubernetes.objects.names import JobName
 from elastic_launcher.events import Event, EventFollower
 from elastic_launcher.host import processes
+from elastic_launcher.host.lock import launcher_lives
 from elastic_launcher.workdir import Layout, read_document
 
 POLL = 0.1

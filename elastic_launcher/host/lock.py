@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import socket
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +87,20 @@ def _lives_here(owner: dict[str, Any]) -> bool:
     pid = owner.get("pid")
     here = owner.get("host") == socket.gethostname() and isinstance(pid, int)
     return here and process_start(int(pid or 0)) == owner.get("started")
+
+
+def launcher_lives(
+    owner: Mapping[str, Any], host: str | None = None, started: Callable[[int], int | None] = process_start
+) -> bool | None:
+    """Returns whether the process that runs a job is alive; None where that can't be seen from here.
+
+    Args:
+        owner: ``host``, ``pid`` and, if known, ``started``, of the launcher.
+        host: This machine; found out if None.
+        started: Returns when a process started, and None where there is none.
+    """
+    pid = owner.get("pid")
+    if not isinstance(pid, int) or owner.get("host") != (host or socket.gethostname()):
+        return None
+    found = started(pid)
+    return found is not None and owner.get("started") in (None, found)

@@ -15,8 +15,8 @@ import typer
 from typer.testing import CliRunner, Result
 
 from elastic_launcher.cli.report import report
-from elastic_launcher.cli.status import document, launcher_lives, status
-from elastic_launcher.host.lock import process_start
+from elastic_launcher.cli.status import document, status
+from elastic_launcher.host.lock import launcher_lives, process_start
 from elastic_launcher.report.state import fold
 from tests.support import histories
 from tests.support.terminals import in_terminal
