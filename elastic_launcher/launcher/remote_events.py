@@ -149,6 +149,7 @@ class _Copier:
 
 def _matters(line: bytes) -> bool:
     try:
-        return Event.from_line(line).kind not in MINOR
+        event = Event.from_line(line)
+        return event.kind not in MINOR and not event.get("renewed")
     except EventError:
         return False

@@ -32,7 +32,7 @@ def describe(event: Event) -> str | None:
                 f"the launcher came back to the running job: {ranks} at step {number(get('step'))} (term {get('term')})"
             )
         case "hint_applied":
-            return _hint(event)
+            return None if get("renewed") else _hint(event)
         case "node_started":
             meanwhile = "; the others train on meanwhile" if event.generation else ""
             return f"node {get('node')} is starting{_members(event)}{meanwhile}"

@@ -72,6 +72,7 @@ class HintFollower:
         self._current = 0
         self._runs = False
         self._reported: tuple[int | float | None, ...] | None = None
+        self._announced: tuple[int | float | None, ...] | None = None
         self._wake: asyncio.Queue[HintRead | None] = asyncio.Queue()
 
     def resume(self, nodes: int, taken_seconds_ago: float | None) -> None:
@@ -250,6 +251,9 @@ class HintFollower:
 
     def _announce(self, resolution: Resolution, target: int) -> None:
         document = self._policy.document
+        numbers = (resolution.guaranteed, resolution.allowed, resolution.limit, target)
+        announced = (*numbers, resolution.stale, resolution.reclaim_by)
+        renewed, self._announced = announced == self._announced, announced
         self._emit(
             "hint_applied",
             hint_generation=document.generation if document is not None else None,
@@ -261,6 +265,7 @@ class HintFollower:
             match=resolution.matched,
             stale=resolution.stale,
             reclaim_by=resolution.reclaim_by,
+            **({"renewed": True} if renewed else {}),
         )
 
     def _set(self, nodes: int, cause: str, resolution: Resolution | None, message: str = "") -> None:

@@ -23,6 +23,7 @@ SAID = [
         Event("hint_applied", 0, 1, {"hint_generation": 8, "target_nodes": 2}),
         "hint 8: nothing in it is for this job; the job may have 2 nodes",
     ),
+    (Event("hint_applied", 0, 1, {"hint_generation": 9, "target_nodes": 2, "renewed": True}), None),
     (Event("hint_rejected", 0, 0, {"message": "hints: h.json: no JSON"}), "hints: h.json: no JSON"),
     (Event("node_started", 0, 0, {"node": 1, "members": [1]}), "node 1 is starting (member 1)"),
     (

@@ -146,8 +146,9 @@ def test_a_newer_document_is_recorded_although_its_numbers_are_the_same() -> Non
         played.source.write(document(3, generation=8))
         await played.until(lambda: len(played.of("hint_applied")) == 2)
 
-    found = [(event["hint_generation"], event["allowed"]) for event in play(story).of("hint_applied")]
-    assert found == [(7, 3), (8, 3)]
+    events = play(story).of("hint_applied")
+    found = [(event["hint_generation"], event["allowed"], event.get("renewed")) for event in events]
+    assert found == [(7, 3, None), (8, 3, True)]
 
 
 def test_an_entry_by_the_jobs_id_wins_over_one_by_its_name() -> None:
