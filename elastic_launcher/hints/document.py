@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from elastic_launcher.hints.match import read_match
 from elastic_launcher.hints.values import (
     GPUS,
     HintError,
@@ -23,6 +24,7 @@ from elastic_launcher.hints.values import (
     missing,
     moment,
     objects,
+    plain_text,
     quoted,
     seconds,
     whole,
@@ -114,18 +116,7 @@ def load(text: str | bytes) -> dict[str, Any]:
     Raises:
         HintError: If it is too large, not UTF-8, not JSON, or no object.
     """
-    size = len(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
-    if size > MAX_BYTES:
-        raise HintError(f"the document has {size} bytes; it must have {MAX_BYTES} at most")
-    if isinstance(text, bytes):
-        try:
-            text = text.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise HintError(f"byte {error.start} of the document is not UTF-8; it must be JSON in UTF-8") from error
-    text = text.removeprefix("\ufeff")
-    if not text.strip():
-        raise HintError("the document is empty; it must be a JSON object")
-    found = load_json(text)
+    found = load_json(plain_text(text, "JSON", MAX_BYTES))
     if not isinstance(found, dict):
         raise HintError(f"the document is {describe(found)}; it must be a JSON object")
     return found
@@ -218,7 +209,7 @@ def _parse_entry(row: Any, path: str, known: set[str], warnings: list[str]) -> E
     grow_after = seconds(row, "growAfterSeconds", path)
     entry = Entry(
         path,
-        _parse_entry_match(row, path) if "match" in known else {},
+        read_match(row.get("match", {}), f"{path}.match") if "match" in known else {},
         allowed,
         guaranteed,
         limit,
@@ -251,20 +242,6 @@ def _parse_gpus(row: Mapping[str, Any], path: str, warnings: list[str]) -> tuple
     if limit is not None and allowed > limit:
         raise wrong(f"{path}.allowed", allowed, f"at most the limit, {limit}")
     return guaranteed, allowed, limit
-
-
-def _parse_entry_match(row: Mapping[str, Any], path: str) -> dict[str, str]:
-    where = f"{path}.match"
-    found = objects(row.get("match", {}), where)
-    for key, text in found.items():
-        if key not in MATCH_KEYS:  # an entry that is understood by half would speak for too many jobs
-            raise HintError(
-                f"{quoted(key)} is unknown ({join(where, key)}); it must be one of {', '.join(MATCH_KEYS)}",
-                join(where, key),
-            )
-        if not isinstance(text, str) or not text:
-            raise wrong(join(where, key), text, 'a name, or "*" for any')
-    return dict(found)
 
 
 def _parse_sizes(row: Mapping[str, Any], path: str) -> tuple[int, ...]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from typing import Any
 
-from elastic_launcher.hints.values import HintError
+from elastic_launcher.hints.values import HintError, join, objects, quoted, wrong
 from elastic_launcher.options import MATCH_KEYS, ConfigError, read_pairs
 
 ANY = "*"
@@ -28,6 +29,26 @@ def parse_match(texts: Iterable[str]) -> dict[str, str]:
         if key not in MATCH_KEYS:
             raise HintError(f"--match has the unknown key {key!r}; known are {', '.join(MATCH_KEYS)}", key)
     return found
+
+
+def read_match(value: Any, path: str) -> dict[str, str]:
+    """Returns the match of an entry.
+
+    Args:
+        value: What the document has there.
+        path: Its position.
+
+    Raises:
+        HintError: If it is no object of names by known keys.
+    """
+    found = objects(value, path)
+    for key, text in found.items():
+        where = join(path, key)
+        if key not in MATCH_KEYS:  # an entry that is understood by half would speak for too many jobs
+            raise HintError(f"{quoted(key)} is unknown ({where}); it must be one of {', '.join(MATCH_KEYS)}", where)
+        if not isinstance(text, str) or not text:
+            raise wrong(where, text, 'a name, or "*" for any')
+    return dict(found)
 
 
 def matches(pattern: Mapping[str, str], job: Mapping[str, str]) -> bool:

@@ -34,6 +34,31 @@ class _Object(dict[str, Any]):
     twice: str | None = None
 
 
+def plain_text(text: str | bytes, form: str, most: int) -> str:
+    """Returns a document's text without its byte order mark.
+
+    Args:
+        text: The document.
+        form: What it must be, such as JSON.
+        most: The largest number of bytes that it may have.
+
+    Raises:
+        HintError: If it is too large, not UTF-8, or empty.
+    """
+    size = len(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+    if size > most:
+        raise HintError(f"the document has {size} bytes; it must have {most} at most")
+    if isinstance(text, bytes):
+        try:
+            text = text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise HintError(f"byte {error.start} of the document is not UTF-8; it must be {form} in UTF-8") from error
+    text = text.removeprefix("\ufeff")
+    if not text.strip():
+        raise HintError(f"the document is empty; it must be a {form} object")
+    return text
+
+
 def load_json(text: str) -> Any:
     """Reads JSON as it is defined: each key once, and no number that is infinite or none at all.
 

@@ -1,1 +1,1 @@
-"""The quota controller: projects, fair shares, and which job gets how many GPUs."""
+"""The quota controller: who may hold how many GPUs, by projects with guaranteed quotas."""
