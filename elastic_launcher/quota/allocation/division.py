@@ -1,0 +1,110 @@
+"""Divides GPUs among jobs where they are worth most.
+
+Invariants: no more GPUs than there are; each job gets 0 or a legal size, and no less than its floor; the answer does
+not depend on the order of the jobs; what an answer gives, the next round with the same jobs gives again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from elastic_launcher.quota.allocation.knapsack import Choices, choose
+from elastic_launcher.quota.allocation.worth import Candidate, Options, Settings, options, weights
+
+__all__ = ["Candidate", "Settings", "divide"]
+
+_ROUNDS = 20  # rounds until the next one would change nothing
+_NOISE = 1e-12  # a difference of value that rounding can make
+
+_DEFAULT = Settings()
+
+
+def divide(
+    candidates: Sequence[Candidate],
+    total: int,
+    held: Mapping[str, int],
+    *,
+    floors: Mapping[str, int] | None = None,
+    fill: bool = False,
+    settings: Settings = _DEFAULT,
+) -> dict[str, int]:
+    """Returns the GPUs of each job, where somebody else chooses the machines.
+
+    Args:
+        candidates: The jobs.
+        total: GPUs that there are.
+        held: GPUs that jobs hold; on the fewest machines, as far as is known.
+        floors: GPUs that jobs get at least.
+        fill: Whether as many GPUs as the jobs' sizes allow are used, also where fewer are worth more.
+        settings: The prices.
+
+    Raises:
+        ValueError: If the floors need more GPUs than there are.
+    """
+    division = _Division(candidates, total, floors or {}, settings, fill)
+    present = {job.name: held.get(job.name, 0) for job in division.jobs}
+    possible = division.is_possible(present) and (not fill or sum(present.values()) == total)
+    for _ in range(_ROUNDS):
+        speeds = {
+            job.name: float(job.speeds.curve(np.array([count]))[0]) if (count := present[job.name]) else 0.0
+            for job in division.jobs
+        }
+        choices, found = division.begin(present, speeds)
+        gain = sum(
+            division.weights[name] * (choices[name].values[gpus] - (choices[name].staying or 0.0))
+            for name, gpus in found.items()
+        )
+        if found == present or (possible and gain <= _NOISE):
+            break
+        present, possible = found, True
+    return present
+
+
+class _Division:
+    """The jobs that GPUs are divided among, and the rules."""
+
+    def __init__(
+        self, candidates: Sequence[Candidate], total: int, floors: Mapping[str, int], settings: Settings, fill: bool
+    ) -> None:
+        self.jobs = sorted(candidates, key=lambda one: (one.service, one.submitted, one.name))
+        self.weights = weights(self.jobs, settings)
+        self._settings = settings
+        self._total = total
+        self._floors = floors
+        self._fill = fill
+
+    def begin(self, held: Mapping[str, int], speeds: Mapping[str, float]) -> tuple[dict[str, Options], dict[str, int]]:
+        """Returns what jobs may be given, and the division of that.
+
+        Where GPUs are left over, each number that could use them is looked at too.
+
+        Args:
+            held: GPUs that jobs hold.
+            speeds: Their speeds on those, over one GPU.
+        """
+        choices = {job.name: self._options(job, held[job.name], speeds[job.name]) for job in self.jobs}
+        found = self._solve(choices)
+        if left := self._total - sum(found.values()):
+            for job in self.jobs:
+                count = found[job.name]
+                more = range(count + 1, count + left + 1)
+                choices[job.name] = self._options(job, held[job.name], speeds[job.name], more)
+            found = self._solve(choices)
+        return choices, found
+
+    def _options(self, job: Candidate, held: int, speed: float, more: Iterable[int] = ()) -> Options:
+        return options(job, held, speed, self._total, self._floors.get(job.name, 0), self._settings, more)
+
+    def _solve(self, choices: Mapping[str, Options]) -> dict[str, int]:
+        """Returns the GPUs of each job."""
+        weighed = [Choices(choices[job.name].values, self.weights[job.name]) for job in self.jobs]
+        found = choose(weighed, self._total, fill=self._fill)
+        return {job.name: gpus for job, gpus in zip(self.jobs, found, strict=True)}
+
+    def is_possible(self, counts: Mapping[str, int]) -> bool:
+        """Returns whether jobs may hold so many GPUs."""
+        legal = all(not counts[job.name] or job.is_legal(counts[job.name]) for job in self.jobs)
+        above = all(counts[name] >= floor for name, floor in self._floors.items() if name in counts)
+        return legal and above and sum(counts.values()) <= self._total
