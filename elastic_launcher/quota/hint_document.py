@@ -1,0 +1,130 @@
+"""Writes the hints document of a round, and reads back what an earlier controller wrote there.
+
+The document holds the ledger too, so that a controller that starts again goes on from this one object. Entries written
+by hand stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from elastic_launcher.hints import Demand, HintError, parse, resolve
+from elastic_launcher.hints.document import API_VERSION, load
+from elastic_launcher.quota.jobs import Job
+from elastic_launcher.quota.rounds.ledger import Ledger, ledger_of
+from elastic_launcher.quota.rounds.round import Decision, Grant
+
+KIND = "elastic-quota"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a hints document holds apart from the controller's own entries.
+
+    Attributes:
+        ledger: The promises that go with it; empty if no controller has written it.
+        by_hand: The entries of others, word for word.
+        defaults: The entry for jobs that nothing matches; None if there is none.
+    """
+
+    ledger: Ledger = field(default_factory=Ledger)
+    by_hand: tuple[Mapping[str, Any], ...] = ()
+    defaults: Mapping[str, Any] | None = None
+
+
+def read_written(text: str | bytes) -> Written:
+    """Reads a hints document of this or an earlier controller, or one that was written by hand.
+
+    Raises:
+        HintError: If it can't be used.
+    """
+    if not text.strip():
+        return Written()
+    parse(text)
+    found = load(text)
+    if "apiVersion" not in found:
+        raise HintError("the document has the flat form; the controller writes the full one: move its entries, or it")
+    source = found.get("source", {})
+    ledger = Ledger()
+    if source.get("kind") == KIND:
+        try:
+            ledger = ledger_of(source.get("ledger", {}))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise HintError(
+                f'"ledger" can\'t be read (source.ledger): {error}; remove "source" from the document'
+            ) from error
+    by_hand = tuple(row for row in found.get("hints", []) if not _is_own(row, ledger))
+    generation = max(ledger.generation, int(found.get("generation") or 0))
+    return Written(Ledger(generation, ledger.accounts), by_hand, found.get("defaults"))
+
+
+def entries(text: str | bytes) -> Any:
+    """Returns the entries of a document as they are written; None without any."""
+    return load(text).get("hints") if text.strip() else None
+
+
+def _is_own(row: Mapping[str, Any], ledger: Ledger) -> bool:
+    match = row.get("match", {})
+    return set(match) == {"id"} and match["id"] in ledger.accounts and "priority" not in row
+
+
+def fixed_by_hand(rows: Iterable[Mapping[str, Any]], jobs: Iterable[Job], now: float) -> dict[str, int]:
+    """Returns what entries written by hand give to jobs, where these win over the controller's.
+
+    An entry wins if it names the job by ``id`` and has a priority above 0.
+
+    Args:
+        rows: The entries.
+        jobs: The jobs.
+        now: Seconds since the epoch.
+    """
+    winning = [row for row in rows if "id" in row.get("match", {}) and int(row.get("priority", 0)) > 0]
+    if not winning:
+        return {}
+    document = parse(json.dumps({"apiVersion": API_VERSION, "hints": winning}))
+    fixed = {}
+    for job in jobs:
+        demand = Demand(job.match, job.minimum, job.maximum)
+        found = resolve(document, demand, now=now, starting=False)
+        if found.matched:
+            fixed[job.id] = max((size for size in job.sizes if size <= found.nodes), default=0)
+    return fixed
+
+
+def hint_document(written: Written, decision: Decision, *, now: float, ttl_seconds: float) -> dict[str, Any]:
+    """Returns the document that tells each job what it may hold.
+
+    Args:
+        written: What was there before.
+        decision: The outcome of the round; the generation of its ledger is the document's.
+        now: Seconds since the epoch.
+        ttl_seconds: For how long the numbers hold.
+    """
+    return {
+        "apiVersion": API_VERSION,
+        "generation": decision.ledger.generation,
+        "observedAt": _moment(now),
+        "ttlSeconds": ttl_seconds,
+        "source": {"kind": KIND, "ledger": decision.ledger.as_json()},
+        "defaults": dict(written.defaults) if written.defaults is not None else {"gpus": {"allowed": 0}},
+        "hints": [*written.by_hand, *map(_entry, decision.grants)],
+    }
+
+
+def _entry(grant: Grant) -> dict[str, Any]:
+    numbers = {"guaranteed": grant.guaranteed, "allowed": grant.allowed}
+    entry: dict[str, Any] = {"match": {"id": grant.job}, "gpus": numbers, "growAfterSeconds": 0}
+    if grant.reclaim_by is not None and grant.holds > grant.allowed:
+        numbers["allowed"] = grant.holds
+        entry["reclaim"] = {"to": grant.allowed, "by": _moment(grant.reclaim_by), "reason": grant.reason}
+    if grant.limit is not None:
+        numbers["limit"] = max(grant.limit, numbers["allowed"])
+    return entry
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

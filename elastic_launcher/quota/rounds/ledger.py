@@ -1,0 +1,128 @@
+"""Keeps what the controller has promised to each job, so that no GPU is promised twice.
+
+Invariant: a job is committed to at least what it holds, what its newest hint allows, and what it may still follow of an
+earlier hint. A lower number frees GPUs only when the job reports that it follows it and no longer holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from elastic_launcher.quota.jobs import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The promises to one job. GPUs are whole numbers, times are seconds since the epoch.
+
+    Attributes:
+        project: The project that the job belongs to.
+        allowed: What its newest hint allows.
+        outstanding: The largest number that the job may still follow; never below ``allowed``.
+        generation: The hints document that first had ``allowed``.
+        held: What it held by its newest report.
+        reported_at: When that report was made.
+        grown_at: When ``allowed`` last rose, or None.
+        shrunk_at: When ``allowed`` last fell, or None.
+        reclaim_by: When GPUs above ``allowed`` may be killed; None while nothing is being taken back.
+        reason: Why the job has what it has, in one line.
+    """
+
+    project: str
+    allowed: int
+    outstanding: int
+    generation: int
+    held: int = 0
+    reported_at: float = 0.0
+    grown_at: float | None = None
+    shrunk_at: float | None = None
+    reclaim_by: float | None = None
+    reason: str = ""
+
+    @property
+    def committed(self) -> int:
+        """GPUs that the job holds or may still take."""
+        return max(self.held, self.outstanding)
+
+    def change(self, allowed: int, generation: int, now: float, reason: str, reclaim_by: float | None) -> Account:
+        """Returns the account after a hint that allows another number."""
+        grows = allowed > self.allowed
+        return replace(
+            self,
+            allowed=allowed,
+            outstanding=max(self.outstanding, allowed),
+            generation=generation,
+            grown_at=now if grows else self.grown_at,
+            shrunk_at=self.shrunk_at if grows else now,
+            reclaim_by=reclaim_by,
+            reason=reason,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The accounts of all jobs.
+
+    Attributes:
+        generation: Of the newest hints document.
+        accounts: By the job's id.
+    """
+
+    generation: int = 0
+    accounts: Mapping[str, Account] = field(default_factory=lambda: MappingProxyType({}))
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the ledger as it is stored beside the hints."""
+        return {
+            "generation": self.generation,
+            "accounts": {name: asdict(account) for name, account in sorted(self.accounts.items())},
+        }
+
+
+def ledger_of(found: Mapping[str, Any]) -> Ledger:
+    """Returns the ledger that ``as_json`` made.
+
+    Raises:
+        TypeError: If a field is missing or unknown.
+    """
+    accounts = {str(name): Account(**fields) for name, fields in found.get("accounts", {}).items()}
+    return Ledger(int(found.get("generation", 0)), MappingProxyType(accounts))
+
+
+def settle(ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str]) -> Ledger:
+    """Returns the ledger after the jobs' reports.
+
+    A job that the controller has not promised anything is taken over with what it holds. A job that is no longer
+    reported loses its account: its pods are counted where they run. A report older than one that was seen changes
+    nothing.
+
+    Args:
+        ledger: The promises so far.
+        jobs: The reports, one for each job.
+        projects: The name of each job's project, by the job's id.
+    """
+    accounts = {}
+    for job in jobs:
+        known = ledger.accounts.get(job.id)
+        if known is None:
+            follows = 0 if ledger.accounts else min(job.following or 0, job.maximum)  # a hint of before the ledger
+            may_follow = max(job.held, follows)
+            known = Account(projects[job.id], job.held, may_follow, ledger.generation, reason="it held them already")
+        if job.reported_at >= known.reported_at:
+            known = replace(known, held=job.held, reported_at=job.reported_at, outstanding=_outstanding(known, job))
+        if job.finished:
+            known = replace(known, allowed=0, outstanding=0, reason="it has ended")
+        if known.reclaim_by is not None and known.committed <= known.allowed:
+            known = replace(known, reclaim_by=None)
+        accounts[job.id] = replace(known, project=projects[job.id])
+    return replace(ledger, accounts=MappingProxyType(accounts))
+
+
+def _outstanding(account: Account, job: Job) -> int:
+    """Returns what a job may still follow: the newest number alone once it follows that, or a later document."""
+    seen = job.following_generation
+    follows = seen is not None and seen >= account.generation and job.following == account.allowed
+    return account.allowed if follows else account.outstanding

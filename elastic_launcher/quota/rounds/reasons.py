@@ -1,0 +1,133 @@
+"""Says in one line why a job gets, loses or waits for GPUs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Literal
+
+from elastic_launcher.quota.projects import Projects
+from elastic_launcher.quota.rounds.ledger import Ledger
+from elastic_launcher.quota.rounds.targets import Member, Targets, own_share
+from elastic_launcher.quota.rounds.world import World
+
+Cause = Literal["guarantee", "fair_share", "capacity", "limit", "project", "free", "hand"]
+"""Why a job's number changed: a project's guarantee; a share of what is over quota; machines that are gone; a limit;
+other jobs of its project; GPUs that nobody uses; an entry written by hand."""
+
+
+class Reasons:
+    """The reasons of one round, from the state before it."""
+
+    def __init__(self, world: World, projects: Projects, ledger: Ledger, targets: Targets) -> None:
+        self._world = world
+        self._projects = projects
+        self._targets = targets
+        self._allowed = dict(world.rigid)
+        for account in ledger.accounts.values():
+            self._allowed[account.project] = self._allowed.get(account.project, 0) + account.allowed
+
+    def lacks(self, project: str) -> int:
+        """Returns how many GPUs a project is short of what it may have within its guarantee; 0 if none."""
+        return max(0, self._targets.entitled.get(project, 0) - self._allowed.get(project, 0))
+
+    def of_shrink(self, member: Member, after: int) -> tuple[Cause, str]:
+        """Returns why a job has to give up GPUs."""
+        own = member.project.name
+        change = f"{member.account.allowed} → {gpus(after)}"
+        if not after:
+            change += ", paused by quota"
+        if member.fixed is not None:
+            return "hand", f"{change}: an entry written by hand gives it {member.fixed}"
+        if sum(self._allowed.values()) > self._world.capacity:
+            return "capacity", f"{change}: the capacity is {gpus(self._world.capacity)} now"
+        for above in self._projects.path(own):
+            has = self._with_those_below(above.name)
+            if above.limit is not None and has > above.limit:
+                return "limit", f"{change}: the limit of project {above.name} is {above.limit}, and it has {has}"
+        short = [name for name in self._targets.entitled if name != own and self.lacks(name)]
+        if short:
+            most = min(short, key=lambda name: (-self.lacks(name), name))
+            asked, guaranteed = self._targets.demands[most], self._projects.named(most).guaranteed
+            return "guarantee", f"{change}: project {most} asks for {_of(asked, guaranteed)} guaranteed"
+        share = own_share(self._projects, self._targets.shares, own)
+        if self._allowed.get(own, 0) > share:
+            return "fair_share", f"{change}: the fair share of project {own} is {gpus(share)} now"
+        if not after:
+            return "project", f"{change}: other jobs of project {own} come first"
+        return "project", f"{change}: another job of project {own} makes more of them"
+
+    def _with_those_below(self, name: str) -> int:
+        """Returns what a project and all below it are allowed, with their pods that are not elastic."""
+        below = sum(self._with_those_below(child) for child in self._projects.children(name))
+        return self._allowed.get(name, 0) + below
+
+    def of_growth(self, member: Member, after: int) -> tuple[Cause, str]:
+        """Returns why a job gets GPUs."""
+        own = member.project.name
+        change = f"{member.account.allowed} → {gpus(after)}"
+        if member.fixed is not None:
+            return "hand", f"{change}: an entry written by hand gives it {member.fixed}"
+        lacks, more = self.lacks(own), after - member.account.allowed
+        if 0 < lacks < more:
+            return "guarantee", f"{change}: {lacks} of them are guaranteed to project {own}, {more - lacks} are free"
+        if lacks:
+            asked, guaranteed = self._targets.demands[own], self._projects.named(own).guaranteed
+            return "guarantee", f"{change}: project {own} asks for {_of(asked, guaranteed)} guaranteed"
+        share = own_share(self._projects, self._targets.shares, own)
+        if self._allowed.get(own, 0) + more <= share:
+            return "fair_share", f"{change}: the fair share of project {own} is {gpus(share)}"
+        return "free", f"{change}: nobody else can use them"
+
+    def of_wait(self, member: Member, ledger: Ledger, now: float) -> str:
+        """Returns why a job has no GPU."""
+        own, least = member.project.name, member.job.minimum
+        if member.fixed is not None:
+            return f"waits: an entry written by hand gives it {member.fixed}"
+        if not member.sizes:
+            limit = self._projects.limit_of(own)
+            return f"waits: it needs {gpus(least)}, and the limit of project {own} is {limit}"
+        if least > self._world.capacity:
+            return f"waits: it needs {gpus(least)}, and the capacity is {self._world.capacity}"
+        if not self._targets.gpus[member.job.id]:
+            if not member.ceiling:
+                return f"waits: it was paused less than {self._projects.grow_after:g} s ago"
+            share = own_share(self._projects, self._targets.shares, own)
+            return (
+                f"waits: it needs {gpus(least)}; the fair share of project {own} is {share}, and other jobs come first"
+            )
+        if self._world.stale:
+            return "waits: what the cluster holds could not be read, and nothing grows before it can"
+        late = sorted(
+            name
+            for name, account in ledger.accounts.items()
+            if account.committed > account.allowed and account.reclaim_by is not None and account.reclaim_by <= now
+        )
+        if late:
+            return f"waits: {_listed(late)} still hold{'s' if len(late) == 1 else ''} GPUs that were to be free by now"
+        times = [
+            account.reclaim_by
+            for account in ledger.accounts.values()
+            if account.reclaim_by is not None and account.committed > account.allowed
+        ]
+        if times:
+            return f"waits: GPUs are being taken back for it, by {_clock(max(times))}"
+        rigid = sum(self._world.rigid.values())
+        return f"waits: it needs {gpus(least)}; pods that are not elastic hold {rigid}"
+
+
+def gpus(count: int) -> str:
+    """Returns a number of GPUs in words."""
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+
+
+def _of(asked: int, guaranteed: int) -> str:
+    return f"{asked} of its {guaranteed}" if asked <= guaranteed else f"its {guaranteed}"
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def _clock(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%SZ")

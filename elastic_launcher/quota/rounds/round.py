@@ -1,0 +1,244 @@
+"""One round of the quota controller: from what is there, and what was promised, to what each job may hold.
+
+Invariants: a shrink is hinted at once, and growth only for GPUs that are seen to be free: what jobs hold or may still
+take, together with the pods that are not elastic, never grows above the capacity, nor above a limit of a project.
+A job is never hinted fewer GPUs than its minimum, but for 0. With nothing changing, a second round changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from elastic_launcher.quota.projects import Projects, QuotaError
+from elastic_launcher.quota.rounds.ledger import Account, Ledger, settle
+from elastic_launcher.quota.rounds.reasons import Cause, Reasons
+from elastic_launcher.quota.rounds.room import Room
+from elastic_launcher.quota.rounds.targets import Member, Targets, decide_targets, members_of
+from elastic_launcher.quota.rounds.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of what a job may hold.
+
+    Attributes:
+        job: The job's id.
+        project: Its project.
+        before: GPUs that it was allowed.
+        after: GPUs that it is allowed now.
+        cause: What made the change necessary, in a word.
+        reason: The same in one line.
+    """
+
+    job: str
+    project: str
+    before: int
+    after: int
+    cause: Cause
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a job may hold, as its hint says it. All counts are GPUs.
+
+    Attributes:
+        job: The job's id.
+        project: Its project.
+        guaranteed: What nobody takes back.
+        allowed: What it may hold now.
+        limit: What it never exceeds, or None.
+        holds: What it holds or may still take of an earlier hint.
+        reclaim_by: When what it holds above ``allowed`` may be killed, in seconds since the epoch, or None.
+        reason: Why it has what it has, or why it waits.
+    """
+
+    job: str
+    project: str
+    guaranteed: int
+    allowed: int
+    limit: int | None
+    holds: int
+    reclaim_by: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The outcome of a round.
+
+    Attributes:
+        ledger: The promises from now on, under the generation of the hints that say so.
+        grants: One for each job that is not over, by id.
+        changes: What this round changed, shrinks first.
+        targets: What each job should have once all changes have taken place.
+        refused: Why jobs get nothing that belong to no project, or to two, by their ids.
+    """
+
+    ledger: Ledger
+    grants: tuple[Grant, ...]
+    changes: tuple[Change, ...]
+    targets: Targets
+    refused: Mapping[str, str]
+
+
+def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Decision:
+    """Decides what each job may hold from now on.
+
+    Args:
+        world: What is there.
+        projects: The projects document.
+        ledger: The promises so far.
+        now: Seconds since the epoch.
+    """
+    owners, refused = _owners(world, projects)
+    strangers = sum(job.held for job in world.jobs if job.id in refused)
+    jobs = tuple(job for job in world.jobs if job.id in owners)
+    world = replace(world, jobs=jobs, capacity=max(0, world.capacity - strangers))
+    ledger = settle(ledger, world.jobs, owners)
+    members = members_of(world, projects, ledger, now)
+    targets = decide_targets(world, projects, members, now)
+    reasons = Reasons(world, projects, ledger, targets)
+    accounts = dict(ledger.accounts)
+    generation = ledger.generation + 1
+    changes = _shrink(members, targets, accounts, generation, now, reasons)
+    if not world.stale:
+        changes += _grow(world, projects, members, targets, accounts, generation, now, reasons)
+    after = Ledger(generation, MappingProxyType(accounts))
+    grants = _grants(projects, members, after, reasons, targets, now)
+    return Decision(after, grants, tuple(changes), targets, refused)
+
+
+def _owners(world: World, projects: Projects) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns the name of each job's project, and why the other jobs have none, by the jobs' ids."""
+    owners, refused = {}, {}
+    for job in world.jobs:
+        try:
+            project = projects.project_of(job.match)
+        except QuotaError as error:
+            refused[job.id] = str(error)
+            continue
+        if project is None:
+            refused[job.id] = "no project matches it, and jobs of no project are refused"
+        else:
+            owners[job.id] = project.name
+    return owners, refused
+
+
+def _shrink(
+    members: Sequence[Member],
+    targets: Targets,
+    accounts: dict[str, Account],
+    generation: int,
+    now: float,
+    reasons: Reasons,
+) -> list[Change]:
+    changes = []
+    for member in members:
+        name, target = member.job.id, targets.gpus[member.job.id]
+        account = accounts[name]
+        if target >= account.allowed:
+            continue
+        cause, reason = reasons.of_shrink(member, target)
+        by = now + member.project.grace_period if account.committed > target else None
+        accounts[name] = account.change(target, generation, now, reason, by)
+        changes.append(Change(name, account.project, account.allowed, target, cause, reason))
+    return changes
+
+
+def _grow(
+    world: World,
+    projects: Projects,
+    members: Sequence[Member],
+    targets: Targets,
+    accounts: dict[str, Account],
+    generation: int,
+    now: float,
+    reasons: Reasons,
+) -> list[Change]:
+    """Raises what jobs are allowed as far as GPUs are free, those first whose project lacks what is guaranteed.
+
+    While GPUs are being taken back, those that are free are kept for the jobs that come first.
+    """
+    room = Room(projects, world.capacity)
+    for name, gpus in world.rigid.items():
+        room.take(name, gpus)
+    for account in accounts.values():
+        room.take(account.project, account.committed)
+    reclaiming = any(account.reclaim_by is not None and account.reclaim_by > now for account in accounts.values())
+    has = dict(world.rigid)
+    for account in accounts.values():
+        has[account.project] = has.get(account.project, 0) + account.allowed
+    changes: list[Change] = []
+
+    def raise_allowed(member: Member) -> None:
+        name, target = member.job.id, targets.gpus[member.job.id]
+        account = accounts[name]
+        free = account.committed + room.within(account.project)
+        steps = [size for size in {*member.sizes, target} if account.allowed < size <= min(target, free)]
+        if not steps:
+            if reclaiming:
+                room.take(account.project, max(0, min(room.left, target - account.committed)))
+            return
+        allowed = max(steps)
+        room.take(account.project, max(0, allowed - account.committed))
+        has[account.project] += allowed - account.allowed
+        cause, reason = reasons.of_growth(member, allowed)
+        accounts[name] = account.change(allowed, generation, now, reason, None)
+        changes.append(Change(name, account.project, account.allowed, allowed, cause, reason))
+
+    growing = [member for member in members if targets.gpus[member.job.id] > accounts[member.job.id].allowed]
+    late = []
+    for member in growing:
+        if has[member.project.name] < targets.entitled[member.project.name]:
+            raise_allowed(member)
+        else:
+            late.append(member)
+    for member in late:
+        raise_allowed(member)
+    return changes
+
+
+def _grants(
+    projects: Projects,
+    members: Sequence[Member],
+    ledger: Ledger,
+    reasons: Reasons,
+    targets: Targets,
+    now: float,
+) -> tuple[Grant, ...]:
+    guaranteed = _guaranteed(projects, members, ledger.accounts)
+    grants = []
+    for member in members:
+        name = member.job.id
+        account = ledger.accounts[name]
+        waits = account.allowed < targets.gpus[name] or not account.allowed
+        grants.append(
+            Grant(
+                name,
+                account.project,
+                guaranteed[name],
+                account.allowed,
+                projects.limit_of(account.project),
+                account.committed,
+                account.reclaim_by,
+                reasons.of_wait(member, ledger, now) if waits and not account.allowed else account.reason,
+            )
+        )
+    return tuple(sorted(grants, key=lambda grant: grant.job))
+
+
+def _guaranteed(projects: Projects, members: Sequence[Member], accounts: Mapping[str, Account]) -> dict[str, int]:
+    """Returns what of each job's GPUs is within its project's guarantee: minimums first, in the order of service."""
+    left = {project.name: project.guaranteed for project in projects.projects}
+    given = {member.job.id: 0 for member in members}
+    for whole in (False, True):
+        for member in members:
+            name, project = member.job.id, member.project.name
+            wanted = accounts[name].allowed if whole else min(accounts[name].allowed, member.job.minimum)
+            more = max(0, min(wanted - given[name], left[project]))
+            given[name] += more
+            left[project] -= more
+    return given

@@ -1,0 +1,120 @@
+"""Rounds of the controller: no GPU is promised twice, guarantees are met, and nothing changes without a reason."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastic_launcher.quota.projects import Project, Projects
+from elastic_launcher.quota.rounds.round import decide
+from elastic_launcher.quota.rounds.world import World
+from tests.support.quota_world import Cluster, random_event
+
+TWO = Projects((Project("nlp", guaranteed=2), Project("vision", guaranteed=2)))
+TREE = Projects(
+    (
+        Project("org", guaranteed=10, limit=14),
+        Project("nlp", guaranteed=4, parent="org", priority=1),
+        Project("vision", guaranteed=4, limit=8, parent="org", weight=2.0),
+        Project("lab", guaranteed=2, weight=3.0),
+        Project("guest", weight=0.5),
+    )
+)
+
+
+def test_a_borrower_shrinks_for_an_owner_and_the_owner_gets_its_guarantee() -> None:
+    cluster = Cluster(TWO, 4)
+    cluster.submit("borrower", "nlp", 1, 4)
+    cluster.settle()
+    assert cluster.jobs["borrower"].held == 4
+    cluster.submit("owner", "vision", 2, 2)
+    decision = cluster.round()
+    assert [(change.job, change.after) for change in decision.changes] == [("borrower", 2)]
+    assert decision.changes[0].reason == "4 → 2 GPUs: project vision asks for 2 of its 2 guaranteed"
+    assert cluster.grants["owner"].allowed == 0
+    cluster.follow()
+    cluster.round()
+    assert cluster.grants["owner"].allowed == 2
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([TWO, TREE]), st.integers(0, 20), st.integers(1, 40))
+def test_no_gpu_is_promised_twice_whatever_happens(seed: int, projects: Projects, capacity: int, events: int) -> None:
+    cluster, random = Cluster(projects, capacity), Random(seed)
+    for _ in range(events):
+        random_event(cluster, random)
+        before = cluster.promised()
+        decision = cluster.round()
+        assert cluster.promised() <= max(cluster.capacity, before)
+        assert sum(job.held for job in cluster.jobs.values()) <= max(cluster.capacity, before)
+        for grant in decision.grants:
+            assert grant.allowed in (0, *cluster.jobs[grant.job].report.sizes)
+            assert 0 <= grant.guaranteed <= grant.allowed
+        reports = tuple(job.report for job in cluster.jobs.values())
+        world = World(cluster.capacity, reports, dict(cluster.rigid), stale=cluster.stale)
+        again = decide(world, projects, cluster.ledger, cluster.now)
+        assert again.changes == ()
+        cluster.follow(lambda name: random.random() < 0.7)
+
+
+def _own_limit(projects: Projects, cluster: Cluster, name: str) -> int:
+    """Returns how many more GPUs a project may have by its limits and those above it."""
+    rooms = [cluster.capacity - cluster.promised()]
+    for above in projects.path(name):
+        if above.limit is None:
+            continue
+        below = [one.name for one in projects.projects if above in projects.path(one.name)]
+        used = sum(cluster.rigid.get(one, 0) for one in below)
+        used += sum(account.committed for account in cluster.ledger.accounts.values() if account.project in below)
+        rooms.append(above.limit - used)
+    return min(rooms)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([TWO, TREE]), st.integers(1, 20), st.integers(1, 30))
+def test_guarantees_are_met_and_no_gpu_idles_once_all_reports_are_in(
+    seed: int, projects: Projects, capacity: int, events: int
+) -> None:
+    cluster, random = Cluster(projects, capacity), Random(seed)
+    for _ in range(events):
+        random_event(cluster, random)
+        cluster.round()
+        cluster.follow(lambda name: random.random() < 0.7)
+    cluster.stale = False
+    for job in cluster.jobs.values():
+        job.deaf = False
+    cluster.settle()
+    decision = cluster.round()
+    assert decision.changes == ()
+    targets = decision.targets
+    for name, job in cluster.jobs.items():
+        account = cluster.ledger.accounts[name]
+        bigger = [size for size in job.report.sizes if size > account.allowed]
+        if not bigger or not projects.named(account.project).weight:
+            continue
+        step = bigger[0] - account.allowed
+        assert step > _own_limit(projects, cluster, account.project), name
+        own = sum(one.allowed for one in cluster.ledger.accounts.values() if one.project == account.project)
+        lacks = targets.entitled[account.project] - own - cluster.rigid.get(account.project, 0)
+        if not cluster.rigid:
+            assert step > lacks, name
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([TWO, TREE]), st.integers(1, 20), st.integers(1, 30))
+def test_growth_and_shrink_of_a_job_are_a_set_time_apart_but_for_guarantees(
+    seed: int, projects: Projects, capacity: int, events: int
+) -> None:
+    cluster, random = Cluster(projects, capacity), Random(seed)
+    last: dict[str, tuple[float, int]] = {}
+    for _ in range(events):
+        random_event(cluster, random)
+        for change in cluster.round().changes:
+            sign = 1 if change.after > change.before else -1
+            when, before = last.get(change.job, (-1e9, sign))
+            if before != sign and change.cause not in ("guarantee", "capacity", "limit"):
+                assert cluster.now - when >= projects.grow_after, change
+            last[change.job] = (cluster.now, sign)
+        cluster.follow()

@@ -1,0 +1,114 @@
+"""Who should have how many GPUs: one small cluster for each rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from elastic_launcher.quota.jobs import Job
+from elastic_launcher.quota.projects import Project, Projects
+from elastic_launcher.quota.rounds.ledger import Account, Ledger
+from elastic_launcher.quota.rounds.round import Decision, decide
+from elastic_launcher.quota.rounds.world import World
+from tests.support.quota_jobs import job
+
+TWO = Projects((Project("nlp", guaranteed=4), Project("vision", guaranteed=4)))
+OWNED = Projects((Project("nlp"), Project("vision", guaranteed=4)))
+NOW = 10_000.0
+
+
+def holding(jobs: dict[str, int], **fields: Any) -> Ledger:
+    """Returns the ledger of jobs that have held their GPUs for long."""
+    return Ledger(3, {name: Account("nlp", gpus, gpus, 3, held=gpus, **fields) for name, gpus in jobs.items()})
+
+
+def held(name: str, gpus: int, project: str = "nlp", **fields: Any) -> Job:
+    return job(name, project, held=gpus, following=gpus, following_generation=3, **fields)
+
+
+def play(world: World, ledger: Ledger, projects: Projects = TWO) -> tuple[dict[str, int], dict[str, str], Decision]:
+    decision = decide(world, projects, ledger, NOW)
+    allowed = {grant.job: grant.allowed for grant in decision.grants}
+    return allowed, {grant.job: grant.reason for grant in decision.grants}, decision
+
+
+def test_minimums_come_by_priority_and_then_by_age() -> None:
+    young, old = job("young", least=3, submitted_at=2.0), job("old", least=3, submitted_at=1.0)
+    urgent = job("urgent", least=3, submitted_at=3.0, priority=1)
+    allowed, why, _ = play(World(7, (young, old, urgent)), Ledger())
+    assert allowed == {"urgent": 4, "old": 3, "young": 0}
+    assert why["young"] == "waits: it needs 3 GPUs; the fair share of project nlp is 7, and other jobs come first"
+
+
+def test_a_job_that_has_begun_lately_keeps_its_minimum_but_not_more() -> None:
+    projects = Projects((Project("nlp", min_run_seconds=600.0), Project("vision", guaranteed=4)))
+    running = held("running", 4, training_since=NOW - 500)
+    owner = job("owner", "vision", 3, 3)
+    allowed, why, _ = play(World(4, (running, owner)), holding({"running": 4}), projects)
+    assert allowed == {"running": 1, "owner": 0}
+    later = held("running", 4, training_since=NOW - 700)
+    owner = job("owner", "vision", 4, 4)
+    assert play(World(4, (running, owner)), holding({"running": 4}), projects)[0]["running"] == 4
+    assert play(World(4, (later, owner)), holding({"running": 4}), projects)[0]["running"] == 0
+
+
+def test_nothing_grows_while_the_cluster_can_not_be_read() -> None:
+    world = World(8, (held("running", 2), job("new", "vision", 1, 2)), stale=True)
+    allowed, why, _ = play(world, holding({"running": 2}))
+    assert allowed == {"running": 2, "new": 0}
+    assert why["new"] == "waits: what the cluster holds could not be read, and nothing grows before it can"
+
+
+def test_a_job_with_an_entry_written_by_hand_gets_that_and_the_others_the_rest() -> None:
+    world = World(4, (held("fixed", 4), job("other")), fixed={"fixed": 1})
+    allowed, why, _ = play(world, holding({"fixed": 4}))
+    assert allowed == {"fixed": 1, "other": 0}
+    assert why["fixed"] == "4 → 1 GPU: an entry written by hand gives it 1"
+
+
+def test_pods_that_are_not_elastic_count_as_their_project_and_are_never_taken() -> None:
+    world = World(8, (job("nlp-job", most=8), job("vision-job", "vision", 1, 8)), rigid={"nlp": 6})
+    assert play(world, Ledger())[0] == {"nlp-job": 0, "vision-job": 2}
+
+
+def test_a_job_of_no_project_gets_nothing_and_what_it_holds_is_nobody_elses() -> None:
+    stranger = held("stranger", 3, "unknown")
+    allowed, _, decision = play(World(8, (stranger, job("known", most=8))), Ledger())
+    assert allowed == {"known": 5}
+    assert decision.refused == {"stranger": "no project matches it, and jobs of no project are refused"}
+
+
+def test_what_a_job_may_still_follow_is_promised_to_nobody_else() -> None:
+    ledger = Ledger(4, {"shrinks": Account("nlp", 1, 4, 4, held=4, reclaim_by=NOW + 20.0, shrunk_at=NOW - 10.0)})
+    late = job("shrinks", held=2, following=4, following_generation=3)
+    allowed, why, _ = play(World(4, (late, job("owner", "vision", 3, 3))), ledger, OWNED)
+    assert allowed == {"shrinks": 1, "owner": 0}
+    assert why["owner"] == "waits: GPUs are being taken back for it, by 02:47:00Z"
+
+
+def test_a_job_that_ignores_its_hints_is_named() -> None:
+    ledger = Ledger(4, {"deaf": Account("nlp", 1, 4, 4, held=4, reclaim_by=NOW - 20.0, shrunk_at=NOW - 50.0)})
+    deaf = job("deaf", held=4, following=4, following_generation=3)
+    _, why, _ = play(World(4, (deaf, job("owner", "vision", 3, 3))), ledger, OWNED)
+    assert why["owner"] == "waits: deaf still holds GPUs that were to be free by now"
+
+
+def test_a_large_job_is_served_although_small_ones_keep_coming() -> None:
+    small = {f"small-{number}": 1 for number in range(4)}
+    jobs = [held(name, 1, most=1, submitted_at=100.0) for name in small]
+    allowed, _, decision = play(World(4, (*jobs, job("large", least=4, submitted_at=50.0))), holding(small))
+    assert decision.targets.gpus["large"] == 4
+    assert allowed == {"large": 0, **dict.fromkeys(small, 0)}
+
+
+@pytest.mark.parametrize(
+    ("one", "reason"),
+    [
+        (job("large", least=9, most=9), "waits: it needs 9 GPUs, and the capacity is 8"),
+        (job("large", "guest", 3, 3), "waits: it needs 3 GPUs, and the limit of project guest is 2"),
+    ],
+)
+def test_a_job_that_can_never_run_says_why(one: Job, reason: str) -> None:
+    projects = Projects((*TWO.projects, Project("guest", limit=2)))
+    assert play(World(8, (one,)), Ledger(), projects)[1] == {"large": reason}

@@ -1,0 +1,89 @@
+"""The hints document of a round: what jobs read in it, what the next controller does, and what people wrote by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from elastic_launcher.hints import Demand, HintError, parse, resolve
+from elastic_launcher.quota.hint_document import fixed_by_hand, hint_document, read_written
+from elastic_launcher.quota.projects import Project, Projects
+from elastic_launcher.quota.rounds.round import Decision, decide
+from elastic_launcher.quota.rounds.world import World
+from tests.support.quota_jobs import job
+
+PROJECTS = Projects((Project("nlp", guaranteed=2), Project("vision", guaranteed=2, limit=3)))
+NOW = 1000.0
+
+
+def made(text: str, *jobs: Any, now: float = NOW) -> tuple[Decision, str]:
+    written = read_written(text)
+    fixed = fixed_by_hand(written.by_hand, jobs, now)
+    decision = decide(World(4, jobs, fixed=fixed), PROJECTS, written.ledger, now)
+    return decision, json.dumps(hint_document(written, decision, now=now, ttl_seconds=60.0))
+
+
+def allowed(text: str, name: str, *, starting: bool = False, now: float = NOW) -> tuple[int | None, int | None]:
+    found = resolve(parse(text), Demand({"id": name, "job": name}, 1, 8), now=now, starting=starting)
+    return found.guaranteed, found.allowed
+
+
+def test_each_job_reads_its_own_numbers_and_a_job_that_is_not_known_may_hold_nothing() -> None:
+    _, text = made("", job("bert"), job("resnet", "vision", 1, 2))
+    assert allowed(text, "bert") == (2, 2)
+    assert allowed(text, "resnet") == (2, 2)
+    assert allowed(text, "other") == (None, 0)
+
+
+def test_a_job_that_must_shrink_reads_until_when() -> None:
+    _, text = made("", job("bert"))
+    _, text = made(text, job("bert", held=4, following=4, following_generation=1, reported_at=NOW), now=NOW + 100)
+    decision, text = made(
+        text,
+        job("bert", held=4, following=4, following_generation=1, reported_at=NOW),
+        job("resnet", "vision", 2, 2),
+        now=NOW + 100,
+    )
+    assert [change.after for change in decision.changes] == [2]
+    found = resolve(parse(text), Demand({"id": "bert"}, 1, 8), now=NOW + 100, starting=False)
+    assert (found.allowed, found.reclaim_by) == (2, NOW + 130)
+
+
+def test_the_next_controller_goes_on_from_the_document_alone() -> None:
+    first, text = made("", job("bert"))
+    again = read_written(text).ledger
+    assert (again.generation, dict(again.accounts)) == (first.ledger.generation, dict(first.ledger.accounts))
+
+
+def test_entries_written_by_hand_stay_and_win_if_they_name_the_job_with_a_priority() -> None:
+    by_hand = {"match": {"id": "bert"}, "priority": 10, "gpus": {"allowed": 1}}
+    other = {"match": {"pipeline": "p*"}, "gpus": {"allowed": 7}}
+    text = json.dumps({"apiVersion": "elastic-hints/v1", "generation": 41, "hints": [by_hand, other]})
+    decision, text = made(text, job("bert"), job("gpt"))
+    assert allowed(text, "bert")[1] == 1
+    assert {grant.job: grant.allowed for grant in decision.grants} == {"bert": 1, "gpt": 3}
+    found = json.loads(text)
+    assert (found["generation"], found["hints"][:2]) == (42, [by_hand, other])
+
+
+def test_a_stale_document_gives_a_job_that_starts_what_is_guaranteed() -> None:
+    _, text = made("", job("bert"))
+    assert resolve(parse(text), Demand({"id": "bert"}, 1, 8), now=NOW + 61, starting=True).nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"job.bert": "4"}', "the document has the flat form"),
+        (
+            '{"apiVersion": "elastic-hints/v1", "hints": [], "source": '
+            '{"kind": "elastic-quota", "ledger": {"accounts": {"a": {"x": 1}}}}}',
+            '"ledger" can\'t be read',
+        ),
+    ],
+)
+def test_a_document_that_the_controller_can_not_go_on_from_is_refused(text: str, message: str) -> None:
+    with pytest.raises(HintError, match=message):
+        read_written(text)
