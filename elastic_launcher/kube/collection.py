@@ -22,16 +22,19 @@ class Collection:
         path: Of the collection, for example ``/api/v1/namespaces/ml/configmaps``.
         name: The one object that is meant, or "".
         selector: Labels that they must have, or "".
+        fields: A selector of fields, or "".
     """
 
     path: str
     name: str = ""
     selector: str = ""
+    fields: str = ""
 
     @property
     def query(self) -> dict[str, str]:
         """The query for them alone; a Role that names an object permits no more."""
-        asked = {"fieldSelector": f"metadata.name={self.name}" if self.name else "", "labelSelector": self.selector}
+        fields = [f"metadata.name={self.name}" if self.name else "", self.fields]
+        asked = {"fieldSelector": ",".join(filter(None, fields)), "labelSelector": self.selector}
         return {key: value for key, value in asked.items() if value}
 
 
