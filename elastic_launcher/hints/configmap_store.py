@@ -12,7 +12,7 @@ from elastic_launcher.hints.configmap import KEY, hint_of
 from elastic_launcher.hints.edit import Change
 from elastic_launcher.hints.reference import Reference
 from elastic_launcher.kube.api import CONFLICT, MERGE, NOT_FOUND, Api, ApiError
-from elastic_launcher.kube.login import log_in
+from elastic_launcher.kube.login import Login, log_in
 
 TRIES = 10
 """An edit that loses to one that somebody else got done is tried again on what that left."""
@@ -23,13 +23,14 @@ class ConfigMapPlace:
 
     Args:
         reference: Which; it need not be there.
+        login: The cluster; None to find it.
 
     Raises:
         ConfigError: If no cluster is known.
     """
 
-    def __init__(self, reference: Reference) -> None:
-        self._login = log_in()
+    def __init__(self, reference: Reference, login: Login | None = None) -> None:
+        self._login = login or log_in()
         self._reference = replace(reference, namespace=reference.namespace or self._login.namespace)
 
     @property
@@ -62,7 +63,7 @@ class ConfigMapPlace:
             except ApiError as error:
                 if error.status != NOT_FOUND:
                     raise
-                raise OSError(f"{self.name} is not there; `elastic-launcher hints set` makes one") from error
+                raise FileNotFoundError(f"{self.name} is not there; `elastic-launcher hints set` makes one") from error
         if found.text is None:
             raise OSError(f"{self.name}: {found.error}")
         return str(found.text)

@@ -1,0 +1,57 @@
+"""The rights that the quota controller needs; the overlay `quota-controller` grants them, verb for verb."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from elastic_launcher.engines.kubernetes.access.rights import Asked, Lack, Need
+from elastic_launcher.hints.reference import Reference
+
+OVERLAY = "quota-controller"
+MACHINES = Need("", "nodes", ("list", "watch"), "count the GPUs of machines", "nothing grows")
+PODS = Need("", "pods", ("list", "watch"), "count the GPUs that are in use", "nothing grows")
+SERVICES = Need("", "services", ("list", "watch"), "read what jobs report", "there are no jobs")
+EVENTS = Need("", "events", ("create",), "record each change on the job's Service", "only the log and the history do")
+CLUSTER_WIDE = (MACHINES, PODS, SERVICES, EVENTS)
+"""For all of the cluster; with ``--namespace``, Services and events in those namespaces alone."""
+HINTS = Need("", "configmaps", ("get", "list", "patch", "watch"), "follow the hints and write them", "it can't decide")
+HISTORY = Need("", "configmaps", ("get", "patch"), "keep the history", "`quota history` shows nothing")
+PROJECTS = Need("", "configmaps", ("list", "watch"), "follow the projects document", "it can't decide")
+NEW = Need("", "configmaps", ("create",), "make the hints and the history", "somebody else has to make them")
+LEASE = Need("coordination.k8s.io", "leases", ("get", "update"), "lead alone", "it never leads")
+NEW_LEASE = Need("coordination.k8s.io", "leases", ("create",), "make its Lease", "somebody else has to make it")
+OWN = (HINTS, HISTORY, PROJECTS, NEW, LEASE, NEW_LEASE)
+"""In the namespace of the hints; the first of each kind for one object alone."""
+
+
+def history_of(hints: Reference) -> str:
+    """Returns the name of the ConfigMap with the history, beside that of the hints."""
+    return f"{hints.name}-history"
+
+
+def lease_of(hints: Reference) -> str:
+    """Returns the name of the Lease of those that write the hints."""
+    return f"{hints.name}-controller"
+
+
+def needs_of(hints: Reference, projects: Reference | None, namespaces: Sequence[str]) -> list[Asked]:
+    """Returns what a controller needs.
+
+    Args:
+        hints: The ConfigMap that it writes.
+        projects: The ConfigMap with the projects document; None where that is a file.
+        namespaces: Those whose jobs count; none for all.
+    """
+    there = hints.namespace
+    asked = [Asked(need, "", OVERLAY) for need in (MACHINES, PODS)]
+    asked += [Asked(need, name, OVERLAY) for need in (SERVICES, EVENTS) for name in namespaces or [""]]
+    asked += [Asked(HINTS, there, OVERLAY, hints.name), Asked(HISTORY, there, OVERLAY, history_of(hints))]
+    if projects is not None:
+        asked.append(Asked(PROJECTS, projects.namespace, OVERLAY, projects.name))
+    asked += [Asked(LEASE, there, OVERLAY, lease_of(hints))]
+    return asked + [Asked(need, there, OVERLAY) for need in (NEW, NEW_LEASE)]
+
+
+def told(lacks: Iterable[Lack]) -> list[str]:
+    """Returns what to say of missing rights, a line each."""
+    return [f"the controller's account: {one}" for one in lacks]

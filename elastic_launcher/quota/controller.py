@@ -1,0 +1,183 @@
+"""Runs rounds: reads what is there, decides, writes the hints, and records what changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from elastic_launcher.hints import HintError
+from elastic_launcher.hints.stores import HintPlace
+from elastic_launcher.quota.hint_document import entries, fixed_by_hand, hint_document, read_written
+from elastic_launcher.quota.projects import Projects, QuotaError
+from elastic_launcher.quota.projects_document import parse_projects
+from elastic_launcher.quota.rounds.round import Change, Decision, decide
+from elastic_launcher.quota.rounds.world import World
+
+REFRESHES = 3
+"""How often the hints are written before their time is over, if nothing changes."""
+
+
+class Source(Protocol):
+    """Where capacity and jobs are read."""
+
+    def world(self, projects: Projects) -> World:
+        """Returns what is there, without the entries written by hand.
+
+        Raises:
+            OSError: If nothing is known yet.
+        """
+
+
+class ProjectsPlace(Protocol):
+    """Where the projects document is: a path, for example. As a text, it is the place's name in messages."""
+
+    def read_bytes(self) -> bytes:
+        """Returns the document.
+
+        Raises:
+            OSError: If it can't be read.
+        """
+
+
+class ProjectsFile:
+    """The projects document; the last good one holds.
+
+    Args:
+        path: Where it is.
+        say: Takes a line for the log.
+        kept: The document that was in force before this process began, or None if none is known.
+
+    Attributes:
+        in_force: The last good document.
+
+    Raises:
+        QuotaError: If the document can't be used at first, and none was kept.
+        OSError: If it can't be read at first, and none was kept.
+    """
+
+    def __init__(self, path: ProjectsPlace, say: Callable[[str], None], kept: bytes | None = None) -> None:
+        self._path = path
+        self._say = say
+        self._text = self.in_force = path.read_bytes() if kept is None else kept
+        self._projects = parse_projects(self._text)
+        if kept is None:
+            self._warn()
+        else:
+            self.read()
+
+    def read(self) -> Projects:
+        """Returns the newest good document."""
+        try:
+            text = self._path.read_bytes()
+        except OSError as error:
+            text = str(error).encode()
+            self._refuse(text, error)
+            return self._projects
+        if text != self._text:
+            try:
+                self._projects = parse_projects(text)
+            except QuotaError as error:
+                self._refuse(text, error)
+                return self._projects
+            self._text = self.in_force = text
+            self._warn()
+        return self._projects
+
+    def _warn(self) -> None:
+        for warning in self._projects.warnings:
+            self._say(f"{self._path}: {warning}")
+
+    def _refuse(self, text: bytes, error: Exception) -> None:
+        if text != self._text:
+            self._say(f"{self._path}: {error}; the last good document stays in force")
+            self._text = text
+
+
+@dataclass(slots=True)
+class Controller:
+    """Decides what the jobs of one source may hold.
+
+    Attributes:
+        projects: The projects document.
+        source: Where capacity and jobs are read.
+        place: Where the hints are written.
+        record: Takes the changes of a round, and their time in seconds since the epoch.
+        say: Takes a line for the log.
+        clock: Seconds since the epoch.
+    """
+
+    projects: ProjectsFile
+    source: Source
+    place: HintPlace
+    record: Callable[[tuple[Change, ...], float], None]
+    say: Callable[[str], None]
+    clock: Callable[[], float]
+    _said: str = ""
+    _refused: Mapping[str, str] = field(default_factory=dict)
+    _written_at: float = 0.0
+
+    def round(self) -> Decision | None:
+        """Makes one round; None if something kept it from deciding, which is logged once.
+
+        Raises:
+            OSError: If the hints or the history can't be written.
+        """
+        projects = self.projects.read()
+        try:
+            world = self.source.world(projects)
+            text = self._read()
+            decision, found = self._next(projects, world, text)
+        except (OSError, HintError, QuotaError) as error:
+            self._say_once(f"no round: {error}")
+            return None
+        self._said = ""
+        for name, why in decision.refused.items():
+            if self._refused.get(name) != why:
+                self.say(f"{name}: {why}")
+        self._refused = decision.refused
+        if self._is_due(projects) or found["hints"] != entries(text):
+            decision = self._write(projects, world)
+        return decision
+
+    def _read(self) -> str | bytes:
+        try:
+            return self.place.read()
+        except FileNotFoundError:
+            return ""
+
+    def _is_due(self, projects: Projects) -> bool:
+        return not 0 <= self.clock() - self._written_at < projects.ttl_seconds / REFRESHES
+
+    def _next(self, projects: Projects, world: World, text: str | bytes) -> tuple[Decision, dict[str, Any]]:
+        """Returns what follows from the hints that are there, and the hints that say so."""
+        written, now = read_written(text), self.clock()
+        fixed = fixed_by_hand(written.by_hand, world.jobs, now)
+        decision = decide(replace(world, fixed=fixed), projects, written.ledger, now)
+        return decision, hint_document(written, decision, now=now, ttl_seconds=projects.ttl_seconds)
+
+    def _write(self, projects: Projects, world: World) -> Decision:
+        """Writes the hints; the decision is made again from what is there now, which others may have edited."""
+        made: list[Decision] = []
+
+        def change(text: str | bytes) -> str:
+            decision, found = self._next(projects, world, text)
+            made.append(decision)
+            return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+        self.place.edit(change)
+        self._written_at = self.clock()
+        self._tell(made[-1].changes, self._written_at)
+        return made[-1]
+
+    def _tell(self, changes: tuple[Change, ...], now: float) -> None:
+        for change in changes:
+            self.say(f"{change.job}: {change.reason}")
+        if changes:
+            self.record(changes, now)
+
+    def _say_once(self, line: str) -> None:
+        if line != self._said:
+            self.say(line)
+            self._said = line

@@ -1,0 +1,1 @@
+"""Where the controller reads jobs and capacity, and writes hints."""

@@ -1,0 +1,272 @@
+"""Counts what a cluster has and who holds it: from machines, pods and reports to the controller's world.
+
+Invariants: a GPU that a pod is bound to, or waits for, counts for one job or one project alone; no machine counts for
+more than it has; what a job reports beyond its pods counts for a limited time; the same objects give the same world,
+in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from elastic_launcher.engines.kubernetes.nodes.taints import NOTICES
+from elastic_launcher.quota.jobs import Job
+from elastic_launcher.quota.projects import Capacity, Projects, QuotaError
+from elastic_launcher.quota.rounds.world import World
+
+CLAIM_SECONDS = 60.0
+"""For so long a job is believed that reports more GPUs than its pods have: the pods may be about to be made."""
+SILENT_SECONDS = 300.0
+"""A job without pods whose launcher has not reported for so long is left out; launchers report every 5 s."""
+TOLERATED = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
+"""Taints of machines with GPUs that pods tolerate which ask for these; so is one named as the resource itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One machine of the cluster.
+
+    Attributes:
+        name: Its name.
+        resources: What pods may have of it, by extended resource.
+        ready: Whether its kubelet reports, and it is not cordoned.
+        taints: The keys of taints that keep pods away, and of those that announce its end.
+    """
+
+    name: str
+    resources: Mapping[str, int]
+    ready: bool = True
+    taints: frozenset[str] = frozenset()
+
+    @property
+    def goes(self) -> bool:
+        """Whether it is announced that the machine will be taken away."""
+        return not self.taints.isdisjoint(NOTICES)
+
+    def takes_pods(self, resource: str) -> bool:
+        """Returns whether new pods that ask for a resource can come to it."""
+        return self.ready and not self.taints - TOLERATED - {resource}
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod that has not ended, of a job or with an extended resource.
+
+    Attributes:
+        namespace: Where it is.
+        resources: What it asks for, by extended resource.
+        machine: Where it is bound to; "" while it waits for a place.
+        job: The id of the job that it is a node or the launcher of; "" for any other pod.
+        is_node: Whether it is a node of that job.
+    """
+
+    namespace: str
+    resources: Mapping[str, int]
+    machine: str = ""
+    job: str = ""
+    is_node: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The Service of a job.
+
+    Attributes:
+        namespace: Where it is.
+        id: Its name, which is the job's id.
+        uid: Its uid.
+        created_at: When it was made, in seconds since the epoch.
+        job: The last report that could be read; None if there was none.
+        refused: Why the newest report can't be used; empty if it can.
+        text: The newest report.
+    """
+
+    namespace: str
+    id: str
+    uid: str
+    created_at: float
+    job: Job | None
+    refused: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What is known of the cluster.
+
+    Attributes:
+        services: Of all jobs.
+        pods: Of all jobs, and all others with extended resources.
+        machines: All machines.
+        stale: Whether some of it could not be read lately.
+    """
+
+    services: Sequence[Service]
+    pods: Sequence[Pod]
+    machines: Sequence[Machine]
+    stale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """What the objects of the cluster amount to.
+
+    Attributes:
+        world: What a round decides by.
+        doubts: Since when each job has reported more than its pods have, in seconds since the epoch, by its id.
+        remarks: What an admin should know of it, a line each.
+    """
+
+    world: World
+    doubts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    remarks: tuple[str, ...] = ()
+
+
+def count(cluster: Cluster, projects: Projects, now: float, doubts: Mapping[str, float]) -> Count:
+    """Returns what a cluster has, and who holds it.
+
+    Args:
+        cluster: What is known of it.
+        projects: The projects document.
+        now: Seconds since the epoch, by the clock that the reports' times are of.
+        doubts: Those of the last count.
+    """
+    capacity = projects.capacity or Capacity()
+    counting = _Counting(projects, capacity.resource, exact=capacity.gpus is None, now=now, doubts=doubts)
+    counting.take_services(cluster.services, cluster.pods)
+    counting.take_pods(cluster.pods)
+    gpus = counting.of_machines(cluster.machines) if capacity.gpus is None else capacity.gpus
+    world = World(gpus, counting.jobs(), counting.rigid(), stale=cluster.stale)
+    return Count(world, MappingProxyType(counting.new_doubts), tuple(sorted(counting.remarks)))
+
+
+class _Counting:
+    """A count in the making.
+
+    Attributes:
+        remarks: Lines for the log.
+        new_doubts: See `Count.doubts`.
+    """
+
+    def __init__(
+        self, projects: Projects, resource: str, *, exact: bool, now: float, doubts: Mapping[str, float]
+    ) -> None:
+        self.remarks: set[str] = set()
+        self.new_doubts: dict[str, float] = {}
+        self._projects = projects
+        self._resource = resource
+        self._exact = exact  # whether pods are what counts: a number of GPUs may be of jobs that ask for no resource
+        self._now = now
+        self._doubts = doubts
+        self._jobs: dict[tuple[str, str], Job] = {}
+        self._pods: dict[tuple[str, str], int] = {}
+        self._bound: dict[str, int] = {}
+        self._waiting: dict[str, int] = {}
+        self._by_projects: dict[str, int] = {}
+        self._by_others: dict[str, int] = {}
+        self._owners: dict[str, str | None] = {}
+
+    def take_services(self, services: Iterable[Service], pods: Iterable[Pod]) -> None:
+        """Finds the jobs: of two with one id, the one whose Service was there first."""
+        alive = {(pod.namespace, pod.job) for pod in pods if pod.job}
+        first: dict[str, Service] = {}
+        for service in sorted(services, key=lambda one: (one.created_at, one.namespace, one.id)):
+            named = f"{service.namespace}/{service.id}"
+            if service.refused:
+                self.remarks.add(f"{named}: {service.refused}; " + _instead(service.job))
+            other = first.setdefault(service.id, service)
+            if other is not service:
+                self.remarks.add(f"{named}: job {service.id} of namespace {other.namespace} has the same id; ignored")
+            elif service.job is not None and self._counts(service, service.job, alive):
+                self._take_job(service, service.job)
+
+    def _counts(self, service: Service, job: Job, alive: set[tuple[str, str]]) -> bool:
+        if (service.namespace, service.id) in alive:
+            return True
+        return not job.finished and self._now - job.reported_at <= SILENT_SECONDS
+
+    def _take_job(self, service: Service, job: Job) -> None:
+        """Takes a job, with what its owner can't say otherwise: its namespace, its id, and since when it is there."""
+        match = {key: name for key, name in job.match.items() if key != "id"} | {"namespace": service.namespace}
+        match |= {"id": service.id} if "id" in job.match else {}
+        submitted = min(max(job.submitted_at, service.created_at), job.reported_at)
+        self._jobs[service.namespace, service.id] = replace(job, id=service.id, match=match, submitted_at=submitted)
+
+    def take_pods(self, pods: Iterable[Pod]) -> None:
+        """Counts what pods hold, or wait for."""
+        for pod in pods:
+            gpus = pod.resources.get(self._resource, 0)
+            if not gpus:
+                continue
+            job = (pod.namespace, pod.job)
+            if pod.is_node and job in self._jobs:
+                self._pods[job] = self._pods.get(job, 0) + gpus
+                _add(self._by_projects, pod.machine, gpus)
+                continue
+            owner = self._owner(pod.namespace)
+            if owner is None:
+                _add(self._by_others, pod.machine, gpus)
+            else:
+                _add(self._bound if pod.machine else self._waiting, owner, gpus)
+                _add(self._by_projects, pod.machine, gpus)
+
+    def _owner(self, namespace: str) -> str | None:
+        """Returns the project of a namespace's pods; None if it is nobody's."""
+        if namespace not in self._owners:
+            try:
+                project = self._projects.project_of({"namespace": namespace})
+            except QuotaError as error:
+                self.remarks.add(f"pods with GPUs in namespace {namespace} count for no project: {error}")
+                project = None
+            self._owners[namespace] = None if project is None else project.name
+        return self._owners[namespace]
+
+    def of_machines(self, machines: Iterable[Machine]) -> int:
+        """Returns what projects may hold together.
+
+        A machine that takes no new pods counts for what projects hold there, as long as they do; one that will be taken
+        away counts for nothing.
+        """
+        total = 0
+        for machine in machines:
+            there = machine.resources.get(self._resource, 0)
+            if machine.goes:
+                continue
+            if machine.takes_pods(self._resource):
+                total += max(0, there - self._by_others.get(machine.name, 0))
+            else:
+                total += min(there, self._by_projects.get(machine.name, 0))
+        return total
+
+    def jobs(self) -> tuple[Job, ...]:
+        """Returns the jobs with what they hold: what they report, or what their pods have if that is more."""
+        return tuple(replace(job, held=self._held(key, job)) for key, job in sorted(self._jobs.items()))
+
+    def _held(self, key: tuple[str, str], job: Job) -> int:
+        pods = self._pods.get(key, 0)
+        claimed = min(job.held, job.maximum)
+        if not self._exact or claimed <= pods:
+            return max(pods, claimed)
+        since = self.new_doubts[job.id] = min(self._doubts.get(job.id, self._now), self._now)
+        if self._now - since <= CLAIM_SECONDS:
+            return claimed
+        self.remarks.add(f"{'/'.join(key)}: it reports more {self._resource} than its pods ask for; the pods count")
+        return pods
+
+    def rigid(self) -> Mapping[str, int]:
+        """Returns what other pods hold by project, and what they wait for within its guarantee."""
+        found = {}
+        for name in sorted({*self._bound, *self._waiting}):
+            bound, waiting = self._bound.get(name, 0), self._waiting.get(name, 0)
+            found[name] = bound + min(waiting, max(0, self._projects.named(name).guaranteed - bound))
+        return MappingProxyType({name: gpus for name, gpus in found.items() if gpus})
+
+
+def _add(counts: dict[str, int], name: str, gpus: int) -> None:
+    counts[name] = counts.get(name, 0) + gpus
+
+
+def _instead(job: Job | None) -> str:
+    return "it gets no hints until it reports well" if job is None else "its last good report holds"

@@ -1,0 +1,131 @@
+"""Reads what the controller needs out of the API's Nodes, Pods and Services."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from elastic_launcher.engines.kubernetes.nodes.taints import NOTICES
+from elastic_launcher.engines.kubernetes.objects.names import COORDINATOR_LABEL, JOB_LABEL, NODE_LABEL
+from elastic_launcher.engines.kubernetes.objects.service import STATUS
+from elastic_launcher.quota.jobs import Job, ReportError, job_of
+from elastic_launcher.quota.sources.machines import Machine, Pod, Service
+
+ENDED = ("Succeeded", "Failed")
+_KEEPS_AWAY = ("NoSchedule", "NoExecute")
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+_QUANTITY = re.compile(r"(\d{1,12})(|k|M|G|Ki|Mi|Gi)")
+
+Document = Mapping[str, Any]
+
+
+def machine_of(node: Document) -> Machine:
+    """Returns a machine."""
+    spec, status = node.get("spec") or {}, node.get("status") or {}
+    ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ())
+    taints = frozenset(
+        str(one.get("key"))
+        for one in spec.get("taints") or ()
+        if one.get("effect") in _KEEPS_AWAY or one.get("key") in NOTICES
+    )
+    return Machine(
+        node["metadata"]["name"], _extended(status.get("allocatable")), ready and not spec.get("unschedulable"), taints
+    )
+
+
+def pod_of(pod: Document) -> Pod | None:
+    """Returns a pod; None if it holds nothing that counts, or nothing any more.
+
+    A pod that waits behind a gate, such as that of a queue, or is deleted before it has a place asks for nothing yet.
+    """
+    metadata, spec = pod["metadata"], pod.get("spec") or {}
+    labels = metadata.get("labels") or {}
+    machine = spec.get("nodeName") or ""
+    if (pod.get("status") or {}).get("phase") in ENDED:
+        return None
+    counts = machine or not (spec.get("schedulingGates") or metadata.get("deletionTimestamp"))
+    resources = _requests(spec) if counts else {}
+    job = labels.get(JOB_LABEL) or labels.get(COORDINATOR_LABEL) or ""
+    if not resources and not job:
+        return None
+    return Pod(metadata["namespace"], resources, machine, job, NODE_LABEL in labels)
+
+
+def service_of(service: Document, before: Service | None, now: float) -> Service:
+    """Returns the Service of a job.
+
+    The report is as old as the change by which it was seen: launchers say when they made it, by clocks of their own.
+
+    Args:
+        service: As the API shows it.
+        before: As it was known before, or None.
+        now: Seconds since the epoch.
+    """
+    metadata = service["metadata"]
+    text = (metadata.get("annotations") or {}).get(STATUS, "")
+    last = before.job if before is not None else None
+    if before is not None and before.text == text:
+        job, refused = last, before.refused
+    else:
+        job, refused = _report(text, last, now)
+    created = datetime.fromisoformat(metadata["creationTimestamp"]).timestamp()
+    return Service(metadata["namespace"], metadata["name"], metadata["uid"], created, job, refused, text)
+
+
+def _report(text: str, last: Job | None, now: float) -> tuple[Job | None, str]:
+    """Returns the job that a status reports, or the last one with the reason why it is none."""
+    if not text:  # its launcher has just begun
+        return last, ""
+    try:
+        return replace(job_of(json.loads(text)), reported_at=now), ""
+    except ReportError as error:
+        return last, str(error)
+    except (ValueError, RecursionError):
+        return last, f"annotation {STATUS} is not JSON"
+
+
+def _requests(spec: Document) -> dict[str, int]:
+    """Returns what a pod asks for: all of its containers together, or the largest of those that prepare it.
+
+    Init containers that go on running count from their start on.
+    Source: Kubernetes' documentation of pod resources with sidecar containers.
+    """
+    going: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in spec.get("initContainers") or ():
+        asked = _asked(container)
+        if container.get("restartPolicy") == "Always":
+            going = _sum(going, asked)
+        peak = _most(peak, going if container.get("restartPolicy") == "Always" else _sum(going, asked))
+    for container in spec.get("containers") or ():
+        going = _sum(going, _asked(container))
+    return _most(peak, going)
+
+
+def _asked(container: Document) -> dict[str, int]:
+    resources = container.get("resources") or {}
+    return _extended({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+
+
+def _extended(quantities: Document | None) -> dict[str, int]:
+    """Returns the extended resources, which are whole numbers and have a domain in their names."""
+    found = {name: _whole(text) for name, text in (quantities or {}).items() if "/" in name}
+    return {name: number for name, number in found.items() if number}
+
+
+def _whole(quantity: Any) -> int:
+    """Returns a quantity of the API; 0 for what is no whole number."""
+    match = _QUANTITY.fullmatch(str(quantity))
+    return int(match[1]) * _UNITS[match[2]] if match else 0
+
+
+def _sum(some: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
+    return {name: some.get(name, 0) + others.get(name, 0) for name in {*some, *others}}
+
+
+def _most(some: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
+    return {name: max(some.get(name, 0), others.get(name, 0)) for name in {*some, *others}}

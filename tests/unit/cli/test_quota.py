@@ -1,0 +1,123 @@
+"""``elastic-launcher quota``: what its commands print, and how they end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from elastic_launcher.cli.quota import quota_app
+
+DOCUMENT = """\
+apiVersion: elastic-quota/v1
+capacity: {gpus: 8}
+projects:
+- {name: nlp, guaranteed: 4}
+- {name: vision, guaranteed: 4, limit: 6}
+"""
+
+
+def quota(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(quota_app, [str(one) for one in arguments])
+
+
+def status(name: str, project: str, least: int, most: int, held: int, **more: Any) -> dict[str, Any]:
+    demand = {
+        "minimum": least, "maximum": most, "per_node": 1, "match": {"id": name, "project": project},
+        "submitted": 1000, "reported": 2000, "held": held,
+    }  # fmt: skip
+    return {"v": 1, "job": name, "state": "running", "demand": demand | more}
+
+
+@pytest.fixture
+def projects(tmp_path: Path) -> Path:
+    path = tmp_path / "projects.yaml"
+    path.write_text(DOCUMENT)
+    return path
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps([status("bert", "nlp", 1, 8, 8), status("resnet", "vision", 4, 4, 0)]))
+    return path
+
+
+def test_check_says_that_a_document_is_good(projects: Path) -> None:
+    result = quota("check", projects)
+    assert result.exit_code == 0
+    assert result.output == f"{projects}: good (3 projects, 8 GPUs guaranteed)\n"
+
+
+def test_check_says_where_a_document_is_wrong(projects: Path) -> None:
+    projects.write_text(DOCUMENT.replace("limit: 6", "limit: 2"))
+    result = quota("check", projects)
+    assert result.exit_code == 2
+    assert f'{projects}: line 5: "guaranteed" is 4' in result.stderr
+
+
+def test_plan_shows_who_would_get_what_and_why(projects: Path, jobs: Path) -> None:
+    result = quota("plan", projects, "--jobs", jobs, "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert [(row["project"], row["demand"], row["fair_share"], row["holds"]) for row in found["projects"]] == [
+        ("nlp", 8, 4, 8),
+        ("vision", 4, 4, 0),
+        ("default", 0, 0, 0),
+    ]
+    assert [(row["job"], row["holds"], row["allowed"], row["target"]) for row in found["jobs"]] == [
+        ("bert", 8, 4, 4),
+        ("resnet", 0, 0, 4),
+    ]
+    table = quota("plan", projects, "--jobs", jobs)
+    assert "8 → 4 GPUs: project vision asks for 4 of its 4 guaranteed" in table.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "it is not JSON"),
+        ("{}", "it must be a JSON list of status documents"),
+        (
+            json.dumps([status("bert", "nlp", 3, 2, 0)]),
+            "[0]: the report of job 'bert' can't be used: demand.minimum is 3",
+        ),
+    ],
+)
+def test_plan_refuses_jobs_that_it_can_not_read(projects: Path, jobs: Path, content: str, said: str) -> None:
+    jobs.write_text(content)
+    result = quota("plan", projects, "--jobs", jobs)
+    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+
+
+def test_plan_asks_for_the_number_of_gpus_where_nothing_says_it(projects: Path, jobs: Path) -> None:
+    projects.write_text(DOCUMENT.replace("capacity: {gpus: 8}\n", ""))
+    assert "or give --gpus N" in quota("plan", projects, "--jobs", jobs).stderr
+    assert quota("plan", projects, "--jobs", jobs, "--gpus", "8").exit_code == 0
+
+
+def test_explain_names_the_jobs_that_it_knows(tmp_path: Path) -> None:
+    ledger = {"generation": 1, "accounts": {}}
+    hints = {"apiVersion": "elastic-hints/v1", "hints": [], "source": {"kind": "elastic-quota", "ledger": ledger}}
+    (tmp_path / "hints.json").write_text(json.dumps(hints))
+    result = quota("explain", "bert", "--jobs", tmp_path)
+    assert (result.exit_code, "known are: none" in result.stderr) == (2, True)
+
+
+def test_history_shows_the_last_changes(tmp_path: Path) -> None:
+    common = {"v": 1, "project": "nlp", "before": 0, "after": 1, "cause": "free", "reason": "why"}
+    rows = [{"time": 1000.0 + number, "job": f"job-{number}", **common} for number in range(3)]
+    (tmp_path / "quota-history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"v": 1, "ti')
+    assert [
+        json.loads(line) for line in quota("history", "--jobs", tmp_path, "--last", "2", "--json").stdout.splitlines()
+    ] == rows[1:]
+    assert "job-2" in quota("history", "--jobs", tmp_path).stdout
+
+
+def test_serve_refuses_a_document_that_is_wrong(projects: Path, tmp_path: Path) -> None:
+    projects.write_text("projects: []\n")
+    result = quota("serve", projects, "--jobs", tmp_path / "jobs")
+    assert (result.exit_code, "apiVersion" in result.stderr) == (2, True)

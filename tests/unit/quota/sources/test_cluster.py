@@ -1,0 +1,218 @@
+"""The watches of a cluster: what is known of it, what is said of it, and which changes need a round."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from elastic_launcher.kube.api import Api
+from elastic_launcher.quota.projects import Capacity, Project, Projects
+from elastic_launcher.quota.rounds.world import World
+from elastic_launcher.quota.sources.cluster import ClusterSource
+from tests.support.fake_cluster import FakeCluster
+from tests.support.quota_reports import BEGAN, report, service
+
+GPU = "nvidia.com/gpu"
+PROJECTS = Projects((Project("nlp", patterns=({"namespace": "nlp"},)),))
+NUMBER = Projects(PROJECTS.projects, capacity=Capacity(gpus=5))
+PATIENCE = 30.0
+
+
+class Seen:
+    """A source under test.
+
+    Attributes:
+        cluster: The cluster.
+        source: What follows it.
+        said: Its lines.
+        now: Its clock.
+        changes: How many changes it has told.
+    """
+
+    def __init__(self, cluster: FakeCluster, namespaces: tuple[str, ...]) -> None:
+        self.cluster = cluster
+        self.said: list[str] = []
+        self.now = BEGAN + 10.0
+        self.changes = 0
+        self._news = asyncio.Event()
+        self.source = ClusterSource(namespaces, self.said.append, lambda: self.now, self._changed)
+
+    def _changed(self) -> None:
+        self.changes += 1
+        self._news.set()
+
+    async def world(self, good: Callable[[World], bool], projects: Projects = PROJECTS) -> World:
+        """Waits for a world; what is not known yet is waited for too."""
+        while True:
+            self._news.clear()
+            try:
+                if good(world := self.source.world(projects)):
+                    return world
+            except OSError:
+                pass
+            await self._news.wait()
+
+
+Steps = Callable[[Seen], Awaitable[None]]
+
+
+def follow(steps: Steps, *namespaces: str, cluster: FakeCluster | None = None) -> Seen:
+    """Runs the steps of a test beside a source of a cluster with a machine of 8 GPUs."""
+    seen: list[Seen] = []
+
+    async def run() -> None:
+        there = cluster or FakeCluster()
+        await there.put("nodes", machine("m0", 8))
+        seen.append(Seen(there, namespaces))
+        async with there.serve() as login, Api(login) as api, asyncio.timeout(PATIENCE):
+            following = asyncio.create_task(seen[0].source.run(api))
+            try:
+                await steps(seen[0])
+            finally:
+                following.cancel()
+                await asyncio.wait([following])
+
+    asyncio.run(run())
+    return seen[0]
+
+
+def machine(name: str, gpus: int) -> dict[str, Any]:
+    status = {"allocatable": {GPU: str(gpus)}, "conditions": [{"type": "Ready", "status": "True"}]}
+    return {"metadata": {"name": name}, "status": status}
+
+
+def pod(name: str, gpus: int, namespace: str = "nlp", job: str = "", **status: str) -> dict[str, Any]:
+    labels = {"elastic-launcher/job": job, "elastic-launcher/node": name} if job else {}
+    return {
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": {"nodeName": "m0", "containers": [{"resources": {"requests": {GPU: str(gpus)}}}]},
+        "status": {"phase": "Running", **status},
+    }
+
+
+def test_jobs_pods_and_machines_come_and_go() -> None:
+    async def steps(seen: Seen) -> None:
+        await seen.world(lambda world: world == World(8, (), {}))
+        await seen.cluster.put("services", service("bert", "nlp", report("bert", held=1)))
+        await seen.cluster.put("pods", pod("bert-1", 2, job="bert"))
+        world = await seen.world(lambda world: len(world.jobs) == 1 and world.jobs[0].held == 2)
+        assert world.jobs[0].match["namespace"] == "nlp" and world.jobs[0].reported_at == seen.now
+        await seen.cluster.put("pods", pod("rigid", 3))
+        await seen.cluster.put("pods", pod("driver", 1, namespace="kube-system"))
+        await seen.cluster.put("nodes", machine("m1", 4))
+        await seen.world(lambda world: world.capacity == 11 and dict(world.rigid) == {"nlp": 3})
+        await seen.cluster.put("pods", pod("rigid", 3, phase="Succeeded"))
+        await seen.cluster.delete("pods", "bert-1", "nlp")
+        await seen.cluster.delete("nodes", "m1")
+        await seen.cluster.delete("services", "bert", "nlp")
+        await seen.world(lambda world: world == World(7, (), {}))
+
+    assert not follow(steps).said
+
+
+def test_only_the_jobs_of_named_namespaces_count() -> None:
+    async def steps(seen: Seen) -> None:
+        await seen.cluster.put("services", service("resnet", "vision", report("resnet")))
+        await seen.cluster.put("services", service("bert", "nlp", report("bert")))
+        await seen.cluster.put("services", service("gpt", "lab", report("gpt")))
+        world = await seen.world(lambda world: len(world.jobs) == 2)
+        assert [job.id for job in world.jobs] == ["gpt", "bert"]
+
+    follow(steps, "nlp", "lab")
+
+
+def test_nothing_is_known_before_all_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_launcher.kube.follow.POLL_SECONDS", 0.01)
+    cluster = FakeCluster()
+    cluster.forbidden = {("list", "pods"), ("watch", "pods")}
+
+    async def steps(seen: Seen) -> None:
+        with pytest.raises(OSError, match="the Services of jobs can't be read yet"):
+            seen.source.world(PROJECTS)
+        while "can't be read: may not list pods" not in why(seen):
+            await asyncio.sleep(0)
+        cluster.forbidden.clear()
+        await seen.world(lambda world: not world.stale)
+
+    def why(seen: Seen) -> str:
+        try:
+            seen.source.world(PROJECTS)
+        except OSError as error:
+            return str(error)
+        return ""
+
+    follow(steps, cluster=cluster)
+
+
+def test_machines_need_not_be_read_where_the_document_has_a_number() -> None:
+    cluster = FakeCluster()
+    cluster.forbidden = {("list", "nodes"), ("watch", "nodes")}
+
+    async def steps(seen: Seen) -> None:
+        await seen.world(lambda world: world == World(5, (), {}), NUMBER)
+
+    follow(steps, cluster=cluster)
+
+
+def test_what_can_not_be_read_keeps_the_last_known_and_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_launcher.kube.follow.LOUD", 1)
+
+    async def steps(seen: Seen) -> None:
+        await seen.cluster.put("services", service("bert", "nlp", report("bert", held=1)))
+        await seen.world(lambda world: len(world.jobs) == 1)
+        seen.cluster.down = True
+        await seen.cluster.forget()
+        world = await seen.world(lambda world: world.stale)
+        assert (world.capacity, [job.id for job in world.jobs]) == (8, ["bert"])
+        seen.cluster.down = False
+        await seen.cluster.put("services", service("bert", "nlp", report("bert", held=2)))
+        await seen.world(lambda world: not world.stale and world.jobs[0].held == 2)
+
+    said = follow(steps).said
+    assert 1 <= len(said) <= 3 and len(set(said)) == len(said)
+    assert all("what was known stays, and nothing grows until they can" in line for line in said)
+
+
+def test_watches_go_on_after_their_version_is_gone() -> None:
+    async def steps(seen: Seen) -> None:
+        await seen.cluster.put("services", service("bert", "nlp", report("bert", held=1)))
+        before = await seen.world(lambda world: len(world.jobs) == 1)
+        seen.now += 30.0
+        await seen.cluster.forget()
+        await seen.cluster.put("services", service("gpt", "nlp", report("gpt")))
+        world = await seen.world(lambda world: len(world.jobs) == 2)
+        assert world.jobs[0] == before.jobs[0], "a report is not newer because it was read again"
+
+    follow(steps)
+
+
+def test_a_report_that_can_not_be_used_is_said_once() -> None:
+    async def steps(seen: Seen) -> None:
+        await seen.cluster.put("services", service("bert", "nlp", report("bert", held=-1)))
+        await seen.cluster.put("services", service("gpt", "nlp", report("gpt")))
+        await seen.world(lambda world: len(world.jobs) == 1)
+        await seen.cluster.put("nodes", machine("m0", 4))
+        await seen.world(lambda world: world.capacity == 4)
+
+    said = follow(steps).said
+    assert len(said) == 1 and said[0].startswith("nlp/bert: the report of job 'bert' can't be used")
+
+
+def test_times_speeds_and_steps_alone_need_no_round() -> None:
+    async def steps(seen: Seen) -> None:
+        await seen.cluster.put("services", service("bert", "nlp", report("bert", started_training=BEGAN)))
+        await seen.world(lambda world: len(world.jobs) == 1)
+        before = seen.changes
+        more = report("bert", told=5, started_training=BEGAN + 1, speeds={"1": 2.0}, steps_left=9, service=40.0)
+        await seen.cluster.put("services", service("bert", "nlp", more))
+        while (known := seen.source.service("bert")) is None or known.job is None or not known.job.speeds:
+            await asyncio.sleep(0)
+        assert seen.changes == before
+        await seen.cluster.put("services", service("bert", "nlp", report("bert", told=6, held=1)))
+        await seen.world(lambda world: world.jobs[0].held == 1)
+        assert seen.changes > before
+
+    follow(steps)
