@@ -1,4 +1,4 @@
-"""Every right that ``manifests/`` grants to launchers is one that they use: no test before this one missed any.
+"""Every right that ``manifests/`` grants to launchers and to the quota controller is one that they use.
 
 It needs the machine, whose audit log it reads, and all tests of this folder to have run since the cluster began.
 """
@@ -17,6 +17,8 @@ from tests.support.manifests import MANIFESTS, objects, rights
 ACCOUNT = "system:serviceaccount:"
 LAUNCHERS = ("launcher", "elastic-launcher", "job")
 """What tests call the service accounts of launchers, or of what plays one."""
+CONTROLLER = "elastic-launcher-quota"
+"""What the account and the Roles of the quota controller are called."""
 FOR_ARGO = "elastic-launcher-argo-executor"
 """What Argo's own container in a step's pod needs."""
 
@@ -28,13 +30,13 @@ def requests() -> Iterator[dict[str, Any]]:
             yield from (json.loads(line) for line in file if ACCOUNT in line and line.endswith("\n"))
 
 
-def used() -> set[tuple[str, str, str]]:
-    """Returns what launchers were let do: group, resource, verb."""
+def used(*accounts: str) -> set[tuple[str, str, str]]:
+    """Returns what service accounts of some names were let do: group, resource, verb."""
     found = set()
     for one in requests():
         about, who = one.get("objectRef", {}), one["user"]["username"]
         allowed = one.get("annotations", {}).get("authorization.k8s.io/decision") == "allow"
-        if allowed and who.startswith(ACCOUNT) and who.rpartition(":")[2] in LAUNCHERS:
+        if allowed and who.startswith(ACCOUNT) and who.rpartition(":")[2] in accounts:
             found.add((about.get("apiGroup", ""), about.get("resource", ""), one["verb"]))
     return found
 
@@ -48,5 +50,13 @@ def test_launchers_use_every_verb_that_they_are_granted() -> None:
         *objects(overlays / "node-notice", "ClusterRole"),
     ]
     granted = rights([role for role in roles if role["metadata"]["name"] != FOR_ARGO])
-    unused = sorted(granted - used())
+    unused = sorted(granted - used(*LAUNCHERS))
     assert not unused, "no test has made a launcher use these; if not all of tests/cluster has run, run it"
+
+
+@pytest.mark.machine
+@pytest.mark.thorough
+def test_the_quota_controller_uses_every_verb_that_it_is_granted() -> None:
+    roles = objects(MANIFESTS / "overlays" / "quota-controller", "Role", "ClusterRole")
+    unused = sorted(rights([role for role in roles if role["metadata"]["name"] == CONTROLLER]) - used(CONTROLLER))
+    assert not unused, "no test has made the controller use these; if not all of tests/cluster has run, run it"

@@ -20,6 +20,9 @@ from elastic_launcher.engines.kubernetes.access.rights import (
 )
 from elastic_launcher.engines.kubernetes.leadership.bootstrap import PORTS
 from elastic_launcher.engines.kubernetes.objects.names import COORDINATOR_LABEL, JOB_LABEL
+from elastic_launcher.hints.reference import Reference
+from elastic_launcher.quota.cluster import rights as controller
+from elastic_launcher.quota.projects_document import parse_projects
 from tests.support.launcher_pods import pod
 from tests.support.manifests import KUSTOMIZATION, MANIFESTS, OVERLAYS, documents, files, generated, objects, rights
 
@@ -41,7 +44,10 @@ GRANTED = {
     "hints": (HINTS,),
     "node-notice": (MACHINES,),
     "kueue": (QUEUES,),
+    "quota-controller": (*controller.CLUSTER_WIDE, *controller.OWN),
 }
+CONTROLLER = MANIFESTS / "overlays" / controller.OVERLAY
+CONTROLLER_LABEL = "elastic-launcher/quota-controller"
 
 
 def needed(*needs: Need) -> set[tuple[str, str, str]]:
@@ -68,13 +74,52 @@ def test_every_overlay_that_a_message_names_is_there() -> None:
     asked = needs_of(pod("elastic-launcher", "Workflow"), hints=("quota", "gpu-hints"))
     asked.append(MACHINES_OF_ALL)
     accounts = ("elastic-launcher", "pipeline-runner", "default-editor")
-    named = {QUEUES.overlay} | {one.overlay for one in asked} | {overlay_of(pod(account)) for account in accounts}
+    named = (
+        {QUEUES.overlay, controller.OVERLAY}
+        | {one.overlay for one in asked}
+        | {overlay_of(pod(account)) for account in accounts}
+    )
     assert named <= {path.name for path in OVERLAYS}
 
 
-def test_only_machines_are_granted_for_all_of_the_cluster() -> None:
-    bound = {path.name for path in OVERLAYS if objects(path, "ClusterRoleBinding")}
-    assert bound == {"node-notice"}
+def test_only_reads_and_events_are_granted_for_all_of_the_cluster() -> None:
+    roles = {path.name: objects(path, "ClusterRole") for path in OVERLAYS if objects(path, "ClusterRoleBinding")}
+    assert {overlay: rights(granted) for overlay, granted in roles.items()} == {
+        "node-notice": needed(MACHINES),
+        controller.OVERLAY: needed(*controller.CLUSTER_WIDE),
+    }
+    assert {verb for *_, verb in needed(MACHINES, *controller.CLUSTER_WIDE)} == {"list", "watch", "create"}
+    assert controller.EVENTS.verbs == ("create",)
+
+
+def test_the_controller_is_granted_its_own_objects_by_name() -> None:
+    (role,) = [one for one in objects(CONTROLLER, "Role") if one["metadata"]["name"] == "elastic-launcher-quota"]
+    named = {
+        (rule["resources"][0], name): set(rule["verbs"])
+        for rule in role["rules"]
+        for name in rule.get("resourceNames", ())
+    }
+    projects, hints = Reference("", "gpu-projects"), Reference("", "gpu-hints")
+    asked = [one for one in controller.needs_of(hints, projects, ()) if one.name]
+    assert named == {(one.need.resource, one.name): set(one.need.verbs) for one in asked}
+    assert {verb for rule in role["rules"] if "resourceNames" not in rule for verb in rule["verbs"]} == {"create"}
+
+
+def test_the_controller_serves_the_objects_that_it_is_granted() -> None:
+    (deployment,) = objects(CONTROLLER, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["command"][-2:] == ["--hints=configmap/gpu-hints", "configmap/gpu-projects"]
+    (path,) = generated(CONTROLLER)["gpu-projects"]
+    assert path.name == "projects.yaml", "the key that is read"
+    assert not parse_projects(path.read_bytes()).warnings
+    assert not objects(CONTROLLER, "ConfigMap"), "applying it again must not overwrite the hints"
+
+
+def test_launchers_may_read_the_hints_and_nobody_but_the_controller_may_write_them() -> None:
+    for overlay in OVERLAYS:
+        roles = [one for one in objects(overlay, *ROLES) if one["metadata"]["name"] != "elastic-launcher-quota"]
+        writes = {(resource, verb) for _, resource, verb in rights(roles) if verb not in ("get", "list", "watch")}
+        assert "configmaps" not in {resource for resource, _ in writes}, overlay.name
 
 
 def test_the_hints_are_granted_by_name() -> None:
@@ -118,7 +163,7 @@ def test_policies_and_budgets_select_by_our_labels() -> None:
         for one in objects(path.parent, "NetworkPolicy", "PodDisruptionBudget", "PodMonitor")
         for expression in (one["spec"].get("podSelector") or one["spec"]["selector"])["matchExpressions"]
     }
-    assert selectors == {JOB_LABEL, COORDINATOR_LABEL}
+    assert selectors == {JOB_LABEL, COORDINATOR_LABEL, CONTROLLER_LABEL}
 
 
 def test_nodes_come_to_a_coordinator_where_it_listens() -> None:
@@ -132,7 +177,7 @@ def test_nodes_come_to_a_coordinator_where_it_listens() -> None:
 
 def test_the_document_has_each_right_with_what_it_is_for() -> None:
     text = (MANIFESTS.parent / "docs" / "kubernetes.md").read_text()
-    for need in (*BASE, WORKFLOW, HINTS, MACHINES, QUEUES):
+    for need in (*BASE, WORKFLOW, HINTS, MACHINES, QUEUES, *controller.CLUSTER_WIDE, *controller.OWN):
         verbs = ", ".join(f"`{verb}`" for verb in need.verbs)
         without = need.without or "the job can't run"
         assert f"| `{need.resource}` | {verbs} | {need.purpose} | {without} |\n" in text
