@@ -3,13 +3,13 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-PURE   := elastic_launcher/batch.py elastic_launcher/batch_schedule.py elastic_launcher/sampling.py elastic_launcher/config.py elastic_launcher/argument.py elastic_launcher/options.py elastic_launcher/events.py elastic_launcher/period.py elastic_launcher/hints elastic_launcher/checkpoint elastic_launcher/kube elastic_launcher/engines/kubernetes elastic_launcher/argo.py
+PURE   := elastic_launcher/batch.py elastic_launcher/batch_schedule.py elastic_launcher/sampling.py elastic_launcher/config.py elastic_launcher/argument.py elastic_launcher/options.py elastic_launcher/events.py elastic_launcher/period.py elastic_launcher/hints elastic_launcher/checkpoint elastic_launcher/kube elastic_launcher/engines/kubernetes elastic_launcher/quota elastic_launcher/argo.py
 TWO    := --numprocesses 2 --dist loadgroup # for two cores
 IRS    := digits_elastic digits_search plan_train_evaluate text_tuning
 KNOWN  := settings=$$($(PYTHON) -m tests.cluster env) && eval "$$settings" # KUBECONFIG, and kubectl on the PATH
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-local test-gpu cluster test-cluster test-cluster-full cluster-down lint format bench soak chaos golden clean
+.PHONY: help run run-shared test test-local test-gpu cluster test-cluster test-cluster-full cluster-down lint format bench soak chaos golden clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
@@ -23,6 +23,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 run: $(STAMP) ## a real Kubeflow pipeline on this machine: 1 -> 3 -> 2 nodes while it trains
 	$(BIN)/python -m pipelines.digits_elastic.run
+
+run-shared: $(STAMP) ## two projects share this machine: a job borrows GPUs, gives them back, another one is paused and goes on
+	$(BIN)/python -m pipelines.shared_machine.run
 
 test: $(STAMP) ## unit tests, the quick local tests, one kfp.local run
 	$(BIN)/python -m pytest -q $(TWO) tests/unit components

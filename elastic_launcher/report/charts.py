@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from elastic_launcher.report.describe import CAUSES
@@ -168,10 +168,11 @@ def _size_legend(history: History, hidden: float | None) -> str:
     parts += [f'<b class="{kind}">{sign}</b> {name}' for one, (sign, kind, name) in MARKS.items() if one in there]
     if hidden is not None:
         parts.append(f"(up to {number(hidden)}, above the chart)")
-    return _legend(parts)
+    return legend(parts)
 
 
-def _legend(parts: Sequence[str]) -> str:
+def legend(parts: Iterable[str]) -> str:
+    """Returns what stands below a chart, as HTML."""
     return f'<p class="legend">{" ".join(f"<span>{part}</span>" for part in parts)}</p>'
 
 
@@ -199,7 +200,7 @@ def node_chart(history: History) -> str:
         parts.append(f"{plural(len(history.nodes), 'node')}; one that follows another may stand in its line")
     if len(lanes) > len(drawn):
         parts.append(f"{plural(len(lanes) - len(drawn), 'line')} not drawn")
-    return chart.wrap("".join(_lines(chart, history)), (), marks, axis, _legend(parts))
+    return chart.wrap("".join(_lines(chart, history)), (), marks, axis, legend(parts))
 
 
 def _lanes(history: History) -> list[list[NodeLife]]:
@@ -276,8 +277,8 @@ def loss_chart(history: History) -> str:
             f'<text class="bad" x="{chart.x(start)}%" y="13" text-anchor="middle">×<title>{said}</title></text>'
         )
     values = log_ticks(low, high) if logarithmic else ticks(low, high, 4)
-    legend = _legend(['<b class="bad">×</b> not a finite number']) if broken else ""
-    return chart.figure([chart.curve(history.loss, "loss")], marks, values=values, legend=legend)
+    note = legend(['<b class="bad">×</b> not a finite number']) if broken else ""
+    return chart.figure([chart.curve(history.loss, "loss")], marks, values=values, legend=note)
 
 
 def _spells(loss: Sequence[Point], most: int = 60) -> list[tuple[float, float]]:
@@ -312,7 +313,7 @@ def speed_chart(history: History) -> str:
     until = history.speed[-1][0]
     shapes = [chart.curve(history.speed, "speed"), chart.stairs(means, "speed-mean", until)]
     keys = ['<i class="key speed"></i>between two reports', '<i class="key speed-mean"></i>mean of the generation']
-    return chart.figure(shapes, _behind(chart, history), values=ticks(0.0, high, 4), legend=_legend(keys))
+    return chart.figure(shapes, _behind(chart, history), values=ticks(0.0, high, 4), legend=legend(keys))
 
 
 def _calm_top(values: Sequence[float], means: Sequence[float]) -> float:

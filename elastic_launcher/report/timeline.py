@@ -45,12 +45,23 @@ def render(history: History, metrics: Metrics, *, framed: bool = False) -> str:
         _happened(history),
         _asked(history),
     )
+    return page(f"{name} – timeline", body, framed=framed)
+
+
+def page(title: str, parts: Iterable[str], *, framed: bool = False) -> str:
+    """Returns a page in the style of the timeline.
+
+    Args:
+        title: Its title, as HTML.
+        parts: Its parts, as HTML; empty ones are left out.
+        framed: Whether it is seen in a small frame of a white page.
+    """
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<meta name="color-scheme" content="{"light" if framed else "light dark"}"><title>{name} – timeline</title>'
+        f'<meta name="color-scheme" content="{"light" if framed else "light dark"}"><title>{title}</title>'
         f"<style>{_style(framed)}</style>"
     )
-    main = "\n".join(part for part in body if part)
+    main = "\n".join(part for part in parts if part)
     return f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n<body><main>\n{main}\n</main></body>\n</html>\n'
 
 
@@ -113,7 +124,7 @@ def _spent(metrics: Metrics) -> str:
     rows = [("", [escape(name), duration(seconds), share(seconds / whole)]) for name, seconds in spent.items()]
     title = "Where the time went"
     text = f'<p class="soft">Checkpoints: {escape(checkpoints(metrics))}.</p>'
-    return f"<h2>{title}</h2>{_table(title, ('in', 'time', 'share'), rows, numeric={1, 2})}{text}"
+    return f"<h2>{title}</h2>{table(title, ('in', 'time', 'share'), rows, numeric={1, 2})}{text}"
 
 
 def _generations(history: History) -> str:
@@ -122,7 +133,7 @@ def _generations(history: History) -> str:
     heads = ("", "from", "cause", "ranks", "on nodes", "members, in rank order", "first step", "pause", "samples/s")
     rows = [_generation(one) for one in history.generations]
     text = '<p class="soft">Each change of the membership, and how long training stood still for it.</p>'
-    return f"<h2>Generations</h2>{text}{_table('Generations', heads, rows, numeric={0, 1, 3, 6, 7, 8})}"
+    return f"<h2>Generations</h2>{text}{table('Generations', heads, rows, numeric={0, 1, 3, 6, 7, 8})}"
 
 
 def _generation(one: Generation) -> tuple[str, list[str]]:
@@ -150,7 +161,7 @@ def _notable(history: History) -> str:
         text = f"<b>the loss was not a finite number</b> in {plural(len(broken), 'report')}, first here"
         rows.append(("warning", [moment(broken[0]), text]))
     title = "Notices, warnings, failures"
-    return f"<h2>{title}</h2>{_table(title, ('at', 'what'), rows, numeric={0})}"
+    return f"<h2>{title}</h2>{table(title, ('at', 'what'), rows, numeric={0})}"
 
 
 def _note(note: Note) -> tuple[str, list[str]]:
@@ -160,8 +171,8 @@ def _note(note: Note) -> tuple[str, list[str]]:
 def _happened(history: History) -> str:
     if not history.notes:
         return ""
-    table = _table("All that happened", ("at", "what"), [_note(note) for note in history.notes], numeric={0})
-    return f"<details><summary>All that happened ({plural(len(history.notes), 'event')})</summary>{table}</details>"
+    rows = table("All that happened", ("at", "what"), [_note(note) for note in history.notes], numeric={0})
+    return f"<details><summary>All that happened ({plural(len(history.notes), 'event')})</summary>{rows}</details>"
 
 
 def _asked(history: History) -> str:
@@ -177,10 +188,10 @@ def _asked(history: History) -> str:
     ]
     rows = [("", [escape(name), escape(str(value))]) for name, value in facts if value]
     title = "What was asked for"
-    return f"<details><summary>{title}</summary>{_table(title, ('', ''), rows, numeric=())}</details>"
+    return f"<details><summary>{title}</summary>{table(title, ('', ''), rows, numeric=())}</details>"
 
 
-def _table(
+def table(
     title: str, heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], *, numeric: Iterable[int]
 ) -> str:
     """Returns a table.
