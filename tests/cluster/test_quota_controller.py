@@ -220,8 +220,9 @@ def test_two_jobs_keep_what_is_guaranteed_beside_two_hundred_that_wait(
         def served() -> set[str]:
             """Returns which of the others have GPUs, once none is left over."""
             now = there.allowed()
-            own = {job for job, gpus in now.items() if gpus and job in crowd}
-            return own if sum(now.values()) == AT_ONCE + 4 and all(now.get(job) == 2 for job in ids) else set()
+            own = {job for job, gpus in now.items() if gpus} - set(ids)
+            all_given = sum(now.values()) == AT_ONCE + 4 and all(now.get(job) == 2 for job in ids)
+            return own if all_given and own <= set(crowd) else set()
 
         before = until(served, "all GPUs are given away", LONG)
         assert len(before) == AT_ONCE, "as many jobs as can have their minimum"
