@@ -60,6 +60,10 @@ class _Believed:
         """Returns the speeds on numbers of GPUs, each on the fewest machines, over one GPU."""
         return self.measured.curve(np.minimum(counts, self.most)) * (1 + BEYOND * np.maximum(0, counts - self.most))
 
+    def at(self, machines: int, gpus: int) -> float:
+        """Returns the speed on GPUs of a number of machines, over one GPU."""
+        return self.measured.at(machines, min(gpus, self.most)) * (1 + BEYOND * max(0, gpus - self.most))
+
 
 def thinned(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the sizes that a division looks at: of many, the 1st, 2nd, 3rd, 4th, 6th, 8th, 12th and so on."""

@@ -16,7 +16,7 @@ from elastic_launcher.quota.allocation.worth import Candidate, Options, Settings
 __all__ = ["Candidate", "Settings", "divide"]
 
 _ROUNDS = 20  # rounds until the next one would change nothing
-_NOISE = 1e-12  # a difference of value that rounding can make
+NOISE = 1e-12  # a difference of value that rounding can make
 
 _DEFAULT = Settings()
 
@@ -43,7 +43,7 @@ def divide(
     Raises:
         ValueError: If the floors need more GPUs than there are.
     """
-    division = _Division(candidates, total, floors or {}, settings, fill)
+    division = Division(candidates, total, floors or {}, settings, fill)
     present = {job.name: held.get(job.name, 0) for job in division.jobs}
     possible = division.is_possible(present) and (not fill or sum(present.values()) == total)
     for _ in range(_ROUNDS):
@@ -56,24 +56,38 @@ def divide(
             division.weights[name] * (choices[name].values[gpus] - (choices[name].staying or 0.0))
             for name, gpus in found.items()
         )
-        if found == present or (possible and gain <= _NOISE):
+        if found == present or (possible and gain <= NOISE):
             break
         present, possible = found, True
     return present
 
 
-class _Division:
-    """The jobs that GPUs are divided among, and the rules."""
+class Division:
+    """The jobs that GPUs are divided among, and the rules.
+
+    Args:
+        candidates: The jobs.
+        total: GPUs that there are.
+        floors: GPUs that jobs get at least.
+        settings: The prices.
+        fill: Whether as many GPUs as the jobs' sizes allow are used.
+    """
 
     def __init__(
-        self, candidates: Sequence[Candidate], total: int, floors: Mapping[str, int], settings: Settings, fill: bool
+        self,
+        candidates: Sequence[Candidate],
+        total: int,
+        floors: Mapping[str, int],
+        settings: Settings,
+        fill: bool = False,
     ) -> None:
         self.jobs = sorted(candidates, key=lambda one: (one.service, one.submitted, one.name))
         self.weights = weights(self.jobs, settings)
-        self._settings = settings
+        self.settings = settings
         self._total = total
         self._floors = floors
         self._fill = fill
+        self._weighed: dict[str, tuple[Mapping[int, float], Choices]] = {}
 
     def begin(self, held: Mapping[str, int], speeds: Mapping[str, float]) -> tuple[dict[str, Options], dict[str, int]]:
         """Returns what jobs may be given, and the division of that.
@@ -85,23 +99,31 @@ class _Division:
             speeds: Their speeds on those, over one GPU.
         """
         choices = {job.name: self._options(job, held[job.name], speeds[job.name]) for job in self.jobs}
-        found = self._solve(choices)
+        found = self.solve(choices)
         if left := self._total - sum(found.values()):
             for job in self.jobs:
                 count = found[job.name]
                 more = range(count + 1, count + left + 1)
                 choices[job.name] = self._options(job, held[job.name], speeds[job.name], more)
-            found = self._solve(choices)
+            found = self.solve(choices)
         return choices, found
 
     def _options(self, job: Candidate, held: int, speed: float, more: Iterable[int] = ()) -> Options:
-        return options(job, held, speed, self._total, self._floors.get(job.name, 0), self._settings, more)
+        return options(job, held, speed, self._total, self._floors.get(job.name, 0), self.settings, more)
 
-    def _solve(self, choices: Mapping[str, Options]) -> dict[str, int]:
+    def solve(self, choices: Mapping[str, Options]) -> dict[str, int]:
         """Returns the GPUs of each job."""
-        weighed = [Choices(choices[job.name].values, self.weights[job.name]) for job in self.jobs]
-        found = choose(weighed, self._total, fill=self._fill)
+        for job in self.jobs:
+            values = choices[job.name].values
+            if job.name not in self._weighed or self._weighed[job.name][0] is not values:
+                self._weighed[job.name] = values, Choices(values, self.weights[job.name])
+        found = choose([self._weighed[job.name][1] for job in self.jobs], self._total, fill=self._fill)
         return {job.name: gpus for job, gpus in zip(self.jobs, found, strict=True)}
+
+    def keeping(self, held: Mapping[str, int]) -> Division:
+        """Returns the division in which nobody gets fewer GPUs than it holds."""
+        floors = {job.name: max(held[job.name], self._floors.get(job.name, 0)) for job in self.jobs}
+        return Division(self.jobs, self._total, floors, self.settings)
 
     def is_possible(self, counts: Mapping[str, int]) -> bool:
         """Returns whether jobs may hold so many GPUs."""

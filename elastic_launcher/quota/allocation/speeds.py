@@ -48,6 +48,14 @@ class MeasuredSpeeds:
         best = np.maximum.accumulate(rates) / self.one_gpu
         return best[np.searchsorted(gpus, counts)]
 
+    def at(self, machines: int, gpus: int) -> float:
+        """Returns the speed on GPUs of a number of machines, over one GPU."""
+        if not self._measured:
+            return float(gpus)
+        if (machines, gpus) not in self._known:
+            self._known[machines, gpus] = self.steps_per_second(machines, gpus) / self.one_gpu
+        return self._known[machines, gpus]
+
     @cached_property
     def one_gpu(self) -> float:
         """Steps per second on one GPU."""

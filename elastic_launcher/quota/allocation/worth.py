@@ -28,6 +28,9 @@ class Speeds(Protocol):
     def curve(self, counts: Counts) -> Values:
         """Returns the speeds on numbers of GPUs, each on the fewest machines that hold them."""
 
+    def at(self, machines: int, gpus: int) -> float:
+        """Returns the speed on GPUs of a number of machines."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -168,12 +171,12 @@ def options(
     sizes |= {size for size in (held, floor) if floor <= size <= total and candidate.is_legal(size)}
     counts = np.array(sorted(sizes), dtype=np.int64)
     speeds = candidate.speeds.curve(counts)
-    values = {} if floor else {0: _stopping(candidate, speed, settings) if held else 0.0}
+    values = {} if floor else {0: stopping(candidate, speed, settings) if held else 0.0}
     if held:
         kept = np.where(counts >= held, speed, speeds) if settings.in_process else 0.0
-        speeds = _after(candidate, speeds, kept, settings)
+        speeds = after(candidate, speeds, kept, settings)
     elif candidate.work is not None:  # it ran before, and coming back is a change too
-        speeds = _after(candidate, speeds, 0.0, settings)
+        speeds = after(candidate, speeds, 0.0, settings)
     values |= dict(zip(counts.tolist(), np.log1p(speeds).tolist(), strict=True))
     if not values:
         raise ValueError(f"job {candidate.name}: no legal number of GPUs between its floor, {floor}, and {total}")
@@ -183,11 +186,12 @@ def options(
     return Options(values, staying, held)
 
 
-def _stopping(candidate: Candidate, speed: float, settings: Settings) -> float:
+def stopping(candidate: Candidate, speed: float, settings: Settings) -> float:
+    """Returns what it is worth to a job of some speed to be stopped."""
     return math.log1p(-_lost(candidate, np.array(speed), settings).item())
 
 
-def _after(candidate: Candidate, speed: Values, kept: Values | float, settings: Settings) -> Values:
+def after(candidate: Candidate, speed: Values, kept: Values | float, settings: Settings) -> Values:
     """Returns the speeds to which changes lead, less their price; ``kept`` is the speed that goes on meanwhile."""
     return speed - _lost(candidate, speed, settings) * np.maximum(speed - kept, 0.0)
 
