@@ -104,15 +104,16 @@ def _features(machines: NDArray[np.int64], gpus: NDArray[np.int64]) -> Values:
 
 
 def _non_negative(rows: Values, wanted: Values, free: list[bool]) -> Values:
-    """Returns the least-squares solution without negative parts: the best of those over each set of parts."""
+    """Returns the least-squares solution without negative parts: the best of those over each set of free parts."""
     best, least = np.zeros(rows.shape[1]), np.inf
-    for use in itertools.product([False, True], repeat=rows.shape[1]):
-        columns = [column for column, (used, may) in enumerate(zip(use, free, strict=True)) if used and may]
-        if not columns:
-            continue
-        found = np.linalg.lstsq(rows[:, columns], wanted, rcond=None)[0]
-        error = float(((rows[:, columns] @ found - wanted) ** 2).sum())
-        if (found >= 0).all() and error < least - 1e-12:
-            best, least = np.zeros(rows.shape[1]), error
-            best[columns] = found
+    places = [place for place, may in enumerate(free) if may]
+    for count in range(len(places), 0, -1):
+        for columns in itertools.combinations(places, count):
+            found = np.linalg.lstsq(rows[:, columns], wanted, rcond=None)[0]
+            error = float(((rows[:, columns] @ found - wanted) ** 2).sum())
+            if (found >= 0).all() and error < least - 1e-12:
+                best, least = np.zeros(rows.shape[1]), error
+                best[list(columns)] = found
+        if count == len(places) and least < np.inf:
+            break  # no part has to be left out
     return best
