@@ -44,7 +44,8 @@ class Reasons:
             has = self._with_those_below(above.name)
             if above.limit is not None and has > above.limit:
                 return "limit", f"{change}: the limit of project {above.name} is {above.limit}, and it has {has}"
-        short = [name for name in self._targets.entitled if name != own and self.lacks(name)]
+        short = {name for name in self._targets.entitled if self.lacks(name)} | self._targets.owed
+        short = (short - {own}) or (short & self._targets.owed)
         if short:
             most = min(short, key=lambda name: (-self.lacks(name), name))
             asked, guaranteed = self._targets.demands[most], self._projects.named(most).guaranteed

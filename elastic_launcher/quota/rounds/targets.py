@@ -33,12 +33,14 @@ class Targets:
         shares: The fair share of each project, with all projects below it.
         demands: What each project's own jobs and pods ask for.
         entitled: What each project may have within its guarantee: of what it asks for, at most its share.
+        owed: Projects that get their guarantee only because jobs change again that have just changed.
     """
 
     gpus: Mapping[str, int]
     shares: Mapping[str, int]
     demands: Mapping[str, int]
     entitled: Mapping[str, int]
+    owed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +123,16 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
     }
     best = _Plan(world, projects, members, now)
     gpus = best.made(shares)
-    made = gpus
+    made, owed = gpus, frozenset[str]()
     for _ in range(LIFTS):
         if not _lacking(best, entitled):
             break
         other = _Plan(world, projects, _lifted(world, members, entitled, made), now)
         made = other.made(shares)
         if _lacking(other, entitled) < _lacking(best, entitled):
+            owed |= {name for name, least in entitled.items() if best.room.own(name) < least}
             best, gpus = other, made
-    return Targets(MappingProxyType(gpus), shares, demands, entitled)
+    return Targets(MappingProxyType(gpus), shares, demands, entitled, owed)
 
 
 def own_share(projects: Projects, shares: Mapping[str, int], name: str) -> int:
