@@ -11,7 +11,7 @@ from dataclasses import replace
 from elastic_launcher.hints.configmap import KEY, hint_of
 from elastic_launcher.hints.edit import Change
 from elastic_launcher.hints.reference import Reference
-from elastic_launcher.kube.api import CONFLICT, MERGE, NOT_FOUND, Api, ApiError
+from elastic_launcher.kube.api import CONFLICT, MERGE, Api, ApiError, find
 from elastic_launcher.kube.login import Login, log_in
 
 TRIES = 10
@@ -58,12 +58,10 @@ class ConfigMapPlace:
 
     async def _read(self) -> str:
         async with Api(self._login) as api:
-            try:
-                found = hint_of(await api.request("GET", f"{self._path}/{self._reference.name}"))
-            except ApiError as error:
-                if error.status != NOT_FOUND:
-                    raise
-                raise FileNotFoundError(f"{self.name} is not there; `elastic-launcher hints set` makes one") from error
+            configmap = await find(api, f"{self._path}/{self._reference.name}")
+        if configmap is None:
+            raise FileNotFoundError(f"{self.name} is not there; `elastic-launcher hints set` makes one")
+        found = hint_of(configmap)
         if found.text is None:
             raise OSError(f"{self.name}: {found.error}")
         return str(found.text)
@@ -80,11 +78,8 @@ class ConfigMapPlace:
     async def _try(self, api: Api, change: Change) -> None:
         """Edits the current document; it conflicts with the edit of another client."""
         path = self._path
-        try:
-            found = await api.request("GET", f"{path}/{self._reference.name}")
-        except ApiError as error:
-            if error.status != NOT_FOUND:
-                raise
+        found = await find(api, f"{path}/{self._reference.name}")
+        if found is None:
             await api.request("POST", path, {"metadata": {"name": self._reference.name}, "data": {KEY: change("")}})
             return
         old = hint_of(found).text

@@ -185,6 +185,20 @@ class Api:
             raise ApiError(0, "NoProof", f"no credentials for the API server {self.login.server}: {why}") from error
 
 
+async def find(api: Api, path: str) -> dict[str, Any] | None:
+    """Returns an object; None if there is none.
+
+    Raises:
+        ApiError: If the server refuses to show it, or can't be reached.
+    """
+    try:
+        return await api.request("GET", path)
+    except ApiError as error:
+        if error.status != NOT_FOUND:
+            raise
+        return None
+
+
 async def insist(call: Callable[[], Awaitable[Answer]], pauses: Sequence[float] = PAUSES) -> Answer:
     """Returns what the server answers; it is asked again where it is away, or new and knows no roles yet.
 

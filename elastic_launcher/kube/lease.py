@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from elastic_launcher.kube.api import CONFLICT, NOT_FOUND, Api, ApiError
+from elastic_launcher.kube.api import CONFLICT, Api, ApiError, find
 
 LEASE_SECONDS = 15
 """After so long without a change of the Lease its holder is gone."""
@@ -120,7 +120,7 @@ class Lease:
             ApiError: If the cluster refuses it, or can't be reached.
         """
         began = self._clock()
-        lease = await self._found()
+        lease = await find(self._api, f"{self._path}/{self._name}")
         if lease is not None:
             held = held_of(lease)
             if held != self._seen:
@@ -140,17 +140,9 @@ class Lease:
         self._leads_until = 0.0
         with contextlib.suppress(ApiError, TimeoutError):
             async with asyncio.timeout(RELEASE_SECONDS):
-                lease = await self._found()
+                lease = await find(self._api, f"{self._path}/{self._name}")
                 if lease is not None and held_of(lease).holder == self._identity:
                     await self._write(lease, "")
-
-    async def _found(self) -> Mapping[str, Any] | None:
-        try:
-            return await self._api.request("GET", f"{self._path}/{self._name}")
-        except ApiError as error:
-            if error.status != NOT_FOUND:
-                raise
-            return None
 
     async def _write(self, lease: Mapping[str, Any] | None, holder: str) -> bool:
         """Writes the holder; returns False if another process has written meanwhile."""

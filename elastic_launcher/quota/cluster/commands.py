@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_launcher.hints.reference import Reference, parse_reference
-from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError
+from elastic_launcher.kube.api import Api, find
 from elastic_launcher.kube.login import Login, log_in
 from elastic_launcher.options import ConfigError
 from elastic_launcher.quota.cluster.record import HISTORY_KEY
@@ -62,13 +62,8 @@ def read_history(hints: str) -> list[Mapping[str, Any]]:
 async def _read_history(login: Login, hints: Reference) -> list[Mapping[str, Any]]:
     path = f"/api/v1/namespaces/{hints.namespace}/configmaps/{history_of(hints)}"
     async with Api(login) as api:
-        try:
-            found = await api.request("GET", path)
-        except ApiError as error:
-            if error.status != NOT_FOUND:
-                raise
-            return []
-    return rows_of(str((found.get("data") or {}).get(HISTORY_KEY, "")))
+        found = await find(api, path)
+    return rows_of(str(((found or {}).get("data") or {}).get(HISTORY_KEY, "")))
 
 
 def _in_configmap(hints: str, login: Login) -> Reference:

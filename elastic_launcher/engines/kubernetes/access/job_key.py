@@ -13,7 +13,7 @@ from typing import Any
 
 from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL, Names, Owner
 from elastic_launcher.engines.kubernetes.objects.pod import KEY_NAME
-from elastic_launcher.kube.api import CONFLICT, NOT_FOUND, Api, ApiError, items_of
+from elastic_launcher.kube.api import CONFLICT, Api, ApiError, find, items_of
 from elastic_launcher.options import ConfigError
 from elastic_launcher.variables import KEY
 
@@ -55,11 +55,9 @@ async def find_key(api: Api, namespace: str, names: Names, owner: Owner, may: bo
 
 
 async def _find_or_make(api: Api, path: str, names: Names, owner: Owner, key: str) -> Mapping[str, Any]:
-    try:
-        return await api.request("GET", f"{path}/{names.secret}")
-    except ApiError as error:
-        if error.status != NOT_FOUND:
-            raise
+    found = await find(api, f"{path}/{names.secret}")
+    if found is not None:
+        return found
     try:
         return await api.request("POST", path, new_secret(names, owner, key))
     except ApiError as error:

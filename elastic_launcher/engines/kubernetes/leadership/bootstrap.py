@@ -23,7 +23,7 @@ from elastic_launcher.engines.kubernetes.objects.names import (
 )
 from elastic_launcher.engines.kubernetes.objects.service import Record
 from elastic_launcher.engines.kubernetes.objects.template import live_container
-from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError, items_of
+from elastic_launcher.kube.api import Api, ApiError, find, items_of
 from elastic_launcher.kube.follow import FORBIDDEN
 from elastic_launcher.options import ConfigError
 
@@ -130,13 +130,11 @@ async def find_own_pod(api: Api) -> Mapping[str, Any] | None:
         ApiError: If the cluster refuses to say, or can't be reached.
     """
     namespace, name = api.login.namespace, own_pod_name()
-    try:
-        return await api.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
-    except ApiError as error:
-        if error.status != NOT_FOUND:
-            raise
-    found = await _pods_here(api, namespace, name) if name == socket.gethostname() else []
-    return found[0] if len(found) == 1 else None
+    found = await find(api, f"/api/v1/namespaces/{namespace}/pods/{name}")
+    if found is not None:
+        return found
+    here = await _pods_here(api, namespace, name) if name == socket.gethostname() else []
+    return here[0] if len(here) == 1 else None
 
 
 async def _own_pod(api: Api) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from elastic_launcher.engines.kubernetes.objects.service import (
     take_over,
     tell_status,
 )
-from elastic_launcher.kube.api import CONFLICT, MERGE, NOT_FOUND, Api, ApiError
+from elastic_launcher.kube.api import CONFLICT, MERGE, Api, ApiError, find
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, changes
 
 TRIES = 10
@@ -128,12 +128,7 @@ class Leadership:
         return found or await self._api.request("POST", self._services, new_service(self._names, owner, ports))
 
     async def _found(self) -> Mapping[str, Any] | None:
-        try:
-            return await self._api.request("GET", self._path)
-        except ApiError as error:
-            if error.status != NOT_FOUND:
-                raise
-            return None
+        return await find(self._api, self._path)
 
     async def _tell(self, status: Mapping[str, Any]) -> None:
         try:

@@ -23,7 +23,7 @@ from elastic_launcher.engines.kubernetes.nodes.pod_status import (
 from elastic_launcher.engines.kubernetes.nodes.track import Track
 from elastic_launcher.engines.kubernetes.objects.job import JobPlan, node_job, node_of, spec_of
 from elastic_launcher.engines.kubernetes.objects.names import NODE_LABEL
-from elastic_launcher.kube.api import BUSY, CONFLICT, LONG_PAUSES, NOT_FOUND, Api, ApiError, insist, items_of
+from elastic_launcher.kube.api import BUSY, CONFLICT, LONG_PAUSES, NOT_FOUND, Api, ApiError, find, insist, items_of
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
 from elastic_launcher.options import ConfigError
 
@@ -205,12 +205,7 @@ class Fleet:
 
     async def _look_for(self, node: int) -> None:
         """Asks for a Job that a list did not have: it may have been made while the list was."""
-        try:
-            job = await insist(lambda: self._api.request("GET", f"{self._jobs}/{self._plan.names.node(node)}"))
-        except ApiError as error:
-            if error.status != NOT_FOUND:
-                raise
-            job = None
+        job = await insist(lambda: find(self._api, f"{self._jobs}/{self._plan.names.node(node)}"))
         self._show_job(node, job)
         await self._settle()
 
