@@ -17,7 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from elastic_launcher.config import ExitCode
+from elastic_launcher.cli.job_argument import refuse
 from elastic_launcher.hints.stores import hint_place
 from elastic_launcher.host.lock import Lock, LockHeld
 from elastic_launcher.quota import history as changes
@@ -61,14 +61,9 @@ def _usage_errors() -> Iterator[None]:
         yield
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
-        _refuse(f"{where}{error.strerror or error}")
+        refuse(f"quota: {where}{error.strerror or error}")
     except ValueError as error:
-        _refuse(str(error))
-
-
-def _refuse(message: str) -> None:
-    typer.echo(f"elastic-launcher: quota: {message}", err=True)
-    raise typer.Exit(int(ExitCode.BAD_USAGE))
+        refuse(f"quota: {error}")
 
 
 def _projects(path: Path) -> Projects:
@@ -311,7 +306,7 @@ def _serve_machine(path: Path, jobs: Path, gpus: int | None) -> None:
     try:
         lock.take()
     except LockHeld as error:
-        _refuse(f"{jobs} is served by {error} already")
+        refuse(f"quota: {jobs} is served by {error} already")
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

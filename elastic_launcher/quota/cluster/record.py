@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from elastic_launcher.hints.reference import Reference
-from elastic_launcher.kube.api import CONFLICT, MERGE, NOT_FOUND, Api, ApiError
+from elastic_launcher.kube.api import CONFLICT, MERGE, Api, ApiError, find
 from elastic_launcher.quota.cluster.rights import history_of
 from elastic_launcher.quota.history import lines_of
+from elastic_launcher.quota.problems import Problems
 from elastic_launcher.quota.rounds.round import Change
 from elastic_launcher.quota.sources.machines import Service
 
@@ -106,13 +107,12 @@ class Recorder:
         self._name = history_of(hints)
         self._path = f"/api/v1/namespaces/{hints.namespace}/configmaps"
         self._service = service
-        self._say = say
         self._instance = instance
         self._changes: list[_Waiting] = []
         self._projects: str | None = None
         self._written: str | None = None
         self._wake = asyncio.Event()
-        self._said = ""
+        self._problems = Problems(say)
 
     def take(self, changes: tuple[Change, ...], now: float) -> None:
         """Takes the changes of a round."""
@@ -131,7 +131,7 @@ class Recorder:
         Raises:
             ApiError: If it can't be read.
         """
-        found = await self._found()
+        found = await find(self._api, f"{self._path}/{self._name}")
         text = ((found or {}).get("data") or {}).get(PROJECTS_KEY)
         self._written = text
         return None if text is None else str(text).encode()
@@ -153,9 +153,9 @@ class Recorder:
         try:
             await self._write("".join(lines_of([one.change], one.at) for one in waiting), projects)
         except ApiError as error:
-            self._say_once(f"ConfigMap {self._name}: the history can't be written: {error}")
+            self._problems.tell(f"ConfigMap {self._name}: the history can't be written: {error}")
             return False
-        self._said = ""
+        self._problems.clear()
         self._written = projects or self._written
         done = set(map(id, waiting))
         self._changes = [one for one in self._changes if id(one) not in done]
@@ -171,7 +171,7 @@ class Recorder:
         try:
             await self._api.request("POST", path, event_of(one.change, one.service, one.at, self._instance))
         except ApiError as error:
-            self._say_once(f"Service {one.service.namespace}/{one.service.id}: no Event can be written: {error}")
+            self._problems.tell(f"Service {one.service.namespace}/{one.service.id}: no Event can be written: {error}")
 
     async def _write(self, lines: str, projects: str | None) -> None:
         for attempt in range(1, TRIES + 1):
@@ -182,7 +182,7 @@ class Recorder:
                     raise
 
     async def _try(self, lines: str, projects: str | None) -> None:
-        found = await self._found()
+        found = await find(self._api, f"{self._path}/{self._name}")
         old = str(((found or {}).get("data") or {}).get(HISTORY_KEY, ""))
         data = {HISTORY_KEY: trimmed(old + lines)} | ({} if projects is None else {PROJECTS_KEY: projects})
         if found is None:
@@ -192,16 +192,3 @@ class Recorder:
         await self._api.request(
             "PATCH", f"{self._path}/{self._name}", {"metadata": version, "data": data}, content_type=MERGE
         )
-
-    async def _found(self) -> Mapping[str, Any] | None:
-        try:
-            return await self._api.request("GET", f"{self._path}/{self._name}")
-        except ApiError as error:
-            if error.status != NOT_FOUND:
-                raise
-            return None
-
-    def _say_once(self, line: str) -> None:
-        if line != self._said:
-            self._say(line)
-            self._said = line

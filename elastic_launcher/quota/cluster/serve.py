@@ -22,6 +22,7 @@ from elastic_launcher.quota.cluster.documents import LedPlace, ProjectsConfigMap
 from elastic_launcher.quota.cluster.record import Recorder
 from elastic_launcher.quota.cluster.rights import lease_of, needs_of, told
 from elastic_launcher.quota.controller import Controller, ProjectsFile
+from elastic_launcher.quota.problems import Problems
 from elastic_launcher.quota.projects import QuotaError
 from elastic_launcher.quota.rounds.round import Change
 from elastic_launcher.quota.serve import DEBOUNCE_SECONDS, ROUND_SECONDS
@@ -71,7 +72,7 @@ class _Loop:
         self._say = say
         self._stop = stop
         self._changed = asyncio.Event()
-        self._said = ""
+        self._problems = Problems(say)
         identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
         self._lease = Lease(api, served.hints.namespace, lease_of(served.hints), identity)
         self._source = ClusterSource(served.namespaces, say, time.time, self._changed.set)
@@ -151,9 +152,9 @@ class _Loop:
             self._controller = controller = self._controller or await self._made()
             decision = await asyncio.to_thread(controller.round)
         except OSError as error:
-            self._say_once(f"no round: {error}")
+            self._problems.tell(f"no round: {error}")
             return False
-        self._said = ""
+        self._problems.clear()
         self._recorder.keep_projects(controller.projects.in_force)
         return decision is not None
 
@@ -177,8 +178,3 @@ class _Loop:
             else:
                 return Controller(projects, self._source, self._place, record, self._say, time.time)
         raise OSError(f"{self._document}: {problem}") from problem
-
-    def _say_once(self, line: str) -> None:
-        if line != self._said:
-            self._say(line)
-            self._said = line
