@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from elastic_launcher.hints import HintError
 from elastic_launcher.hints.stores import HintPlace
-from elastic_launcher.quota.hint_document import entries, fixed_by_hand, hint_document, read_written
+from elastic_launcher.quota.hint_document import Written, fixed_by_hand, hint_document, read_written
+from elastic_launcher.quota.problems import Problems
 from elastic_launcher.quota.projects import Projects, QuotaError
 from elastic_launcher.quota.projects_document import parse_projects
 from elastic_launcher.quota.rounds.round import Change, Decision, decide
@@ -114,9 +115,12 @@ class Controller:
     record: Callable[[tuple[Change, ...], float], None]
     say: Callable[[str], None]
     clock: Callable[[], float]
-    _said: str = ""
+    _problems: Problems = field(init=False)
     _refused: Mapping[str, str] = field(default_factory=dict)
     _written_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._problems = Problems(self.say)
 
     def round(self) -> Decision | None:
         """Makes one round; None if something kept it from deciding, which is logged once.
@@ -127,17 +131,17 @@ class Controller:
         projects = self.projects.read()
         try:
             world = self.source.world(projects)
-            text = self._read()
-            decision, found = self._next(projects, world, text)
+            written = read_written(self._read())
+            decision, found = self._next(projects, world, written)
         except (OSError, HintError, QuotaError) as error:
-            self._say_once(f"no round: {error}")
+            self._problems.tell(f"no round: {error}")
             return None
-        self._said = ""
+        self._problems.clear()
         for name, why in decision.refused.items():
             if self._refused.get(name) != why:
                 self.say(f"{name}: {why}")
         self._refused = decision.refused
-        if self._is_due(projects) or found["hints"] != entries(text):
+        if self._is_due(projects) or found["hints"] != written.hints:
             decision = self._write(projects, world)
         return decision
 
@@ -150,9 +154,9 @@ class Controller:
     def _is_due(self, projects: Projects) -> bool:
         return not 0 <= self.clock() - self._written_at < projects.ttl_seconds / REFRESHES
 
-    def _next(self, projects: Projects, world: World, text: str | bytes) -> tuple[Decision, dict[str, Any]]:
+    def _next(self, projects: Projects, world: World, written: Written) -> tuple[Decision, dict[str, Any]]:
         """Returns what follows from the hints that are there, and the hints that say so."""
-        written, now = read_written(text), self.clock()
+        now = self.clock()
         fixed = fixed_by_hand(written.by_hand, world.jobs, now)
         decision = decide(replace(world, fixed=fixed), projects, written.ledger, now)
         return decision, hint_document(written, decision, now=now, ttl_seconds=projects.ttl_seconds)
@@ -162,7 +166,7 @@ class Controller:
         made: list[Decision] = []
 
         def change(text: str | bytes) -> str:
-            decision, found = self._next(projects, world, text)
+            decision, found = self._next(projects, world, read_written(text))
             made.append(decision)
             return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
@@ -176,8 +180,3 @@ class Controller:
             self.say(f"{change.job}: {change.reason}")
         if changes:
             self.record(changes, now)
-
-    def _say_once(self, line: str) -> None:
-        if line != self._said:
-            self.say(line)
-            self._said = line

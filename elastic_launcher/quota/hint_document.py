@@ -23,15 +23,17 @@ KIND = "elastic-quota"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a hints document holds apart from the controller's own entries.
+    """What a hints document holds.
 
     Attributes:
         ledger: The promises that go with it; empty if no controller has written it.
+        hints: All entries, word for word; None if there is no document.
         by_hand: The entries of others, word for word.
         defaults: The entry for jobs that nothing matches; None if there is none.
     """
 
     ledger: Ledger = field(default_factory=Ledger)
+    hints: Any = None
     by_hand: tuple[Mapping[str, Any], ...] = ()
     defaults: Mapping[str, Any] | None = None
 
@@ -59,12 +61,7 @@ def read_written(text: str | bytes) -> Written:
             ) from error
     by_hand = tuple(row for row in found.get("hints", []) if not _is_own(row, ledger))
     generation = max(ledger.generation, int(found.get("generation") or 0))
-    return Written(Ledger(generation, ledger.accounts), by_hand, found.get("defaults"))
-
-
-def entries(text: str | bytes) -> Any:
-    """Returns the entries of a document as they are written; None without any."""
-    return load(text).get("hints") if text.strip() else None
+    return Written(Ledger(generation, ledger.accounts), found.get("hints"), by_hand, found.get("defaults"))
 
 
 def _is_own(row: Mapping[str, Any], ledger: Ledger) -> bool:

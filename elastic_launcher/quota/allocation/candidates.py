@@ -45,7 +45,6 @@ def candidate(job: Job, sizes: tuple[int, ...], now: float) -> Candidate:
         speeds=speeds,
         minimum=job.minimum,
         sizes=sizes,
-        priority=job.priority,
     )
 
 

@@ -51,7 +51,6 @@ class Candidate:
         minimum: The fewest GPUs that it runs on.
         sizes: Legal numbers of GPUs, ascending; empty if each from the minimum to the limit is legal.
         node_gpus: GPUs of a node, which is never divided between machines.
-        priority: Jobs of a higher one get their minimum first.
     """
 
     name: str
@@ -68,7 +67,6 @@ class Candidate:
     minimum: int = 1
     sizes: tuple[int, ...] = ()
     node_gpus: int = 1
-    priority: int = 0
 
     def is_legal(self, gpus: int) -> bool:
         """Returns whether the job can run on so many GPUs."""

@@ -92,6 +92,14 @@ def ledger_of(found: Mapping[str, Any]) -> Ledger:
     return Ledger(int(found.get("generation", 0)), MappingProxyType(accounts))
 
 
+def allowed_by_project(accounts: Iterable[Account], rigid: Mapping[str, int]) -> dict[str, int]:
+    """Returns what each project's own jobs are allowed, with its pods that are not elastic."""
+    allowed = dict(rigid)
+    for account in accounts:
+        allowed[account.project] = allowed.get(account.project, 0) + account.allowed
+    return allowed
+
+
 def settle(ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str]) -> Ledger:
     """Returns the ledger after the jobs' reports.
 

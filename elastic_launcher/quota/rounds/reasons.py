@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from elastic_launcher.quota.projects import Projects
-from elastic_launcher.quota.rounds.ledger import Ledger
+from elastic_launcher.quota.rounds.ledger import Ledger, allowed_by_project
 from elastic_launcher.quota.rounds.targets import Member, Targets, own_share
 from elastic_launcher.quota.rounds.world import World
 
@@ -22,9 +22,7 @@ class Reasons:
         self._world = world
         self._projects = projects
         self._targets = targets
-        self._allowed = dict(world.rigid)
-        for account in ledger.accounts.values():
-            self._allowed[account.project] = self._allowed.get(account.project, 0) + account.allowed
+        self._allowed = allowed_by_project(ledger.accounts.values(), world.rigid)
 
     def lacks(self, project: str) -> int:
         """Returns how many GPUs a project is short of what it may have within its guarantee; 0 if none."""

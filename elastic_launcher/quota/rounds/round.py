@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from elastic_launcher.quota.projects import Projects, QuotaError
-from elastic_launcher.quota.rounds.ledger import Account, Ledger, settle
+from elastic_launcher.quota.rounds.ledger import Account, Ledger, allowed_by_project, settle
 from elastic_launcher.quota.rounds.reasons import Cause, Reasons
 from elastic_launcher.quota.rounds.room import Room
 from elastic_launcher.quota.rounds.targets import Member, Targets, decide_targets, members_of
@@ -103,12 +103,13 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
     reasons = Reasons(world, projects, ledger, targets)
     accounts = dict(ledger.accounts)
     generation = ledger.generation + 1
-    changes = _shrink(members, targets, accounts, generation, now, reasons)
+    hints = _Hints(accounts, generation, now, [])
+    _shrink(members, targets, hints, reasons)
     if not world.stale:
-        changes += _grow(world, projects, members, targets, accounts, generation, now, reasons)
+        _grow(world, projects, members, targets, hints, reasons)
     after = Ledger(generation, MappingProxyType(accounts))
-    grants = _grants(projects, members, after, reasons, targets, now)
-    return Decision(after, grants, tuple(changes), targets, refused)
+    grants = _grants(projects, members, after, reasons, now)
+    return Decision(after, grants, tuple(hints.changes), targets, refused)
 
 
 def _owners(world: World, projects: Projects) -> tuple[dict[str, str], dict[str, str]]:
@@ -127,25 +128,29 @@ def _owners(world: World, projects: Projects) -> tuple[dict[str, str], dict[str,
     return owners, refused
 
 
-def _shrink(
-    members: Sequence[Member],
-    targets: Targets,
-    accounts: dict[str, Account],
-    generation: int,
-    now: float,
-    reasons: Reasons,
-) -> list[Change]:
-    changes = []
+@dataclass(frozen=True, slots=True)
+class _Hints:
+    """The hints in the making: the accounts as they change, under the generation that says so."""
+
+    accounts: dict[str, Account]
+    generation: int
+    now: float
+    changes: list[Change]
+
+    def allow(self, name: str, gpus: int, why: tuple[Cause, str], reclaim_by: float | None = None) -> None:
+        """Allows a job another number."""
+        before, (cause, reason) = self.accounts[name], why
+        self.accounts[name] = before.change(gpus, self.generation, self.now, reason, reclaim_by)
+        self.changes.append(Change(name, before.project, before.allowed, gpus, cause, reason))
+
+
+def _shrink(members: Sequence[Member], targets: Targets, hints: _Hints, reasons: Reasons) -> None:
     for member in members:
         name, target = member.job.id, targets.gpus[member.job.id]
-        account = accounts[name]
-        if target >= account.allowed:
-            continue
-        cause, reason = reasons.of_shrink(member, target)
-        by = now + member.project.grace_period if account.committed > target else None
-        accounts[name] = account.change(target, generation, now, reason, by)
-        changes.append(Change(name, account.project, account.allowed, target, cause, reason))
-    return changes
+        account = hints.accounts[name]
+        if target < account.allowed:
+            by = hints.now + member.project.grace_period if account.committed > target else None
+            hints.allow(name, target, reasons.of_shrink(member, target), by)
 
 
 def _grow(
@@ -153,25 +158,21 @@ def _grow(
     projects: Projects,
     members: Sequence[Member],
     targets: Targets,
-    accounts: dict[str, Account],
-    generation: int,
-    now: float,
+    hints: _Hints,
     reasons: Reasons,
-) -> list[Change]:
+) -> None:
     """Raises what jobs are allowed as far as GPUs are free, those first whose project lacks what is guaranteed.
 
     While GPUs are being taken back, those that are free are kept for the jobs that come first.
     """
+    accounts, now = hints.accounts, hints.now
     room = Room(projects, world.capacity)
     for name, gpus in world.rigid.items():
         room.take(name, gpus)
     for account in accounts.values():
         room.take(account.project, account.committed)
     reclaiming = any(account.reclaim_by is not None and account.reclaim_by > now for account in accounts.values())
-    has = dict(world.rigid)
-    for account in accounts.values():
-        has[account.project] = has.get(account.project, 0) + account.allowed
-    changes: list[Change] = []
+    has = allowed_by_project(accounts.values(), world.rigid)
 
     def raise_allowed(member: Member) -> None:
         name, target = member.job.id, targets.gpus[member.job.id]
@@ -185,9 +186,7 @@ def _grow(
         allowed = max(steps)
         room.take(account.project, max(0, allowed - account.committed))
         has[account.project] += allowed - account.allowed
-        cause, reason = reasons.of_growth(member, allowed)
-        accounts[name] = account.change(allowed, generation, now, reason, None)
-        changes.append(Change(name, account.project, account.allowed, allowed, cause, reason))
+        hints.allow(name, allowed, reasons.of_growth(member, allowed))
 
     growing = [member for member in members if targets.gpus[member.job.id] > accounts[member.job.id].allowed]
     late = []
@@ -198,7 +197,6 @@ def _grow(
             late.append(member)
     for member in late:
         raise_allowed(member)
-    return changes
 
 
 def _grants(
@@ -206,7 +204,6 @@ def _grants(
     members: Sequence[Member],
     ledger: Ledger,
     reasons: Reasons,
-    targets: Targets,
     now: float,
 ) -> tuple[Grant, ...]:
     guaranteed = _guaranteed(projects, members, ledger.accounts)
@@ -214,7 +211,6 @@ def _grants(
     for member in members:
         name = member.job.id
         account = ledger.accounts[name]
-        waits = account.allowed < targets.gpus[name] or not account.allowed
         grants.append(
             Grant(
                 name,
@@ -224,7 +220,7 @@ def _grants(
                 projects.limit_of(account.project),
                 account.committed,
                 account.reclaim_by,
-                reasons.of_wait(member, ledger, now) if waits and not account.allowed else account.reason,
+                account.reason if account.allowed else reasons.of_wait(member, ledger, now),
             )
         )
     return tuple(sorted(grants, key=lambda grant: grant.job))

@@ -47,7 +47,6 @@ class Elastic:
             submitted=job.submitted,
             speeds=known[1],
             minimum=job.minimum,
-            priority=job.priority,
         )
 
 
