@@ -191,6 +191,7 @@ def test_hints_follow_machines_that_are_cordoned_and_come_back(there: Controller
         finally:
             there.kubectl("uncordon", "node-1")
         there.until("with it", {job.name: 4})
+    assert there.allowed()[job.name] == 4
 
 
 def test_an_api_server_that_was_restarted_is_served_again(there: Controllers, space: str) -> None:
@@ -201,6 +202,7 @@ def test_an_api_server_that_was_restarted_is_served_again(there: Controllers, sp
     act("apiserver", "restart")
     there.kubectl.apply(second.shown())
     there.until("so has one that came afterwards", {first.name: 2, second.name: 2})
+    assert {first.name, second.name} <= set(there.allowed())
 
 
 def test_two_jobs_keep_what_is_guaranteed_beside_two_hundred_that_wait(

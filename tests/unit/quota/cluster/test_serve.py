@@ -254,7 +254,8 @@ def test_the_document_may_be_a_file(tmp_path: Path) -> None:
         path.write_text(PROJECTS)
         there.start(path)
         await there.job("bert", "nlp", maximum=4)
-        await there.until({"bert": 4})
+        document = await there.until({"bert": 4})
+        assert document["hints"][0]["match"] == {"id": "bert"}
 
     play(steps)
 
@@ -271,7 +272,8 @@ def test_an_api_server_that_was_away_is_served_again() -> None:
         await there.job("bert", "nlp", maximum=4, held=4, allowed=4, generation=document["generation"])
         await there.job("resnet", "vision", minimum=2, maximum=2)
         there.cluster.down = False
-        await there.until({"bert": 2, "resnet": 0})
+        after = await there.until({"bert": 2, "resnet": 0})
+        assert after["generation"] > document["generation"]
 
     play(steps)
 
