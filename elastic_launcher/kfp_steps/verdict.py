@@ -1,4 +1,4 @@
-"""The body of ``elastic_verdict``: turns a run red whose training step was to end green with its report."""
+"""The body of ``elastic_verdict``: fails the run if the training step succeeded but reported a failure."""
 
 from __future__ import annotations
 

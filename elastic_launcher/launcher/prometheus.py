@@ -1,4 +1,4 @@
-"""A job's metrics for Prometheus, from what the launcher shows as well."""
+"""The Prometheus metrics of a running job, from the state that the launcher shows; docs/events.md lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The metrics of a job, by which pipelines compare runs, from its events."""
+"""The document ``metrics.json`` of a job, for comparing runs, from its events.
+
+Prometheus metrics of a running job are in `launcher.prometheus`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns a run red whose training step ended green with its report."""
+"""Fails the run if the training step succeeded but reported a failure."""
 
 from .component import elastic_verdict
 

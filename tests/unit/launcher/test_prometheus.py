@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import urllib.request
 
@@ -12,6 +13,7 @@ from elastic_launcher.launcher.prometheus import serving
 from elastic_launcher.options import ConfigError
 from elastic_launcher.report.state import JobState, fold
 from tests.support import histories
+from tests.support.places import ROOT
 
 
 def free_port() -> int:
@@ -56,3 +58,10 @@ def test_a_port_that_is_taken_is_named() -> None:
         said = f"--metrics-port {port} can't be listened at .*: choose another"
         with pytest.raises(ConfigError, match=said), serving(port, JobState):
             pass
+
+
+def test_the_page_of_events_names_each_metric() -> None:
+    page = (ROOT / "docs/events.md").read_text(encoding="utf-8")
+    served = {name[0] for name in scrape(fold(histories.resized().events[:-8]))}
+    assert {"remaining_seconds", "loss", "logged"} < served
+    assert set(re.findall(r"`elastic_launcher_(\w+?)(?:\{\w+\})?`", page)) == served
