@@ -1,4 +1,4 @@
-"""The floors of the package: nothing imports upwards, and nothing imports in a circle, wherever the import stands."""
+"""The layers of the package: nothing imports upwards, and nothing imports in a circle, wherever the import stands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from grimp import ImportGraph, build_graph
 
 ROOT = "elastic_launcher"
-FLOORS = (
+LAYERS = (
     {
         "argument",
         "batch",
@@ -49,15 +49,15 @@ def part(module: str, package: str) -> str:
     return module.removeprefix(f"{package}.").split(".")[0] if module.startswith(f"{package}.") else ""
 
 
-def test_every_part_has_a_floor(graph: ImportGraph) -> None:
+def test_every_part_has_a_layer(graph: ImportGraph) -> None:
     parts = {part(module, ROOT) for module in graph.modules} - {""}
-    assert parts == set().union(*FLOORS) and len(parts) == sum(map(len, FLOORS))
+    assert parts == set().union(*LAYERS) and len(parts) == sum(map(len, LAYERS))
 
 
 def test_nothing_imports_upwards(graph: ImportGraph) -> None:
-    floor = {name: number for number, names in enumerate(FLOORS) for name in names} | {"": 0}
+    layer = {name: number for number, names in enumerate(LAYERS) for name in names} | {"": 0}
     upwards = [
-        f"{a} imports {b}" for a, b in imports(graph) if floor[part(b, ROOT)] > floor[part(a, ROOT)] and a != ROOT
+        f"{a} imports {b}" for a, b in imports(graph) if layer[part(b, ROOT)] > layer[part(a, ROOT)] and a != ROOT
     ]
     assert upwards == []
 
