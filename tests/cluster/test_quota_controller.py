@@ -13,7 +13,7 @@ from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL
 from tests.support.cluster import pods
 from tests.support.cluster.command import act
 from tests.support.cluster.ends import end_training
-from tests.support.cluster.quota import Controllers, FakeJob, controllers, most_allowed, told
+from tests.support.cluster.quota import Controllers, FakeJob, allowed, controllers, most_allowed, told
 from tests.support.cluster.stage import LONG, Stage, staged
 from tests.support.cluster.taken_gpus import fill
 from tests.support.launches import until
@@ -218,18 +218,22 @@ def test_two_jobs_keep_what_is_guaranteed_beside_two_hundred_that_wait(
             job.name: job for job in (FakeJob(f"fake-{number:03}-{space}", space, 1, 4) for number in range(FAKES))
         }
         there.kubectl.apply(*(job.shown() for job in crowd.values()))
+        followed = dict.fromkeys(crowd, 0)
 
         def served() -> set[str]:
-            """Returns which of the others have GPUs, once none is left over."""
-            now = there.allowed()
+            """Has the others follow their hints; returns which of them have GPUs, once none is left over."""
+            document = there.document()
+            now = allowed(document)
+            changed = [name for name in crowd if followed[name] != now.get(name, 0)]
+            if changed:  # the first of them may have been seen before the others, and lent what these ask for
+                there.kubectl.apply(*(crowd[name].following(document) for name in changed))
+                followed.update({name: now.get(name, 0) for name in changed})
             own = {job for job, gpus in now.items() if gpus} - set(ids)
             all_given = sum(now.values()) == AT_ONCE + 4 and all(now.get(job) == 2 for job in ids)
             return own if all_given and own <= set(crowd) else set()
 
         before = until(served, "all GPUs are given away", LONG)
         assert len(before) == AT_ONCE, "as many jobs as can have their minimum"
-        now = there.document()
-        there.kubectl.apply(*(job.following(now) for job in crowd.values()))
         there.kubectl("delete", "services", *sorted(before), f"--namespace={space}", "--wait=false")
         for name in before:
             del crowd[name]
