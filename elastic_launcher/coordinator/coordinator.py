@@ -147,6 +147,7 @@ class Coordinator:
             self.note,
             Clocks(monotonic, wall),
             last_hint,
+            home.tells_kinds,
         )
         self._state = origin.first_state(config, self._store.address)
         self._files = NodeFiles(config, self._layout, self._store.address, home)
@@ -364,7 +365,8 @@ class Coordinator:
             case StartNode():
                 self._wanted.set()
                 respawns = self._decide is decide_rounds
-                self._driver.put(NodeSpec(action.node, action.first_member, action.nproc_per_node, respawns))
+                numbers = action.node, action.first_member, action.nproc_per_node
+                self._driver.put(NodeSpec(*numbers, respawns, action.over_quota))
             case KillNode():
                 self._driver.put(action)
             case RestartAll():

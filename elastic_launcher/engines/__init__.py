@@ -18,12 +18,14 @@ class NodeSpec:
         first_member: Number of its first rank's member; the others follow.
         nproc_per_node: How many ranks it runs.
         respawn: Whether it restarts its workers when the job changes its size.
+        over_quota: Whether it is above the job's guarantee, where such nodes differ from the others.
     """
 
     node: int
     first_member: int
     nproc_per_node: int
     respawn: bool = False
+    over_quota: bool = False
 
 
 @dataclass(frozen=True, slots=True)

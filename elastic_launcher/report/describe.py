@@ -34,8 +34,9 @@ def describe(event: Event) -> str | None:
         case "hint_applied":
             return None if get("renewed") else _hint(event)
         case "node_started":
+            above = ", above the guarantee" if get("over_quota") else ""
             meanwhile = "; the others train on meanwhile" if event.generation else ""
-            return f"node {get('node')} is starting{_members(event)}{meanwhile}"
+            return f"node {get('node')} is starting{_members(event)}{above}{meanwhile}"
         case "node_placed":
             return f"node {get('node')} runs in pod {get('pod')} on machine {get('machine')}"
         case "node_warm":

@@ -25,6 +25,7 @@ from elastic_launcher.coordinator.model.observations import (
     NodeExited,
     NodeNoticed,
     NodeRegistered,
+    NodeStands,
     NoticeExpires,
     ResumePointFound,
 )
@@ -48,6 +49,7 @@ class Walk:
 
     def __init__(self, minimum: int, maximum: int, nproc: int, wait: float = 0.0) -> None:
         self.maximum = maximum
+        self.within: int | None = None
         self.open: Formation | None = None
         self.formation = self.node = self.member = self.generation = self.ordered = 0
         self.job = Job(minimum, nproc, watch=self.check, wait_for_quota=wait, node_timeout=wait)
@@ -63,9 +65,15 @@ class Walk:
         if what == "tick":
             job.tick(amount / 4)
         elif what == "lost quota":
-            job.target(0)
+            job.target(0, within=self.within)
         elif what == "target":
-            job.target(min(max(which, 0 if amount == 0 else state.rules.min_nodes), self.maximum))
+            least = 0 if amount == 0 else state.rules.min_nodes
+            job.target(min(max(which, least), self.maximum), within=self.within)
+        elif what == "within" and state.target is not None:
+            self.within = which % (self.maximum + 1)
+            job.target(state.target.nodes, within=self.within)
+        elif what == "waits" and node:
+            job.feed(NodeStands(job.now, node, "no machine has room" if amount % 3 else ""))
         elif what == "begun again" and state.pause is not None and state.pause.stage is Stage.LOOKING:
             self.begin_again()
         elif what == "notice" and node:
@@ -133,6 +141,7 @@ class Walk:
                 assert action.node == self.node + 1
                 assert action.first_member == self.member + 1
                 self.node, self.member = action.node, self.member + action.nproc_per_node
+                self.check_kind(state, action)
             elif isinstance(action, Emit) and action.kind == "node_requeued":
                 own = action.fields["members"]
                 assert own == list(range(self.member + 1, self.member + 1 + state.rules.nproc_per_node))
@@ -151,6 +160,17 @@ class Walk:
             elif isinstance(action, Finish):
                 assert action.exit_code in CODES
         self.check_state(state)
+
+    def check_kind(self, state: State, started: StartNode) -> None:
+        assert state.nodes[started.node].over_quota is started.over_quota
+        there = [one for one in state.nodes.values() if one.phase is not Phase.GONE and not one.over_quota]
+        within = None if state.target is None else state.target.within
+        if within is None:
+            assert not started.over_quota
+        elif started.over_quota:
+            assert len(there) >= within, "above the guarantee, while nodes within it are missing"
+        else:
+            assert len(there) <= within, "more nodes than are guaranteed"
 
     def check_form(self, state: State, form: Form) -> None:
         assert self.open is None, "two formations at once"

@@ -16,11 +16,12 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class StartNode(Action):
-    """Ask the engine for a node."""
+    """Ask the engine for a node; one above the job's guarantee if ``over_quota``."""
 
     node: int
     first_member: int
     nproc_per_node: int
+    over_quota: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ class Record:
         members: Of each node that was started, by local rank; of one that its queue took back, those that it got then.
         nodes: The node of each member, of those that it had before too.
         pods: The pod of each node that has one, in a cluster.
+        over_quota: The nodes that were made above the job's guarantee.
     """
 
     generation: Generation | None = None
@@ -62,6 +63,7 @@ class Record:
     members: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     nodes: Mapping[int, int] = field(default_factory=dict)
     pods: Mapping[int, str] = field(default_factory=dict)
+    over_quota: frozenset[int] = frozenset()
 
     def superseded(self, member: int) -> bool:
         """Returns whether a member was of a pod that its node's queue has taken back."""
@@ -152,6 +154,7 @@ def read_record(run: Sequence[Event]) -> Record:
         members=dict(given),
         nodes={member: node for node, own in given for member in own},
         pods=_pods(run),
+        over_quota=frozenset(event["node"] for event in gives if event.get("over_quota")),
     )
 
 

@@ -48,6 +48,7 @@ class Node:
         queued: Whether it waits for its queue to admit it: it holds no place then.
         began_at: When it was seen to begin, where it had waited.
         pod: The pod that its members are in, in a cluster; empty until that has begun.
+        over_quota: Whether it was made above the job's guarantee, where such nodes differ from the others.
     """
 
     number: int
@@ -62,6 +63,7 @@ class Node:
     queued: bool = False
     began_at: float = -math.inf
     pod: str = ""
+    over_quota: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,7 @@ class Target:
         allowed: GPUs that the job may hold now, if known.
         limit: GPUs that it may never exceed, if known.
         by: When nodes above the number may be killed.
+        within: How many nodes are within the guarantee, if that is known and the others differ from them.
     """
 
     nodes: int
@@ -93,6 +94,7 @@ class Target:
     allowed: int | None = None
     limit: int | None = None
     by: float = math.inf
+    within: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

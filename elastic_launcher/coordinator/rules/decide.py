@@ -21,6 +21,7 @@ from elastic_launcher.coordinator.rules.nodes import (
     change_target,
     check_nodes,
     check_untrained,
+    move_within,
     release_surplus,
     start_missing,
     take_unfit,
@@ -83,6 +84,7 @@ def _nothing(state: State, observation: observations.Tick) -> Decision:
 _STEPS: tuple[Callable[[State, float], Decision], ...] = (
     check_untrained,
     release_surplus,
+    move_within,
     start_missing,
     recover,
     form_next,

@@ -45,7 +45,7 @@ def change_target(state: State, observation: TargetChanged) -> Decision:
 
 
 def release_surplus(state: State, now: float) -> Decision:
-    """Dismisses the nodes above the target: those not admitted first, then the youngest."""
+    """Dismisses the nodes above the target: those not admitted first, then those over quota, then the youngest."""
     assert state.target is not None
     leavers = state.formation.leavers if state.formation is not None else ()
     wanted, by = state.target.nodes, state.target.by
@@ -64,7 +64,9 @@ def release_surplus(state: State, now: float) -> Decision:
         state = replace(state, to_replace=to_replace, to_move=min(state.to_move, missing - to_replace))
     surplus = []
     if excess > 0:
-        surplus = sorted(state.staying(), key=lambda one: (one.phase is not Phase.ADMITTED, one.number))[wanted:]
+        surplus = sorted(
+            state.staying(), key=lambda one: (one.phase is not Phase.ADMITTED, one.over_quota, one.number)
+        )[wanted:]
     for node in surplus:
         if node.phase is Phase.ADMITTED:
             state = state.with_node(node.number, leave="hint", leave_by=by)
@@ -107,19 +109,49 @@ def start_missing(state: State, now: float) -> Decision:
     actions: list[Action] = []
     nodes, members = dict(state.nodes), dict(state.members)
     size, first = rules.nproc_per_node, state.next_member
+    within = _within_missing(state)
     for place in range(state.target.nodes - there):
-        cause = _cause(state, place)
+        cause, over_quota = _cause(state, place), within is not None and place >= within
         number = rules.first_node + len(nodes)  # none is ever removed, so no number is used again
         own = tuple(range(first, first + size))
-        nodes[number] = Node(number, own, now, cause, since=now)
+        nodes[number] = Node(number, own, now, cause, since=now, over_quota=over_quota)
         members |= {member: Member(member, number, local_rank) for local_rank, member in enumerate(own)}
-        actions += [StartNode(number, first, size), emit(state, "node_started", node=number, members=list(own))]
+        kind = {"over_quota": True} if over_quota else {}
+        started = emit(state, "node_started", node=number, members=list(own), **kind)
+        actions += [StartNode(number, first, size, over_quota), started]
         first += size
-    started = len(nodes) - len(state.nodes)
-    to_replace = max(0, state.to_replace - started)
-    to_move = max(0, state.to_move - max(0, started - state.to_replace))
+    count = len(nodes) - len(state.nodes)
+    to_replace = max(0, state.to_replace - count)
+    to_move = max(0, state.to_move - max(0, count - state.to_replace))
     state = replace(state, nodes=Nodes(nodes), members=Members(members), to_replace=to_replace, to_move=to_move)
     return state, tuple(actions)
+
+
+def move_within(state: State, now: float) -> Decision:
+    """Dismisses nodes over quota that wait for a place while nodes within the guarantee are missing: those come next.
+
+    A node that has begun stays what it is.
+    """
+    missing = _within_missing(state)
+    if missing is None or state.target is None or state.gave_up:
+        return state, ()
+    missing -= max(0, state.target.nodes - state.nodes.staying)  # these are started anyway
+    waiting = [one for one in state.in_phase(Phase.STARTING) if one.over_quota and one.waits and not one.leave]
+    decision: Decision = (state, ())
+    for node in waiting[-missing:] if missing > 0 else ():
+        decision = then(decision, dismiss, node, "hint", now)
+    return decision
+
+
+def _within_missing(state: State) -> int | None:
+    """Returns how many nodes within the guarantee are missing; None where nodes are all of one kind.
+
+    One whose processes are not gone yet still counts.
+    """
+    if state.target is None or state.target.within is None:
+        return None
+    there = (one for one in state.nodes.values() if one.phase is not Phase.GONE)
+    return max(0, state.target.within - sum(not one.over_quota for one in there))
 
 
 def _cause(state: State, place: int) -> str:

@@ -205,7 +205,8 @@ def _bare(first: State, left: Leftovers, settled: Generation | None, under_way: 
         leave = under_way.cause if under_way is not None and set(own) & set(under_way.leavers) else ""
         by = now + rules.grace_period if leave == "notice" else math.inf  # the time of the notice is not known any more
         pod = left.record.pods.get(number, "")
-        nodes[number] = Node(number, own, now, "hint", phase, now, leave, by, pod=pod)
+        over_quota = number in left.record.over_quota
+        nodes[number] = Node(number, own, now, "hint", phase, now, leave, by, pod=pod, over_quota=over_quota)
         members |= {member: _member(member, number, place, left) for place, member in enumerate(own)}
     for member, number in numbers.nodes.items():  # of pods that queues took back: an order may still name one
         if number in nodes and member not in members:

@@ -41,9 +41,11 @@ class CoordinatorHost:
         key: The job's key; outlives the coordinator where its nodes can't read a new one.
         code: What nodes run that see none of this machine's files: names and texts, the script first.
         landmark: By which they know the folder of checkpoints; None where these are elsewhere, or nodes are here.
+        tells_kinds: Whether nodes within the job's guarantee differ from those above it.
     """
 
     where: Endpoint = HERE
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     code: Mapping[str, str] = field(default_factory=dict)
     landmark: Landmark | None = None
+    tells_kinds: bool = False

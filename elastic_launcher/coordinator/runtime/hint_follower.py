@@ -41,6 +41,7 @@ class HintFollower:
         emit: Takes events.
         clocks: The time.
         held: The hint that the job followed before this launch; None for a new job.
+        tells_kinds: Whether nodes within the guarantee differ from those above it.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class HintFollower:
         emit: Callable[..., None],
         clocks: Clocks,
         held: LastHint | None = None,
+        tells_kinds: bool = False,
     ) -> None:
         self._config = config
         self._source = source
@@ -59,6 +61,7 @@ class HintFollower:
         self._emit = emit
         self._clocks = clocks
         self._held = held
+        self._tells_kinds = tells_kinds
         self._demand = Demand(
             {**config.match, "id": job_id},
             config.min_nodes,
@@ -277,7 +280,12 @@ class HintFollower:
             reclaim_by = resolution.reclaim_by
         if self._reported != (nodes, *numbers, reclaim_by):
             self._reported = (nodes, *numbers, reclaim_by)
-            self._on_target(Target(nodes, cause, *numbers, by=self._monotonic_at(reclaim_by)), message)
+            by, within = self._monotonic_at(reclaim_by), self._within(numbers[0])
+            self._on_target(Target(nodes, cause, *numbers, by=by, within=within), message)
+
+    def _within(self, guaranteed: int | None) -> int | None:
+        """Returns how many nodes are within a guarantee, in GPUs."""
+        return None if guaranteed is None or not self._tells_kinds else guaranteed // self._config.nproc_per_node
 
     def _monotonic_at(self, reclaim_by: float | None) -> float:
         """Returns when nodes may be killed, by the monotonic clock."""

@@ -22,7 +22,7 @@ from elastic_launcher.engines.kubernetes.job_plan import given_template, make_pl
 from elastic_launcher.engines.kubernetes.leadership.bootstrap import PORTS, JobClaim, claim_job, inspect_cluster
 from elastic_launcher.engines.kubernetes.nodes.dry_run import try_out
 from elastic_launcher.engines.kubernetes.objects.pod import node_pod, user_of
-from elastic_launcher.engines.kubernetes.objects.template import Document
+from elastic_launcher.engines.kubernetes.objects.template import Document, has_kinds
 from elastic_launcher.events import EventError, read_events
 from elastic_launcher.hints.reference import parse_reference
 from elastic_launcher.kube.api import LONG_PAUSES, Api, ApiError, insist
@@ -63,7 +63,7 @@ class ClusterSite:
         key, folder = bytes.fromhex(claim.key), str(config.checkpoint_dir)
         shared = user_of(node_pod(template, plan.shape, {}, {})) != os.getuid()
         landmark = None if is_url(folder) else landmark_of(context.names.job_id, key, shared)
-        self.home = CoordinatorHost(where, key, code.files, landmark)
+        self.home = CoordinatorHost(where, key, code.files, landmark, has_kinds(template))
         left = ", ".join(code.left_out)
         self.remarks: Sequence[str] = [
             f"job {context.names.job_id} in namespace {context.namespace}, owned by {context.owner.kind} "

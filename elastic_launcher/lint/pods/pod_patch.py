@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from elastic_launcher.argo import NAME as ELASTIC_TRAIN
+from elastic_launcher.engines.kubernetes.objects.template import QUOTA_KINDS
 from elastic_launcher.lint.documents.finding import Finding, finding
 from elastic_launcher.lint.documents.read import read
 from elastic_launcher.lint.documents.tree import Node
@@ -50,7 +51,12 @@ NEWER = frozenset(
 )
 """Fields that Kubernetes got after 1.30, the client's version beside kfp."""
 _OF_NODES = "--pod-template="
-_TEMPLATES = {"Pod": "V1Pod", "PodTemplate": "V1PodTemplate"}
+_PARTS = (
+    ("metadata", "V1ObjectMeta"),
+    ("spec", "V1PodSpec"),
+    *((kind, "tolerations", "list[V1Toleration]") for kind in QUOTA_KINDS),
+)
+"""What a pod template has that is the API's: where, and of which type."""
 _KINDS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
 _WORDS = {"str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false"}
 
@@ -91,8 +97,9 @@ def check_pod_template(given: Node) -> Iterator[Finding]:
     if findings or len(documents) != 1 or not isinstance(documents[0].value, dict):
         return
     root = documents[0]
-    declared = _TEMPLATES.get(root.at("kind").text, "V1PodTemplateSpec")
-    for found in _walk(_client("The nodes' pod template is"), root, declared):
+    template = root.at("template") if root.at("kind").text == "PodTemplate" else root
+    client = _client("The nodes' pod template is")
+    for found in (one for *keys, declared in _PARTS for one in _walk(client, template.at(*keys), declared)):
         if found.rule == "pod-patch-field":
             reason = found.reason.replace("ignored, and the step runs", "dropped, and nodes run")
             yield within(given, replace(found, rule="pod-template", reason=reason))

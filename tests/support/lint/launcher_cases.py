@@ -97,13 +97,20 @@ POD = """name: pod_template
       - {{name: work, {volume}}}"""
 
 
-def nodes_pod(gpus: str = "4", volume: str = "nfs: {}", mark: str = "", ranks: str = "4") -> str:
-    """Returns a workflow whose nodes are pods of a template."""
-    template = POD.format(gpus=gpus, volume=volume, mark=mark)
+def nodes_pod(gpus: str = "4", volume: str = "nfs: {}", mark: str = "", ranks: str = "4", more: str = "") -> str:
+    """Returns a workflow whose nodes are pods of a template, which may have more beside its ``spec``."""
+    template = POD.format(gpus=gpus, volume=volume, mark=mark) + more
     return given(ON_CLUSTER, PLACE, f"{{name: nproc_per_node, value: '{ranks}'}}", template)
 
 
 HERE = "  # here"
+SPOT = """
+    overQuota:
+      priorityClassName: spot
+      nodeSelector: {{machine: spot}}
+      tolerations:
+      - {{{0}: spot, operator: Exists}}{1}
+      labels: {{team: a}}"""
 MISSPELT = '{name: pod_template, value: \'{"spec": {"nodeSelektor": {"a": "b"}}}\'}'
 CASES = [
     Case("pod-template", nodes_pod().replace("resources:", "resource:  # here"), nodes_pod()),
@@ -149,6 +156,12 @@ CASES = [
             "{name: engine, value: '{{item}}'}", "{name: resize, value: '{{item}}'}", "{name: share, value: 3/2}" + HERE
         ),
         given("{name: share, valueFrom: {configMapKeyRef: {name: a, key: b}, default: 1/2}}"),
+    ),
+    Case("pod-template", nodes_pod(more=SPOT.format("keyy", HERE)), nodes_pod(more=SPOT.format("key", ""))),
+    Case(
+        "elastic-argument",
+        nodes_pod(mark=HERE, more="\n    overquota: {priorityClassName: spot}"),
+        nodes_pod(more="\n    overQuota: {priorityClassName: spot}"),
     ),
     Case("elastic-argument", nodes_pod(gpus="'2'", mark="  # here"), nodes_pod(gpus="'2'", ranks="{{item}}")),
     Case("elastic-argument", nodes_pod(gpus="'2'", mark="  # here"), nodes_pod(gpus="'{{item}}'")),

@@ -27,6 +27,10 @@ SAID = [
     (Event("hint_rejected", 0, 0, {"message": "hints: h.json: no JSON"}), "hints: h.json: no JSON"),
     (Event("node_started", 0, 0, {"node": 1, "members": [1]}), "node 1 is starting (member 1)"),
     (
+        Event("node_started", 0, 1, {"node": 2, "members": [2], "over_quota": True}),
+        "node 2 is starting (member 2), above the guarantee; the others train on meanwhile",
+    ),
+    (
         Event("node_started", 0, 1, {"node": 2, "members": [3, 4, 5]}),
         "node 2 is starting (members 3-5); the others train on meanwhile",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.nodes.pod_status import BAD_DOCUMENT, refused_for_now
 from elastic_launcher.engines.kubernetes.objects.job import JobPlan, node_job
+from elastic_launcher.engines.kubernetes.objects.template import QUOTA_KINDS, has_kinds
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.options import ConfigError
 
@@ -15,7 +16,7 @@ _OF_THE_JOB = "spec.template."
 
 
 async def try_out(api: Api, namespace: str, plan: JobPlan, source: str) -> None:
-    """Has the API server look at a Job as nodes will have it.
+    """Has the API server look at a Job as nodes will have it, of each kind that the template has.
 
     Args:
         api: The cluster.
@@ -27,8 +28,17 @@ async def try_out(api: Api, namespace: str, plan: JobPlan, source: str) -> None:
         ConfigError: If the Job can't be one, with the path of what is wrong with it.
         ApiError: If the server does not answer.
     """
+    if not has_kinds(plan.template):
+        await _try_node(api, namespace, plan, NodeSpec(1, 1, 1), source)
+        return
+    for over_quota, kind in enumerate(QUOTA_KINDS):
+        spec = NodeSpec(1, 1, 1, over_quota=bool(over_quota))
+        await _try_node(api, namespace, plan, spec, f"{source}, with its section {kind}")
+
+
+async def _try_node(api: Api, namespace: str, plan: JobPlan, spec: NodeSpec, source: str) -> None:
     try:
-        job = node_job(plan, NodeSpec(1, 1, 1))
+        job = node_job(plan, spec)
         await api.request("POST", f"/apis/batch/v1/namespaces/{namespace}/jobs", job, DRY)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error

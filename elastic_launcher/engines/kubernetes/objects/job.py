@@ -13,9 +13,15 @@ from typing import Any
 
 from elastic_launcher import variables
 from elastic_launcher.engines import NodeSpec
-from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL, NODE_LABEL, PREFIX, Names, Owner
+from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL, KIND_LABEL, NODE_LABEL, PREFIX, Names, Owner
 from elastic_launcher.engines.kubernetes.objects.pod import Shape, node_pod
-from elastic_launcher.engines.kubernetes.objects.template import Document
+from elastic_launcher.engines.kubernetes.objects.template import (
+    GUARANTEED,
+    OVER_QUOTA,
+    Document,
+    has_kinds,
+    template_of_kind,
+)
 
 FIRST_MEMBER = PREFIX + "first-member"
 NPROC_PER_NODE = PREFIX + "nproc-per-node"
@@ -58,7 +64,11 @@ def node_job(plan: JobPlan, spec: NodeSpec, avoided: Sequence[str] = ()) -> Docu
         ConfigError: If the template can't be a node's pod.
     """
     resize = _RESIZES[spec.respawn]
+    kind = OVER_QUOTA if spec.over_quota else GUARANTEED
+    template = template_of_kind(plan.template, kind)
     ours = {JOB_LABEL: plan.names.job_id, NODE_LABEL: str(spec.node)}
+    if has_kinds(plan.template):
+        ours[KIND_LABEL] = kind
     environment = {
         variables.NODE: str(spec.node),
         variables.FIRST_MEMBER: str(spec.first_member),
@@ -66,7 +76,7 @@ def node_job(plan: JobPlan, spec: NodeSpec, avoided: Sequence[str] = ()) -> Docu
         variables.RESIZE: resize,
     }
     notes = {FIRST_MEMBER: str(spec.first_member), NPROC_PER_NODE: str(spec.nproc_per_node), RESIZE: resize}
-    pod = node_pod(plan.template, plan.shape, ours, environment)
+    pod = node_pod(template, plan.shape, ours, environment)
     pod["metadata"]["annotations"] |= notes  # a pod may outlive its Job, and its numbers are used all the same
     if avoided:
         _keep_off(pod["spec"], avoided)
@@ -76,7 +86,7 @@ def node_job(plan: JobPlan, spec: NodeSpec, avoided: Sequence[str] = ()) -> Docu
         "metadata": {
             "name": plan.names.node(spec.node),
             # a queue is named by a label of the Job: Kueue and KAI look there
-            "labels": (plan.template["metadata"].get("labels") or {}) | ours,
+            "labels": (template["metadata"].get("labels") or {}) | ours,
             "annotations": notes,
             "ownerReferences": [plan.owner.reference()],
         },
@@ -110,7 +120,8 @@ def spec_of(found: Mapping[str, Any]) -> NodeSpec | None:
         texts = (labels.get(NODE_LABEL, ""), notes.get(FIRST_MEMBER, ""), notes.get(NPROC_PER_NODE, ""))
         if notes.get(RESIZE) in _RESIZES and all(map(_NUMBER.fullmatch, texts)):
             node, first_member, nproc_per_node = map(int, texts)
-            return NodeSpec(node, first_member, nproc_per_node, notes[RESIZE] == _RESIZES[True])
+            over_quota = labels.get(KIND_LABEL) == OVER_QUOTA
+            return NodeSpec(node, first_member, nproc_per_node, notes[RESIZE] == _RESIZES[True], over_quota)
     return None
 
 

@@ -18,6 +18,8 @@ PREFIX = "elastic-launcher/"
 """What our labels and annotations start with."""
 JOB_LABEL = PREFIX + "job"
 NODE_LABEL = PREFIX + "node"
+KIND_LABEL = PREFIX + "quota"
+"""Says of a node whether it was made within the job's guarantee or above it, where its template tells them apart."""
 COORDINATOR_LABEL = PREFIX + "coordinator"
 
 ELASTIC_LABEL = "elastic"

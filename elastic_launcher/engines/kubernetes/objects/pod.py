@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic_launcher import variables
-from elastic_launcher.engines.kubernetes.objects.names import PREFIX
 from elastic_launcher.engines.kubernetes.objects.template import (
     DEFAULT_CONTAINER,
     NODE_CONTAINER,
     Document,
     node_container,
+    refuse_taken,
 )
 from elastic_launcher.kube.expansion import literal
 from elastic_launcher.options import ConfigError
@@ -83,7 +83,7 @@ def node_pod(
     """Returns the pod template of one node.
 
     Args:
-        template: What the user asked for, as ``check_template`` returns it.
+        template: What the user asked for, as ``template_of_kind`` or ``check_template`` returns it.
         shape: What all nodes have.
         labels: This node's labels.
         environment: This node's variables.
@@ -91,15 +91,11 @@ def node_pod(
     Raises:
         ConfigError: If the template takes what is ours, or names no image where there is no other.
     """
-    pod = copy.deepcopy(dict(template))
+    pod = copy.deepcopy({"metadata": template["metadata"], "spec": template["spec"]})
     metadata, spec = pod["metadata"], pod["spec"]
     for key in ("labels", "annotations"):
         metadata[key] = dict(metadata.get(key) or {})
-        taken = sorted(name for name in metadata[key] if name.startswith(PREFIX))
-        if taken:
-            raise ConfigError(
-                f"metadata.{key} of the pod template has {taken[0]}, which the launcher sets; leave it out"
-            )
+        refuse_taken(metadata[key], f"metadata.{key}")
         metadata[key].setdefault(_NO_SIDECAR, "false")  # a mesh's proxy outlives the node, and rewrites its connections
     metadata["labels"] |= labels
     spec["restartPolicy"] = "Never"

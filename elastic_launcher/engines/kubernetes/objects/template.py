@@ -6,12 +6,14 @@ Invariant: what is returned is what the user wrote, whole; what can't be a node'
 from __future__ import annotations
 
 import copy
+import difflib
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from elastic_launcher.engines.kubernetes.objects.names import PREFIX
 from elastic_launcher.options import ConfigError
 
 NODE_CONTAINER = "node"
@@ -19,6 +21,14 @@ NODE_CONTAINER = "node"
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 """Says which of several containers is meant."""
 _KINDS = ("", "Pod", "PodTemplate")
+
+GUARANTEED = "guaranteed"
+OVER_QUOTA = "overQuota"
+QUOTA_KINDS = (GUARANTEED, OVER_QUOTA)
+"""The sections of a template for nodes within the job's guarantee, and for those above it."""
+_POD_KEYS = ("metadata", "spec", *QUOTA_KINDS, "apiVersion", "kind", "status")
+"""``status`` is there where a pod was exported."""
+_POD_TEMPLATE_KEYS = ("template", "metadata", "apiVersion", "kind")
 
 Document = dict[str, Any]
 
@@ -36,7 +46,15 @@ _CONTAINER = _NAMED | {
     "volumeMounts": [_NAMED | {"mountPath": str}],
     "securityContext": {"capabilities": {"add": [str], "drop": [str]}},
 }
+_OF_A_KIND = {
+    "priorityClassName": str,
+    "nodeSelector": {_EACH: str},
+    "tolerations": [{}],
+    "labels": {_EACH: str},
+}
 _FORM = {
+    GUARANTEED: _OF_A_KIND,
+    OVER_QUOTA: _OF_A_KIND,
     "metadata": {"labels": {_EACH: str}, "annotations": {_EACH: str}},
     "spec": {
         "containers": [_CONTAINER],
@@ -147,7 +165,7 @@ def read_template(text: str) -> Document:
 
 
 def check_template(document: Any) -> Document:
-    """Returns a pod template's ``metadata`` and ``spec``.
+    """Returns a pod template's ``metadata`` and ``spec``, and its sections for kinds of nodes where it has them.
 
     Raises:
         ConfigError: If it is no pod template, or nothing that a node's pod could be made of.
@@ -159,11 +177,19 @@ def check_template(document: Any) -> Document:
             f"the pod template is of kind {found['kind']!r}; it must be a Pod, a PodTemplate, "
             "or metadata and spec alone, as a Job has them under `template`"
         )
+    where = "the top"
     if found.get("kind") == "PodTemplate":
-        found = _object(found.get("template"), "template")
+        inner = _object(found.get("template"), "template")
+        _refuse_unknown(found, _POD_TEMPLATE_KEYS, where)
+        found, where = inner, "template"
     template = {"metadata": found.get("metadata") or {}, "spec": _object(found.get("spec"), "spec")}
-    for key, form in _FORM.items():
-        _check(template[key], form, key)
+    _refuse_unknown(found, _POD_KEYS, where)
+    template |= {kind: found[kind] for kind in QUOTA_KINDS if found.get(kind) is not None}
+    for key, part in template.items():
+        _check(part, _FORM[key], key)
+    for kind in template.keys() & {*QUOTA_KINDS}:
+        _refuse_unknown(template[kind], tuple(_OF_A_KIND), kind)
+        refuse_taken(template[kind].get("labels") or {}, f"{kind}.labels")
     policy = template["spec"].get("restartPolicy") or "Never"
     if policy != "Never":
         raise ConfigError(
@@ -171,6 +197,44 @@ def check_template(document: Any) -> Document:
         )
     node_container(template)
     return copy.deepcopy(template)
+
+
+def has_kinds(template: Mapping[str, Any]) -> bool:
+    """Returns whether a template asks for anything for nodes within the guarantee, or for those above it, alone."""
+    return any(template.get(kind) for kind in QUOTA_KINDS)
+
+
+def template_of_kind(template: Mapping[str, Any], kind: str) -> Document:
+    """Returns the template of nodes of one kind: what its section says is added to what all nodes have.
+
+    Node selectors and labels are merged by key, tolerations are appended; where both say something, the section holds.
+
+    Args:
+        template: As ``check_template`` returns it.
+        kind: `GUARANTEED` or `OVER_QUOTA`.
+    """
+    section = template.get(kind) or {}
+    metadata, spec = dict(template["metadata"]), dict(template["spec"])
+    if labels := section.get("labels"):
+        metadata["labels"] = (metadata.get("labels") or {}) | labels
+    if selector := section.get("nodeSelector"):
+        spec["nodeSelector"] = (spec.get("nodeSelector") or {}) | selector
+    if tolerations := section.get("tolerations"):
+        spec["tolerations"] = [*(spec.get("tolerations") or ()), *tolerations]
+    if priority_class := section.get("priorityClassName"):
+        spec["priorityClassName"] = priority_class
+    return {"metadata": metadata, "spec": spec}
+
+
+def refuse_taken(given: Mapping[str, str], path: str) -> None:
+    """Refuses labels or annotations that the launcher sets.
+
+    Raises:
+        ConfigError: If there is one, with its path.
+    """
+    taken = sorted(name for name in given if name.startswith(PREFIX))
+    if taken:
+        raise ConfigError(f"{path} of the pod template has {taken[0]}, which the launcher sets; leave it out")
 
 
 def node_container(template: Mapping[str, Any]) -> int:
@@ -208,6 +272,16 @@ def _object(found: Any, path: str) -> Document:
         raise ConfigError(f"{path} of the pod template is missing; it must be an object")
     _check(found, {}, path)
     return dict(found)
+
+
+def _refuse_unknown(found: Mapping[str, Any], known: Sequence[str], path: str) -> None:
+    for key in found:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(
+                f"{path} of the pod template has the unknown key {key!r}; it may have {', '.join(known)}{meant}"
+            )
 
 
 def _check(found: Any, form: Any, path: str) -> None:

@@ -80,6 +80,12 @@ def test_what_was_said_of_a_node_before_its_queue_took_it_back_counts_no_more() 
     assert past_after(Past(), run) == Past(first_node=6, first_member=8)
 
 
+def test_nodes_above_the_guarantee_are_recorded_and_stay_so_when_their_queue_takes_them_back() -> None:
+    above = event("node_started", node=6, members=[7], over_quota=True)
+    again = event("node_requeued", node=6, members=[8], pod="digits-6-a")
+    assert read_record([*RUN, above, again]).over_quota == {6}
+
+
 def test_a_next_pod_that_was_told_before_its_queue_took_the_last_one_back_stays() -> None:
     run = [*RUN[:3], *(event("node_placed", node=5, pod=pod) for pod in ("digits-5-a", "digits-5-b"))]
     run.append(event("node_requeued", node=5, members=[7], pod="digits-5-a"))

@@ -10,6 +10,7 @@ from tests.support.random_walk import Walk, histories
 LIKELY = ["tick", "formed", "active", "active", "target", "gone", "left"] * 4 + ["warm", "complete"] * 12
 FAILING = ["lost quota", "halted", "gone", "begun again", "notice", "expires", "stuck"]
 FAILING += ["form_failed", "step_failed", "broken", "taken back", "taken back", "registered"]
+KINDS = ["within", "within", "target", "waits", "waits", "gone"]
 FATAL = ["killed", "agent", "exit", "failed", "done", "ended"]
 
 
@@ -20,7 +21,7 @@ FATAL = ["killed", "agent", "exit", "failed", "done", "ended"]
 @given(
     sizes=st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(1, 2)),
     wait=st.sampled_from([0.0, 600.0]),
-    steps=st.one_of(histories(LIKELY), histories(LIKELY + FAILING), histories(LIKELY + FAILING + FATAL)),
+    steps=st.one_of(histories(LIKELY), histories(LIKELY + FAILING + KINDS), histories(LIKELY + FAILING + FATAL)),
 )
 def test_the_laws_hold_over_any_history_and_every_job_ends(
     sizes: tuple[int, int, int], wait: float, steps: list[tuple[str, int, int]]

@@ -75,6 +75,11 @@ def taken(left: Leftovers, minimum: int = 1) -> Job:
     return job
 
 
+def test_a_node_stays_of_its_kind() -> None:
+    job = taken(leftovers({1: member(SECOND), 2: member(SECOND, 41)}, record={"over_quota": frozenset({1})}))
+    assert [node.over_quota for node in job.state.nodes.values()] == [True, False, False]
+
+
 def test_members_that_agree_go_on_undisturbed() -> None:
     job = taken(leftovers({1: member(SECOND), 2: member(SECOND, 41)}))
     assert job.actions == []

@@ -52,6 +52,7 @@ class Played:
         fixed: bool = False,
         goes_on: tuple[int, float | None] | None = None,
         held: LastHint | None = None,
+        tells_kinds: bool = False,
         **config: Any,
     ) -> None:
         settings = {"script": "train.py", "min_nodes": 1, "max_nodes": 4, "hints": "hints.json", **config}
@@ -66,6 +67,7 @@ class Played:
             lambda kind, **fields: self.events.append((kind, fields)),
             Clocks(time.monotonic, time.time),
             held,
+            tells_kinds,
         )
         if goes_on is not None:
             self.quota.resume(*goes_on)
@@ -104,6 +106,19 @@ def play(story: Callable[[Played], Awaitable[None]], **settings: Any) -> Played:
         return played
 
     return asyncio.run(both())
+
+
+@pytest.mark.parametrize(("guaranteed", "within"), [(0, 0), (3, 1), (4, 2), (None, None)])
+def test_whole_nodes_within_the_guarantee_are_counted_where_they_differ_from_the_others(
+    guaranteed: int | None, within: int | None
+) -> None:
+    async def story(played: Played) -> None:
+        numbers = {"allowed": 6} if guaranteed is None else {"allowed": 6, "guaranteed": guaranteed}
+        played.source.write(json.dumps({"apiVersion": "elastic-hints/v1", "defaults": {"gpus": numbers}}))
+        await played.expect(3)
+
+    assert play(story, tells_kinds=True, nproc_per_node=2).told[0][0].within == within
+    assert play(story, nproc_per_node=2).told[0][0].within is None
 
 
 async def forever(played: Played) -> None:

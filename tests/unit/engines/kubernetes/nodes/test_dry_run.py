@@ -22,9 +22,11 @@ class Server:
     def __init__(self, answer: ApiError | None) -> None:
         self.answer = answer
         self.asked: list[Any] = []
+        self.classes: list[Any] = []
 
     async def request(self, method: str, path: str, body: Any, query: Any) -> dict[str, Any]:
         self.asked.append((method, query))
+        self.classes.append(body["spec"]["template"]["spec"].get("priorityClassName"))
         if self.answer is not None:
             raise self.answer
         return {}
@@ -69,6 +71,16 @@ def test_what_is_wrong_with_a_template_is_told_with_its_file_and_the_path_in_it(
 )
 def test_what_others_refuse_for_now_is_no_mistake_of_the_template(status: int, said: str) -> None:
     assert tried(ApiError(status, "", said))
+
+
+def test_each_kind_of_nodes_is_tried_and_its_section_is_named() -> None:
+    kinds = template() | {"overQuota": {"priorityClassName": "spot"}}
+    server = Server(None)
+    asyncio.run(try_out(cast(Api, server), "ml", plan(kinds), "--pod-template pod.yaml"))
+    assert server.classes == [None, "spot"]
+    server = Server(ApiError(422, "", INVALID))
+    with pytest.raises(ConfigError, match=r"^--pod-template pod.yaml, with its section guaranteed: the API server "):
+        asyncio.run(try_out(cast(Api, server), "ml", plan(kinds), "--pod-template pod.yaml"))
 
 
 def test_an_api_server_that_is_away_says_nothing_about_it() -> None:

@@ -84,6 +84,54 @@ def test_what_a_job_was_made_for_can_be_read_back(given: dict[str, Any]) -> None
         assert spec_of(node_job(plan(given), spec)) == spec
 
 
+OWNED = {
+    "priorityClassName": "owned",
+    "nodeSelector": {"machine": "on-demand"},
+    "labels": {"kueue.x-k8s.io/priority-class": "owned"},
+}
+SPOT = {"nodeSelector": {"machine": "spot"}, "tolerations": [{"key": "spot", "operator": "Exists"}]}
+KINDS = template(
+    nodeSelector={"zone": "a", "machine": "any"}, tolerations=[{"key": "gpu"}], priorityClassName="training"
+) | {"metadata": {"labels": {"team": "vision"}}, "guaranteed": OWNED, "overQuota": SPOT}
+
+
+def test_a_node_within_the_guarantee_differs_from_one_above_it_by_its_section() -> None:
+    within, above = (node_job(plan(KINDS), replace(SPEC, over_quota=over_quota)) for over_quota in (False, True))
+    first, second = (one["spec"]["template"]["spec"] for one in (within, above))
+    chosen = ("priorityClassName", "nodeSelector", "tolerations")
+    assert {key: first.pop(key) for key in chosen} == {
+        "priorityClassName": "owned",
+        "nodeSelector": {"zone": "a", "machine": "on-demand"},
+        "tolerations": [{"key": "gpu"}],
+    }
+    assert {key: second.pop(key) for key in chosen} == {
+        "priorityClassName": "training",
+        "nodeSelector": {"zone": "a", "machine": "spot"},
+        "tolerations": [{"key": "gpu"}, {"key": "spot", "operator": "Exists"}],
+    }
+    assert first == second
+    ours = {"elastic-launcher/job": "digits-x", "elastic-launcher/node": "3"}
+    common = {"team": "vision"} | ours
+    queued = {"kueue.x-k8s.io/priority-class": "owned"}
+    for job, labels in (
+        (within, common | queued | {"elastic-launcher/quota": "guaranteed"}),
+        (above, common | {"elastic-launcher/quota": "overQuota"}),
+    ):
+        assert job["metadata"]["labels"] == labels
+        assert contains(job["spec"]["template"]["metadata"]["labels"], labels)
+
+
+@given(TEMPLATES)
+def test_both_kinds_are_the_same_where_the_template_has_no_section(given: dict[str, Any]) -> None:
+    assert node_job(plan(given), SPEC) == node_job(plan(given), replace(SPEC, over_quota=True))
+
+
+def test_the_kind_of_a_node_can_be_read_back_from_its_job_and_its_pod() -> None:
+    for spec in (SPEC, replace(SPEC, over_quota=True)):
+        job = node_job(plan(KINDS), spec)
+        assert spec_of(job) == spec_of(job["spec"]["template"]) == spec
+
+
 @pytest.mark.parametrize("kind", ["Job", "Workflow", "ReplicaSet", "Pod"])
 def test_a_node_is_owned_and_never_controlled(kind: str) -> None:
     """Kueue counts what a Job controls as a part of that Job, and no longer by itself."""

@@ -42,6 +42,60 @@ def test_every_usual_form_is_read(text: str) -> None:
     }
 
 
+KINDS = """
+guaranteed: {priorityClassName: owned, labels: {kueue.x-k8s.io/priority-class: owned}}
+overQuota: {nodeSelector: {machine: spot}, tolerations: [{key: spot, operator: Exists}]}
+"""
+
+
+@pytest.mark.parametrize("text", [f"{BODY}{KINDS}", f"kind: PodTemplate\ntemplate:{indented(BODY + KINDS)}"])
+def test_sections_for_kinds_of_nodes_stand_beside_the_spec(text: str) -> None:
+    assert read_template(text) == read_template(BODY) | {
+        "guaranteed": {"priorityClassName": "owned", "labels": {"kueue.x-k8s.io/priority-class": "owned"}},
+        "overQuota": {"nodeSelector": {"machine": "spot"}, "tolerations": [{"key": "spot", "operator": "Exists"}]},
+    }
+
+
+@pytest.mark.parametrize("section", ["guaranteed", "overQuota"])
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ("[x]", r" of the pod template is \['x'\]; it must be an object"),
+        (
+            "{affinity: {}}",
+            " of the pod template has the unknown key 'affinity'; it may have priorityClassName, nodeSelector, "
+            "tolerations, labels$",
+        ),
+        ("{nodeSelektor: {a: b}}", " .* unknown key 'nodeSelektor'; .*; did you mean 'nodeSelector'\\?"),
+        ("{priorityClassName: 7}", r"\.priorityClassName .* is 7; it must be a text: put it in quotes"),
+        ("{nodeSelector: {gpu: yes}}", r"\.nodeSelector\['gpu'\] .* is True; .* put it in quotes"),
+        ("{tolerations: {key: spot}}", r"\.tolerations .* must be a list"),
+        ("{tolerations: [spot]}", r"\.tolerations\[0\] .* is 'spot'; it must be an object"),
+        ("{labels: {rank: 1}}", r"\.labels\['rank'\] .* is 1; it must be a text: put it in quotes"),
+        (
+            "{labels: {elastic-launcher/job: mine}}",
+            r"\.labels of the pod template has elastic-launcher/job, which the launcher sets; leave it out",
+        ),
+    ],
+)
+def test_a_bad_section_is_refused_with_its_place(section: str, fields: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{section}{said}"):
+        read_template(f"spec: {{}}\n{section}: {fields}")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("spec: {}\noverquota: {}", "^the top .* unknown key 'overquota'; .*; did you mean 'overQuota'"),
+        ("kind: PodTemplate\ntemplate: {spec: {}}\noverQuota: {}", "^the top .* 'overQuota'; it may have template,"),
+        ("kind: PodTemplate\ntemplate: {spec: {}, guarantee: {}}", "^template .*; did you mean 'guaranteed'"),
+    ],
+)
+def test_a_section_that_is_misspelt_or_misplaced_is_not_ignored(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read_template(text)
+
+
 @given(TEMPLATES)
 def test_a_template_is_returned_as_it_was_written(given: dict[str, Any]) -> None:
     assert check_template(given) == given

@@ -1,0 +1,127 @@
+"""Nodes within a job's guarantee, and nodes above it: which kind is started, and which leaves first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from elastic_launcher.coordinator.model.actions import StartNode
+from elastic_launcher.coordinator.model.observations import NodeStands
+from elastic_launcher.coordinator.rules.nodes import LONGEST_RETRY
+from tests.support.played_job import Job, lose, redo, training
+
+WHY = "0/2 nodes are available: 2 node(s) had untolerated taint {spot: true}"
+
+
+def kinds(job: Job) -> dict[int, str]:
+    """Returns the kinds of the nodes that were started, by number."""
+    return {one.node: "over quota" if one.over_quota else "guaranteed" for one in job.started}
+
+
+def trained(nodes: int, within: int) -> Job:
+    """Returns a job that trains on so many nodes."""
+    job = training(1)
+    job.state = replace(job.state, nodes=job.state.nodes.replaced(replace(job.state.nodes[1], over_quota=not within)))
+    job.target(nodes, within=within)
+    if nodes > 1:
+        job.warm(*range(2, nodes + 1))
+        job.complete(20)
+    job.look()
+    return job
+
+
+@pytest.mark.parametrize(("within", "owned"), [(None, 4), (0, 0), (1, 1), (3, 3), (9, 4)])
+def test_nodes_up_to_the_guarantee_are_within_it_and_those_above_are_over_quota(within: int | None, owned: int) -> None:
+    job = Job()
+    job.target(4, within=within)
+    assert list(kinds(job).values()) == ["guaranteed"] * owned + ["over quota"] * (4 - owned)
+    assert [bool(one.get("over_quota")) for one in job.events("node_started")] == [False] * owned + [True] * (4 - owned)
+
+
+def test_after_the_guarantee_rises_new_nodes_follow_it_and_running_ones_stay() -> None:
+    job = trained(2, within=1)
+    job.target(2, within=2)
+    assert (job.look(), job.killed) == ([], [])
+    job.target(3, within=2)
+    job.target(4, within=2)
+    assert [kinds(job)[node] for node in (2, 3, 4)] == ["over quota", "guaranteed", "over quota"]
+
+
+def test_after_the_guarantee_falls_new_nodes_follow_it_and_running_ones_stay() -> None:
+    job = trained(2, within=2)
+    job.target(3, within=1)
+    assert kinds(job)[3] == "over quota"
+    assert job.killed == []
+
+
+def test_a_lost_node_is_replaced_by_one_of_the_kind_that_is_short() -> None:
+    job = trained(3, within=2)
+    lose(job, 1)
+    job.node_exited(1)
+    job.tick(LONGEST_RETRY)
+    assert kinds(job)[4] == "guaranteed"
+    redo(job, job.form.formation, 20)
+    lose(job, 3)
+    job.node_exited(3)
+    job.tick(LONGEST_RETRY)
+    assert kinds(job)[5] == "over quota"
+
+
+def test_a_node_whose_processes_are_not_gone_yet_counts_as_within_the_guarantee() -> None:
+    job = trained(2, within=1)
+    lose(job, 1)
+    job.target(3, within=1)
+    assert kinds(job)[3] == "over quota"
+
+
+def test_nodes_over_quota_leave_first() -> None:
+    job = trained(2, within=0)
+    job.target(3, within=1)
+    job.warm(3)
+    job.complete(30)
+    job.target(2, within=1)
+    assert {node for node, one in job.state.nodes.items() if one.leave} == {2}
+    job.complete(40)
+    job.target(1, within=1)
+    assert {node for node, one in job.state.nodes.items() if one.leave} == {1, 2}
+
+
+def test_nodes_that_do_not_train_yet_leave_before_those_that_do_whatever_their_kind() -> None:
+    job = trained(1, within=0)
+    job.target(2, within=1)
+    job.target(1, within=1)
+    assert job.killed == [2]
+
+
+def test_a_node_over_quota_that_waits_for_a_place_gives_way_where_the_guarantee_is_short() -> None:
+    job = trained(2, within=1)
+    job.target(4, within=1)
+    for node in (3, 4):
+        job.feed(NodeStands(job.now, node, WHY))
+    job.target(4, within=2)
+    for _ in range(3):
+        job.tick(1)
+    assert job.killed == [4]
+    job.node_exited(4)
+    assert kinds(job)[5] == "guaranteed"
+    job.tick(1)
+    assert job.killed == [4]
+    assert len([one for one in job.look() if isinstance(one, StartNode)]) == 3
+
+
+def test_a_node_over_quota_that_has_begun_does_not_give_way() -> None:
+    job = trained(1, within=1)
+    job.target(2, within=1)
+    job.feed(NodeStands(job.now, 2, WHY))
+    job.feed(NodeStands(job.now, 2, ""))
+    job.target(2, within=2)
+    assert job.killed == []
+
+
+def test_no_node_gives_way_where_another_one_is_started_anyway() -> None:
+    job = trained(1, within=1)
+    job.target(2, within=1)
+    job.feed(NodeStands(job.now, 2, WHY))
+    job.target(3, within=2)
+    assert (job.killed, kinds(job)[3]) == ([], "guaranteed")
