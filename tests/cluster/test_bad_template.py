@@ -43,6 +43,18 @@ def test_what_is_wrong_with_a_template_is_told_with_the_path(
     asyncio.run(steps())
 
 
+def test_what_is_wrong_in_a_section_for_one_kind_of_nodes_is_told_with_its_name() -> None:
+    kinds = {"overQuota": {"tolerations": [{"key": "spot", "operator": "Sometimes"}]}}
+
+    async def steps() -> None:
+        async with space("template") as (api, name):
+            said = r"^--pod-template pod.yaml, with its section overQuota: .*spec.tolerations\[0\].operator: "
+            with pytest.raises(ConfigError, match=said):
+                await try_out(api, name, plan(template() | kinds), "--pod-template pod.yaml")
+
+    asyncio.run(steps())
+
+
 @pytest.mark.thorough
 def test_a_quota_that_allows_no_job_is_no_mistake_of_the_template_and_a_dry_run_makes_none() -> None:
     async def steps() -> None:

@@ -86,6 +86,7 @@ class Stage:
         retries: int = 3,
         variables: dict[str, str] | None = None,
         labels: dict[str, str] | None = None,
+        kinds: dict[str, Any] | None = None,
     ) -> None:
         """Starts the launcher; the namespace's end ends it.
 
@@ -100,9 +101,10 @@ class Stage:
             retries: How often that Job does so.
             variables: Variables of the nodes.
             labels: Of each node's pod and Job.
+            kinds: What the template says of nodes within the guarantee, and of those above it.
         """
         spec = {**self.node_spec(variables), **(template or {})}
-        files = {"pod.yaml": json.dumps({"metadata": {"labels": labels or {}}, "spec": spec})}
+        files = {"pod.yaml": json.dumps({"metadata": {"labels": labels or {}}, "spec": spec, **(kinds or {})})}
         if isinstance(script, str):
             files["train.py"] = script
         run = ("run", "--engine=kubernetes", "--pod-template=/code/pod.yaml", f"--work-dir={self.work_dir}")

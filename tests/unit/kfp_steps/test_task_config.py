@@ -55,6 +55,12 @@ def test_all_that_the_task_says_is_in_the_nodes_pod() -> None:
     assert template["metadata"]["labels"] == {"pipeline/runid": "run-1"}
 
 
+def test_sections_for_kinds_of_nodes_reach_the_nodes() -> None:
+    lent = {"priorityClassName": "spot", "tolerations": [{"key": "spot", "operator": "Exists"}]}
+    template = nodes_template(task(**SEEN), f"{TEMPLATE}overQuota: {json.dumps(lent)}")
+    assert check_template(template)["overQuota"] == lent
+
+
 def test_an_empty_task_says_nothing() -> None:
     assert nodes_template(task(), "") == {"metadata": {}, "spec": {"containers": [{"name": "node"}]}}
     assert nodes_template(task(env=[], resources={}), "") == nodes_template(task(), "")
