@@ -78,7 +78,7 @@ class JobConfig:
     priority: int = 0
     share: tuple[int, int] | None = None
     require_hints: bool = False
-    wait_for_quota: float = 0.0
+    wait_for_quota: float | None = None
     node_timeout: float = 1800.0
     work_dir: str | None = None
     max_runtime: float | None = None

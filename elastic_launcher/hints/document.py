@@ -40,7 +40,7 @@ MAX_GPUS = 10**5
 DEFAULT_GROW_AFTER = 60.0
 _COUNT = "a whole number, 1 or more"
 _TOP_KEYS = {"apiVersion", "generation", "observedAt", "ttlSeconds", "source", "defaults", "hints"}
-_DEFAULTS_KEYS = {"gpus", "flavor", "gpusPerNode", "sizes", "growAfterSeconds", "reclaim"}
+_DEFAULTS_KEYS = {"gpus", "flavor", "gpusPerNode", "sizes", "growAfterSeconds", "waitSeconds", "reclaim"}
 _ENTRY_KEYS = _DEFAULTS_KEYS | {"match", "priority"}
 _NUMBER = "0|[1-9][0-9]{0,17}"
 _FLAT = re.compile(rf"\s*(?:(?P<guaranteed>{_NUMBER})\s*:\s*)?(?P<allowed>{_NUMBER})\s*")
@@ -62,6 +62,7 @@ class Entry:
         grow_after: Seconds that growth waits after a shrink, a notice or a loss.
         reclaim_to: What is to be left, when GPUs are being taken back.
         reclaim_by: When they may be gone, in seconds since the epoch, or None if not given.
+        wait: Seconds that a job waits for quota where its user has not said it, or None if not given.
     """
 
     path: str
@@ -75,6 +76,7 @@ class Entry:
     grow_after: float = DEFAULT_GROW_AFTER
     reclaim_to: int | None = None
     reclaim_by: float | None = None
+    wait: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,7 @@ def _parse_entry(row: Any, path: str, known: set[str], warnings: list[str]) -> E
         _parse_sizes(row, path),
         DEFAULT_GROW_AFTER if grow_after is None else grow_after,
         *_parse_reclaim(row, path, guaranteed, warnings),
+        wait=seconds(row, "waitSeconds", path),
     )
     warnings += [
         f"size {size} of {path}.sizes is never used: it is no multiple of gpusPerNode, {entry.gpus_per_node}"

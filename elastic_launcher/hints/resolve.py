@@ -59,6 +59,7 @@ class Resolution:
         grow_after: Seconds that growth waits after a shrink, a notice or a loss.
         why: How this came about, line by line.
         reclaim_by: When what is taken back may be gone, in seconds since the epoch, or None.
+        wait: Seconds that the job waits for quota where its user has not said it, or None.
     """
 
     nodes: int
@@ -70,6 +71,7 @@ class Resolution:
     grow_after: float
     why: tuple[str, ...]
     reclaim_by: float | None = None
+    wait: float | None = None
 
     def wanted(self, current: int) -> int:
         """Returns the nodes that a job should have that runs on ``current`` of them; 0 when it has to end.
@@ -118,6 +120,7 @@ def resolve(document: Document, demand: Demand, *, now: float, starting: bool) -
         winner.grow_after,
         (_why_winner(winner, others), *why_numbers, *why_nodes),
         winner.reclaim_by if _reclaims(winner) else None,
+        winner.wait,
     )
 
 

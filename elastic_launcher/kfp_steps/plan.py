@@ -16,6 +16,8 @@ LOOK_SECONDS = 5.0
 """Between looks at the hints while the step waits for quota."""
 
 Planned = tuple[int, str, str]
+Look = tuple[int, str, float]
+"""How many nodes there may be, why, and how many seconds the hints have a job wait for its quota."""
 
 
 def plan_step(
@@ -37,14 +39,15 @@ def plan_step(
     try:
         job = _job(given)
         demand = _demand(given, job)
-        until = clock() + job.wait_for_quota
-        nodes, why = _first_look(given, demand)
+        began = clock()
+        nodes, why, wait = _first_look(given, demand)
         say(why)
         while not nodes:
+            until = began + (wait if job.wait_for_quota is None else job.wait_for_quota)
             if clock() >= until:
                 raise SystemExit(int(ExitCode.NO_QUOTA))
             sleep(min(LOOK_SECONDS, max(0.0, until - clock())))
-            nodes, why = _next_look(given, demand)
+            nodes, why, wait = _next_look(given, demand, wait)
             say(why)
         return nodes, str(nodes * demand.nproc_per_node), why
     except (ConfigError, HintError) as error:
@@ -55,7 +58,10 @@ def _job(given: Mapping[str, Any]) -> JobConfig:
     """Returns the parameters as a job, which refuses what the launcher would refuse, in its words."""
     texts = {key: given[key] for key in ("hints", "match", "name", "share", "require_hints", "nproc_per_node")}
     texts["nodes"] = f"{given['min_nodes']}:{given['max_nodes'] or given['min_nodes']}"
-    texts |= {"global_batch_size": given["global_batch_size"] or None, "wait_for_quota": given["wait_for_quota"]}
+    texts |= {
+        "global_batch_size": given["global_batch_size"] or None,
+        "wait_for_quota": given["wait_for_quota"] or None,
+    }
     return JobConfig.from_texts(texts, ["train.py"])  # a placeholder
 
 
@@ -66,19 +72,19 @@ def _demand(given: Mapping[str, Any], job: JobConfig) -> Demand:
     return Demand(match, job.min_nodes, job.max_nodes, job.nproc_per_node, job.global_batch_size, job.share)
 
 
-def _first_look(given: Mapping[str, Any], demand: Demand) -> tuple[int, str]:
-    """Returns how many nodes there may be, and why; 0 only where a document says so."""
+def _first_look(given: Mapping[str, Any], demand: Demand) -> Look:
+    """Returns what there may be now; 0 nodes only where a document says so."""
     if not given["hints"]:
-        return demand.most_nodes, f"no hints were given: {demand.most_nodes} nodes, the most asked for"
+        return demand.most_nodes, f"no hints were given: {demand.most_nodes} nodes, the most asked for", 0.0
     try:
         return _look(given, demand)
     except OSError as error:
         if given["require_hints"]:
             raise ConfigError(f"hints: {error}; require_hints asks for them") from error
-        return demand.min_nodes, f"hints: {error}; {demand.min_nodes} nodes, the fewest asked for"
+        return demand.min_nodes, f"hints: {error}; {demand.min_nodes} nodes, the fewest asked for", 0.0
 
 
-def _next_look(given: Mapping[str, Any], demand: Demand) -> tuple[int, str]:
+def _next_look(given: Mapping[str, Any], demand: Demand, wait: float) -> Look:
     """Returns the same while quota is waited for: what can't be read leaves the last document in force."""
     try:
         return _look(given, demand)
@@ -86,11 +92,11 @@ def _next_look(given: Mapping[str, Any], demand: Demand) -> tuple[int, str]:
         why = f"hints: {error}"
     except HintError as error:
         why = str(error)
-    return 0, f"{why}; the last good document stays in force"
+    return 0, f"{why}; the last good document stays in force", wait
 
 
-def _look(given: Mapping[str, Any], demand: Demand) -> tuple[int, str]:
-    """Returns how many nodes the hints give now, and why.
+def _look(given: Mapping[str, Any], demand: Demand) -> Look:
+    """Returns what the hints give now.
 
     Raises:
         HintError: If they can't be used.
@@ -102,7 +108,7 @@ def _look(given: Mapping[str, Any], demand: Demand) -> tuple[int, str]:
         resolution = resolve(parse(found), demand, now=time.time(), starting=True)
     except HintError as error:
         raise HintError(f"hints: {place.name}: {error}", error.path) from error
-    return resolution.nodes, _told(resolution)
+    return resolution.nodes, _told(resolution), resolution.wait or 0.0
 
 
 def _told(resolution: Resolution) -> str:

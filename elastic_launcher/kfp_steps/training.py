@@ -199,7 +199,9 @@ def _options(given: Mapping[str, Any]) -> dict[str, object]:
     for option in OPTIONS:
         if option.key in given and option.key not in ("script", "module", "arguments", "work_dir", "data"):
             value = given[option.key]
-            found[option.key] = value or None if option.kind == "whole" and option.default is None else value
+            found[option.key] = (
+                value or None if option.kind in ("whole", "seconds") and option.default is None else value
+            )
     return found
 
 

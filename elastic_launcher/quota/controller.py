@@ -159,7 +159,7 @@ class Controller:
         now = self.clock()
         fixed = fixed_by_hand(written.by_hand, world.jobs, now)
         decision = decide(replace(world, fixed=fixed), projects, written.ledger, now)
-        return decision, hint_document(written, decision, now=now, ttl_seconds=projects.ttl_seconds)
+        return decision, hint_document(written, decision, projects, now=now)
 
     def _write(self, projects: Projects, world: World) -> Decision:
         """Writes the hints; the decision is made again from what is there now, which others may have edited."""

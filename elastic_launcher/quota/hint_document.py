@@ -15,10 +15,12 @@ from typing import Any
 from elastic_launcher.hints import Demand, HintError, parse, resolve
 from elastic_launcher.hints.document import API_VERSION, load
 from elastic_launcher.quota.jobs import Job
+from elastic_launcher.quota.projects import Projects
 from elastic_launcher.quota.rounds.ledger import Ledger, ledger_of
 from elastic_launcher.quota.rounds.round import Decision, Grant
 
 KIND = "elastic-quota"
+_NOTHING: Mapping[str, Any] = {"gpus": {"allowed": 0}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,24 +94,33 @@ def fixed_by_hand(rows: Iterable[Mapping[str, Any]], jobs: Iterable[Job], now: f
     return fixed
 
 
-def hint_document(written: Written, decision: Decision, *, now: float, ttl_seconds: float) -> dict[str, Any]:
+def hint_document(written: Written, decision: Decision, projects: Projects, *, now: float) -> dict[str, Any]:
     """Returns the document that tells each job what it may hold.
 
     Args:
         written: What was there before.
         decision: The outcome of the round; the generation of its ledger is the document's.
+        projects: The projects document.
         now: Seconds since the epoch.
-        ttl_seconds: For how long the numbers hold.
     """
     return {
         "apiVersion": API_VERSION,
         "generation": decision.ledger.generation,
         "observedAt": _moment(now),
-        "ttlSeconds": ttl_seconds,
+        "ttlSeconds": projects.ttl_seconds,
         "source": {"kind": KIND, "ledger": decision.ledger.as_json()},
-        "defaults": dict(written.defaults) if written.defaults is not None else {"gpus": {"allowed": 0}},
+        "defaults": _defaults(written, projects),
         "hints": [*written.by_hand, *map(_entry, decision.grants)],
     }
+
+
+def _defaults(written: Written, projects: Projects) -> dict[str, Any]:
+    """Returns the entry for jobs that no round has seen yet: they hold nothing, and wait for their first hint."""
+    others = {key: value for key, value in (written.defaults or _NOTHING).items() if key != "waitSeconds"}
+    if others != _NOTHING:
+        return dict(written.defaults or {})
+    waits = [project.wait_seconds for project in projects.projects if project.wait_seconds]
+    return {**_NOTHING, "waitSeconds": max(waits)} if waits else dict(_NOTHING)  # their project is not known yet
 
 
 def _entry(grant: Grant) -> dict[str, Any]:
@@ -120,6 +131,8 @@ def _entry(grant: Grant) -> dict[str, Any]:
         entry["reclaim"] = {"to": grant.allowed, "by": _moment(grant.reclaim_by), "reason": grant.reason}
     if grant.limit is not None:
         numbers["limit"] = max(grant.limit, numbers["allowed"])
+    if grant.wait_seconds is not None:
+        entry["waitSeconds"] = grant.wait_seconds
     return entry
 
 

@@ -43,6 +43,7 @@ class Project:
         min_run_seconds: For so long a job that has started is not paused, only cut to its minimum.
         grace_period: Seconds from "a GPU is taken back" to "it may be killed".
         patterns: What its own jobs are matched by; None for jobs that name the project.
+        wait_seconds: Seconds that its jobs wait for quota unless they say it themselves; None for what they do anyway.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Project:
     min_run_seconds: float = 0.0
     grace_period: float = 30.0
     patterns: tuple[Mapping[str, str], ...] | None = None
+    wait_seconds: float | None = None
 
     @property
     def matched_by(self) -> tuple[Mapping[str, str], ...]:

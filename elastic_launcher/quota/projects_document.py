@@ -27,7 +27,16 @@ DEFAULT_PROJECT = "default"
 REFUSE = "refuse"
 """What ``unmatched`` is if such jobs are refused."""
 
-_TOP_KEYS = ("apiVersion", "capacity", "gracePeriodSeconds", "growAfterSeconds", "ttlSeconds", "unmatched", "projects")
+_TOP_KEYS = (
+    "apiVersion",
+    "capacity",
+    "gracePeriodSeconds",
+    "growAfterSeconds",
+    "waitSeconds",
+    "ttlSeconds",
+    "unmatched",
+    "projects",
+)
 _CAPACITY_KEYS = ("gpus", "machines")
 _PROJECT_KEYS = (
     "name",
@@ -37,6 +46,7 @@ _PROJECT_KEYS = (
     "weight",
     "priority",
     "minRunSeconds",
+    "waitSeconds",
     "gracePeriodSeconds",
     "match",
 )
@@ -70,18 +80,19 @@ def _parse(loaded: Loaded) -> Projects:
     capacity = _capacity(found)
     grace = _seconds(found, "gracePeriodSeconds", "", 30.0)
     grow_after = _seconds(found, "growAfterSeconds", "", DEFAULT_GROW_AFTER)
+    wait = seconds(found, "waitSeconds", "")
     ttl = _seconds(found, "ttlSeconds", "", 120.0)
     if not ttl:
         raise wrong("ttlSeconds", found["ttlSeconds"], "a number of seconds above 0, or hints never hold")
     rows = _rows(found)
-    projects = [_project(row, f"projects[{number}]", grace) for number, row in enumerate(rows)]
+    projects = [_project(row, f"projects[{number}]", grace, wait) for number, row in enumerate(rows)]
     _refuse_same_names(projects, loaded)
     _refuse_bad_parents(projects)
     _refuse_same_matches(projects, rows, loaded)
     unmatched = _unmatched(found, [project.name for project in projects])
     projects = _with_guarantees(projects, rows)
     if unmatched == DEFAULT_PROJECT and all(project.name != DEFAULT_PROJECT for project in projects):
-        projects.append(Project(DEFAULT_PROJECT, grace_period=grace, patterns=()))
+        projects.append(Project(DEFAULT_PROJECT, grace_period=grace, patterns=(), wait_seconds=wait))
     parsed = Projects(tuple(projects), unmatched, capacity, grow_after, ttl)
     return replace(parsed, warnings=tuple(_warnings(parsed, loaded)))
 
@@ -99,7 +110,7 @@ def _rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [objects(row, f"projects[{number}]", 'an object with "name"') for number, row in enumerate(rows)]
 
 
-def _project(row: Mapping[str, Any], path: str, grace: float) -> Project:
+def _project(row: Mapping[str, Any], path: str, grace: float, wait: float | None) -> Project:
     _refuse_unknown(row, _PROJECT_KEYS, path)
     if "name" not in row:
         raise missing(f"{path}.name", _NAME_FORM)
@@ -119,6 +130,7 @@ def _project(row: Mapping[str, Any], path: str, grace: float) -> Project:
         _seconds(row, "minRunSeconds", path, 0.0),
         _seconds(row, "gracePeriodSeconds", path, grace),
         _patterns(row["match"], f"{path}.match") if "match" in row else None,
+        seconds(row, "waitSeconds", path) if "waitSeconds" in row else wait,
     )
 
 

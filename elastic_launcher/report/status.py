@@ -136,9 +136,14 @@ def submitted(state: JobState, job: Mapping[str, Any], now: float) -> float:
 
 
 def _wait(state: JobState, config: Mapping[str, Any]) -> float:
-    """Returns the seconds that it would wait for quota; with restart-based resize it does so at its start only."""
+    """Returns the seconds that it would wait for quota, by its option, or else by the hint that it follows.
+
+    With restart-based resize it waits at its start only.
+    """
     ends = state.world_size and config.get("resize") == "respawn"
-    return 0.0 if ends else float(config.get("wait_for_quota") or 0.0)
+    given = config.get("wait_for_quota")
+    said = (state.hint or {}).get("wait_seconds") if given is None else given
+    return 0.0 if ends else float(said or 0.0)
 
 
 def _match(state: JobState, job: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, str]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,8 +30,8 @@ class Stage:
         options = {"folder": str(folder), "samples": SAMPLES, "batch": BATCH, "micro": None, "pace": 0.004}
         self.script = json.dumps(options)
 
-    def allow(self, gpus: int) -> None:
-        entry = {"match": {}, "gpus": {"allowed": gpus}, "growAfterSeconds": 0.1}
+    def allow(self, gpus: int, **more: Any) -> None:
+        entry = {"match": {}, "gpus": {"allowed": gpus}, "growAfterSeconds": 0.1, **more}
         draft = self.folder / "draft.json"
         draft.write_text(json.dumps({"apiVersion": "elastic-hints/v1", "hints": [entry]}))
         draft.replace(self.hints)
@@ -123,6 +124,22 @@ def test_a_job_that_waited_long_enough_ends_saved(stage: Stage) -> None:
         stage.allow(0)
         assert job.wait(2 * PATIENCE) == 75
         assert "no quota within the 1 s of --wait-for-quota: " in job.last_message
+        assert " is saved in " in job.last_message
+
+
+def test_a_job_waits_as_long_as_its_hint_says(stage: Stage) -> None:
+    stage.allow(0, waitSeconds=600)
+    with stage.run() as job:
+        message = assert_waits(job, 1)
+        assert message.startswith("waiting for quota, without any process, up to 600 s: hints: ")
+        stage.allow(1, waitSeconds=600)
+        wait_steps(job, 2, 1)
+        stage.allow(0, waitSeconds=600)
+        assert_waits(job, 2)
+        assert job.status()["demand"]["waits"] == 600
+        stage.allow(0, waitSeconds=1)
+        assert job.wait(2 * PATIENCE) == 75
+        assert "no quota within the 1 s of the hint's waitSeconds: " in job.last_message
         assert " is saved in " in job.last_message
 
 

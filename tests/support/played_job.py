@@ -71,10 +71,8 @@ class Job:
         self.now += seconds
         return self.feed(Tick(self.now))
 
-    def target(
-        self, nodes: int, cause: str = "hint", message: str = "", within: int | None = None
-    ) -> tuple[Action, ...]:
-        return self.feed(TargetChanged(self.now, Target(nodes, cause, within=within), message))
+    def target(self, nodes: int, cause: str = "hint", message: str = "", **hint: Any) -> tuple[Action, ...]:
+        return self.feed(TargetChanged(self.now, Target(nodes, cause, **hint), message))
 
     def report(self, member: int, report: Message) -> tuple[Action, ...]:
         return self.feed(MemberReported(self.now, member, report))

@@ -37,7 +37,7 @@ def elastic_plan(
         nproc_per_node: Processes on each node, one for a GPU.
         global_batch_size: Samples in each optimizer step, of which each process needs one; 0 where it is not known.
         require_hints: Fail when there are no hints.
-        wait_for_quota: Seconds to wait until hints allow min_nodes.
+        wait_for_quota: Seconds to wait until hints allow min_nodes; with 0, as the hints say.
 
     Return:
         nodes: How many nodes the next step may have.

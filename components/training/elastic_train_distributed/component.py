@@ -111,7 +111,7 @@ def elastic_train_distributed(
         priority: Importance to a quota controller, -1000 to 1000; of a project's trainings, higher ones come first.
         share: Which part of the hint's entry is this job's, as 1/2.
         require_hints: Fail when there are no hints at the start.
-        wait_for_quota: Seconds to wait, at the start, and later saved and without a node, until hints allow min_nodes.
+        wait_for_quota: Seconds to wait, also later, saved, until hints allow min_nodes; with 0, as the hints say.
         node_timeout: Seconds that a training whose nodes were taken waits, saved, for min_nodes others; 0 ends it.
         work_dir: Folder for events, logs and report; without one, a folder in shared_dir or checkpoint_dir.
         max_runtime: Time after which the training is saved and the step ends, as 30m or 12h; without it, no limit.

@@ -34,7 +34,7 @@ class Rules:
         store: ``host:port`` of the TCPStore in which groups meet.
         start_timeout: Seconds within which a node must be warm.
         form_timeout: Seconds within which a group must form.
-        wait_for_quota: Seconds that a job which loses its quota waits for it; 0 ends it.
+        wait_for_quota: Seconds that a job which loses its quota waits for it, unless a hint says so; 0 ends it.
         node_timeout: Seconds that a job which loses its nodes waits for others; 0 ends it.
         max_failures: Failures of the script within an hour that cost a node instead of the job.
         grace_period: Seconds from a node's notice until it may be killed.
@@ -86,6 +86,7 @@ class Target:
         limit: GPUs that it may never exceed, if known.
         by: When nodes above the number may be killed.
         within: How many nodes are within the guarantee, if that is known and the others differ from them.
+        wait: Seconds that the job waits for quota, where the hint says it and the user has not; else None.
     """
 
     nodes: int
@@ -95,6 +96,7 @@ class Target:
     limit: int | None = None
     by: float = math.inf
     within: int | None = None
+    wait: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +270,12 @@ class State:
             taken=self.taken.at_most(first.step),
             start_not_before=self.start_not_before if self.taken.times > 1 else first.start_not_before,
         )
+
+    @property
+    def wait_for_quota(self) -> float:
+        """Seconds that the job waits for quota; with 0 it ends instead."""
+        hint = None if self.target is None else self.target.wait
+        return self.rules.wait_for_quota if hint is None else hint
 
     @property
     def next_member(self) -> int:

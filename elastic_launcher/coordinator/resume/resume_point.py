@@ -62,7 +62,7 @@ class Origin:
             config.nproc_per_node,
             store,
             config.start_timeout,
-            wait_for_quota=config.wait_for_quota,
+            wait_for_quota=config.wait_for_quota or 0.0,
             node_timeout=config.node_timeout,
             max_failures=config.max_failures or 0,
             grace_period=config.grace_period,

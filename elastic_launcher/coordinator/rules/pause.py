@@ -34,12 +34,12 @@ def lose_quota(state: State, exit_code: int, message: str, now: float) -> Decisi
         now: Monotonic seconds.
     """
     pause = state.pause
-    if not state.rules.wait_for_quota:
+    if pause is not None and pause.lack is Lack.QUOTA:
+        return state, ()
+    if not state.wait_for_quota:
         if not state.nodes:
             return finish(state, exit_code, f"{message}; nothing was started")
         return stop(state, exit_code, message, now, joint=APART)
-    if pause is not None and pause.lack is Lack.QUOTA:
-        return state, ()
     if pause is None:
         return _pause(state, Lack.QUOTA, message, now)
     waits_already = pause.asks
@@ -80,13 +80,23 @@ def take_pause(state: State, now: float) -> Decision:
         return _end_when_saved(state, pause, now)
     if pause.stage is Stage.ENDING and not state.in_phase(Phase.ADMITTED, Phase.LEAVING, Phase.ENDING):
         return replace(state, pause=replace(pause, stage=Stage.LOOKING)), (FindResumePoint(),)
-    if pause.stage is Stage.WAITING and now >= pause.until and not _come_up(state):
+    if pause.stage is Stage.WAITING and now >= _ends(state, pause) and not _come_up(state):
         if pause.lack is Lack.QUOTA:
-            within = f"no quota within the {state.rules.wait_for_quota:g} s of --wait-for-quota"
+            within = f"no quota within the {state.wait_for_quota:g} s of {_source_of_wait(state)}"
         else:
             within = f"too few nodes within the {state.rules.node_timeout:g} s of --node-timeout"
         return finish(state, ExitCode.STOPPED, f"{within}: {pause.message}")
     return state, ()
+
+
+def _ends(state: State, pause: Pause) -> float:
+    """Returns when a wait is over; a hint may have changed for how long quota is waited for."""
+    return pause.since + state.wait_for_quota if pause.lack is Lack.QUOTA else pause.until
+
+
+def _source_of_wait(state: State) -> str:
+    by_hint = state.target is not None and state.target.wait is not None
+    return "the hint's waitSeconds" if by_hint else "--wait-for-quota"
 
 
 def _come_up(state: State) -> bool:
@@ -116,9 +126,9 @@ def resume_paused(state: State, observation: ResumePointFound) -> Decision:
     if pause.lack is Lack.NODES:
         restart = Restart("notice", pause.halted_at) if trained else None
         return then(decision, wait_for_nodes, pause.message, now, restart)
-    waiting = replace(pause, stage=Stage.WAITING, since=now, until=now + state.rules.wait_for_quota)
+    waiting = replace(pause, stage=Stage.WAITING, since=now, until=now + state.wait_for_quota)
     state = replace(decision[0], pause=waiting)
-    message = f"waiting for quota, without any process, up to {state.rules.wait_for_quota:g} s: {pause.message}"
+    message = f"waiting for quota, without any process, up to {state.wait_for_quota:g} s: {pause.message}"
     waits = emit(state, "quota_wait", step=state.step, message=message)
     return then((state, (*decision[1], waits)), check_quota, now)
 

@@ -111,11 +111,11 @@ class HintFollower:
         await self._follow()
 
     async def _start(self) -> None:
-        """Waits for hints that allow the minimum, up to --wait-for-quota."""
-        deadline = self._clocks.monotonic() + self._config.wait_for_quota
+        """Waits for hints that allow the minimum, for as long as the user or the hint says."""
+        began = self._clocks.monotonic()
         waiting_since, known = 0.0, False
         while True:
-            left = deadline - self._clocks.monotonic()
+            left = began + self._patience() - self._clocks.monotonic()
             try:
                 async with asyncio.timeout(left if known else None):  # the first read comes at once
                     found = await self._wake.get()
@@ -144,7 +144,7 @@ class HintFollower:
                     self._emit("quota_back", seconds=round(self._clocks.monotonic() - waiting_since, 3))
                 self._set(resolution.nodes, "start", resolution)
                 return
-            left = deadline - self._clocks.monotonic()
+            left = began + self._patience() - self._clocks.monotonic()
             if left <= 0:
                 self._refuse_start()
                 return
@@ -156,12 +156,19 @@ class HintFollower:
 
     def _refuse_start(self) -> None:
         resolution = self._resolve(starting=True)
-        seconds = self._config.wait_for_quota
+        seconds = self._patience()
         waited = f" after {seconds:g} s" if seconds else ""
         longer = f"wait longer than {seconds:g} s with" if seconds else "wait with"
         advice = f"raise `allowed`, or {longer} --wait-for-quota SECONDS"
         allowed = resolution.allowed if resolution is not None else self._held.allowed if self._held else 0
         self._set(0, "start", resolution, f"{self._too_few(allowed)}{waited}; {advice}")
+
+    def _patience(self) -> float:
+        """Returns for how many seconds the job waits for quota at its start."""
+        if self._config.wait_for_quota is not None:
+            return self._config.wait_for_quota
+        resolution = self._resolve(starting=True)
+        return 0.0 if resolution is None or resolution.wait is None else resolution.wait
 
     def _held_nodes(self) -> int:
         """Returns how many nodes a job that has begun keeps while no hint can be read; 0 for too few."""
@@ -255,7 +262,7 @@ class HintFollower:
     def _announce(self, resolution: Resolution, target: int) -> None:
         document = self._policy.document
         numbers = (resolution.guaranteed, resolution.allowed, resolution.limit, target)
-        announced = (*numbers, resolution.stale, resolution.reclaim_by)
+        announced = (*numbers, resolution.stale, resolution.reclaim_by, resolution.wait)
         renewed, self._announced = announced == self._announced, announced
         self._emit(
             "hint_applied",
@@ -268,20 +275,22 @@ class HintFollower:
             match=resolution.matched,
             stale=resolution.stale,
             reclaim_by=resolution.reclaim_by,
+            **({} if resolution.wait is None else {"wait_seconds": resolution.wait}),
             **({"renewed": True} if renewed else {}),
         )
 
     def _set(self, nodes: int, cause: str, resolution: Resolution | None, message: str = "") -> None:
         self._current = nodes
         numbers: tuple[int | None, int | None, int | None] = (None, None, None)
-        reclaim_by = None
+        reclaim_by = wait = None
         if resolution is not None:
             numbers = (resolution.guaranteed, resolution.allowed, resolution.limit)
             reclaim_by = resolution.reclaim_by
-        if self._reported != (nodes, *numbers, reclaim_by):
-            self._reported = (nodes, *numbers, reclaim_by)
+            wait = resolution.wait if self._config.wait_for_quota is None else None
+        if self._reported != (nodes, *numbers, reclaim_by, wait):
+            self._reported = (nodes, *numbers, reclaim_by, wait)
             by, within = self._monotonic_at(reclaim_by), self._within(numbers[0])
-            self._on_target(Target(nodes, cause, *numbers, by=by, within=within), message)
+            self._on_target(Target(nodes, cause, *numbers, by=by, within=within, wait=wait), message)
 
     def _within(self, guaranteed: int | None) -> int | None:
         """Returns how many nodes are within a guarantee, in GPUs."""

@@ -53,6 +53,7 @@ class Grant:
         holds: What it holds or may still take of an earlier hint.
         reclaim_by: When what it holds above ``allowed`` may be killed, in seconds since the epoch, or None.
         reason: Why it has what it has, or why it waits.
+        wait_seconds: Seconds that it waits for quota unless its user has said it, or None.
     """
 
     job: str
@@ -63,6 +64,7 @@ class Grant:
     holds: int
     reclaim_by: float | None
     reason: str
+    wait_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,7 @@ def _grants(
                 account.committed,
                 account.reclaim_by,
                 account.reason if account.allowed else reasons.of_wait(member, ledger, now),
+                member.project.wait_seconds,
             )
         )
     return tuple(sorted(grants, key=lambda grant: grant.job))

@@ -53,6 +53,11 @@ def test_only_the_version_and_one_of_defaults_and_hints_are_needed(least: str) -
     assert (found.generation, found.observed_at, found.ttl_seconds, found.warnings) == (None, None, None, ())
 
 
+def test_an_entry_and_defaults_may_say_how_long_a_job_waits() -> None:
+    found = parse(text(hint(3, waitSeconds=86400), defaults=hint(0, waitSeconds=0)))
+    assert (found.entries[0].wait, found.defaults and found.defaults.wait, found.warnings) == (86400.0, 0.0, ())
+
+
 @pytest.mark.parametrize(
     "odd",
     [
@@ -189,6 +194,7 @@ def one(**more: Any) -> str:
         (one(sizes=2), "hints[0].sizes", '"sizes" is 2 (hints[0].sizes); it must be a list'),
         (one(sizes=[2, 0]), "hints[0].sizes[1]", '"sizes[1]" is 0 (hints[0].sizes[1]); it must be a whole number, 1'),
         (one(growAfterSeconds=-0.5), "hints[0].growAfterSeconds", '"growAfterSeconds" is -0.5'),
+        (one(waitSeconds="day"), "hints[0].waitSeconds", '"waitSeconds" is "day" (hints[0].waitSeconds); it must be a'),
         (one(reclaim=2), "hints[0].reclaim", '"reclaim" is 2 (hints[0].reclaim); it must be an object with "to"'),
         (one(reclaim={}), "hints[0].reclaim.to", '"to" is missing (hints[0].reclaim.to)'),
         (one(reclaim={"to": 1, "by": "9999-12-31T23:59:59.999999Z"}), "hints[0].reclaim.by", "it must be a time"),
@@ -266,7 +272,11 @@ JSON = st.recursive(
 )
 
 
-@given(hints(), st.sampled_from(["match", "priority", "gpus", "gpusPerNode", "sizes", "growAfterSeconds"]), JSON)
+@given(
+    hints(),
+    st.sampled_from(["match", "priority", "gpus", "gpusPerNode", "sizes", "growAfterSeconds", "waitSeconds"]),
+    JSON,
+)
 def test_any_value_anywhere_is_read_or_refused_in_order(row: dict[str, Any], key: str, value: Any) -> None:
     try:
         found = parse(text(row | {key: value}))

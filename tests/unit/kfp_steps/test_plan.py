@@ -117,6 +117,22 @@ def test_an_update_that_can_not_be_read_keeps_the_last_document_while_quota_is_w
     assert all("hints: " in line and "hints.json" in line for line in told)
 
 
+@pytest.mark.parametrize(("said", "waited"), [(0, 12), (7, 7)])
+def test_quota_is_waited_for_as_the_hints_say_unless_the_parameter_says_it(
+    hints: Path, said: float, waited: float
+) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        hints.unlink(missing_ok=True)
+
+    hints.write_text(hint_documents.text(hint_documents.hint(1, waitSeconds=12)))
+    with pytest.raises(SystemExit) as ended:
+        plan_step(given(hints=str(hints), min_nodes=3, max_nodes=8, wait_for_quota=said), lambda: sum(slept), sleep)
+    assert (ended.value.code, sum(slept)) == (76, waited)
+
+
 def test_hints_that_vanish_while_quota_is_waited_for_give_none(hints: Path) -> None:
     slept: list[float] = []
 

@@ -97,8 +97,8 @@ def test_the_last_good_projects_document_holds_and_a_broken_one_is_said_once(ser
     served.controller.round()
     assert [line for line in served.said if "last good document" in line] == [
         f'{served.projects}: line 4: "guarantied" is unknown (projects[0].guarantied); it must be one of name, parent, '
-        'guaranteed, limit, weight, priority, minRunSeconds, gracePeriodSeconds, match; did you mean "guaranteed"?; '
-        "the last good document stays in force"
+        "guaranteed, limit, weight, priority, minRunSeconds, waitSeconds, gracePeriodSeconds, match; did you mean "
+        '"guaranteed"?; the last good document stays in force'
     ]
     assert served.document()["hints"][0]["gpus"] == {"guaranteed": 2, "allowed": 4}
     served.projects.write_text(DOCUMENT.replace("2}", "3}"))

@@ -14,15 +14,15 @@ from elastic_launcher.quota.rounds.round import Decision, decide
 from elastic_launcher.quota.rounds.world import World
 from tests.support.quota_jobs import job
 
-PROJECTS = Projects((Project("nlp", guaranteed=2), Project("vision", guaranteed=2, limit=3)))
+PROJECTS = Projects((Project("nlp", guaranteed=2), Project("vision", guaranteed=2, limit=3)), ttl_seconds=60.0)
 NOW = 1000.0
 
 
-def made(text: str, *jobs: Any, now: float = NOW) -> tuple[Decision, str]:
+def made(text: str, *jobs: Any, now: float = NOW, projects: Projects = PROJECTS) -> tuple[Decision, str]:
     written = read_written(text)
     fixed = fixed_by_hand(written.by_hand, jobs, now)
-    decision = decide(World(4, jobs, fixed=fixed), PROJECTS, written.ledger, now)
-    return decision, json.dumps(hint_document(written, decision, now=now, ttl_seconds=60.0))
+    decision = decide(World(4, jobs, fixed=fixed), projects, written.ledger, now)
+    return decision, json.dumps(hint_document(written, decision, projects, now=now))
 
 
 def allowed(text: str, name: str, *, starting: bool = False, now: float = NOW) -> tuple[int | None, int | None]:
@@ -55,6 +55,25 @@ def test_the_next_controller_goes_on_from_the_document_alone() -> None:
     first, text = made("", job("bert"))
     again = read_written(text).ledger
     assert (again.generation, dict(again.accounts)) == (first.ledger.generation, dict(first.ledger.accounts))
+
+
+def test_the_jobs_of_a_project_read_how_long_they_wait_and_a_job_that_is_not_known_waits_for_its_first_hint() -> None:
+    projects = Projects((Project("nlp", wait_seconds=60.0), Project("vision", wait_seconds=0.0), Project("default")))
+    _, text = made("", job("bert"), job("resnet", "vision"), job("gpt", "default"), projects=projects)
+    waits = [resolve(parse(text), Demand({"id": name}, 1, 8), now=NOW, starting=True).wait for name in ("bert", "gpt")]
+    assert waits == [60.0, None]
+    assert [row.get("waitSeconds") for row in json.loads(text)["hints"]] == [60.0, None, 0.0]
+    assert json.loads(text)["defaults"] == {"gpus": {"allowed": 0}, "waitSeconds": 60.0}
+    _, text = made(text, job("bert"))
+    assert json.loads(text)["defaults"] == {"gpus": {"allowed": 0}}
+
+
+@pytest.mark.parametrize("gpus", [{"allowed": 2}, {"allowed": 0, "limit": 0}])
+def test_defaults_written_by_hand_stay(gpus: dict[str, int]) -> None:
+    defaults = {"gpus": gpus, "waitSeconds": 5}
+    text = json.dumps({"apiVersion": "elastic-hints/v1", "generation": 41, "defaults": defaults})
+    projects = Projects((Project("nlp", wait_seconds=60.0),))
+    assert json.loads(made(text, job("bert"), projects=projects)[1])["defaults"] == defaults
 
 
 def test_entries_written_by_hand_stay_and_win_if_they_name_the_job_with_a_priority() -> None:

@@ -55,6 +55,19 @@ def test_the_example() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("top", "own", "waits"),
+    [("", "", None), ("waitSeconds: 600", "", 600.0), ("waitSeconds: 600", "0", 0.0), ("", "86400", 86400.0)],
+)
+def test_the_jobs_of_a_project_wait_as_long_as_it_says_or_else_as_the_document_says(
+    top: str, own: str, waits: float | None
+) -> None:
+    row = f"- {{name: nlp{', waitSeconds: ' if own else ''}{own}}}"
+    found = parse_projects(f"apiVersion: elastic-quota/v1\n{top}\nprojects:\n{row}\n")
+    assert found.named("nlp").wait_seconds == waits
+    assert found.named("default").wait_seconds == (600.0 if top else None)
+
+
 def test_json_is_read_alike() -> None:
     content = yaml.safe_load(EXAMPLE)
     assert parse_projects(json.dumps(content)) == parse_projects(EXAMPLE)
@@ -166,8 +179,8 @@ NAME = 'it must be a name of at most 63 lower-case letters, digits and dashes, s
 SECONDS = "it must be a number of seconds, 0 to 1000000000"
 CAPACITY = 'it must be {"gpus": 16}, or {"machines": {"resource": "nvidia.com/gpu"}}, or left out'
 RESOURCE = 'it must be the name of a resource, such as "nvidia.com/gpu"'
-KEYS = "name, parent, guaranteed, limit, weight, priority, minRunSeconds, gracePeriodSeconds, match"
-TOP = "apiVersion, capacity, gracePeriodSeconds, growAfterSeconds, ttlSeconds, unmatched, projects"
+KEYS = "name, parent, guaranteed, limit, weight, priority, minRunSeconds, waitSeconds, gracePeriodSeconds, match"
+TOP = "apiVersion, capacity, gracePeriodSeconds, growAfterSeconds, waitSeconds, ttlSeconds, unmatched, projects"
 MATCH = "it must be one of namespace, project, queue, pipeline, job, id"
 DECIMAL = "which is no plain decimal number; write one such as 8 or 0.5, or a text in quotes"
 WEIGHT = "it must be a number, 0 to 1000000"
@@ -287,6 +300,8 @@ def test_a_bad_capacity_is_refused_with_line_path_and_fix(value: str, path: str,
         ("weight: 1000001", f'"weight" is 1000001 (PATH); {WEIGHT}'),
         ("priority: 0.5", '"priority" is 0.5 (PATH); it must be a whole number'),
         ("minRunSeconds: -1", f'"minRunSeconds" is -1 (PATH); {SECONDS}'),
+        ("waitSeconds: -1", f'"waitSeconds" is -1 (PATH); {SECONDS}'),
+        ("waitSeconds: day", f'"waitSeconds" is "day" (PATH); {SECONDS}'),
         ("gracePeriodSeconds: 1e10", f'"gracePeriodSeconds" is 10000000000.0 (PATH); {SECONDS}'),
         ("guarantee: 1", f'"guarantee" is unknown (PATH); it must be one of {KEYS}; did you mean "guaranteed"?'),
         ("nodes: {}", f'"nodes" is unknown (PATH); it must be one of {KEYS}'),

@@ -114,6 +114,12 @@ def test_a_job_waits_for_quota_as_long_as_it_may(resize: str, trains: bool, wait
     assert reported(story, job(resize=resize, wait_for_quota=60.0))["waits"] == waits
 
 
+@pytest.mark.parametrize(("said", "waits"), [({}, 3600), ({"wait_for_quota": 60.0}, 60), ({"wait_for_quota": 0.0}, 0)])
+def test_a_job_waits_as_the_hint_says_where_its_user_has_not(said: dict[str, float], waits: float) -> None:
+    story = Story().hint(0, 1, 4, wait_seconds=3600.0).start_nodes(1).form(1, cause="start")
+    assert reported(story, job(**said))["waits"] == waits
+
+
 def test_a_job_was_submitted_when_it_was_first_started() -> None:
     story = histories.resized()
     assert reported(story, {**job(), "created": START + 900})["submitted"] == START

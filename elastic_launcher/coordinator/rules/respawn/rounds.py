@@ -262,8 +262,9 @@ def _switch(state: State, observation: observations.MemberJoined) -> Decision:
 
 def _change_target(state: State, observation: observations.TargetChanged) -> Decision:
     """Changes the target; a script that saves by itself does not wait for quota once it runs."""
-    rules = state.rules
-    decided, actions = change_target(replace(state, rules=replace(rules, wait_for_quota=0.0)), observation)
+    rules, target = state.rules, replace(observation.target, wait=None)
+    unwaiting = replace(state, rules=replace(rules, wait_for_quota=0.0))
+    decided, actions = change_target(unwaiting, replace(observation, target=target))
     return replace(decided, rules=rules), actions
 
 

@@ -234,6 +234,40 @@ def test_it_waits_no_longer_than_was_asked() -> None:
     assert job.finish.message.startswith(f"no quota within the 600 s of --wait-for-quota: {WHY}; step 11 is saved in ")
 
 
+def paused_by_hint(wait: float) -> Job:
+    """Returns a job that waits for quota because its hint says so, saved at step 11."""
+    job = training(2)
+    job.target(0, message=WHY, wait=wait)
+    save(job)
+    end_nodes(job)
+    begin_again(job)
+    return job
+
+
+def test_it_waits_as_long_as_the_hint_says() -> None:
+    job = paused_by_hint(60.0)
+    assert job.events("quota_wait")[-1]["message"] == f"waiting for quota, without any process, up to 60 s: {WHY}"
+    job.tick(59.0)
+    assert job.finish is None
+    job.tick(1.0)
+    assert job.finish is not None and job.finish.exit_code == 75
+    assert job.finish.message.startswith(f"no quota within the 60 s of the hint's waitSeconds: {WHY}; step 11 is saved")
+
+
+@pytest.mark.parametrize(("wait", "left"), [(90.0, 30.0), (60.0, 0.0), (0.0, 0.0)])
+def test_a_hint_that_changes_the_wait_changes_when_it_is_over(wait: float, left: float) -> None:
+    job = paused_by_hint(600.0)
+    job.tick(60.0)
+    job.target(0, message=WHY, wait=wait)
+    if left:
+        job.tick(left - 1)
+        assert job.finish is None
+        job.tick(1.0)
+    else:
+        job.tick()
+    assert job.finish is not None and job.finish.exit_code == 75
+
+
 def test_without_the_option_it_ends() -> None:
     job = training(2)
     job.target(0, message=WHY)

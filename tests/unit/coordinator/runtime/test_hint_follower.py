@@ -282,6 +282,45 @@ def test_quota_is_not_waited_for_longer_than_was_asked() -> None:
     )
 
 
+def waiting_document(allowed: int, seconds: float) -> str:
+    """Returns hints that also say for how long a job waits for quota."""
+    entry = {"gpus": {"allowed": allowed}, "growAfterSeconds": 60.0, "waitSeconds": seconds}
+    return json.dumps({"apiVersion": "elastic-hints/v1", "defaults": entry})
+
+
+def test_quota_is_waited_for_as_long_as_the_hint_says_where_the_user_has_not() -> None:
+    async def story(played: Played) -> None:
+        played.source.write(waiting_document(1, 30.0))
+        await played.until(lambda: bool(played.of("quota_wait")))
+        played.source.write(waiting_document(2, 600.0))
+        await played.expect(2)
+
+    played = play(story, min_nodes=2)
+    assert "up to 30 s: hints: hints.json allows 1 GPU" in played.of("quota_wait")[0]["message"]
+    assert [event["wait_seconds"] for event in played.of("hint_applied")] == [30.0, 600.0]
+    assert played.told[0][0].wait == 600.0
+
+
+@pytest.mark.parametrize(("said", "hint"), [(0.0, 600.0), (None, 0.0), (0.1, 600.0), (None, 0.1)])
+def test_what_the_user_said_of_waiting_holds_whatever_the_hint_says(said: float | None, hint: float) -> None:
+    async def story(played: Played) -> None:
+        played.source.write(waiting_document(1, hint))
+        await played.expect(0)
+
+    [(target, _)] = play(story, min_nodes=2, wait_for_quota=said).told
+    assert target.wait == (hint if said is None else None)
+
+
+def test_a_wait_that_the_hint_cuts_short_is_over() -> None:
+    async def story(played: Played) -> None:
+        played.source.write(waiting_document(1, 600.0))
+        await played.until(lambda: bool(played.of("quota_wait")))
+        played.source.write(waiting_document(1, 0.0))
+        await played.expect(0)
+
+    play(story, min_nodes=2)
+
+
 def test_too_little_while_running_is_told_with_the_numbers() -> None:
     async def story(played: Played) -> None:
         played.source.write(document(2))
