@@ -73,7 +73,7 @@ class Walk:
             self.within = which % (self.maximum + 1)
             job.target(state.target.nodes, within=self.within)
         elif what == "waits" and node:
-            job.feed(NodeStands(job.now, node, "no machine has room" if amount % 3 else ""))
+            job.feed(NodeStands(job.now, node, "no machine has room" if amount % 3 else "", unplaced=amount % 3 > 0))
         elif what == "begun again" and state.pause is not None and state.pause.stage is Stage.LOOKING:
             self.begin_again()
         elif what == "notice" and node:

@@ -126,7 +126,7 @@ def test_the_parameters_defaults_are_the_options_defaults(component: Any) -> Non
     given |= {
         option.key: given[option.key] or None
         for option in OPTIONS
-        if option.kind == "whole" and given.get(option.key) == 0
+        if option.kind in ("whole", "seconds") and option.default is None and given.get(option.key) == 0
     }
     argv = run_arguments("train.py", "", [], given, Path("unused"))
     assert read(argv) == JobConfig.from_texts({}, ["train.py"])

@@ -268,11 +268,13 @@ class NodeStands(Observation):
         node: Its number.
         waits: What it waits for.
         queued: Whether that is its queue, and it holds no place.
+        unplaced: Whether it holds no place, for that or another reason.
     """
 
     node: int
     waits: str
     queued: bool = False
+    unplaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

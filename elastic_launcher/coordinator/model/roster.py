@@ -46,6 +46,7 @@ class Node:
         leave_by: When it may be killed, where a notice or a hint says so.
         waits: What it waits for before it can begin; empty where that is nothing.
         queued: Whether it waits for its queue to admit it: it holds no place then.
+        unplaced: Whether it waits for that, for quota, or for a machine with room.
         began_at: When it was seen to begin, where it had waited.
         pod: The pod that its members are in, in a cluster; empty until that has begun.
         over_quota: Whether it was made above the job's guarantee, where such nodes differ from the others.
@@ -61,6 +62,7 @@ class Node:
     leave_by: float = math.inf
     waits: str = ""
     queued: bool = False
+    unplaced: bool = False
     began_at: float = -math.inf
     pod: str = ""
     over_quota: bool = False

@@ -130,13 +130,13 @@ def start_missing(state: State, now: float) -> Decision:
 def move_within(state: State, now: float) -> Decision:
     """Dismisses nodes over quota that wait for a place while nodes within the guarantee are missing: those come next.
 
-    A node that has begun stays what it is.
+    A node that has a place stays what it is.
     """
     missing = _within_missing(state)
     if missing is None or state.target is None or state.gave_up:
         return state, ()
     missing -= max(0, state.target.nodes - state.nodes.staying)  # these are started anyway
-    waiting = [one for one in state.in_phase(Phase.STARTING) if one.over_quota and one.waits and not one.leave]
+    waiting = [one for one in state.in_phase(Phase.STARTING) if one.over_quota and one.unplaced and not one.leave]
     decision: Decision = (state, ())
     for node in waiting[-missing:] if missing > 0 else ():
         decision = then(decision, dismiss, node, "hint", now)

@@ -38,7 +38,9 @@ def take_standing(state: State, observation: NodeStands) -> Decision:
     began: dict[str, Any] = {} if observation.waits else {"began_at": observation.now}
     if node.queued and not observation.queued and observation.now - node.started_at > QUEUE_SECONDS:
         began["cause"] = "queue"  # it comes now because of that, and not of what it was asked for
-    return state.with_node(node.number, waits=observation.waits, queued=observation.queued, **began), ()
+    return state.with_node(
+        node.number, waits=observation.waits, queued=observation.queued, unplaced=observation.unplaced, **began
+    ), ()
 
 
 def check_pending(state: State, now: float) -> Decision:
@@ -94,7 +96,7 @@ def take_back(state: State, node: Node, waits: str, now: float) -> Decision:
         now: Monotonic seconds.
     """
     state, actions = _renew(state, node, now) if _is_used(state, node) else (state, ())
-    return state.with_node(node.number, waits=waits, queued=True, since=now), actions
+    return state.with_node(node.number, waits=waits, queued=True, unplaced=True, since=now), actions
 
 
 def take_registration(state: State, observation: NodeRegistered) -> Decision:

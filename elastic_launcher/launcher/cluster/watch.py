@@ -17,7 +17,7 @@ from elastic_launcher.engines.kubernetes.leadership.leadership import Leadership
 from elastic_launcher.engines.kubernetes.leadership.owner_state import Order, Verdict
 from elastic_launcher.engines.kubernetes.leadership.owner_watch import OwnerWatch
 from elastic_launcher.engines.kubernetes.nodes.pending import pending_line
-from elastic_launcher.engines.kubernetes.nodes.pod_status import Cause, Leaving, Running, Standing, Waiting
+from elastic_launcher.engines.kubernetes.nodes.pod_status import HAS_PLACE, Cause, Leaving, Running, Standing, Waiting
 from elastic_launcher.engines.kubernetes.nodes.taints import notice_of
 from elastic_launcher.engines.kubernetes.objects.service import STOP
 from elastic_launcher.kube.api import Api, ApiError
@@ -222,7 +222,8 @@ def _tell(job: JobControl, node: int, standing: Standing) -> None:
     match standing:
         case Waiting():
             queued = standing.cause is Cause.ADMISSION
-            job.observe(lambda now: NodeStands(now, node, standing.why, queued))
+            unplaced = standing.cause not in HAS_PLACE
+            job.observe(lambda now: NodeStands(now, node, standing.why, queued, unplaced))
         case Running():
             job.observe(lambda now: NodeStands(now, node, ""))
         case Leaving():

@@ -38,6 +38,10 @@ class Cause(StrEnum):
     STARTING = "starting"
 
 
+HAS_PLACE = frozenset({Cause.IMAGE, Cause.CONTAINER, Cause.STARTING})
+"""The reasons for which a node waits on its machine, or has just been asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """A node whose agent has not begun.

@@ -187,7 +187,7 @@ def check_template(document: Any) -> Document:
     template |= {kind: found[kind] for kind in QUOTA_KINDS if found.get(kind) is not None}
     for key, part in template.items():
         _check(part, _FORM[key], key)
-    for kind in template.keys() & {*QUOTA_KINDS}:
+    for kind in filter(template.get, QUOTA_KINDS):
         _refuse_unknown(template[kind], tuple(_OF_A_KIND), kind)
         refuse_taken(template[kind].get("labels") or {}, f"{kind}.labels")
     policy = template["spec"].get("restartPolicy") or "Never"

@@ -98,7 +98,7 @@ def test_a_node_over_quota_that_waits_for_a_place_gives_way_where_the_guarantee_
     job = trained(2, within=1)
     job.target(4, within=1)
     for node in (3, 4):
-        job.feed(NodeStands(job.now, node, WHY))
+        job.feed(NodeStands(job.now, node, WHY, unplaced=True))
     job.target(4, within=2)
     for _ in range(3):
         job.tick(1)
@@ -110,11 +110,12 @@ def test_a_node_over_quota_that_waits_for_a_place_gives_way_where_the_guarantee_
     assert len([one for one in job.look() if isinstance(one, StartNode)]) == 3
 
 
-def test_a_node_over_quota_that_has_begun_does_not_give_way() -> None:
+@pytest.mark.parametrize("waits", ["", "its machine pulls the image"])
+def test_a_node_over_quota_that_has_a_place_does_not_give_way(waits: str) -> None:
     job = trained(1, within=1)
     job.target(2, within=1)
-    job.feed(NodeStands(job.now, 2, WHY))
-    job.feed(NodeStands(job.now, 2, ""))
+    job.feed(NodeStands(job.now, 2, WHY, unplaced=True))
+    job.feed(NodeStands(job.now, 2, waits))
     job.target(2, within=2)
     assert job.killed == []
 
@@ -122,6 +123,6 @@ def test_a_node_over_quota_that_has_begun_does_not_give_way() -> None:
 def test_no_node_gives_way_where_another_one_is_started_anyway() -> None:
     job = trained(1, within=1)
     job.target(2, within=1)
-    job.feed(NodeStands(job.now, 2, WHY))
+    job.feed(NodeStands(job.now, 2, WHY, unplaced=True))
     job.target(3, within=2)
     assert (job.killed, kinds(job)[3]) == ([], "guaranteed")
