@@ -12,7 +12,7 @@ from elastic_launcher.kfp_steps.arrival import MOST, changed, json_size, reveale
 from elastic_launcher.lint.documents.finding import Finding, finding
 from elastic_launcher.lint.documents.tree import Node
 from elastic_launcher.lint.pipelines.tasks import Task
-from elastic_launcher.lint.pods.pod_patch import check_pod_template
+from elastic_launcher.lint.pods.pod_patch import check_launchers_template
 
 _WITHIN = "pipelinechannel--"
 """The prefix of an input's name within another."""
@@ -43,7 +43,7 @@ def check_texts(document: Node, task: Task) -> Iterator[Finding]:
             fix = "give it as a constant to a task of elastic_launcher.kfp, or put what it holds into the image"
             yield finding("elastic-argument", text, reason, fix)
     if (template := given.get("pod_template")) is not None:
-        yield from check_pod_template(replace(template, value=revealed(template.value)))
+        yield from check_launchers_template(replace(template, value=revealed(template.value)))
     sizes = {name: json_size(constant.value) for name, constant in given.items()}
     if (size := sum(sizes.values())) > MOST:
         name = max(sizes, key=lambda one: sizes[one])

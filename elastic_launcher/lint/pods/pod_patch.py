@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from elastic_launcher.argo import NAME as ELASTIC_TRAIN
-from elastic_launcher.engines.kubernetes.objects.template import QUOTA_KINDS
+from elastic_launcher.engines.kubernetes.objects.template import QUOTA_KINDS, read_template
 from elastic_launcher.lint.documents.finding import Finding, finding
 from elastic_launcher.lint.documents.read import read
 from elastic_launcher.lint.documents.tree import Node
 from elastic_launcher.lint.documents.workflow import Workflow, main_containers
 from elastic_launcher.lint.libraries import needed
 from elastic_launcher.lint.pods.containers import is_quantity
-from elastic_launcher.options import holds_text
+from elastic_launcher.options import ConfigError, holds_text
 
 STAND_IN = "elasticplaceholder"
 """The prefix of a substitute for a placeholder, which is known only at run time; its number and an ``x`` follow."""
@@ -86,7 +86,18 @@ def check_pod_templates(workflow: Workflow) -> Iterator[Finding]:
             for word in container.at("args").items:
                 if word.text.startswith(_OF_NODES):
                     text = word.text.removeprefix(_OF_NODES).replace("$$", "$")  # as Kubernetes makes of it
-                    yield from check_pod_template(replace(word, value=text))
+                    yield from check_launchers_template(replace(word, value=text))
+
+
+def check_launchers_template(given: Node) -> Iterator[Finding]:
+    """Finds the same, and what the launcher refuses, in the text of a pod template that no other rule judges."""
+    yield from check_pod_template(given)
+    if not holds_text(given.text) or _PLACEHOLDER.search(given.text):
+        return
+    try:
+        read_template(given.text)
+    except ConfigError as error:
+        yield finding("pod-template", given, f"{error}: the step ends with exit code 2", "mend what is named there")
 
 
 def check_pod_template(given: Node) -> Iterator[Finding]:

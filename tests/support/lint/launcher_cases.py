@@ -122,6 +122,13 @@ CASES = [
         ),
         launch("run, '--script=a.py', '--engine=kubernetes', '--pod-template={\"spec\": {}}'", "1"),
     ),
+    Case(
+        "pod-template",
+        launch(
+            "run, '--script=a.py', '--engine=kubernetes', '--pod-template={\"spec\": {}, \"overquota\": {}}'", "1"
+        ).replace("{}}']", "{}}']  # here"),
+        launch("run, '--script=a.py', '--engine=kubernetes', '--pod-template={\"spec\": {}, \"overQuota\": {}}'", "1"),
+    ),
     Case("elastic-argument", given("{name: node, value: '1:3'}" + HERE), given("{name: nodes, value: '1:3'}")),
     Case(  # the one parameter without a default
         "elastic-argument",

@@ -363,6 +363,11 @@ CASES = [
         for word in ("n", "Y", "off")
     ),
     Case("pod-template", nodes("speck: 1  # here"), nodes("nodeName: a")),
+    Case(
+        "pod-template",
+        nodes("\n      overQuota: {affinity: {}}").replace("constant: |", "constant: |  # here"),
+        nodes("\n      overQuota: {nodeSelector: {machines: spot}}"),
+    ),
     Case("elastic-argument", script("pa$$word  # here"), script("'data:text/x.elastic-launcher,pa%24%24word'")),
     Case("elastic-argument", script("[a, '$(HOME)']  # here"), script("[a, '$(date) $x']")),
     Case(
