@@ -21,6 +21,7 @@ SAMPLES, BATCH, MICRO, GPUS = 97, 24, 5, 3
 PROJECTS = """\
 apiVersion: elastic-quota/v1
 growAfterSeconds: 0
+waitSeconds: 600
 projects:
 - {name: nlp, guaranteed: 1}
 - {name: vision, guaranteed: 2}
@@ -59,7 +60,7 @@ class Machine:
         folder.mkdir()
         script = json.dumps({"folder": str(folder), "samples": SAMPLES, "batch": BATCH, "micro": None, "pace": 0.004})
         options = ["--name", name, "--project", project, "--nodes", nodes, "--max-batch-per-gpu", str(MICRO)]
-        hints = ["--hints", str(self.jobs / "hints.json"), "--wait-for-quota", "600"]
+        hints = ["--hints", str(self.jobs / "hints.json")]
         work_dir = self.jobs / name
         with launched(*options, *hints, "--", SCRIPT, script, cwd=folder, work_dir=work_dir) as job:
             yield job
