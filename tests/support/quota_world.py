@@ -10,9 +10,10 @@ from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Projects
 from elastic_launcher.quota.rounds.ledger import Ledger
 from elastic_launcher.quota.rounds.round import Decision, Grant, decide
-from elastic_launcher.quota.rounds.world import World
+from elastic_launcher.quota.rounds.world import Bound, World
 
 ROUND_SECONDS = 30.0
+NAMESPACES = ("ml", "research", "batch")
 
 
 @dataclass
@@ -44,6 +45,7 @@ class Cluster:
     Attributes:
         projects: The projects document.
         capacity: GPUs.
+        bounds: What another enforcer leaves to the jobs of a project or namespace, by the match key and its value.
     """
 
     projects: Projects
@@ -51,16 +53,27 @@ class Cluster:
     now: float = 1000.0
     jobs: dict[str, SimulatedJob] = field(default_factory=dict)
     rigid: dict[str, int] = field(default_factory=dict)
+    bounds: dict[tuple[str, str], int] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     grants: dict[str, Grant] = field(default_factory=dict)
     stale: bool = False
     decision: Decision | None = None
 
-    def submit(self, name: str, project: str, minimum: int, maximum: int, step: int = 1, priority: int = 0) -> None:
+    def submit(
+        self,
+        name: str,
+        project: str,
+        minimum: int,
+        maximum: int,
+        step: int = 1,
+        priority: int = 0,
+        namespace: str = "ml",
+    ) -> None:
         """Starts a job that waits for its first hint."""
         sizes = tuple(range(minimum, maximum + 1, step))
+        match = {"project": project, "namespace": namespace, "id": name}
         report = Job(
-            id=name, match={"project": project, "id": name}, minimum=minimum, maximum=sizes[-1], sizes=sizes,
+            id=name, match=match, minimum=minimum, maximum=sizes[-1], sizes=sizes,
             priority=priority, submitted_at=self.now, held=0, following=None, following_generation=None, waits=86400.0,
             speeds={}, steps_left=None, start_seconds=None, changes=0, service=0.0, training_since=None, finished=False,
             reported_at=self.now,
@@ -75,12 +88,18 @@ class Cluster:
         """Returns what jobs hold or may still take, with the pods that are not elastic."""
         return sum(account.committed for account in self.ledger.accounts.values()) + sum(self.rigid.values())
 
+    def world(self) -> World:
+        """Returns what the controller sees."""
+        reports = tuple(job.report for job in self.jobs.values())
+        bounds = tuple(
+            Bound(f"{key} {value}", frozenset(job.id for job in reports if job.match[key] == value), gpus)
+            for (key, value), gpus in self.bounds.items()
+        )
+        return World(self.capacity, reports, dict(self.rigid), stale=self.stale, bounds=bounds)
+
     def round(self) -> Decision:
         """Lets the controller decide, and publishes the hints."""
-        reports = tuple(job.report for job in self.jobs.values())
-        self.decision = decide(
-            World(self.capacity, reports, dict(self.rigid), stale=self.stale), self.projects, self.ledger, self.now
-        )
+        self.decision = decide(self.world(), self.projects, self.ledger, self.now)
         self.ledger = self.decision.ledger
         self.grants = {grant.job: grant for grant in self.decision.grants}
         return self.decision
@@ -125,14 +144,30 @@ def random_event(cluster: Cluster, random: Random) -> str:
     names = sorted(cluster.jobs)
     projects = [project.name for project in cluster.projects.projects]
     kind = random.choice(
-        ("submit", "submit", "end", "rigid", "free", "lose", "deaf", "machine", "tick", "tick", "stale")
+        (
+            "submit",
+            "submit",
+            "end",
+            "rigid",
+            "free",
+            "lose",
+            "deaf",
+            "machine",
+            "tick",
+            "tick",
+            "stale",
+            "bound",
+            "unbound",
+        )
     )
     if kind == "submit":
         minimum = random.choice((1, 1, 2, 4))
         step = random.choice((1, 1, minimum))
         name = f"job-{len(cluster.ledger.accounts)}-{cluster.now:g}-{len(names)}"
         maximum = minimum + step * random.randrange(6)
-        cluster.submit(name, random.choice(projects), minimum, maximum, step, random.choice((0, 0, 5)))
+        cluster.submit(
+            name, random.choice(projects), minimum, maximum, step, random.choice((0, 0, 5)), random.choice(NAMESPACES)
+        )
     elif kind == "end" and names:
         del cluster.jobs[random.choice(names)]
     elif kind == "rigid" and cluster.capacity > cluster.promised():
@@ -150,5 +185,10 @@ def random_event(cluster: Cluster, random: Random) -> str:
         cluster.capacity = max(0, cluster.capacity + random.choice((-4, 4)))
     elif kind == "stale":
         cluster.stale = not cluster.stale
+    elif kind == "bound":
+        whose = random.choice([("namespace", random.choice(NAMESPACES)), ("project", random.choice(projects))])
+        cluster.bounds[whose] = random.randrange(10)
+    elif kind == "unbound" and cluster.bounds:
+        del cluster.bounds[random.choice(sorted(cluster.bounds))]
     cluster.now += random.choice((1.0, 10.0, 30.0, 90.0))
     return kind

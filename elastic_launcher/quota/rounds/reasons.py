@@ -6,13 +6,15 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from elastic_launcher.quota.projects import Projects
+from elastic_launcher.quota.rounds.demands import own_share
 from elastic_launcher.quota.rounds.ledger import Ledger, allowed_by_project
-from elastic_launcher.quota.rounds.targets import Member, Targets, own_share
+from elastic_launcher.quota.rounds.members import Member
+from elastic_launcher.quota.rounds.targets import Targets
 from elastic_launcher.quota.rounds.world import World
 
 Cause = Literal["guarantee", "fair_share", "capacity", "limit", "project", "free", "hand"]
-"""Why a job's number changed: a project's guarantee; a share of what is over quota; machines that are gone; a limit;
-other jobs of its project; GPUs that nobody uses; an entry written by hand."""
+"""Why a job's number changed: a project's guarantee; a share of what is over quota; machines that are gone; a limit, of
+a project or of another enforcer; other jobs of its project; GPUs that nobody uses; an entry written by hand."""
 
 
 class Reasons:
@@ -22,6 +24,7 @@ class Reasons:
         self._world = world
         self._projects = projects
         self._targets = targets
+        self._accounts = ledger.accounts
         self._allowed = allowed_by_project(ledger.accounts.values(), world.rigid)
 
     def lacks(self, project: str) -> int:
@@ -42,6 +45,9 @@ class Reasons:
             has = self._with_those_below(above.name)
             if above.limit is not None and has > above.limit:
                 return "limit", f"{change}: the limit of project {above.name} is {above.limit}, and it has {has}"
+        for bound in member.bounds:
+            if sum(self._accounts[name].allowed for name in bound.jobs if name in self._accounts) > bound.gpus:
+                return "limit", f"{change}: {bound.name} leaves {bound.gpus}"
         short = {name for name in self._targets.entitled if self.lacks(name)} | self._targets.owed
         short = (short - {own}) or (short & self._targets.owed)
         if short:
@@ -82,6 +88,9 @@ class Reasons:
         own, least = member.project.name, member.job.minimum
         if member.fixed is not None:
             return f"waits: an entry written by hand gives it {member.fixed}"
+        for bound in member.bounds:
+            if bound.gpus < least:
+                return f"waits: it needs {gpus(least)}, and {bound.name} leaves {bound.gpus}"
         if not member.sizes:
             limit = self._projects.limit_of(own)
             return f"waits: it needs {gpus(least)}, and the limit of project {own} is {limit}"
@@ -90,6 +99,9 @@ class Reasons:
         if not self._targets.gpus[member.job.id]:
             if not member.ceiling:
                 return f"waits: it was paused less than {self._projects.grow_after:g} s ago"
+            for bound in member.bounds:
+                if sum(self._targets.gpus.get(name, 0) for name in bound.jobs) + least > bound.gpus:
+                    return f"waits: it needs {gpus(least)}; {bound.name} leaves {bound.gpus}, and other jobs come first"
             share = own_share(self._projects, self._targets.shares, own)
             return (
                 f"waits: it needs {gpus(least)}; the fair share of project {own} is {share}, and other jobs come first"

@@ -1,12 +1,15 @@
-"""Counts what projects have, and what their limits leave."""
+"""Counts what projects have, and what their limits and the bounds of others leave."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from elastic_launcher.quota.projects import Projects
+from elastic_launcher.quota.rounds.world import Bound
 
 
 class Room:
-    """GPUs handed out so far, by project and by each project above it.
+    """GPUs handed out so far, by project, by each project above it, and by bound.
 
     Attributes:
         left: GPUs of the capacity that nobody has.
@@ -17,23 +20,30 @@ class Room:
         self._projects = projects
         self._own: dict[str, int] = {}
         self._below: dict[str, int] = {}
+        self._bound: dict[str, int] = {}
 
     def own(self, name: str) -> int:
         """Returns what a project's own jobs and pods have."""
         return self._own.get(name, 0)
 
-    def take(self, name: str, gpus: int) -> None:
-        """Counts GPUs as a project's, and as part of every project above it."""
+    def take(self, name: str, gpus: int, bounds: Iterable[Bound] = ()) -> None:
+        """Counts GPUs as a project's, and as part of every project above it, and of each of the bounds."""
         self.left -= gpus
         self._own[name] = self.own(name) + gpus
         for above in self._projects.path(name):
             self._below[above.name] = self._below.get(above.name, 0) + gpus
+        for bound in bounds:
+            self._bound[bound.name] = self._bound.get(bound.name, 0) + gpus
 
-    def within(self, name: str) -> int:
-        """Returns how many more GPUs a project may have; below 0 where it has too many."""
+    def within(self, name: str, bounds: Iterable[Bound] = ()) -> int:
+        """Returns how many more GPUs jobs of a project under some bounds may have; below 0 where they have too many."""
         limits = [
             above.limit - self._below.get(above.name, 0)
             for above in self._projects.path(name)
             if above.limit is not None
         ]
-        return min([self.left, *limits])
+        return min([self.left, *limits, *map(self.of_bound, bounds)])
+
+    def of_bound(self, bound: Bound) -> int:
+        """Returns how many more GPUs the jobs of a bound may have by it alone."""
+        return bound.gpus - self._bound.get(bound.name, 0)

@@ -1,7 +1,8 @@
 """One round of the quota controller: from what is there, and what was promised, to what each job may hold.
 
 Invariants: a shrink is hinted at once, and growth only for GPUs that are seen to be free: what jobs hold or may still
-take, together with the pods that are not elastic, never grows above the capacity, nor above a limit of a project.
+take, together with the pods that are not elastic, never grows above the capacity, nor above a limit of a project, nor
+above what another enforcer leaves to some of the jobs.
 A job is never hinted fewer GPUs than its minimum, but for 0. With nothing changing, a second round changes nothing.
 """
 
@@ -13,9 +14,10 @@ from types import MappingProxyType
 
 from elastic_launcher.quota.projects import Projects, QuotaError
 from elastic_launcher.quota.rounds.ledger import Account, Ledger, allowed_by_project, settle
+from elastic_launcher.quota.rounds.members import Member, members_of
 from elastic_launcher.quota.rounds.reasons import Cause, Reasons
 from elastic_launcher.quota.rounds.room import Room
-from elastic_launcher.quota.rounds.targets import Member, Targets, decide_targets, members_of
+from elastic_launcher.quota.rounds.targets import Targets, decide_targets
 from elastic_launcher.quota.rounds.world import World
 
 
@@ -171,22 +173,23 @@ def _grow(
     room = Room(projects, world.capacity)
     for name, gpus in world.rigid.items():
         room.take(name, gpus)
-    for account in accounts.values():
-        room.take(account.project, account.committed)
+    bounds = {member.job.id: member.bounds for member in members}
+    for name, account in accounts.items():
+        room.take(account.project, account.committed, bounds.get(name, ()))
     reclaiming = any(account.reclaim_by is not None and account.reclaim_by > now for account in accounts.values())
     has = allowed_by_project(accounts.values(), world.rigid)
 
     def raise_allowed(member: Member) -> None:
         name, target = member.job.id, targets.gpus[member.job.id]
         account = accounts[name]
-        free = account.committed + room.within(account.project)
+        free = account.committed + room.within(account.project, member.bounds)
         steps = [size for size in {*member.sizes, target} if account.allowed < size <= min(target, free)]
         if not steps:
             if reclaiming:
-                room.take(account.project, max(0, min(room.left, target - account.committed)))
+                room.take(account.project, max(0, min(room.left, target - account.committed)), member.bounds)
             return
         allowed = max(steps)
-        room.take(account.project, max(0, allowed - account.committed))
+        room.take(account.project, max(0, allowed - account.committed), member.bounds)
         has[account.project] += allowed - account.allowed
         hints.allow(name, allowed, reasons.of_growth(member, allowed))
 

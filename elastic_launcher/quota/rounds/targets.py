@@ -1,8 +1,8 @@
 """Decides how many GPUs each job should have once every change has taken place.
 
 Invariants: the targets and the pods that are not elastic fit into the capacity, and into the limit of each project and
-of each project above it; a job's target is 0 or one of its sizes; the targets depend on the world, the documents and
-the ledger alone, and not on the order of the jobs.
+of each project above it; the targets of the jobs of a bound fit into that; a job's target is 0 or one of its sizes; the
+targets depend on the world, the documents and the ledger alone, and not on the order of the jobs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from types import MappingProxyType
 from elastic_launcher.quota.allocation.candidates import candidate, thinned
 from elastic_launcher.quota.allocation.division import divide
 from elastic_launcher.quota.fair_share import fair_share
-from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Project, Projects
-from elastic_launcher.quota.rounds.ledger import Account, Ledger
+from elastic_launcher.quota.rounds.demands import demands_of, own_share
+from elastic_launcher.quota.rounds.members import Member
 from elastic_launcher.quota.rounds.room import Room
-from elastic_launcher.quota.rounds.world import World
+from elastic_launcher.quota.rounds.world import Bound, World
 
 LIFTS = 3
 """Attempts to meet all guarantees by changing jobs that have just changed; an attempt can show another lack."""
@@ -43,68 +43,6 @@ class Targets:
     owed: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A job of a project, with what bounds it in this round.
-
-    Attributes:
-        job: Its report.
-        project: Its project.
-        account: What it was promised.
-        sizes: The counts that it may have, ascending; empty if no legal one is below the limits.
-        floor: What it may not fall below now, for it has not run for long; 0 for nothing.
-        keeps: What it is not cut below now, for it has just grown, as far as others have their minimum; 0 for nothing.
-        ceiling: What it may not grow above now, for it has just shrunk.
-        fixed: What an entry written by hand gives it, or None.
-    """
-
-    job: Job
-    project: Project
-    account: Account
-    sizes: tuple[int, ...]
-    floor: int = 0
-    keeps: int = 0
-    ceiling: int = 0
-    fixed: int | None = None
-
-    @property
-    def order(self) -> tuple[int, float, str]:
-        """Sorts the jobs as they are served: by priority, then by age."""
-        return -self.job.priority, self.job.submitted_at, self.job.id
-
-
-def members_of(world: World, projects: Projects, ledger: Ledger, now: float) -> list[Member]:
-    """Returns the jobs that ask for GPUs, in the order in which they are served."""
-    members = []
-    for job in world.jobs:
-        account = ledger.accounts[job.id]
-        project = projects.named(account.project)
-        fixed = world.fixed.get(job.id)
-        if job.finished:
-            continue
-        limit = projects.limit_of(project.name)
-        sizes = tuple(size for size in job.sizes if limit is None or size <= limit)
-        member = Member(job, project, account, sizes, fixed=fixed)
-        members.append(_bounded(member, projects.grow_after, now))
-    return sorted(members, key=lambda member: member.order)
-
-
-def _bounded(member: Member, grow_after: float, now: float) -> Member:
-    """Returns the member with its floor and ceiling."""
-    account, job = member.account, member.job
-    most_gpus = member.sizes[-1] if member.sizes else 0
-    if member.fixed is not None:
-        return replace(member, floor=member.fixed, ceiling=member.fixed)
-    floor = keeps = 0
-    since = job.training_since
-    if account.allowed and since is not None and now - since < member.project.min_run_seconds:
-        floor = min(job.minimum, account.allowed)
-    if account.grown_at is not None and now - account.grown_at < grow_after:
-        keeps = account.allowed
-    shrank = account.shrunk_at is not None and now - account.shrunk_at < grow_after
-    return replace(member, floor=floor, keeps=keeps, ceiling=account.allowed if shrank else most_gpus)
-
-
 def decide_targets(world: World, projects: Projects, members: Sequence[Member], now: float) -> Targets:
     """Returns how many GPUs each job should have.
 
@@ -112,10 +50,7 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
     priority and age, and the rest goes where it is worth most. What no project can use of its share goes to whoever
     can. A job that has just grown is not cut, unless that keeps a project from its guarantee.
     """
-    demands: dict[str, int] = dict(world.rigid)
-    for member in members:
-        asked = member.fixed if member.fixed is not None else max(member.sizes, default=0)
-        demands[member.project.name] = demands.get(member.project.name, 0) + asked
+    demands = demands_of(world, projects, members)
     shares = fair_share(world.capacity, projects.claims(demands, world.rigid))
     entitled = {
         name: min(asked, own_share(projects, shares, name), projects.named(name).guaranteed)
@@ -133,11 +68,6 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
             owed |= {name for name, least in entitled.items() if best.room.own(name) < least}
             best, gpus = other, made
     return Targets(MappingProxyType(gpus), shares, demands, entitled, owed)
-
-
-def own_share(projects: Projects, shares: Mapping[str, int], name: str) -> int:
-    """Returns a project's share without those of the projects below it."""
-    return shares[name] - sum(shares[child] for child in projects.children(name))
 
 
 def _lacking(plan: _Plan, entitled: Mapping[str, int]) -> int:
@@ -189,7 +119,8 @@ class _Plan:
         self._members = members
         self._now = now
         self._counts = {member.job.id: 0 for member in members}
-        self._groups: dict[str, _Group] = {}
+        self._by_project: dict[str, list[Member]] = {}
+        self._groups: dict[str, dict[tuple[Bound, ...], _Group]] = {}
         for name, gpus in sorted(world.rigid.items()):
             self.room.take(name, gpus)
 
@@ -200,62 +131,87 @@ class _Plan:
             shares: The fair share of each project, with all projects below it.
         """
         for member in self._members:
-            self._groups.setdefault(member.project.name, _Group(member.project)).members.append(member)
+            self._by_project.setdefault(member.project.name, []).append(member)
+            of_project = self._groups.setdefault(member.project.name, {})
+            of_project.setdefault(member.bounds, _Group(member.project, member.bounds)).members.append(member)
         self._keep_floors()
         within = {name: own_share(self._projects, shares, name) for name in sorted(self._groups)}
         first = {name for name, gpus in self._counts.items() if gpus}  # those whose GPUs are part of the share
+        spoken_for: dict[str, int] = {}
         for name, share in within.items():
-            first |= self._within_share(self._groups[name], share)
+            first |= self._within_share(name, share, spoken_for)
         for waits in (False, True):  # a job that has just grown is cut for one that runs, and not for one that waits
             for member in self._members:
                 if member.job.id in first and waits == (not member.account.allowed):
                     self._serve(member)
             for member in self._members:
                 more = member.keeps - self._counts[member.job.id]
-                if 0 < more <= self.room.within(member.project.name):
+                if 0 < more <= self._within(member):
                     self._give(member, member.keeps)
         for name, share in within.items():
-            group = self._groups[name]
             late = []
-            for member in group.members:
+            for member in self._by_project[name]:
                 if member.job.id in first:
-                    group.add(self._options(member))
+                    self._add(member)
                 elif self._counts[member.job.id]:
                     late.append(member)
             beyond = sum(self._counts[member.job.id] for member in late)
-            self._reserve(group, min(share - self.room.own(name) + beyond, self.room.within(name)))
+            self._reserve(name, share - self.room.own(name) + beyond)
             for member in late:
-                group.add(self._options(member))
-        lending = [group for group in self._groups.values() if group.project.weight > 0]
+                self._add(member)
+        lending = [name for name in self._groups if self._projects.named(name).weight > 0]
         for member in self._members:  # what a project can't use of its share serves a job that waits
             if member.project.weight > 0 and self._serve(member):
-                self._groups[member.project.name].add(self._options(member))
-        for group in sorted(lending, key=self._over_quota):
-            self._reserve(group, self.room.within(group.project.name))
-        for group in self._groups.values():
-            self._divide(group)
+                self._add(member)
+        for name in sorted(lending, key=self._over_quota):
+            self._reserve(name, self.room.within(name))
+        for of_project in self._groups.values():
+            for group in of_project.values():
+                self._divide(group)
         return self._counts
 
-    def _over_quota(self, group: _Group) -> tuple[int, int, str]:
+    def _add(self, member: Member) -> None:
+        """Has a job that has its minimum take part in the division of what is set apart."""
+        self._groups[member.project.name][member.bounds].add(self._options(member))
+
+    def _within(self, member: Member) -> int:
+        """Returns how many more GPUs a job may have by the limits and bounds above it."""
+        return self.room.within(member.project.name, member.bounds)
+
+    def _over_quota(self, name: str) -> tuple[int, int, str]:
         """Sorts the projects as they get what others can't use: by priority, then by what they have over quota."""
-        project = group.project
-        return -project.priority, self.room.own(project.name) - project.guaranteed, project.name
+        project = self._projects.named(name)
+        return -project.priority, self.room.own(name) - project.guaranteed, name
 
     def _keep_floors(self) -> None:
         """Gives the jobs what they may not lose now, as far as the GPUs that are there go."""
         for member in sorted(self._members, key=lambda member: (member.fixed is None, member.order)):
-            if 0 < member.floor <= self.room.within(member.project.name):
+            if 0 < member.floor <= self._within(member):
                 self._give(member, member.floor)
 
-    def _within_share(self, group: _Group, share: int) -> set[str]:
-        """Returns the jobs whose minimum is within the share of their project, by priority and age."""
-        budget, served = share - self.room.own(group.project.name), set()
-        for member in group.members:
+    def _within_share(self, name: str, share: int, spoken_for: dict[str, int]) -> set[str]:
+        """Returns the jobs whose minimum is within the share of their project, by priority and age.
+
+        Args:
+            name: The project.
+            share: Its own share.
+            spoken_for: GPUs of each bound that such jobs take; those of this project are added.
+        """
+        budget, served = share - self.room.own(name), set()
+        for member in self._by_project[name]:
             least = self._least(member)
-            if least is not None and least <= budget:
+            if least is not None and least <= budget and self._fits(member, least, spoken_for):
                 budget -= least
                 served.add(member.job.id)
         return served
+
+    def _fits(self, member: Member, least: int, spoken_for: dict[str, int]) -> bool:
+        """Returns whether the bounds of a job leave it its minimum, which then counts as spoken for."""
+        if any(least + spoken_for.get(one.name, 0) > self.room.of_bound(one) for one in member.bounds):
+            return False
+        for bound in member.bounds:
+            spoken_for[bound.name] = spoken_for.get(bound.name, 0) + least
+        return True
 
     def _least(self, member: Member) -> int | None:
         """Returns what a job needs that has nothing yet; None where it can't have that."""
@@ -266,13 +222,13 @@ class _Plan:
     def _serve(self, member: Member) -> bool:
         """Gives a job that has nothing its minimum, if that is free and within the limits."""
         least = self._least(member)
-        if least is None or least > self.room.within(member.project.name):
+        if least is None or least > self._within(member):
             return False
         self._give(member, least)
         return True
 
     def _give(self, member: Member, gpus: int) -> None:
-        self.room.take(member.project.name, gpus - self._counts[member.job.id])
+        self.room.take(member.project.name, gpus - self._counts[member.job.id], member.bounds)
         self._counts[member.job.id] = gpus
 
     def _options(self, member: Member) -> tuple[int, ...]:
@@ -282,14 +238,26 @@ class _Plan:
             return (has,)
         return (has, *thinned(tuple(size for size in member.sizes if has < size <= member.ceiling)))
 
-    def _reserve(self, group: _Group, budget: int) -> None:
-        """Sets apart as many GPUs as the jobs of a project that have their minimum can use of the budget."""
-        more = group.usable(group.gpus + max(0, budget)) - group.gpus
-        group.gpus += more
-        self.room.take(group.project.name, more)
+    def _reserve(self, name: str, budget: int) -> None:
+        """Sets apart as many GPUs as a project's jobs that have their minimum can use of the budget.
+
+        Where the jobs are under different bounds, those under the same ones get the next GPUs that have the fewest for
+        each job.
+        """
+        groups = list(self._groups[name].values())
+        while groups:
+            group = min(groups, key=lambda one: one.gpus / max(1, one.jobs))  # of several the one of the first job
+            free = min(budget, self.room.within(name, group.bounds))
+            most = group.usable(group.gpus + max(0, free))
+            more = (most if len(groups) == 1 else min(most, group.next_sum())) - group.gpus
+            if not more or len(groups) == 1:
+                groups.remove(group)
+            group.gpus += more
+            budget -= more
+            self.room.take(name, more, group.bounds)
 
     def _divide(self, group: _Group) -> None:
-        """Divides the GPUs of a project among its jobs that have their minimum."""
+        """Divides the GPUs of a group among its jobs that have their minimum."""
         growing = [member for member in group.members if member.fixed is None and self._counts[member.job.id]]
         fixed = sum(self._counts[member.job.id] for member in group.members if member.fixed is not None)
         floors = {member.job.id: self._counts[member.job.id] for member in growing}
@@ -297,23 +265,27 @@ class _Plan:
         held = {member.job.id: member.account.allowed for member in growing if member.account.allowed}
         counts = divide(candidates, group.gpus - fixed, held, floors=floors, fill=True) if growing else {}
         self._counts.update(counts)
-        self.room.take(group.project.name, fixed + sum(counts.values()) - group.gpus)
+        self.room.take(group.project.name, fixed + sum(counts.values()) - group.gpus, group.bounds)
 
 
 @dataclass(slots=True)
 class _Group:
-    """The jobs of a project.
+    """The jobs of a project that are under the same bounds.
 
     Attributes:
         project: The project.
-        members: Its jobs, in the order in which they are served.
+        bounds: What others enforce for all of them.
+        members: The jobs, in the order in which they are served.
         gpus: What is set apart for them.
+        jobs: How many of them have their minimum.
         sums: The sums of GPUs that those can have which have their minimum, as the bits of a number.
     """
 
     project: Project
+    bounds: tuple[Bound, ...] = ()
     members: list[Member] = field(default_factory=list)
     gpus: int = 0
+    jobs: int = 0
     sums: int = 1
 
     def add(self, options: Iterable[int]) -> None:
@@ -324,8 +296,14 @@ class _Group:
             sums |= self.sums << size
         self.sums = sums
         self.gpus += first or 0
+        self.jobs += 1
 
     def usable(self, budget: int) -> int:
         """Returns the largest sum that the jobs can have within a budget; what they have if there is none."""
         within = self.sums & ((1 << (budget + 1)) - 1)
         return max(self.gpus, within.bit_length() - 1)
+
+    def next_sum(self) -> int:
+        """Returns the next larger sum that the jobs can have; what is set apart if there is none."""
+        above = self.sums >> self.gpus + 1
+        return self.gpus + (above & -above).bit_length()

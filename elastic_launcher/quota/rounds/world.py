@@ -1,4 +1,4 @@
-"""What one round of the controller sees: capacity, jobs, and pods that are not elastic."""
+"""What one round of the controller sees: capacity, jobs, pods that are not elastic, and what others enforce."""
 
 from __future__ import annotations
 
@@ -14,6 +14,25 @@ def _nothing() -> Mapping[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """What some jobs may hold together by the word of another enforcer, such as a ResourceQuota or a queue.
+
+    It comes on top of the projects' limits; the tighter one holds. A bound of a whole project, or of a part of the tree
+    of projects, is one over all of its jobs.
+
+    Attributes:
+        name: What enforces it, as reasons name it: "ResourceQuota ml/gpus". No other bound has it.
+        jobs: The ids of the jobs; those that are not reported don't matter.
+        gpus: The most GPUs that they may hold together now, 0 or more. What pods that are not elastic take of the
+            enforcer's number is taken off already; what the jobs hold themselves is not.
+    """
+
+    name: str
+    jobs: frozenset[str]
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """The cluster, or the machine, at one moment. All counts are GPUs.
 
@@ -23,6 +42,7 @@ class World:
         rigid: What pods that are not elastic hold, by project.
         fixed: What an entry written by hand allows a job, by the job's id; the controller leaves these alone.
         stale: Whether something could not be read: what is known stays, and nothing grows.
+        bounds: What other enforcers leave to some of the jobs. A job may be in several.
     """
 
     capacity: int
@@ -30,3 +50,4 @@ class World:
     rigid: Mapping[str, int] = field(default_factory=_nothing)
     fixed: Mapping[str, int] = field(default_factory=_nothing)
     stale: bool = False
+    bounds: tuple[Bound, ...] = ()

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from elastic_launcher.quota.projects import Project, Projects
 from elastic_launcher.quota.rounds.round import decide
-from elastic_launcher.quota.rounds.world import World
 from tests.support.quota_world import Cluster, random_event
 
 TWO = Projects((Project("nlp", guaranteed=2), Project("vision", guaranteed=2)))
@@ -45,22 +44,27 @@ def test_no_gpu_is_promised_twice_whatever_happens(seed: int, projects: Projects
     cluster, random = Cluster(projects, capacity), Random(seed)
     for _ in range(events):
         random_event(cluster, random)
-        before = cluster.promised()
+        before, promised = cluster.promised(), {name: one.committed for name, one in cluster.ledger.accounts.items()}
         decision = cluster.round()
         assert cluster.promised() <= max(cluster.capacity, before)
         assert sum(job.held for job in cluster.jobs.values()) <= max(cluster.capacity, before)
         for grant in decision.grants:
             assert grant.allowed in (0, *cluster.jobs[grant.job].report.sizes)
             assert 0 <= grant.guaranteed <= grant.allowed
-        reports = tuple(job.report for job in cluster.jobs.values())
-        world = World(cluster.capacity, reports, dict(cluster.rigid), stale=cluster.stale)
-        again = decide(world, projects, cluster.ledger, cluster.now)
+        for bound in cluster.world().bounds:
+            accounts = {name: cluster.ledger.accounts[name] for name in bound.jobs}
+            assert sum(decision.targets.gpus[name] for name in bound.jobs) <= bound.gpus
+            assert sum(account.allowed for account in accounts.values()) <= bound.gpus
+            had = sum(max(promised.get(name, 0), account.held) for name, account in accounts.items())
+            assert sum(account.committed for account in accounts.values()) <= max(bound.gpus, had)
+        again = decide(cluster.world(), projects, cluster.ledger, cluster.now)
         assert again.changes == ()
         cluster.follow(lambda name: random.random() < 0.7)
 
 
-def _own_limit(projects: Projects, cluster: Cluster, name: str) -> int:
-    """Returns how many more GPUs a project may have by its limits and those above it."""
+def _room(projects: Projects, cluster: Cluster, job: str) -> int:
+    """Returns how many more GPUs a job may have by the limits of its project and those above it, and by its bounds."""
+    name = cluster.ledger.accounts[job].project
     rooms = [cluster.capacity - cluster.promised()]
     for above in projects.path(name):
         if above.limit is None:
@@ -69,6 +73,9 @@ def _own_limit(projects: Projects, cluster: Cluster, name: str) -> int:
         used = sum(cluster.rigid.get(one, 0) for one in below)
         used += sum(account.committed for account in cluster.ledger.accounts.values() if account.project in below)
         rooms.append(above.limit - used)
+    for bound in cluster.world().bounds:
+        if job in bound.jobs:
+            rooms.append(bound.gpus - sum(cluster.ledger.accounts[one].committed for one in bound.jobs))
     return min(rooms)
 
 
@@ -95,7 +102,7 @@ def test_guarantees_are_met_and_no_gpu_idles_once_all_reports_are_in(
         if not bigger or not projects.named(account.project).weight:
             continue
         step = bigger[0] - account.allowed
-        assert step > _own_limit(projects, cluster, account.project), name
+        assert step > _room(projects, cluster, name), name
         own = sum(one.allowed for one in cluster.ledger.accounts.values() if one.project == account.project)
         lacks = targets.entitled[account.project] - own - cluster.rigid.get(account.project, 0)
         if not cluster.rigid:

@@ -10,7 +10,7 @@ from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Project, Projects
 from elastic_launcher.quota.rounds.ledger import Account, Ledger
 from elastic_launcher.quota.rounds.round import Decision, decide
-from elastic_launcher.quota.rounds.world import World
+from elastic_launcher.quota.rounds.world import Bound, World
 from tests.support.quota_jobs import job
 
 TWO = Projects((Project("nlp", guaranteed=4), Project("vision", guaranteed=4)))
@@ -112,3 +112,52 @@ def test_a_large_job_is_served_although_small_ones_keep_coming() -> None:
 def test_a_job_that_can_never_run_says_why(one: Job, reason: str) -> None:
     projects = Projects((*TWO.projects, Project("guest", limit=2)))
     assert play(World(8, (one,)), Ledger(), projects)[1] == {"large": reason}
+
+
+def quota(gpus: int, *jobs: str) -> tuple[Bound, ...]:
+    return (Bound("ResourceQuota ml/gpus", frozenset(jobs), gpus),)
+
+
+def test_jobs_of_a_bound_share_what_it_leaves_and_others_get_the_rest() -> None:
+    world = World(8, (job("a"), job("b"), job("free", "vision", most=8)), bounds=quota(3, "a", "b"))
+    allowed, _, decision = play(world, Ledger())
+    assert sorted((allowed["a"], allowed["b"])) == [1, 2]
+    assert allowed["free"] == 5
+    assert (decision.targets.demands["nlp"], decision.targets.entitled["nlp"]) == (3, 3)
+
+
+def test_a_project_whose_jobs_are_under_different_bounds_divides_its_share_by_jobs() -> None:
+    jobs = (job("a", most=8), job("b", most=8), job("free", most=8))
+    assert play(World(9, jobs, bounds=quota(15, "a", "b")), Ledger())[0]["free"] == 3
+    assert play(World(9, jobs, bounds=quota(3, "a", "b")), Ledger())[0]["free"] == 6
+
+
+def test_a_running_job_above_a_bound_shrinks_and_below_its_minimum_it_is_paused() -> None:
+    running = held("running", 4, "nlp", least=2)
+    allowed, why, decision = play(World(8, (running,), bounds=quota(3, "running")), holding({"running": 4}))
+    assert (allowed["running"], why["running"]) == (3, "4 → 3 GPUs: ResourceQuota ml/gpus leaves 3")
+    assert decision.grants[0].reclaim_by == NOW + 30.0
+    allowed, why, _ = play(World(8, (running,), bounds=quota(1, "running")), holding({"running": 4}))
+    assert (allowed["running"], why["running"]) == (0, "waits: it needs 2 GPUs, and ResourceQuota ml/gpus leaves 1")
+
+
+def test_a_job_waits_for_a_bound_that_other_jobs_fill() -> None:
+    jobs = (held("first", 2, least=2, most=2), job("late", least=2, submitted_at=5.0))
+    allowed, why, _ = play(World(8, jobs, bounds=quota(3, "first", "late")), holding({"first": 2}))
+    assert allowed == {"first": 2, "late": 0}
+    assert why["late"] == "waits: it needs 2 GPUs; ResourceQuota ml/gpus leaves 3, and other jobs come first"
+
+
+def test_nothing_grows_into_what_jobs_of_a_bound_have_not_given_back() -> None:
+    ledger = Ledger(4, {"shrinks": Account("nlp", 1, 4, 4, held=4, reclaim_by=NOW + 20.0, shrunk_at=NOW - 10.0)})
+    jobs = (job("shrinks", held=4, following=4, following_generation=3), job("other"))
+    allowed, _, decision = play(World(8, jobs, bounds=quota(4, "shrinks", "other")), ledger)
+    assert (allowed["other"], decision.targets.gpus["other"]) == (0, 3)
+
+
+def test_projects_that_share_a_bound_count_on_their_fair_shares_of_it() -> None:
+    projects = Projects((Project("nlp", guaranteed=1), Project("vision", guaranteed=3)))
+    jobs = (job("nlp-job", most=8), job("vision-job", "vision", most=8))
+    allowed, _, decision = play(World(8, jobs, bounds=quota(4, "nlp-job", "vision-job")), Ledger(), projects)
+    assert allowed == {"nlp-job": 1, "vision-job": 3}
+    assert decision.targets.demands == {"nlp": 1, "vision": 3}

@@ -1,0 +1,50 @@
+"""Sums up what each project asks for, as far as the bounds of other enforcers let it have that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from elastic_launcher.quota.fair_share import fair_share
+from elastic_launcher.quota.projects import Projects
+from elastic_launcher.quota.rounds.members import Member
+from elastic_launcher.quota.rounds.world import Bound, World
+
+
+def demands_of(world: World, projects: Projects, members: Sequence[Member]) -> dict[str, int]:
+    """Returns what each project's own jobs and pods ask for, as far as the bounds of its jobs let them have it.
+
+    Where jobs of several projects are under one bound, each project counts on its fair share of the bound.
+    """
+    demands: dict[str, int] = dict(world.rigid)
+    left = _portions(world.bounds, projects, members)
+    for member in members:
+        name = member.project.name
+        most = min([member.asked, *(left[bound.name][name] for bound in member.bounds)])
+        asked = most if member.fixed is not None else max((size for size in member.sizes if size <= most), default=0)
+        demands[name] = demands.get(name, 0) + asked
+        for bound in member.bounds:
+            left[bound.name][name] -= asked
+    return demands
+
+
+def _portions(bounds: Sequence[Bound], projects: Projects, members: Sequence[Member]) -> dict[str, dict[str, int]]:
+    """Returns the part of each bound that each project counts on, by the names of both."""
+    asked: dict[str, dict[str, int]] = {}
+    for member in members:
+        for bound in member.bounds:
+            of_bound = asked.setdefault(bound.name, {})
+            of_bound[member.project.name] = of_bound.get(member.project.name, 0) + member.asked
+    portions = {}
+    for bound in bounds:
+        claimed = asked.get(bound.name, {})
+        if len(claimed) > 1:
+            shares = fair_share(bound.gpus, projects.claims(claimed))
+            portions[bound.name] = {name: own_share(projects, shares, name) for name in claimed}
+        else:
+            portions[bound.name] = dict.fromkeys(claimed, bound.gpus)
+    return portions
+
+
+def own_share(projects: Projects, shares: Mapping[str, int], name: str) -> int:
+    """Returns a project's share without those of the projects below it."""
+    return shares[name] - sum(shares[child] for child in projects.children(name))

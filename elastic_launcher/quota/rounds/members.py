@@ -1,0 +1,97 @@
+"""Finds the jobs that ask for GPUs, with what bounds each of them in a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from elastic_launcher.quota.jobs import Job
+from elastic_launcher.quota.projects import Project, Projects
+from elastic_launcher.quota.rounds.ledger import Account, Ledger
+from elastic_launcher.quota.rounds.world import Bound, World
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A job of a project, with what bounds it in this round.
+
+    Attributes:
+        job: Its report.
+        project: Its project.
+        account: What it was promised.
+        sizes: The counts that it may have, ascending; empty if no legal one is below the limits.
+        floor: What it may not fall below now, for it has not run for long; 0 for nothing.
+        keeps: What it is not cut below now, for it has just grown, as far as others have their minimum; 0 for nothing.
+        ceiling: What it may not grow above now, for it has just shrunk.
+        fixed: What an entry written by hand gives it, or None.
+        bounds: What others enforce for it and for other jobs, where that can matter.
+    """
+
+    job: Job
+    project: Project
+    account: Account
+    sizes: tuple[int, ...]
+    floor: int = 0
+    keeps: int = 0
+    ceiling: int = 0
+    fixed: int | None = None
+    bounds: tuple[Bound, ...] = ()
+
+    @property
+    def asked(self) -> int:
+        """GPUs that it asks for."""
+        return self.fixed if self.fixed is not None else max(self.sizes, default=0)
+
+    @property
+    def order(self) -> tuple[int, float, str]:
+        """Sorts the jobs as they are served: by priority, then by age."""
+        return -self.job.priority, self.job.submitted_at, self.job.id
+
+
+def members_of(world: World, projects: Projects, ledger: Ledger, now: float) -> list[Member]:
+    """Returns the jobs that ask for GPUs, in the order in which they are served."""
+    members = []
+    bounds = bounds_by_job(world, ledger)
+    for job in world.jobs:
+        account = ledger.accounts[job.id]
+        project = projects.named(account.project)
+        fixed = world.fixed.get(job.id)
+        if job.finished:
+            continue
+        above = bounds.get(job.id, ())
+        limits = [one.gpus for one in above]
+        if (limit := projects.limit_of(project.name)) is not None:
+            limits.append(limit)
+        sizes = tuple(size for size in job.sizes if not limits or size <= min(limits))
+        member = Member(job, project, account, sizes, fixed=fixed, bounds=above)
+        members.append(_bounded(member, projects.grow_after, now))
+    return sorted(members, key=lambda member: member.order)
+
+
+def _bounded(member: Member, grow_after: float, now: float) -> Member:
+    """Returns the member with its floor and ceiling."""
+    account, job = member.account, member.job
+    most_gpus = member.sizes[-1] if member.sizes else 0
+    if member.fixed is not None:
+        return replace(member, floor=member.fixed, ceiling=member.fixed)
+    floor = keeps = 0
+    since = job.training_since
+    if account.allowed and since is not None and now - since < member.project.min_run_seconds:
+        floor = min(job.minimum, account.allowed)
+    if account.grown_at is not None and now - account.grown_at < grow_after:
+        keeps = account.allowed
+    shrank = account.shrunk_at is not None and now - account.shrunk_at < grow_after
+    return replace(member, floor=floor, keeps=keeps, ceiling=account.allowed if shrank else most_gpus)
+
+
+def bounds_by_job(world: World, ledger: Ledger) -> dict[str, tuple[Bound, ...]]:
+    """Returns the bounds of each job, without those that leave all of their jobs the most that these can use."""
+    most = {
+        job.id: max(job.maximum, ledger.accounts[job.id].committed, world.fixed.get(job.id, 0)) for job in world.jobs
+    }
+    found: dict[str, tuple[Bound, ...]] = {}
+    for bound in world.bounds:
+        there = [name for name in bound.jobs if name in most]
+        if sum(most[name] for name in there) > bound.gpus:
+            for name in there:
+                found[name] = (*found.get(name, ()), bound)
+    return found
