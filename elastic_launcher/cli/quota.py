@@ -29,7 +29,7 @@ from elastic_launcher.quota.projects_document import parse_projects
 from elastic_launcher.quota.rounds.ledger import Ledger
 from elastic_launcher.quota.rounds.round import Decision, decide
 from elastic_launcher.quota.rounds.world import World
-from elastic_launcher.quota.serve import Machine, gpus_of, marks, serve
+from elastic_launcher.quota.serve import Machine, gpus_of, marks, serve, without_cluster
 from elastic_launcher.quota.sources.folder import JobFolder
 from elastic_launcher.report.words import clock
 
@@ -97,7 +97,7 @@ def plan(
 ) -> None:
     """Shows what each project and each job would get, and why; changes nothing."""
     with _usage_errors():
-        projects = _projects(path)
+        projects = without_cluster(_projects(path))
         world = _world(projects, jobs, gpus)
         decision = decide(world, projects, Ledger(), time.time())
     if as_json:
@@ -302,6 +302,7 @@ def serve_jobs(
 def _serve_machine(path: Path, jobs: Path, gpus: int | None) -> None:
     jobs.mkdir(parents=True, exist_ok=True)
     projects = ProjectsFile(path, _say)
+    without_cluster(projects.read())
     lock = Lock(jobs / LOCK)
     try:
         lock.take()

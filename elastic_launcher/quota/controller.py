@@ -23,6 +23,14 @@ REFRESHES = 3
 class Source(Protocol):
     """Where capacity and jobs are read."""
 
+    def projects(self, document: Projects) -> Projects:
+        """Returns all projects: those of the document, with queues that are projects too.
+
+        Raises:
+            OSError: If queues are, and nothing is known of them yet.
+            QuotaError: If they can't be put together.
+        """
+
     def world(self, projects: Projects) -> World:
         """Returns what is there, without the entries written by hand.
 
@@ -128,8 +136,9 @@ class Controller:
         Raises:
             OSError: If the hints or the history can't be written.
         """
-        projects = self.projects.read()
+        document = self.projects.read()
         try:
+            projects = self.source.projects(document)
             world = self.source.world(projects)
             written = read_written(self._read())
             decision, found = self._next(projects, world, written)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -65,15 +65,32 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Where the GPUs to divide are counted: a number, or the machines of the cluster.
+    """Where the GPUs to divide are counted: a number, or the machines of the cluster; and who else bounds them.
 
     Attributes:
         gpus: The number, or None for the machines.
         resource: What a GPU is called in the machines' and pods' resources.
+        resource_quotas: Whether the ResourceQuotas of the cluster bound the jobs of their namespaces.
+        kai: Whether the queues of KAI are projects and bound their jobs.
+        kueue: Whether the ClusterQueues of Kueue are projects and bound their jobs.
     """
 
     gpus: int | None = None
     resource: str = GPU
+    resource_quotas: bool = False
+    kai: bool = False
+    kueue: bool = False
+
+    @property
+    def gives_projects(self) -> bool:
+        """Whether another enforcer's queues are projects too."""
+        return self.kai or self.kueue
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The other enforcers, which only a cluster has, by their keys in the projects document."""
+        found = (("resourceQuotas", self.resource_quotas), ("kai", self.kai), ("kueue", self.kueue))
+        return tuple(key for key, there in found if there)
 
 
 @dataclass(frozen=True)
@@ -87,6 +104,10 @@ class Projects:
         grow_after: Seconds that lie at least between a growth and a shrink of one job, but for guarantees.
         ttl_seconds: For so long hints hold.
         warnings: What is allowed and yet odd.
+        given: The fields of `Project` that the document sets, by project; empty unless queues are projects too, for
+            which these fields are settings.
+        grace_period: That of queues.
+        wait_seconds: That of queues.
     """
 
     projects: tuple[Project, ...]
@@ -95,6 +116,9 @@ class Projects:
     grow_after: float = 60.0
     ttl_seconds: float = 120.0
     warnings: tuple[str, ...] = ()
+    given: Mapping[str, frozenset[str]] = field(default_factory=lambda: MappingProxyType({}))
+    grace_period: float = 30.0
+    wait_seconds: float | None = None
 
     def named(self, name: str) -> Project:
         """Returns the project of that name.
@@ -216,3 +240,20 @@ class Projects:
     @cached_property
     def _wild(self) -> list[tuple[Mapping[str, str], Project]]:
         return [(one, project) for one, project in self._patterns() if any(ANY in text for text in one.values())]
+
+
+def with_guarantees(projects: Sequence[Project], left_out: Collection[str]) -> list[Project]:
+    """Returns the projects with guarantees that are left out: of a department, what is guaranteed below it.
+
+    Args:
+        projects: A tree.
+        left_out: The names of those whose guarantee is.
+    """
+    names = {project.name for project in projects}
+    tree = Projects(tuple(one if one.parent in names else replace(one, parent=None) for one in projects))
+    guaranteed = {project.name: project.guaranteed for project in projects}
+    for project in sorted(projects, key=lambda one: -len(tree.path(one.name))):
+        if project.name in left_out:
+            below = sum(guaranteed[name] for name in tree.children(project.name))
+            guaranteed[project.name] = below if project.limit is None else min(below, project.limit)
+    return [replace(project, guaranteed=guaranteed[project.name]) for project in projects]

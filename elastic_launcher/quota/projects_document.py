@@ -11,12 +11,13 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any
 
 from elastic_launcher.hints.document import DEFAULT_GROW_AFTER, MAX_BYTES, MAX_GPUS
 from elastic_launcher.hints.match import named, read_match, spelled
 from elastic_launcher.hints.values import HintError, describe, join, missing, objects, quoted, seconds, whole, wrong
-from elastic_launcher.quota.projects import GPU, Capacity, Project, Projects, QuotaError
+from elastic_launcher.quota.projects import GPU, Capacity, Project, Projects, QuotaError, with_guarantees
 from elastic_launcher.quota.yaml_text import Loaded, load
 
 API_VERSION = "elastic-quota/v1"
@@ -37,19 +38,22 @@ _TOP_KEYS = (
     "unmatched",
     "projects",
 )
-_CAPACITY_KEYS = ("gpus", "machines")
-_PROJECT_KEYS = (
-    "name",
-    "parent",
-    "guaranteed",
-    "limit",
-    "weight",
-    "priority",
-    "minRunSeconds",
-    "waitSeconds",
-    "gracePeriodSeconds",
-    "match",
-)
+_OTHERS: Mapping[str, Sequence[str]] = {"resourceQuotas": (), "kai": (), "kueue": ()}
+"""Other enforcers that bound what there is, with the settings that each of them has."""
+_CAPACITY_KEYS = ("gpus", "machines", *_OTHERS)
+_FIELDS = {
+    "parent": "parent",
+    "guaranteed": "guaranteed",
+    "limit": "limit",
+    "weight": "weight",
+    "priority": "priority",
+    "minRunSeconds": "min_run_seconds",
+    "waitSeconds": "wait_seconds",
+    "gracePeriodSeconds": "grace_period",
+    "match": "patterns",
+}
+"""The fields of `Project` by their keys."""
+_PROJECT_KEYS = ("name", *_FIELDS)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _RESOURCE = re.compile(r"[A-Za-z0-9]([-./\w]{0,251}[A-Za-z0-9])?", re.ASCII)
 _NAME_FORM = 'a name of at most 63 lower-case letters, digits and dashes, such as "team-a"'
@@ -84,26 +88,35 @@ def _parse(loaded: Loaded) -> Projects:
     ttl = _seconds(found, "ttlSeconds", "", 120.0)
     if not ttl:
         raise wrong("ttlSeconds", found["ttlSeconds"], "a number of seconds above 0, or hints never hold")
-    rows = _rows(found)
+    queues = capacity is not None and capacity.gives_projects
+    rows = _rows(found, queues)
     projects = [_project(row, f"projects[{number}]", grace, wait) for number, row in enumerate(rows)]
     _refuse_same_names(projects, loaded)
-    _refuse_bad_parents(projects)
+    _refuse_bad_parents(projects, queues)
     _refuse_same_matches(projects, rows, loaded)
-    unmatched = _unmatched(found, [project.name for project in projects])
-    projects = _with_guarantees(projects, rows)
+    unmatched = _unmatched(found, None if queues else [project.name for project in projects])
+    given = {
+        project.name: frozenset(_FIELDS[key] for key in row if key != "name")
+        for project, row in zip(projects, rows, strict=True)
+    }
+    projects = with_guarantees(projects, [name for name, fields in given.items() if "guaranteed" not in fields])
     if unmatched == DEFAULT_PROJECT and all(project.name != DEFAULT_PROJECT for project in projects):
         projects.append(Project(DEFAULT_PROJECT, grace_period=grace, patterns=(), wait_seconds=wait))
     parsed = Projects(tuple(projects), unmatched, capacity, grow_after, ttl)
+    if queues:  # what is odd shows once they are known
+        return replace(parsed, given=MappingProxyType(given), grace_period=grace, wait_seconds=wait)
     return replace(parsed, warnings=tuple(_warnings(parsed, loaded)))
 
 
-def _rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _rows(found: Mapping[str, Any], queues: bool) -> list[dict[str, Any]]:
     if "projects" not in found:
+        if queues:
+            return []
         raise missing("projects", "a list of projects")
     rows = found["projects"]
     if not isinstance(rows, list):
         raise wrong("projects", rows, "a list of projects")
-    if not rows:
+    if not rows and not queues:
         raise HintError('"projects" is empty; it must have at least one project', "projects")
     if len(rows) > MAX_PROJECTS:
         raise HintError(f'"projects" has {len(rows)} projects; it must have {MAX_PROJECTS} at most', "projects")
@@ -166,13 +179,24 @@ def _capacity(found: Mapping[str, Any]) -> Capacity | None:
     resource = machines.get("resource", GPU)
     if not isinstance(resource, str) or not _RESOURCE.fullmatch(resource):
         raise wrong("capacity.machines.resource", resource, 'the name of a resource, such as "nvidia.com/gpu"')
-    return Capacity(gpus, resource)
+    for key, known in _OTHERS.items():
+        if key in row:
+            _refuse_unknown(objects(row[key], f"capacity.{key}", "{}, for its defaults"), known, f"capacity.{key}")
+    return Capacity(gpus, resource, "resourceQuotas" in row, "kai" in row, "kueue" in row)
 
 
-def _unmatched(found: Mapping[str, Any], names: Sequence[str]) -> str | None:
+def _unmatched(found: Mapping[str, Any], names: Sequence[str] | None) -> str | None:
+    """Returns the project of jobs that no project matches.
+
+    Args:
+        found: The document.
+        names: Of all projects; None where they are not all known.
+    """
     value = found.get("unmatched", DEFAULT_PROJECT)
     if value == REFUSE:
         return None
+    if names is None:
+        return _label(value, "unmatched", f'the name of a project, or "{REFUSE}"')
     if value != DEFAULT_PROJECT and value not in names:
         raise wrong("unmatched", value, f'the name of a project, or "{REFUSE}"{_meant(value, [*names, REFUSE])}')
     return str(value)
@@ -183,7 +207,7 @@ def _refuse_unknown(row: Mapping[str, Any], known: Sequence[str], path: str) -> 
         if key not in known:
             where = join(path, key)
             at = f" ({where})" if path else ""
-            what = f"it must be one of {', '.join(known)}{_meant(key, known)}"
+            what = f"it must be one of {', '.join(known)}{_meant(key, known)}" if known else "it must be left out"
             raise HintError(f"{quoted(key)} is unknown{at}; {what}", where)
 
 
@@ -202,10 +226,12 @@ def _refuse_same_names(projects: Sequence[Project], loaded: Loaded) -> None:
             raise wrong(f"{path}.name", project.name, what)
 
 
-def _refuse_bad_parents(projects: Sequence[Project]) -> None:
+def _refuse_bad_parents(projects: Sequence[Project], queues: bool) -> None:
     parents = {project.name: project.parent for project in projects}
     for number, project in enumerate(projects):
         path = f"projects[{number}].parent"
+        if queues and project.parent is not None:
+            parents.setdefault(project.parent, None)
         if project.parent is not None and project.parent not in parents:
             raise wrong(path, project.parent, f"the name of a project{_meant(project.parent, parents)}")
     rooted: set[str] = set()
@@ -235,18 +261,6 @@ def _refuse_same_matches(projects: Sequence[Project], rows: Sequence[Mapping[str
                     f"line {loaded.line(other)}); a job has one project: change one of them",
                     path,
                 )
-
-
-def _with_guarantees(projects: Sequence[Project], rows: Sequence[Mapping[str, Any]]) -> list[Project]:
-    """Returns the projects with guarantees that are left out: of a department, what is guaranteed below it."""
-    tree = Projects(tuple(projects))
-    left_out = {project.name for project, row in zip(projects, rows, strict=True) if "guaranteed" not in row}
-    guaranteed = {project.name: project.guaranteed for project in projects}
-    for project in sorted(projects, key=lambda one: -len(tree.path(one.name))):
-        if project.name in left_out:
-            below = sum(guaranteed[name] for name in tree.children(project.name))
-            guaranteed[project.name] = below if project.limit is None else min(below, project.limit)
-    return [replace(project, guaranteed=guaranteed[project.name]) for project in projects]
 
 
 def _warnings(parsed: Projects, loaded: Loaded) -> Iterator[str]:

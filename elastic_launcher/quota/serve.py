@@ -32,6 +32,14 @@ class Machine:
         self._say = say
         self._unreadable: dict[str, str] = {}
 
+    def projects(self, document: Projects) -> Projects:
+        """Returns the projects of the document.
+
+        Raises:
+            QuotaError: If the document counts on what only a cluster has.
+        """
+        return without_cluster(document)
+
     def world(self, projects: Projects) -> World:
         """Returns what is there.
 
@@ -59,6 +67,18 @@ def gpus_of(projects: Projects, given: int | None) -> int:
     if projects.capacity is None or projects.capacity.gpus is None:
         raise QuotaError('how many GPUs are there? Add "capacity: {gpus: N}" to the document, or give --gpus N')
     return projects.capacity.gpus
+
+
+def without_cluster(document: Projects) -> Projects:
+    """Returns the projects of a document that is used on one machine.
+
+    Raises:
+        QuotaError: If the document counts on what only a cluster has.
+    """
+    if document.capacity is not None and document.capacity.others:
+        keys = ", ".join(f"capacity.{key}" for key in document.capacity.others)
+        raise QuotaError(f"{keys}: only the controller of a cluster can read that (--kubernetes); leave it out here")
+    return document
 
 
 def serve(controller: Controller, watched: Callable[[], object], stop: threading.Event) -> None:

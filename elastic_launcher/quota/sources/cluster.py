@@ -4,102 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL
 from elastic_launcher.kube.api import Api, ApiError
-from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
+from elastic_launcher.kube.collection import Collection
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Projects
+from elastic_launcher.quota.queues import with_queues
 from elastic_launcher.quota.rounds.world import World
+from elastic_launcher.quota.sources.enforcer import Enforcer, Following
 from elastic_launcher.quota.sources.machines import Cluster, Machine, Pod, Service, count
 from elastic_launcher.quota.sources.objects import machine_of, pod_of, service_of
+from elastic_launcher.quota.sources.resource_quotas import ResourceQuotas
+from elastic_launcher.quota.sources.watched import Watched
 
-T = TypeVar("T")
 UNENDED = "status.phase!=Succeeded,status.phase!=Failed"
 """Of pods: a cluster keeps thousands of others."""
 
 
-class Watched(Generic[T]):
-    """What is known of a collection.
-
-    Args:
-        what: The name of it in messages.
-        collection: Which.
-        parse: Makes what is kept of an object, and of what was kept of it before; None is not kept.
-        gist: Returns that of it by which a change is one that matters.
-        lock: Held while it changes.
-        changed: Called after a change that matters.
-
-    Attributes:
-        objects: What is kept, by the objects' uids.
-        read: Whether it was ever read.
-        error: Why it can't be read; None if it can.
-    """
-
-    def __init__(
-        self,
-        what: str,
-        collection: Collection,
-        parse: Callable[[Mapping[str, Any], T | None], T | None],
-        gist: Callable[[T], object],
-        lock: threading.Lock,
-        changed: Callable[[], None],
-    ) -> None:
-        self.what = what
-        self.objects: dict[str, T] = {}
-        self.read = False
-        self.error: ApiError | None = None
-        self._collection = collection
-        self._parse = parse
-        self._gist = gist
-        self._lock = lock
-        self._changed = changed
-
-    async def follow(self, api: Api) -> None:
-        """Follows it until it is cancelled."""
-        async with aclosing(changes(api, self._collection)) as found:
-            async for change in found:
-                with self._lock:
-                    matters = self._take(change)
-                if matters:
-                    self._changed()
-
-    def _take(self, change: Snapshot | Change | Trouble) -> bool:
-        """Takes a change; returns whether it matters."""
-        if isinstance(change, Trouble):
-            news = self.error is None
-            self.error = self.error or change.error  # the first one, so that it is said once
-            return news
-        news = not self.read or self.error is not None
-        self.read, self.error = True, None
-        if isinstance(change, Snapshot):
-            before, self.objects = self.objects, {}
-            for one in change.objects:
-                self._put(one, before.get(one["metadata"]["uid"]))
-            return news or self._gists(before) != self._gists(self.objects)
-        uid = change.object["metadata"]["uid"]
-        old = self.objects.pop(uid, None)
-        if not change.deleted:
-            self._put(change.object, old)
-        new = self.objects.get(uid)
-        return news or (old and self._gist(old)) != (new and self._gist(new))
-
-    def _put(self, one: Mapping[str, Any], before: T | None) -> None:
-        kept = self._parse(one, before)
-        if kept is not None:
-            self.objects[one["metadata"]["uid"]] = kept
-
-    def _gists(self, objects: Mapping[str, T]) -> dict[str, object]:
-        return {uid: self._gist(one) for uid, one in objects.items()}
-
-
 class ClusterSource:
-    """Follows a cluster.
+    """Follows a cluster, and those other enforcers in it that the projects document names.
 
     Args:
         namespaces: Those whose jobs count; none for all.
@@ -120,6 +48,11 @@ class ClusterSource:
         self._lock = threading.Lock()
         self._doubts: Mapping[str, float] = {}
         self._said: set[str] = set()
+        self._odd: frozenset[str] = frozenset()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        following = Following(namespaces, self._lock, changed)
+        self._enforcers: tuple[Enforcer, ...] = (ResourceQuotas(following),)
+        self._wanted = {enforcer.key: asyncio.Event() for enforcer in self._enforcers}
         places = [f"/api/v1/namespaces/{name}/services" for name in namespaces] or ["/api/v1/services"]
         self._services = [
             Watched(
@@ -151,22 +84,67 @@ class ClusterSource:
 
     async def run(self, api: Api) -> None:
         """Follows the cluster until it is cancelled."""
+        self._loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
             followed: list[Watched[Any]] = [*self._services, self._pods, self._machines]
             for watched in followed:
                 group.create_task(watched.follow(api))
+            for enforcer in self._enforcers:
+                group.create_task(self._follow_once_wanted(enforcer, api))
+
+    async def _follow_once_wanted(self, enforcer: Enforcer, api: Api) -> None:
+        """Follows an enforcer from the moment on when the projects document names it."""
+        await self._wanted[enforcer.key].wait()
+        async with asyncio.TaskGroup() as group:
+            for watched in enforcer.watched:
+                group.create_task(watched.follow(api))
+
+    def _named_by(self, projects: Projects) -> list[Enforcer]:
+        """Returns the enforcers that the document names, which are followed from now on."""
+        keys = () if projects.capacity is None else projects.capacity.others
+        found = [enforcer for enforcer in self._enforcers if enforcer.key in keys]
+        for enforcer in found:
+            wanted = self._wanted[enforcer.key]
+            if self._loop is None or wanted.is_set():
+                wanted.set()
+            else:
+                self._loop.call_soon_threadsafe(wanted.set)
+        return found
+
+    def projects(self, document: Projects) -> Projects:
+        """Returns the projects of the document, with the queues that are projects too.
+
+        Raises:
+            OSError: If nothing is known yet of queues that the document counts on.
+            QuotaError: If the parents make a circle.
+        """
+        if document.capacity is None or not document.capacity.gives_projects:
+            self._odd = frozenset()
+            return document
+        enforcers = self._named_by(document)
+        with self._lock:
+            _refuse_unread(watched for enforcer in enforcers for watched in enforcer.watched)
+            queues = [queue for enforcer in enforcers for queue in enforcer.queues(document)]
+        projects = with_queues(document, queues)
+        self._odd = frozenset(projects.warnings)
+        return projects
 
     def world(self, projects: Projects) -> World:
         """Returns what is there.
 
+        Args:
+            projects: All of them, as `projects` returns them.
+
         Raises:
             OSError: If nothing is known yet.
         """
+        enforcers = self._named_by(projects)
         with self._lock:
             needed: list[Watched[Any]] = [*self._services, self._pods]
             if projects.capacity is None or projects.capacity.gpus is None:
                 needed.append(self._machines)
-            unread = [one for one in needed if not one.read]
+            needed += [watched for enforcer in enforcers for watched in enforcer.watched]
+            _refuse_unread(needed)
             troubles = {one.what: one.error for one in needed if one.error is not None}
             cluster = Cluster(
                 [one for watched in self._services for one in watched.objects.values()],
@@ -174,13 +152,13 @@ class ClusterSource:
                 list(self._machines.objects.values()),
                 stale=bool(troubles),
             )
-        if unread:
-            one = unread[0]
-            raise OSError(f"{one.what} can't be read{f': {one.error}' if one.error else ' yet'}")
-        found = count(cluster, projects, self._clock(), self._doubts)
+            found = count(cluster, projects, self._clock(), self._doubts)
+            bounds = [
+                bound for enforcer in enforcers for bound in enforcer.bounds(projects, found.world.jobs, cluster.pods)
+            ]
         self._doubts = found.doubts
-        self._tell({*found.remarks, *map(partial(_unreadable, troubles), troubles)})
-        return found.world
+        self._tell({*self._odd, *found.remarks, *map(partial(_unreadable, troubles), troubles)})
+        return replace(found.world, bounds=tuple(bounds))
 
     def service(self, job: str) -> Service | None:
         """Returns the Service of a job; None if it is gone."""
@@ -193,6 +171,12 @@ class ClusterSource:
         for line in sorted(lines - self._said):
             self._say(line)
         self._said = lines
+
+
+def _refuse_unread(needed: Iterable[Watched[Any]]) -> None:
+    for one in needed:
+        if not one.read:
+            raise OSError(f"{one.what} can't be read{f': {one.error}' if one.error else ' yet'}")
 
 
 def _unreadable(troubles: Mapping[str, ApiError], what: str) -> str:

@@ -60,6 +60,8 @@ class Pod:
         machine: Where it is bound to; "" while it waits for a place.
         job: The id of the job that it is a node or the launcher of; "" for any other pod.
         is_node: Whether it is a node of that job.
+        gated: Whether it waits behind a gate, such as that of a queue: it asks the scheduler for nothing yet.
+        priority_class: Its priority class; "" for none.
     """
 
     namespace: str
@@ -67,6 +69,8 @@ class Pod:
     machine: str = ""
     job: str = ""
     is_node: bool = False
+    gated: bool = False
+    priority_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,7 @@ class _Counting:
         """Counts what pods hold, or wait for."""
         for pod in pods:
             gpus = pod.resources.get(self._resource, 0)
-            if not gpus:
+            if not gpus or pod.gated:
                 continue
             job = (pod.namespace, pod.job)
             if pod.is_node and job in self._jobs:

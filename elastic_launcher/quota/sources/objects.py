@@ -40,19 +40,27 @@ def machine_of(node: Document) -> Machine:
 def pod_of(pod: Document) -> Pod | None:
     """Returns a pod; None if it holds nothing that counts, or nothing any more.
 
-    A pod that waits behind a gate, such as that of a queue, or is deleted before it has a place asks for nothing yet.
+    A pod that is deleted before it has a place counts as one behind a gate.
     """
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     labels = metadata.get("labels") or {}
     machine = spec.get("nodeName") or ""
     if (pod.get("status") or {}).get("phase") in ENDED:
         return None
-    counts = machine or not (spec.get("schedulingGates") or metadata.get("deletionTimestamp"))
-    resources = _requests(spec) if counts else {}
+    gated = not machine and bool(spec.get("schedulingGates") or metadata.get("deletionTimestamp"))
+    resources = _requests(spec)
     job = labels.get(JOB_LABEL) or labels.get(COORDINATOR_LABEL) or ""
     if not resources and not job:
         return None
-    return Pod(metadata["namespace"], resources, machine, job, NODE_LABEL in labels)
+    return Pod(
+        metadata["namespace"],
+        resources,
+        machine,
+        job,
+        NODE_LABEL in labels,
+        gated,
+        spec.get("priorityClassName") or "",
+    )
 
 
 def service_of(service: Document, before: Service | None, now: float) -> Service:
@@ -113,11 +121,11 @@ def _asked(container: Document) -> dict[str, int]:
 
 def _extended(quantities: Document | None) -> dict[str, int]:
     """Returns the extended resources, which are whole numbers and have a domain in their names."""
-    found = {name: _whole(text) for name, text in (quantities or {}).items() if "/" in name}
+    found = {name: whole_number(text) for name, text in (quantities or {}).items() if "/" in name}
     return {name: number for name, number in found.items() if number}
 
 
-def _whole(quantity: Any) -> int:
+def whole_number(quantity: Any) -> int:
     """Returns a quantity of the API; 0 for what is no whole number."""
     match = _QUANTITY.fullmatch(str(quantity))
     return int(match[1]) * _UNITS[match[2]] if match else 0

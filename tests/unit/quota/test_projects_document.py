@@ -116,6 +116,9 @@ def test_a_project_named_default_takes_jobs_without_a_project() -> None:
         ("{gpus: 0}", Capacity(0)),
         ("{machines: {}}", Capacity()),
         ("{machines: {resource: amd.com/gpu}}", Capacity(None, "amd.com/gpu")),
+        ("{resourceQuotas: {}}", Capacity(resource_quotas=True)),
+        ("{gpus: 8, resourceQuotas: {}, kueue: {}}", Capacity(8, resource_quotas=True, kueue=True)),
+        ("{machines: {}, kai: {}}", Capacity(kai=True)),
     ],
 )
 def test_capacity_is_a_number_or_the_machines(text: str, capacity: Capacity) -> None:
@@ -135,6 +138,20 @@ def test_a_department_without_a_guarantee_has_those_of_its_projects(org: str, gu
     rows = ["- {name: a, parent: nlp, guaranteed: 3}", "- {name: b, parent: nlp, guaranteed: 4}"]
     found = parse_projects(document("projects:", *rows, f"- {org}", "- {name: nlp, parent: org}"))
     assert (found.named("nlp").guaranteed, found.named("org").guaranteed) == (7, guaranteed)
+
+
+@pytest.mark.parametrize("key", ["kai", "kueue"])
+def test_projects_may_be_left_out_or_be_settings_where_queues_are_projects(key: str) -> None:
+    capacity = f"capacity: {{{key}: {{}}}}"
+    assert parse_projects(document(capacity)).projects == (Project("default", patterns=()),)
+    rows = ["projects:", "- {name: a, parent: above, weight: 2}", "- {name: b, minRunSeconds: 60}"]
+    found = parse_projects(document(capacity, *rows, "unmatched: elsewhere", "gracePeriodSeconds: 5"))
+    assert (found.unmatched, found.grace_period, found.named("a").parent) == ("elsewhere", 5.0, "above")
+    assert found.given == {"a": {"parent", "weight"}, "b": {"min_run_seconds"}}
+
+
+def test_resource_quotas_alone_give_no_projects() -> None:
+    assert 'projects" is missing' in str(refused(document("capacity: {resourceQuotas: {}}")))
 
 
 SHARED = "when not all of them are there, they are shared in proportion"
@@ -254,7 +271,8 @@ def test_bad_documents_are_refused_with_line_path_and_fix(text: str, path: str, 
         (
             "{gpu: 1}",
             ".gpu",
-            '"gpu" is unknown (capacity.gpu); it must be one of gpus, machines; did you mean "gpus"?',
+            '"gpu" is unknown (capacity.gpu); it must be one of gpus, machines, resourceQuotas, kai, kueue; did you '
+            'mean "gpus"?',
         ),
         ("{gpus: 1.5}", ".gpus", f'"gpus" is 1.5 (capacity.gpus); {GPUS}'),
         ("{gpus: 100001}", ".gpus", f'"gpus" is 100001 (capacity.gpus); {MOST}'),
@@ -274,6 +292,16 @@ def test_bad_documents_are_refused_with_line_path_and_fix(text: str, path: str, 
             "{machines: {name: a}}",
             ".machines.name",
             '"name" is unknown (capacity.machines.name); it must be one of resource',
+        ),
+        (
+            "{kai: {queues: [a]}}",
+            ".kai.queues",
+            '"queues" is unknown (capacity.kai.queues); it must be left out',
+        ),
+        (
+            "{resourceQuotas: true}",
+            ".resourceQuotas",
+            '"resourceQuotas" is true (capacity.resourceQuotas); it must be {}, for its defaults',
         ),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from elastic_launcher.kube.api import Api
 from elastic_launcher.quota.projects import Capacity, Project, Projects
-from elastic_launcher.quota.rounds.world import World
+from elastic_launcher.quota.rounds.world import Bound, World
 from elastic_launcher.quota.sources.cluster import ClusterSource
 from tests.support.fake_cluster import FakeCluster
 from tests.support.quota_reports import BEGAN, report, service
@@ -18,6 +18,7 @@ from tests.support.quota_reports import BEGAN, report, service
 GPU = "nvidia.com/gpu"
 PROJECTS = Projects((Project("nlp", patterns=({"namespace": "nlp"},)),))
 NUMBER = Projects(PROJECTS.projects, capacity=Capacity(gpus=5))
+QUOTAS = Projects(PROJECTS.projects, capacity=Capacity(resource_quotas=True))
 PATIENCE = 30.0
 
 
@@ -217,3 +218,53 @@ def test_times_speeds_and_steps_alone_need_no_round() -> None:
         assert seen.changes > before
 
     follow(steps)
+
+
+def resource_quota(name: str, gpus: int, namespace: str = "nlp") -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": namespace}, "spec": {"hard": {f"requests.{GPU}": str(gpus)}}}
+
+
+def test_resource_quotas_bound_the_jobs_of_their_namespaces_once_the_document_names_them() -> None:
+    async def steps(seen: Seen) -> None:
+        await seen.cluster.put("resourcequotas", resource_quota("gpus", 4))
+        await seen.cluster.put("services", service("bert", "nlp", report("bert", held=1)))
+        await seen.cluster.put("pods", pod("notebook", 1))
+        await seen.world(lambda world: len(world.jobs) == 1 and not world.bounds and bool(world.rigid))
+        world = await seen.world(lambda world: bool(world.bounds), QUOTAS)
+        assert world.bounds == (Bound("ResourceQuota nlp/gpus", frozenset({"bert"}), 3),)
+        await seen.cluster.put("resourcequotas", resource_quota("gpus", 6))
+        await seen.world(lambda world: world.bounds[0].gpus == 5, QUOTAS)
+        await seen.cluster.delete("resourcequotas", "gpus", "nlp")
+        await seen.world(lambda world: not world.bounds, QUOTAS)
+
+    follow(steps)
+
+
+def test_resource_quotas_of_other_namespaces_than_the_jobs_are_not_read() -> None:
+    cluster = FakeCluster()
+
+    async def steps(seen: Seen) -> None:
+        await seen.cluster.put("resourcequotas", resource_quota("gpus", 4, "vision"))
+        await seen.cluster.put("resourcequotas", resource_quota("gpus", 2, "nlp"))
+        world = await seen.world(lambda _: True, QUOTAS)
+        assert [bound.name for bound in world.bounds] == ["ResourceQuota nlp/gpus"]
+
+    follow(steps, "nlp", cluster=cluster)
+
+
+def test_nothing_grows_while_resource_quotas_that_the_document_names_can_not_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("elastic_launcher.kube.follow.LOUD", 1)
+    cluster = FakeCluster()
+
+    async def steps(seen: Seen) -> None:
+        await seen.cluster.put("resourcequotas", resource_quota("gpus", 4))
+        await seen.world(lambda world: bool(world.bounds), QUOTAS)
+        cluster.forbidden = {("list", "resourcequotas"), ("watch", "resourcequotas")}
+        await seen.cluster.forget()
+        world = await seen.world(lambda world: world.stale, QUOTAS)
+        assert world.bounds[0].gpus == 4
+
+    said = follow(steps, cluster=cluster).said
+    assert [line.partition(" (")[0] for line in said] == ["the ResourceQuotas can't be read"]

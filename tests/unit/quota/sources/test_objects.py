@@ -84,12 +84,25 @@ def test_a_pod_asks_for_the_gpus_of_its_containers(shown: dict[str, Any], gpus: 
         pod(),
         pod({GPU: "2"}, phase="Succeeded"),
         pod({GPU: "2"}, phase="Failed"),
-        pod({GPU: "2"}, nodeName="", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}]),
-        pod({GPU: "2"}, nodeName="", metadata={"deletionTimestamp": "2026-11-26T09:00:00Z"}),
     ],
 )
 def test_a_pod_that_holds_nothing_that_counts_is_left_out(shown: dict[str, Any]) -> None:
     assert pod_of(shown) is None
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        pod({GPU: "2"}, nodeName="", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}]),
+        pod({GPU: "2"}, nodeName="", metadata={"deletionTimestamp": "2026-11-26T09:00:00Z"}),
+    ],
+)
+def test_a_pod_that_can_not_get_a_place_now_is_known_as_such(shown: dict[str, Any]) -> None:
+    assert pod_of(shown) == Pod("nlp", {GPU: 2}, gated=True)
+
+
+def test_the_priority_class_of_a_pod_is_kept() -> None:
+    assert pod_of(pod({GPU: "2"}, priorityClassName="high")) == Pod("nlp", {GPU: 2}, "m0", priority_class="high")
 
 
 def test_a_pod_that_is_being_deleted_holds_its_gpus_until_it_is_gone() -> None:

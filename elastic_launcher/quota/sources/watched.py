@@ -1,0 +1,87 @@
+"""What is known of a collection of the API, by a watch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Generic, TypeVar
+
+from elastic_launcher.kube.api import Api, ApiError
+from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
+
+T = TypeVar("T")
+
+
+class Watched(Generic[T]):
+    """What is known of a collection.
+
+    Args:
+        what: The name of it in messages.
+        collection: Which.
+        parse: Makes what is kept of an object, and of what was kept of it before; None is not kept.
+        gist: Returns that of it by which a change is one that matters.
+        lock: Held while it changes.
+        changed: Called after a change that matters.
+
+    Attributes:
+        objects: What is kept, by the objects' uids.
+        read: Whether it was ever read.
+        error: Why it can't be read; None if it can.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        collection: Collection,
+        parse: Callable[[Mapping[str, Any], T | None], T | None],
+        gist: Callable[[T], object],
+        lock: threading.Lock,
+        changed: Callable[[], None],
+    ) -> None:
+        self.what = what
+        self.objects: dict[str, T] = {}
+        self.read = False
+        self.error: ApiError | None = None
+        self._collection = collection
+        self._parse = parse
+        self._gist = gist
+        self._lock = lock
+        self._changed = changed
+
+    async def follow(self, api: Api) -> None:
+        """Follows it until it is cancelled."""
+        async with aclosing(changes(api, self._collection)) as found:
+            async for change in found:
+                with self._lock:
+                    matters = self._take(change)
+                if matters:
+                    self._changed()
+
+    def _take(self, change: Snapshot | Change | Trouble) -> bool:
+        """Takes a change; returns whether it matters."""
+        if isinstance(change, Trouble):
+            news = self.error is None
+            self.error = self.error or change.error  # the first one, so that it is said once
+            return news
+        news = not self.read or self.error is not None
+        self.read, self.error = True, None
+        if isinstance(change, Snapshot):
+            before, self.objects = self.objects, {}
+            for one in change.objects:
+                self._put(one, before.get(one["metadata"]["uid"]))
+            return news or self._gists(before) != self._gists(self.objects)
+        uid = change.object["metadata"]["uid"]
+        old = self.objects.pop(uid, None)
+        if not change.deleted:
+            self._put(change.object, old)
+        new = self.objects.get(uid)
+        return news or (old and self._gist(old)) != (new and self._gist(new))
+
+    def _put(self, one: Mapping[str, Any], before: T | None) -> None:
+        kept = self._parse(one, before)
+        if kept is not None:
+            self.objects[one["metadata"]["uid"]] = kept
+
+    def _gists(self, objects: Mapping[str, T]) -> dict[str, object]:
+        return {uid: self._gist(one) for uid, one in objects.items()}
