@@ -118,6 +118,9 @@ def _warnings(document: Projects, projects: Projects, made: Iterable[Project]) -
     for before, project in zip(made, projects.projects, strict=True):
         if before.parent != project.parent:
             yield f"project {project.name}: no project or queue is named {before.parent}; it has no parent"
+        if project.limit == 0 or not (project.weight or project.guaranteed or projects.children(project.name)):
+            why = "its limit is 0" if project.limit == 0 else "its weight and its guarantee are 0"
+            yield f"project {project.name} never gets a GPU: {why}"
         below = sum(projects.named(name).guaranteed for name in projects.children(project.name))
         if below > project.guaranteed and project.guaranteed:
             yield (

@@ -17,7 +17,9 @@ from aiohttp import web
 
 from elastic_launcher.kube.login import Login
 
-_PATH = re.compile(r"(?P<root>/api/v1|/apis/[^/]+/v1)(/namespaces/(?P<space>[^/]+))?/(?P<kind>\w+)(/(?P<name>[^/]+))?")
+_PATH = re.compile(
+    r"(?P<root>/api/v1|/apis/[^/]+/v\w+)(/namespaces/(?P<space>[^/]+))?/(?P<kind>\w+)(/(?P<name>[^/]+))?"
+)
 Object = dict[str, Any]
 
 
@@ -27,12 +29,14 @@ class FakeCluster:
     Attributes:
         down: Whether every request is answered with 503.
         forbidden: Verbs and kinds that are refused, such as ``("list", "pods")``.
+        unknown: Kinds that the server does not know, as if no CustomResourceDefinition were there.
         asked: The verbs and kinds of all requests that were not refused, in order.
     """
 
     def __init__(self) -> None:
         self.down = False
         self.forbidden: set[tuple[str, str]] = set()
+        self.unknown: set[str] = set()
         self.asked: list[tuple[str, str]] = []
         self._version = 0
         self._oldest = 0
@@ -90,8 +94,10 @@ class FakeCluster:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         match = _PATH.fullmatch(request.path)
-        if match is None or self.down:
-            return _status(503 if self.down else 404, "NotFound" if match is None else "ServiceUnavailable")
+        if self.down:
+            return _status(503, "ServiceUnavailable")
+        if match is None or match["kind"] in self.unknown:
+            return _status(404, "NotFound")
         kind, space, name = match["kind"], match["space"] or "", match["name"]
         watches = request.query.get("watch") == "true"
         verb = {"GET": "get" if name else "watch" if watches else "list", "POST": "create", "PUT": "update"}

@@ -12,8 +12,13 @@ MACHINES = Need("", "nodes", ("list", "watch"), "count the GPUs of machines", "n
 PODS = Need("", "pods", ("list", "watch"), "count the GPUs that are in use", "nothing grows")
 SERVICES = Need("", "services", ("list", "watch"), "read what jobs report", "there are no jobs")
 EVENTS = Need("", "events", ("create",), "record each change on the job's Service", "only the log and the history do")
-CLUSTER_WIDE = (MACHINES, PODS, SERVICES, EVENTS)
-"""For all of the cluster; with ``--namespace``, Services and events in those namespaces alone."""
+QUOTAS = Need(
+    "", "resourcequotas", ("list", "watch"), "count with ResourceQuotas", "with `resourceQuotas`, nothing grows"
+)
+CLUSTER_WIDE = (MACHINES, PODS, SERVICES, EVENTS, QUOTAS)
+"""For all of the cluster; with ``--namespace``, all but machines and pods in those namespaces alone."""
+KAI = Need("scheduling.run.ai", "queues", ("list", "watch"), "read the queues of KAI", "it can't decide", "quota-kai")
+"""For all of the cluster, where the projects document names ``kai``."""
 HINTS = Need("", "configmaps", ("get", "list", "patch", "watch"), "follow the hints and write them", "it can't decide")
 HISTORY = Need("", "configmaps", ("get", "patch"), "keep the history", "`quota history` shows nothing")
 PROJECTS = Need("", "configmaps", ("list", "watch"), "follow the projects document", "it can't decide")
@@ -44,7 +49,7 @@ def needs_of(hints: Reference, projects: Reference | None, namespaces: Sequence[
     """
     there = hints.namespace
     asked = [Asked(need, "", OVERLAY) for need in (MACHINES, PODS)]
-    asked += [Asked(need, name, OVERLAY) for need in (SERVICES, EVENTS) for name in namespaces or [""]]
+    asked += [Asked(need, name, OVERLAY) for need in (SERVICES, EVENTS, QUOTAS) for name in namespaces or [""]]
     asked += [Asked(HINTS, there, OVERLAY, hints.name), Asked(HISTORY, there, OVERLAY, history_of(hints))]
     if projects is not None:
         asked.append(Asked(PROJECTS, projects.namespace, OVERLAY, projects.name))

@@ -10,13 +10,14 @@ from functools import partial
 from typing import Any
 
 from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL
-from elastic_launcher.kube.api import Api, ApiError
+from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError
 from elastic_launcher.kube.collection import Collection
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Projects
 from elastic_launcher.quota.queues import with_queues
 from elastic_launcher.quota.rounds.world import World
 from elastic_launcher.quota.sources.enforcer import Enforcer, Following
+from elastic_launcher.quota.sources.kai import Kai
 from elastic_launcher.quota.sources.machines import Cluster, Machine, Pod, Service, count
 from elastic_launcher.quota.sources.objects import machine_of, pod_of, service_of
 from elastic_launcher.quota.sources.resource_quotas import ResourceQuotas
@@ -51,7 +52,7 @@ class ClusterSource:
         self._odd: frozenset[str] = frozenset()
         self._loop: asyncio.AbstractEventLoop | None = None
         following = Following(namespaces, self._lock, changed)
-        self._enforcers: tuple[Enforcer, ...] = (ResourceQuotas(following),)
+        self._enforcers: tuple[Enforcer, ...] = (ResourceQuotas(following), Kai(following))
         self._wanted = {enforcer.key: asyncio.Event() for enforcer in self._enforcers}
         places = [f"/api/v1/namespaces/{name}/services" for name in namespaces] or ["/api/v1/services"]
         self._services = [
@@ -176,11 +177,15 @@ class ClusterSource:
 def _refuse_unread(needed: Iterable[Watched[Any]]) -> None:
     for one in needed:
         if not one.read:
-            raise OSError(f"{one.what} can't be read{f': {one.error}' if one.error else ' yet'}")
+            raise OSError(f"{one.what} can't be read{f': {_why(one.error)}' if one.error else ' yet'}")
+
+
+def _why(error: ApiError) -> str:
+    return "the API server knows no such objects; is it installed?" if error.status == NOT_FOUND else str(error)
 
 
 def _unreadable(troubles: Mapping[str, ApiError], what: str) -> str:
-    return f"{what} can't be read ({troubles[what]}): what was known stays, and nothing grows until they can"
+    return f"{what} can't be read ({_why(troubles[what])}): what was known stays, and nothing grows until they can"
 
 
 def _whole(one: Machine | Pod) -> object:

@@ -62,6 +62,7 @@ class Pod:
         is_node: Whether it is a node of that job.
         gated: Whether it waits behind a gate, such as that of a queue: it asks the scheduler for nothing yet.
         priority_class: Its priority class; "" for none.
+        queue: The queue of KAI that it is in; "" for none.
     """
 
     namespace: str
@@ -71,6 +72,7 @@ class Pod:
     is_node: bool = False
     gated: bool = False
     priority_class: str = ""
+    queue: str = ""
 
 
 @dataclass(frozen=True, slots=True)

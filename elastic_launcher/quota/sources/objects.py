@@ -16,6 +16,7 @@ from elastic_launcher.quota.jobs import Job, ReportError, job_of
 from elastic_launcher.quota.sources.machines import Machine, Pod, Service
 
 ENDED = ("Succeeded", "Failed")
+KAI_QUEUE_LABEL = "kai.scheduler/queue"
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _QUANTITY = re.compile(r"(\d{1,12})(|k|M|G|Ki|Mi|Gi)")
@@ -60,6 +61,7 @@ def pod_of(pod: Document) -> Pod | None:
         NODE_LABEL in labels,
         gated,
         spec.get("priorityClassName") or "",
+        labels.get(KAI_QUEUE_LABEL) or "",
     )
 
 

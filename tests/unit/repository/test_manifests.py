@@ -45,6 +45,7 @@ GRANTED = {
     "node-notice": (MACHINES,),
     "kueue": (QUEUES,),
     "quota-controller": (*controller.CLUSTER_WIDE, *controller.OWN),
+    "quota-kai": (*controller.CLUSTER_WIDE, *controller.OWN, controller.KAI),
 }
 CONTROLLER = MANIFESTS / "overlays" / controller.OVERLAY
 CONTROLLER_LABEL = "elastic-launcher/quota-controller"
@@ -75,7 +76,7 @@ def test_every_overlay_that_a_message_names_is_there() -> None:
     asked.append(MACHINES_OF_ALL)
     accounts = ("elastic-launcher", "pipeline-runner", "default-editor")
     named = (
-        {QUEUES.overlay, controller.OVERLAY}
+        {QUEUES.overlay, controller.OVERLAY, controller.KAI.overlay}
         | {one.overlay for one in asked}
         | {overlay_of(pod(account)) for account in accounts}
     )
@@ -87,8 +88,9 @@ def test_only_reads_and_events_are_granted_for_all_of_the_cluster() -> None:
     assert {overlay: rights(granted) for overlay, granted in roles.items()} == {
         "node-notice": needed(MACHINES),
         controller.OVERLAY: needed(*controller.CLUSTER_WIDE),
+        controller.KAI.overlay: needed(*controller.CLUSTER_WIDE, controller.KAI),
     }
-    assert {verb for *_, verb in needed(MACHINES, *controller.CLUSTER_WIDE)} == {"list", "watch", "create"}
+    assert {verb for *_, verb in needed(MACHINES, *controller.CLUSTER_WIDE, controller.KAI)} == {"list", "watch", "create"}
     assert controller.EVENTS.verbs == ("create",)
 
 
@@ -113,6 +115,12 @@ def test_the_controller_serves_the_objects_that_it_is_granted() -> None:
     assert path.name == "projects.yaml", "the key that is read"
     assert not parse_projects(path.read_bytes()).warnings
     assert not objects(CONTROLLER, "ConfigMap"), "applying it again must not overwrite the hints"
+
+
+def test_the_overlay_for_kai_replaces_the_projects_document_with_its_queues() -> None:
+    (path,) = generated(MANIFESTS / "overlays" / controller.KAI.overlay)["gpu-projects"]
+    capacity = parse_projects(path.read_bytes()).capacity
+    assert capacity is not None and capacity.others == ("kai",)
 
 
 def test_launchers_may_read_the_hints_and_nobody_but_the_controller_may_write_them() -> None:
@@ -177,7 +185,7 @@ def test_nodes_come_to_a_coordinator_where_it_listens() -> None:
 
 def test_the_document_has_each_right_with_what_it_is_for() -> None:
     text = (MANIFESTS.parent / "docs" / "kubernetes.md").read_text()
-    for need in (*BASE, WORKFLOW, HINTS, MACHINES, QUEUES, *controller.CLUSTER_WIDE, *controller.OWN):
+    for need in (*BASE, WORKFLOW, HINTS, MACHINES, QUEUES, *controller.CLUSTER_WIDE, *controller.OWN, controller.KAI):
         verbs = ", ".join(f"`{verb}`" for verb in need.verbs)
         without = need.without or "the job can't run"
         assert f"| `{need.resource}` | {verbs} | {need.purpose} | {without} |\n" in text

@@ -10,6 +10,7 @@ import pytest
 
 from elastic_launcher.kube.api import Api
 from elastic_launcher.quota.projects import Capacity, Project, Projects
+from elastic_launcher.quota.projects_document import parse_projects
 from elastic_launcher.quota.rounds.world import Bound, World
 from elastic_launcher.quota.sources.cluster import ClusterSource
 from tests.support.fake_cluster import FakeCluster
@@ -18,6 +19,7 @@ from tests.support.quota_reports import BEGAN, report, service
 GPU = "nvidia.com/gpu"
 PROJECTS = Projects((Project("nlp", patterns=({"namespace": "nlp"},)),))
 NUMBER = Projects(PROJECTS.projects, capacity=Capacity(gpus=5))
+KAI = parse_projects("apiVersion: elastic-quota/v1\ncapacity: {kai: {}}\nunmatched: refuse")
 QUOTAS = Projects(PROJECTS.projects, capacity=Capacity(resource_quotas=True))
 PATIENCE = 30.0
 
@@ -55,6 +57,15 @@ class Seen:
             except OSError:
                 pass
             await self._news.wait()
+
+    async def projects(self, document: Projects) -> Projects:
+        """Waits for the projects."""
+        while True:
+            self._news.clear()
+            try:
+                return self.source.projects(document)
+            except OSError:
+                await self._news.wait()
 
 
 Steps = Callable[[Seen], Awaitable[None]]
@@ -268,3 +279,55 @@ def test_nothing_grows_while_resource_quotas_that_the_document_names_can_not_be_
 
     said = follow(steps, cluster=cluster).said
     assert [line.partition(" (")[0] for line in said] == ["the ResourceQuotas can't be read"]
+
+
+def kai_queue(name: str, quota: float, limit: float, **spec: Any) -> dict[str, Any]:
+    gpu = {"quota": quota, "limit": limit, "overQuotaWeight": 1}
+    return {"metadata": {"name": name}, "spec": {"resources": {"gpu": gpu}, **spec}}
+
+
+def test_queues_of_kai_are_projects_and_bound_their_jobs() -> None:
+    async def steps(seen: Seen) -> None:
+        await seen.cluster.put("queues", kai_queue("team-a", 2, 4))
+        await seen.cluster.put(
+            "services", service("bert", "nlp", report("bert", match={"id": "bert", "queue": "team-a"}))
+        )
+        projects = await seen.projects(KAI)
+        assert [(one.name, one.guaranteed, one.limit) for one in projects.projects] == [("team-a", 2, 4)]
+        world = await seen.world(lambda world: len(world.jobs) == 1, projects)
+        assert world.bounds == (Bound("KAI queue team-a", frozenset({"bert"}), 4),)
+        await seen.cluster.put("queues", kai_queue("team-a", 2, 3))
+        await seen.world(lambda world: world.bounds[0].gpus == 3, projects)
+
+    follow(steps)
+
+
+def test_a_cluster_without_kai_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_launcher.kube.follow.LOUD", 1)
+    cluster = FakeCluster()
+    cluster.unknown = {"queues"}
+    found: list[str] = []
+
+    async def steps(seen: Seen) -> None:
+        while "installed" not in "".join(found):
+            try:
+                seen.source.projects(KAI)
+            except OSError as error:
+                found.append(str(error))
+            await asyncio.sleep(0)
+
+    follow(steps, cluster=cluster)
+    assert found[-1] == "the queues of KAI can't be read: the API server knows no such objects; is it installed?"
+
+
+def test_what_is_odd_about_queues_is_said_once() -> None:
+    async def steps(seen: Seen) -> None:
+        await seen.cluster.put("queues", kai_queue("team-a", 0, 0, parentQueue="gone"))
+        projects = await seen.projects(KAI)
+        await seen.world(lambda _: True, projects)
+        await seen.world(lambda _: True, projects)
+
+    assert follow(steps).said == [
+        "project team-a never gets a GPU: its limit is 0",
+        "project team-a: no project or queue is named gone; it has no parent",
+    ]

@@ -1,0 +1,188 @@
+"""The queues of the KAI scheduler as projects, and their limits as bounds.
+
+What others hold of a queue is counted from the pods themselves, by the label that names their queue: the queue's own
+``status.allocated`` has the nodes of jobs in it too, and is written some time after a pod has come or gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import floor
+from typing import Any
+
+from elastic_launcher.hints.document import MAX_GPUS
+from elastic_launcher.kube.collection import Collection
+from elastic_launcher.quota.jobs import Job
+from elastic_launcher.quota.projects import Capacity, Projects, QuotaError
+from elastic_launcher.quota.queues import Queue
+from elastic_launcher.quota.rounds.world import Bound
+from elastic_launcher.quota.sources.enforcer import Following
+from elastic_launcher.quota.sources.machines import Pod
+from elastic_launcher.quota.sources.watched import Watched
+
+UNLIMITED = -1
+PRIORITY = 100
+"""Of a queue that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class KaiQueue:
+    """A queue of KAI; numbers are GPUs, whole ones.
+
+    Attributes:
+        name: Its name.
+        quota: What it deserves; None for as much as it asks for.
+        limit: The most that it may have, with all queues below it; None for no limit.
+        weight: Its part of what is over quota.
+        priority: What is over quota goes to the highest priority first.
+        parent: The queue above it, or None.
+    """
+
+    name: str
+    quota: int | None = 0
+    limit: int | None = 0
+    weight: float = 0.0
+    priority: int = PRIORITY
+    parent: str | None = None
+
+
+def queue_of(shown: Mapping[str, Any]) -> KaiQueue:
+    """Returns a queue as the API shows it (``scheduling.run.ai/v2``); what is not set there is 0, as KAI has it."""
+    spec = shown.get("spec") or {}
+    gpu = (spec.get("resources") or {}).get("gpu") or {}
+    priority = spec.get("priority")
+    return KaiQueue(
+        shown["metadata"]["name"],
+        _gpus(gpu.get("quota")),
+        _gpus(gpu.get("limit")),
+        max(0.0, gpu.get("overQuotaWeight") or 0.0),
+        PRIORITY if priority is None else priority,
+        spec.get("parentQueue") or None,
+    )
+
+
+def _gpus(number: float | None) -> int | None:
+    """Returns whole GPUs; KAI counts parts of them too."""
+    return None if number == UNLIMITED else max(0, floor(number or 0))
+
+
+def projects_of(queues: Iterable[KaiQueue]) -> list[Queue]:
+    """Returns the queues as projects.
+
+    A queue that deserves as much as it asks for is guaranteed what the queues below it are, or without such queues all
+    that its limit allows. Jobs belong to it that name it as their project or their queue.
+    """
+    by_name = {queue.name: queue for queue in queues}
+    below = _children(by_name)
+
+    def guaranteed(queue: KaiQueue, above: frozenset[str]) -> int:
+        if queue.quota is not None:
+            return queue.quota
+        most = MAX_GPUS if queue.limit is None else queue.limit
+        children = [child for child in below.get(queue.name, ()) if child not in above]
+        if not children:
+            return most
+        return min(most, sum(guaranteed(by_name[child], above | {child}) for child in children))
+
+    return [
+        Queue(
+            queue.name,
+            guaranteed(queue, frozenset({queue.name})),
+            queue.limit,
+            queue.weight,
+            queue.priority,
+            queue.parent,
+            ({"project": queue.name}, {"queue": queue.name}),
+        )
+        for queue in by_name.values()
+    ]
+
+
+def _children(queues: Mapping[str, KaiQueue]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for queue in queues.values():
+        if queue.parent is not None:
+            found.setdefault(queue.parent, []).append(queue.name)
+    return found
+
+
+def bounds_of(
+    queues: Iterable[KaiQueue], resource: str, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]
+) -> list[Bound]:
+    """Returns what the limit of each queue leaves to the jobs of its project, and of the projects below that.
+
+    Pods count that have a place, since these are what KAI has allocated.
+    """
+    by_name = {queue.name: queue for queue in queues}
+    of_queue: dict[str, set[str]] = {name: set() for name in by_name}
+    for job in jobs:
+        for name in _path(by_name, _project(projects, job)):
+            of_queue[name].add(job.id)
+    names = {(job.match.get("namespace", ""), job.id) for job in jobs}
+    others = dict.fromkeys(by_name, 0)
+    for pod in pods:
+        if pod.machine and not (pod.is_node and (pod.namespace, pod.job) in names):
+            for name in _path(by_name, pod.queue):
+                others[name] += pod.resources.get(resource, 0)
+    return [
+        Bound(f"KAI queue {name}", frozenset(of_queue[name]), max(0, queue.limit - others[name]))
+        for name, queue in sorted(by_name.items())
+        if queue.limit is not None
+    ]
+
+
+def _project(projects: Projects, job: Job) -> str:
+    try:
+        project = projects.project_of(job.match)
+    except QuotaError:  # the round refuses the job, and says why
+        return ""
+    return "" if project is None else project.name
+
+
+def _path(queues: Mapping[str, KaiQueue], name: str) -> list[str]:
+    """Returns a queue and those above it; nothing if there is no such queue."""
+    found: list[str] = []
+    above: str | None = name
+    while above is not None and above in queues and above not in found:
+        found.append(above)
+        above = queues[above].parent
+    return found
+
+
+class Kai:
+    """The queues of KAI.
+
+    Args:
+        following: How the cluster is followed.
+
+    Attributes:
+        key: Its key under ``capacity`` in the projects document.
+        watched: What is followed.
+    """
+
+    key = "kai"
+
+    def __init__(self, following: Following) -> None:
+        self._queues = Watched(
+            "the queues of KAI",
+            Collection("/apis/scheduling.run.ai/v2/queues"),
+            lambda one, _: queue_of(one),
+            _whole,
+            following.lock,
+            following.changed,
+        )
+        self.watched: Sequence[Watched[Any]] = (self._queues,)
+
+    def queues(self, _: Projects) -> list[Queue]:
+        """Returns the queues as projects."""
+        return projects_of(self._queues.objects.values())
+
+    def bounds(self, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]) -> list[Bound]:
+        """Returns what the queues' limits leave to jobs."""
+        resource = (projects.capacity or Capacity()).resource
+        return bounds_of(self._queues.objects.values(), resource, projects, jobs, pods)
+
+
+def _whole(one: KaiQueue) -> object:
+    return one
