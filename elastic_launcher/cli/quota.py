@@ -82,7 +82,11 @@ def check(path: ProjectsPath) -> None:
         typer.echo(f"warning: {warning}", err=True)
     count = len(projects.projects)
     guaranteed = sum(project.guaranteed for project in projects.projects if project.parent is None)
-    typer.echo(f"{path}: good ({count} {'project' if count == 1 else 'projects'}, {guaranteed} GPUs guaranteed)")
+    others = () if projects.capacity is None else projects.capacity.others
+    of_others = f"; on top, what the cluster's {', '.join(others)} say" if others else ""
+    typer.echo(
+        f"{path}: good ({count} {'project' if count == 1 else 'projects'}, {guaranteed} GPUs guaranteed{of_others})"
+    )
 
 
 @quota_app.command()

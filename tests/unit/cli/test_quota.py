@@ -59,6 +59,23 @@ def test_check_says_where_a_document_is_wrong(projects: Path) -> None:
     assert f'{projects}: line 5: "guaranteed" is 4' in result.stderr
 
 
+def test_check_names_the_other_enforcers(projects: Path) -> None:
+    projects.write_text("apiVersion: elastic-quota/v1\ncapacity: {kai: {}, resourceQuotas: {}}\n")
+    expected = "good (1 project, 0 GPUs guaranteed; on top, what the cluster's resourceQuotas, kai say)"
+    assert quota("check", projects).output == f"{projects}: {expected}\n"
+
+
+@pytest.mark.parametrize("command", ["plan", "serve"])
+@pytest.mark.parametrize("key", ["resourceQuotas", "kai", "kueue"])
+def test_other_enforcers_are_refused_on_one_machine(projects: Path, tmp_path: Path, command: str, key: str) -> None:
+    projects.write_text(DOCUMENT.replace("{gpus: 8}", f"{{gpus: 8, {key}: {{}}}}"))
+    result = quota(command, projects, "--jobs", tmp_path)
+    assert result.exit_code == 2
+    assert (
+        f"capacity.{key}: only the controller of a cluster can read that (--kubernetes); leave it out" in result.stderr
+    )
+
+
 def test_plan_shows_who_would_get_what_and_why(projects: Path, jobs: Path) -> None:
     result = quota("plan", projects, "--jobs", jobs, "--json")
     assert result.exit_code == 0
