@@ -7,28 +7,14 @@ from collections.abc import Mapping, Sequence
 from elastic_launcher.quota.fair_share import fair_share
 from elastic_launcher.quota.projects import Projects
 from elastic_launcher.quota.rounds.members import Member
-from elastic_launcher.quota.rounds.world import Bound, World
+from elastic_launcher.quota.rounds.world import Bound
+
+Portions = Mapping[tuple[str, str], int]
+"""What each project counts on of a bound, by the names of the bound and of the project."""
 
 
-def demands_of(world: World, projects: Projects, members: Sequence[Member]) -> dict[str, int]:
-    """Returns what each project's own jobs and pods ask for, as far as the bounds of its jobs let them have it.
-
-    Where jobs of several projects are under one bound, each project counts on its fair share of the bound.
-    """
-    demands: dict[str, int] = dict(world.rigid)
-    left = _portions(world.bounds, projects, members)
-    for member in members:
-        name = member.project.name
-        most = min([member.asked, *(left[bound.name][name] for bound in member.bounds)])
-        asked = most if member.fixed is not None else max((size for size in member.sizes if size <= most), default=0)
-        demands[name] = demands.get(name, 0) + asked
-        for bound in member.bounds:
-            left[bound.name][name] -= asked
-    return demands
-
-
-def _portions(bounds: Sequence[Bound], projects: Projects, members: Sequence[Member]) -> dict[str, dict[str, int]]:
-    """Returns the part of each bound that each project counts on, by the names of both."""
+def portions_of(bounds: Sequence[Bound], projects: Projects, members: Sequence[Member]) -> Portions:
+    """Returns the part of each bound that each project counts on: its fair share where several have jobs under it."""
     asked: dict[str, dict[str, int]] = {}
     for member in members:
         for bound in member.bounds:
@@ -37,12 +23,30 @@ def _portions(bounds: Sequence[Bound], projects: Projects, members: Sequence[Mem
     portions = {}
     for bound in bounds:
         claimed = asked.get(bound.name, {})
-        if len(claimed) > 1:
-            shares = fair_share(bound.gpus, projects.claims(claimed))
-            portions[bound.name] = {name: own_share(projects, shares, name) for name in claimed}
-        else:
-            portions[bound.name] = dict.fromkeys(claimed, bound.gpus)
+        shares = fair_share(bound.gpus, projects.claims(claimed)) if len(claimed) > 1 else {}
+        for name in claimed:
+            portions[bound.name, name] = own_share(projects, shares, name) if shares else bound.gpus
     return portions
+
+
+def demands_of(rigid: Mapping[str, int], members: Sequence[Member], portions: Portions) -> dict[str, int]:
+    """Returns what each project's own jobs and pods ask for, as far as the bounds of its jobs let them have it.
+
+    Args:
+        rigid: What pods that are not elastic hold, by project.
+        members: The jobs, in the order in which they are served.
+        portions: What each project counts on of the bounds.
+    """
+    demands: dict[str, int] = dict(rigid)
+    left = dict(portions)
+    for member in members:
+        name = member.project.name
+        most = min([member.asked, *(left[bound.name, name] for bound in member.bounds)])
+        asked = most if member.fixed is not None else max((size for size in member.sizes if size <= most), default=0)
+        demands[name] = demands.get(name, 0) + asked
+        for bound in member.bounds:
+            left[bound.name, name] -= asked
+    return demands
 
 
 def own_share(projects: Projects, shares: Mapping[str, int], name: str) -> int:

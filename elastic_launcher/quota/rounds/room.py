@@ -21,6 +21,7 @@ class Room:
         self._own: dict[str, int] = {}
         self._below: dict[str, int] = {}
         self._bound: dict[str, int] = {}
+        self._parts: dict[tuple[str, str], int] = {}
 
     def own(self, name: str) -> int:
         """Returns what a project's own jobs and pods have."""
@@ -34,6 +35,7 @@ class Room:
             self._below[above.name] = self._below.get(above.name, 0) + gpus
         for bound in bounds:
             self._bound[bound.name] = self._bound.get(bound.name, 0) + gpus
+            self._parts[bound.name, name] = self.part(bound, name) + gpus
 
     def within(self, name: str, bounds: Iterable[Bound] = ()) -> int:
         """Returns how many more GPUs jobs of a project under some bounds may have; below 0 where they have too many."""
@@ -42,8 +44,8 @@ class Room:
             for above in self._projects.path(name)
             if above.limit is not None
         ]
-        return min([self.left, *limits, *map(self.of_bound, bounds)])
+        return min([self.left, *limits, *(bound.gpus - self._bound.get(bound.name, 0) for bound in bounds)])
 
-    def of_bound(self, bound: Bound) -> int:
-        """Returns how many more GPUs the jobs of a bound may have by it alone."""
-        return bound.gpus - self._bound.get(bound.name, 0)
+    def part(self, bound: Bound, name: str) -> int:
+        """Returns what a project's own jobs have under a bound."""
+        return self._parts.get((bound.name, name), 0)

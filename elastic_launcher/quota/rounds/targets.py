@@ -15,7 +15,7 @@ from elastic_launcher.quota.allocation.candidates import candidate, thinned
 from elastic_launcher.quota.allocation.division import divide
 from elastic_launcher.quota.fair_share import fair_share
 from elastic_launcher.quota.projects import Project, Projects
-from elastic_launcher.quota.rounds.demands import demands_of, own_share
+from elastic_launcher.quota.rounds.demands import Portions, demands_of, own_share, portions_of
 from elastic_launcher.quota.rounds.members import Member
 from elastic_launcher.quota.rounds.room import Room
 from elastic_launcher.quota.rounds.world import Bound, World
@@ -50,19 +50,20 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
     priority and age, and the rest goes where it is worth most. What no project can use of its share goes to whoever
     can. A job that has just grown is not cut, unless that keeps a project from its guarantee.
     """
-    demands = demands_of(world, projects, members)
+    portions = portions_of(world.bounds, projects, members)
+    demands = demands_of(world.rigid, members, portions)
     shares = fair_share(world.capacity, projects.claims(demands, world.rigid))
     entitled = {
         name: min(asked, own_share(projects, shares, name), projects.named(name).guaranteed)
         for name, asked in demands.items()
     }
-    best = _Plan(world, projects, members, now)
+    best = _Plan(world, projects, members, portions, now)
     gpus = best.made(shares)
     made, owed = gpus, frozenset[str]()
     for _ in range(LIFTS):
         if not _lacking(best, entitled):
             break
-        other = _Plan(world, projects, _lifted(world, members, entitled, made), now)
+        other = _Plan(world, projects, _lifted(world, members, entitled, made), portions, now)
         made = other.made(shares)
         if _lacking(other, entitled) < _lacking(best, entitled):
             owed |= {name for name, least in entitled.items() if best.room.own(name) < least}
@@ -113,10 +114,13 @@ class _Plan:
         room: What is handed out so far.
     """
 
-    def __init__(self, world: World, projects: Projects, members: Sequence[Member], now: float) -> None:
+    def __init__(
+        self, world: World, projects: Projects, members: Sequence[Member], portions: Portions, now: float
+    ) -> None:
         self.room = Room(projects, world.capacity)
         self._projects = projects
         self._members = members
+        self._portions = portions
         self._now = now
         self._counts = {member.job.id: 0 for member in members}
         self._by_project: dict[str, list[Member]] = {}
@@ -137,9 +141,8 @@ class _Plan:
         self._keep_floors()
         within = {name: own_share(self._projects, shares, name) for name in sorted(self._groups)}
         first = {name for name, gpus in self._counts.items() if gpus}  # those whose GPUs are part of the share
-        spoken_for: dict[str, int] = {}
         for name, share in within.items():
-            first |= self._within_share(name, share, spoken_for)
+            first |= self._within_share(name, share)
         for waits in (False, True):  # a job that has just grown is cut for one that runs, and not for one that waits
             for member in self._members:
                 if member.job.id in first and waits == (not member.account.allowed):
@@ -156,7 +159,7 @@ class _Plan:
                 elif self._counts[member.job.id]:
                     late.append(member)
             beyond = sum(self._counts[member.job.id] for member in late)
-            self._reserve(name, share - self.room.own(name) + beyond)
+            self._reserve(name, share - self.room.own(name) + beyond, within_portions=True)
             for member in late:
                 self._add(member)
         lending = [name for name in self._groups if self._projects.named(name).weight > 0]
@@ -189,29 +192,22 @@ class _Plan:
             if 0 < member.floor <= self._within(member):
                 self._give(member, member.floor)
 
-    def _within_share(self, name: str, share: int, spoken_for: dict[str, int]) -> set[str]:
-        """Returns the jobs whose minimum is within the share of their project, by priority and age.
-
-        Args:
-            name: The project.
-            share: Its own share.
-            spoken_for: GPUs of each bound that such jobs take; those of this project are added.
-        """
+    def _within_share(self, name: str, share: int) -> set[str]:
+        """Returns the jobs whose minimum is within the share of their project and its portions, by priority and age."""
         budget, served = share - self.room.own(name), set()
+        spoken_for: dict[str, int] = {}
         for member in self._by_project[name]:
             least = self._least(member)
-            if least is not None and least <= budget and self._fits(member, least, spoken_for):
+            left = [self._of_portion(bound, name) - spoken_for.get(bound.name, 0) for bound in member.bounds]
+            if least is not None and least <= min([budget, *left]):
                 budget -= least
+                spoken_for.update((bound.name, spoken_for.get(bound.name, 0) + least) for bound in member.bounds)
                 served.add(member.job.id)
         return served
 
-    def _fits(self, member: Member, least: int, spoken_for: dict[str, int]) -> bool:
-        """Returns whether the bounds of a job leave it its minimum, which then counts as spoken for."""
-        if any(least + spoken_for.get(one.name, 0) > self.room.of_bound(one) for one in member.bounds):
-            return False
-        for bound in member.bounds:
-            spoken_for[bound.name] = spoken_for.get(bound.name, 0) + least
-        return True
+    def _of_portion(self, bound: Bound, name: str) -> int:
+        """Returns how many more GPUs of a bound a project counts on."""
+        return self._portions[bound.name, name] - self.room.part(bound, name)
 
     def _least(self, member: Member) -> int | None:
         """Returns what a job needs that has nothing yet; None where it can't have that."""
@@ -238,16 +234,23 @@ class _Plan:
             return (has,)
         return (has, *thinned(tuple(size for size in member.sizes if has < size <= member.ceiling)))
 
-    def _reserve(self, name: str, budget: int) -> None:
+    def _reserve(self, name: str, budget: int, *, within_portions: bool = False) -> None:
         """Sets apart as many GPUs as a project's jobs that have their minimum can use of the budget.
 
         Where the jobs are under different bounds, those under the same ones get the next GPUs that have the fewest for
         each job.
+
+        Args:
+            name: The project.
+            budget: The most GPUs.
+            within_portions: Whether the project gets no more of a bound than it counts on.
         """
         groups = list(self._groups[name].values())
         while groups:
             group = min(groups, key=lambda one: one.gpus / max(1, one.jobs))  # of several the one of the first job
             free = min(budget, self.room.within(name, group.bounds))
+            if within_portions:
+                free = min([free, *(self._of_portion(bound, name) for bound in group.bounds)])
             most = group.usable(group.gpus + max(0, free))
             more = (most if len(groups) == 1 else min(most, group.next_sum())) - group.gpus
             if not more or len(groups) == 1:

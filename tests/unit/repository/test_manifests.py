@@ -90,7 +90,8 @@ def test_only_reads_and_events_are_granted_for_all_of_the_cluster() -> None:
         controller.OVERLAY: needed(*controller.CLUSTER_WIDE),
         controller.KAI.overlay: needed(*controller.CLUSTER_WIDE, controller.KAI),
     }
-    assert {verb for *_, verb in needed(MACHINES, *controller.CLUSTER_WIDE, controller.KAI)} == {"list", "watch", "create"}
+    granted = needed(MACHINES, *controller.CLUSTER_WIDE, controller.KAI)
+    assert {verb for *_, verb in granted} == {"list", "watch", "create"}
     assert controller.EVENTS.verbs == ("create",)
 
 
