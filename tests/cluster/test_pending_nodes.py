@@ -13,6 +13,7 @@ from tests.cluster.machine.places import GPU
 from tests.cluster.machine.processes import ClusterError
 from tests.support.cluster import pods
 from tests.support.cluster.ends import end_training
+from tests.support.cluster.resource_quotas import limit
 from tests.support.cluster.stage import HINTS, LONG, Stage, staged
 from tests.support.cluster.taken_gpus import LATER, fill
 from tests.support.launches import until
@@ -26,7 +27,6 @@ pytestmark = [
 ]
 
 FOLLOW = f"--hints=configmap/{HINTS}"
-QUOTA = f"requests.{GPU}"
 MEMORY = "4Gi"
 REFUSAL = "no Jobs are wanted here"
 MIN_WAIT = 30.0  # seconds: long enough for nodes to start, short enough for a test
@@ -44,21 +44,6 @@ def crowd(stage: Stage) -> Iterator[str]:
     """Gives a namespace for what takes room."""
     with pods.namespace(stage.kubectl, "crowd") as name:
         yield name
-
-
-def limit(stage: Stage, gpus: int) -> None:
-    """Has a ResourceQuota allow so many GPUs, and waits until it counts."""
-    spec = {"hard": {QUOTA: str(gpus)}}
-    stage.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus"}, "spec": spec})
-    line = "{.status.hard}"
-    stage.kubectl.watch(
-        "resourcequotas",
-        f"--namespace={stage.space}",
-        line=line,
-        good=lambda seen: seen == f'{{"{QUOTA}":"{gpus}"}}',
-        what=f"the quota of {gpus} GPUs counts",
-        seconds=LONG,
-    )
 
 
 def bound(stage: Stage, gpus: int) -> None:

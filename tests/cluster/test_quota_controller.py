@@ -14,6 +14,7 @@ from tests.support.cluster import pods
 from tests.support.cluster.command import act
 from tests.support.cluster.ends import end_training
 from tests.support.cluster.quota import Controllers, FakeJob, allowed, controllers, most_allowed, told
+from tests.support.cluster.resource_quotas import limit
 from tests.support.cluster.stage import LONG, Stage, staged
 from tests.support.cluster.taken_gpus import fill
 from tests.support.launches import until
@@ -123,6 +124,23 @@ def test_a_project_borrows_the_owner_gets_its_gpus_back_and_a_paused_job_goes_on
             if "Insufficient" in event["message"]
         ]
         assert short == [], "no node was made for a GPU that another job still held"
+
+
+def test_a_job_stays_within_the_resource_quota_of_its_namespace(there: Controllers, tmp_path: Path) -> None:
+    with stages(tmp_path, there, "bert") as (bert,):
+        limit(bert, 3)
+        there.projects(document(project("nlp", 4, bert.space), capacity="capacity: {resourceQuotas: {}}"))
+        job = launch(bert, there, "bert", "1:4")
+        most = formed(bert, 3, 0, LONG)
+        limit(bert, 2)
+        fewer = formed(bert, 2, most["generation"], LONG)
+        why = f"3 → 2 GPUs: ResourceQuota {bert.space}/gpus leaves 2"
+        until(lambda: why in told(there.kubectl, bert.space, job), "the reason names the quota", LONG)
+        limit(bert, 4)
+        formed(bert, 4, fewer["generation"], LONG)
+        end_training(bert)
+        refused = [event for event in bert.events.of("warning") if "exceeded quota" in event["message"]]
+        assert refused == [], "no node was made that the quota does not allow"
 
 
 def test_a_controller_that_is_killed_during_a_reclaim_is_followed_by_one_that_completes_it(

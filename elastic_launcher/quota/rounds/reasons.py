@@ -75,7 +75,7 @@ class Reasons:
         lacks, more = self.lacks(own), after - member.account.allowed
         if 0 < lacks < more:
             return "guarantee", f"{change}: {lacks} of them are guaranteed to project {own}, {more - lacks} are free"
-        if lacks:
+        if lacks or own in self._targets.owed:
             asked, guaranteed = self._targets.demands[own], self._projects.named(own).guaranteed
             return "guarantee", f"{change}: project {own} asks for {_of(asked, guaranteed)} guaranteed"
         share = own_share(self._projects, self._targets.shares, own)

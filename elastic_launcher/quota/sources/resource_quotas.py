@@ -61,12 +61,15 @@ def _fulfils(priority_class: str, operator: str, values: frozenset[str]) -> bool
 
 
 def quota_of(shown: Mapping[str, Any]) -> ResourceQuota | None:
-    """Returns a ResourceQuota as the API shows it; None if it does not limit extended resources."""
+    """Returns a ResourceQuota as the API shows it; None if it does not limit extended resources.
+
+    The API server goes by the status, which follows the spec a moment later: the smaller number of both counts.
+    """
     metadata, spec = shown["metadata"], shown.get("spec") or {}
-    asked = (spec.get("hard") or {}).items()
+    enforced = (shown.get("status") or {}).get("hard") or {}
     hard = {
-        key.removeprefix(_REQUESTS): whole_number(number)
-        for key, number in asked
+        key.removeprefix(_REQUESTS): min(whole_number(number), whole_number(enforced.get(key, number)))
+        for key, number in (spec.get("hard") or {}).items()
         if key.startswith(_REQUESTS) and "/" in key
     }
     if not hard:

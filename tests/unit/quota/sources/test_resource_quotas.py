@@ -29,6 +29,14 @@ def scope(operator: str, *values: str, name: str = "PriorityClass") -> dict[str,
     [
         (shown({f"requests.{GPU}": "4", "requests.cpu": "8", "pods": "9"}), ResourceQuota("ml", "gpus", {GPU: 4})),
         (shown({f"requests.{GPU}": "0"}), ResourceQuota("ml", "gpus", {GPU: 0})),
+        (
+            shown({f"requests.{GPU}": "4"}) | {"status": {"hard": {f"requests.{GPU}": "3"}, "used": {}}},
+            ResourceQuota("ml", "gpus", {GPU: 3}),
+        ),
+        (
+            shown({f"requests.{GPU}": "2"}) | {"status": {"hard": {f"requests.{GPU}": "3"}, "used": {}}},
+            ResourceQuota("ml", "gpus", {GPU: 2}),
+        ),
         (shown({"requests.cpu": "8", f"count/{GPU}": "4", GPU: "4"}), None),
         (
             shown({f"requests.{GPU}": "4"}, scopeSelector=scope("In", "low", "batch")),
