@@ -23,10 +23,17 @@ def portions_of(bounds: Sequence[Bound], projects: Projects, members: Sequence[M
     portions = {}
     for bound in bounds:
         claimed = asked.get(bound.name, {})
-        shares = fair_share(bound.gpus, projects.claims(claimed)) if len(claimed) > 1 else {}
+        shares = _shares_of(bound, projects, claimed) if len(claimed) > 1 else {}
         for name in claimed:
             portions[bound.name, name] = own_share(projects, shares, name) if shares else bound.gpus
     return portions
+
+
+def _shares_of(bound: Bound, projects: Projects, claimed: Mapping[str, int]) -> Mapping[str, int]:
+    """Returns the fair shares of a bound, of the projects that ask for it and of those above them."""
+    names = {above.name for name in claimed for above in projects.path(name)}
+    shares = fair_share(bound.gpus, [claim for claim in projects.claims(claimed) if claim.name in names])
+    return {**dict.fromkeys((project.name for project in projects.projects), 0), **shares}
 
 
 def demands_of(rigid: Mapping[str, int], members: Sequence[Member], portions: Portions) -> dict[str, int]:
