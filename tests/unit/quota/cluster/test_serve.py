@@ -290,3 +290,34 @@ def test_missing_rights_are_said_with_what_grants_them() -> None:
         assert len(there.history()) == 1
 
     play(steps)
+
+
+def test_a_resource_quota_bounds_jobs_from_the_round_on_in_which_the_document_names_it() -> None:
+    async def steps(there: Controllers) -> None:
+        hard = {"requests.nvidia.com/gpu": "3"}
+        await there.cluster.put(
+            "resourcequotas", {"metadata": {"name": "gpus", "namespace": "nlp"}, "spec": {"hard": hard}}
+        )
+        there.start()
+        await there.job("bert", "nlp", maximum=4)
+        document = await there.until({"bert": 4})
+        await there.job("bert", "nlp", maximum=4, held=4, allowed=4, generation=document["generation"])
+        await there.projects(PROJECTS.replace("gpus: 4", "gpus: 4, resourceQuotas: {}"))
+        await there.until({"bert": 3})
+        (row,) = await there.cluster.until(lambda: there.history()[1:])
+        assert (row["cause"], row["reason"]) == ("limit", "4 → 3 GPUs: ResourceQuota nlp/gpus leaves 3")
+
+    play(steps)
+
+
+def test_queues_of_kai_need_no_projects_in_the_document() -> None:
+    async def steps(there: Controllers) -> None:
+        gpu = {"quota": 2, "limit": 3, "overQuotaWeight": 1}
+        await there.cluster.put("queues", {"metadata": {"name": "team-a"}, "spec": {"resources": {"gpu": gpu}}})
+        await there.projects("apiVersion: elastic-quota/v1\ncapacity: {gpus: 4, kai: {}}\nunmatched: refuse\n")
+        there.start()
+        await there.job("bert", "nlp", maximum=4, match={"id": "bert", "queue": "team-a"})
+        document = await there.until({"bert": 3})
+        assert document["hints"][0]["gpus"] == {"guaranteed": 2, "allowed": 3, "limit": 3}
+
+    play(steps)
