@@ -60,6 +60,10 @@ def launch(config: JobConfig, directory: Path) -> int:
         config, remark = fit_gpus(config, gpus())
         if remark:
             say(remark)
+    else:
+        from elastic_launcher.engines.kubernetes.job_plan import with_queue  # what it needs is an extra of ours
+
+        config = with_queue(config)
     try:
         claimed = claim_in_time(config, directory, content_of(config, directory))
     except WorkDirHeld as held:

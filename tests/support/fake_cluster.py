@@ -31,6 +31,7 @@ class FakeCluster:
         forbidden: Verbs and kinds that are refused, such as ``("list", "pods")``.
         unknown: Kinds that the server does not know, as if no CustomResourceDefinition were there.
         asked: The verbs and kinds of all requests that were not refused, in order.
+        served: The versions of groups that it says it has; none of them is missing otherwise.
     """
 
     def __init__(self) -> None:
@@ -38,6 +39,7 @@ class FakeCluster:
         self.forbidden: set[tuple[str, str]] = set()
         self.unknown: set[str] = set()
         self.asked: list[tuple[str, str]] = []
+        self.served: dict[str, list[str]] = {}
         self._version = 0
         self._oldest = 0
         self._objects: dict[str, dict[tuple[str, str], Object]] = {}
@@ -93,6 +95,9 @@ class FakeCluster:
             self._news.notify_all()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        group = request.path.removeprefix("/apis/")
+        if group in self.served and not self.down:
+            return web.json_response({"versions": [{"version": version} for version in self.served[group]]})
         match = _PATH.fullmatch(request.path)
         if self.down:
             return _status(503, "ServiceUnavailable")

@@ -6,11 +6,13 @@ import math
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from elastic_launcher import variables
 from elastic_launcher.config import NO_GPUS, JobConfig
 from elastic_launcher.engines.kubernetes.leadership.bootstrap import PORTS, ClusterContext
+from elastic_launcher.engines.kubernetes.nodes.pod_status import QUEUE_LABELS
 from elastic_launcher.engines.kubernetes.objects.job import JobPlan
 from elastic_launcher.engines.kubernetes.objects.mounts import check_places
 from elastic_launcher.engines.kubernetes.objects.pod import Shape, node_pod
@@ -32,6 +34,19 @@ def given_template(config: JobConfig) -> Document:
     if config.pod_template is None:
         return {"metadata": {}, "spec": {}}
     return load_template(config.pod_template, "--pod-template")
+
+
+def with_queue(config: JobConfig) -> JobConfig:
+    """Returns a job that is matched by the queue of its nodes, unless it says another one.
+
+    Raises:
+        ConfigError: If its pod template can't be read, or is none.
+    """
+    labels = given_template(config)["metadata"].get("labels") or {}
+    queue = next((labels[name] for name in QUEUE_LABELS if name in labels), "")
+    if not queue or "queue" in config.match:
+        return config
+    return replace(config, match={**config.match, "queue": str(queue)})
 
 
 def load_template(given: str, option: str) -> Document:

@@ -13,8 +13,17 @@ Portions = Mapping[tuple[str, str], int]
 """What each project counts on of a bound, by the names of the bound and of the project."""
 
 
-def portions_of(bounds: Sequence[Bound], projects: Projects, members: Sequence[Member]) -> Portions:
-    """Returns the part of each bound that each project counts on: its fair share where several have jobs under it."""
+def portions_of(
+    bounds: Sequence[Bound], rigid: Mapping[str, int], projects: Projects, members: Sequence[Member]
+) -> Portions:
+    """Returns the part of each bound that each project counts on: its fair share where several have jobs under it.
+
+    Args:
+        bounds: The bounds, off which others are taken already.
+        rigid: What pods that are not elastic hold, by project: it is part of what the project is guaranteed.
+        projects: The projects.
+        members: The jobs.
+    """
     asked: dict[str, dict[str, int]] = {}
     for member in members:
         for bound in member.bounds:
@@ -23,16 +32,21 @@ def portions_of(bounds: Sequence[Bound], projects: Projects, members: Sequence[M
     portions = {}
     for bound in bounds:
         claimed = asked.get(bound.name, {})
-        shares = _shares_of(bound, projects, claimed) if len(claimed) > 1 else {}
+        held = {name: rigid.get(name, 0) for name in claimed}
+        shares = _shares_of(bound, held, projects, claimed) if len(claimed) > 1 else {}
         for name in claimed:
-            portions[bound.name, name] = own_share(projects, shares, name) if shares else bound.gpus
+            own = max(0, own_share(projects, shares, name) - held[name]) if shares else bound.gpus
+            portions[bound.name, name] = own
     return portions
 
 
-def _shares_of(bound: Bound, projects: Projects, claimed: Mapping[str, int]) -> Mapping[str, int]:
-    """Returns the fair shares of a bound, of the projects that ask for it and of those above them."""
+def _shares_of(
+    bound: Bound, held: Mapping[str, int], projects: Projects, claimed: Mapping[str, int]
+) -> Mapping[str, int]:
+    """Returns the fair shares of a bound and of what is held, of the projects that ask and of those above them."""
     names = {above.name for name in claimed for above in projects.path(name)}
-    shares = fair_share(bound.gpus, [claim for claim in projects.claims(claimed) if claim.name in names])
+    claims = projects.claims({name: gpus + held[name] for name, gpus in claimed.items()}, held)
+    shares = fair_share(bound.gpus + sum(held.values()), [claim for claim in claims if claim.name in names])
     return {**dict.fromkeys((project.name for project in projects.projects), 0), **shares}
 
 

@@ -50,7 +50,7 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
     priority and age, and the rest goes where it is worth most. What no project can use of its share goes to whoever
     can. A job that has just grown is not cut, unless that keeps a project from its guarantee.
     """
-    portions = portions_of(world.bounds, projects, members)
+    portions = portions_of(world.bounds, world.rigid, projects, members)
     demands = demands_of(world.rigid, members, portions)
     shares = fair_share(world.capacity, projects.claims(demands, world.rigid))
     entitled = {

@@ -18,6 +18,7 @@ from elastic_launcher.quota.queues import with_queues
 from elastic_launcher.quota.rounds.world import World
 from elastic_launcher.quota.sources.enforcer import Enforcer, Following
 from elastic_launcher.quota.sources.kai import Kai
+from elastic_launcher.quota.sources.kueue.source import KueueSource
 from elastic_launcher.quota.sources.machines import Cluster, Machine, Pod, Service, count
 from elastic_launcher.quota.sources.objects import machine_of, pod_of, service_of
 from elastic_launcher.quota.sources.resource_quotas import ResourceQuotas
@@ -52,7 +53,8 @@ class ClusterSource:
         self._odd: frozenset[str] = frozenset()
         self._loop: asyncio.AbstractEventLoop | None = None
         following = Following(namespaces, self._lock, changed)
-        self._enforcers: tuple[Enforcer, ...] = (ResourceQuotas(following), Kai(following))
+        self._kueue = KueueSource(following)
+        self._enforcers: tuple[Enforcer, ...] = (ResourceQuotas(following), Kai(following), self._kueue)
         self._wanted = {enforcer.key: asyncio.Event() for enforcer in self._enforcers}
         places = [f"/api/v1/namespaces/{name}/services" for name in namespaces] or ["/api/v1/services"]
         self._services = [
@@ -160,9 +162,12 @@ class ClusterSource:
             bounds = [
                 bound for enforcer in enforcers for bound in enforcer.bounds(projects, found.world.jobs, cluster.pods)
             ]
+            world, of_kueue = found.world, list[str]()
+            if self._kueue in enforcers:
+                world, of_kueue = self._kueue.recount(world, projects), self._kueue.remarks(projects)
         self._doubts = found.doubts
-        self._tell({*self._odd, *found.remarks, *map(partial(_unreadable, troubles), troubles)})
-        return replace(found.world, bounds=tuple(bounds))
+        self._tell({*self._odd, *found.remarks, *of_kueue, *map(partial(_unreadable, troubles), troubles)})
+        return replace(world, bounds=tuple(bounds))
 
     def service(self, job: str) -> Service | None:
         """Returns the Service of a job; None if it is gone."""

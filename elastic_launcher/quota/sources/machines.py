@@ -63,6 +63,7 @@ class Pod:
         gated: Whether it waits behind a gate, such as that of a queue: it asks the scheduler for nothing yet.
         priority_class: Its priority class; "" for none.
         queue: The queue of KAI that it is in; "" for none.
+        of_kueue: Whether Kueue has admitted it: it is counted by its Workload where the document names Kueue.
     """
 
     namespace: str
@@ -73,6 +74,7 @@ class Pod:
     gated: bool = False
     priority_class: str = ""
     queue: str = ""
+    of_kueue: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,7 @@ class _Counting:
         self.new_doubts: dict[str, float] = {}
         self._projects = projects
         self._resource = resource
+        self._by_workloads = projects.capacity is not None and projects.capacity.kueue
         self._exact = exact  # whether pods are what counts: a number of GPUs may be of jobs that ask for no resource
         self._now = now
         self._doubts = doubts
@@ -209,6 +212,9 @@ class _Counting:
             job = (pod.namespace, pod.job)
             if pod.is_node and job in self._jobs:
                 self._pods[job] = self._pods.get(job, 0) + gpus
+                _add(self._by_projects, pod.machine, gpus)
+                continue
+            if pod.of_kueue and self._by_workloads:
                 _add(self._by_projects, pod.machine, gpus)
                 continue
             owner = self._owner(pod.namespace)

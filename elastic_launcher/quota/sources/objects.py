@@ -15,6 +15,8 @@ from elastic_launcher.engines.kubernetes.objects.service import STATUS
 from elastic_launcher.quota.jobs import Job, ReportError, job_of
 from elastic_launcher.quota.sources.machines import Machine, Pod, Service
 
+ADMITTED = "kueue.x-k8s.io/podset"
+"""The label of pods that Kueue has admitted."""
 ENDED = ("Succeeded", "Failed")
 KAI_QUEUE_LABEL = "kai.scheduler/queue"
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
@@ -62,6 +64,7 @@ def pod_of(pod: Document) -> Pod | None:
         gated,
         spec.get("priorityClassName") or "",
         labels.get(KAI_QUEUE_LABEL) or "",
+        ADMITTED in labels,
     )
 
 

@@ -53,10 +53,14 @@ class Watched(Generic[T]):
         """Follows it until it is cancelled."""
         async with aclosing(changes(api, self._collection)) as found:
             async for change in found:
-                with self._lock:
-                    matters = self._take(change)
-                if matters:
-                    self._changed()
+                self._tell(change)
+
+    def _tell(self, change: Snapshot | Change | Trouble) -> None:
+        """Takes a change, and tells of it if it matters."""
+        with self._lock:
+            matters = self._take(change)
+        if matters:
+            self._changed()
 
     def _take(self, change: Snapshot | Change | Trouble) -> bool:
         """Takes a change; returns whether it matters."""

@@ -155,7 +155,8 @@ _DISRUPTIONS = {
     "DeletionByPodGC": "its machine is gone",
 }
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-_QUEUE_LABELS = (KUEUE_LABEL, "kai.scheduler/queue", "runai/queue")
+QUEUE_LABELS = (KUEUE_LABEL, "kai.scheduler/queue", "runai/queue")
+"""By which a Job or a pod names its queue."""
 
 
 def standing(
@@ -362,7 +363,7 @@ def _last(events: Sequence[Document], reasons: set[str]) -> Document | None:
 
 def _by_queue(job: Document) -> str:
     labels = _part(job, "metadata").get("labels") or {}
-    queue = next((labels[name] for name in _QUEUE_LABELS if name in labels), "")
+    queue = next((labels[name] for name in QUEUE_LABELS if name in labels), "")
     return f" by queue {queue}" if queue else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines import NodeSpec
 from elastic_launcher.engines.kubernetes.access.job_key import key_in, key_of, new_secret
-from elastic_launcher.engines.kubernetes.job_plan import given_template, make_plan
+from elastic_launcher.engines.kubernetes.job_plan import given_template, make_plan, with_queue
 from elastic_launcher.engines.kubernetes.objects.job import JobPlan, node_job
 from elastic_launcher.launcher.script_bundle import MOST_BYTES, Code, code_of
 from elastic_launcher.options import ConfigError
@@ -177,3 +178,20 @@ def test_nodes_are_handed_the_script_and_what_lies_beside_it(tmp_path: Path) -> 
         code_of(JobConfig(script="train.py"), tmp_path)
     with pytest.raises(ConfigError, match="is a folder"):
         code_of(JobConfig(script="."), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("labels", "match", "queue"),
+    [
+        ({"kueue.x-k8s.io/queue-name": "gpus"}, {}, "gpus"),
+        ({"kai.scheduler/queue": "team-a"}, {}, "team-a"),
+        ({"kueue.x-k8s.io/queue-name": "gpus"}, {"queue": "mine"}, "mine"),
+        ({}, {}, None),
+    ],
+)
+def test_a_job_is_matched_by_the_queue_of_its_nodes_unless_it_says_another(
+    labels: dict[str, str], match: dict[str, str], queue: str | None
+) -> None:
+    template = json.dumps({"metadata": {"labels": labels}, "spec": {}})
+    found = with_queue(config_of(pod_template=template, match={"pipeline": "bert", **match}))
+    assert found.match.get("queue") == queue and found.match["pipeline"] == "bert"

@@ -1,0 +1,183 @@
+"""Follows Kueue's objects: its queues are projects, and bound the jobs that are in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError
+from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble
+from elastic_launcher.quota.jobs import Job
+from elastic_launcher.quota.projects import Capacity, Projects, QuotaError
+from elastic_launcher.quota.queues import Queue
+from elastic_launcher.quota.rounds.world import Bound, World
+from elastic_launcher.quota.sources.enforcer import Following
+from elastic_launcher.quota.sources.kueue.bounds import Leave, leave
+from elastic_launcher.quota.sources.kueue.kueue import Kueue
+from elastic_launcher.quota.sources.kueue.objects import (
+    GROUP,
+    ClusterQueue,
+    Cohort,
+    LocalQueue,
+    Refused,
+    Workload,
+    cluster_queue_of,
+    cohort_of,
+    local_queue_of,
+    workload_of,
+)
+from elastic_launcher.quota.sources.kueue.projects import queues_of
+from elastic_launcher.quota.sources.machines import Pod
+from elastic_launcher.quota.sources.watched import Watched
+
+T = TypeVar("T")
+VERSIONS = ("v1beta2", "v1beta1")
+"""The newest first; Kueue before 0.15 has the last one alone."""
+LOOK_SECONDS = 10.0
+"""Between looks for a Kueue that is not there, or can't be reached."""
+OVERLAY = "quota-kueue"
+FORBIDDEN = 403
+
+
+class KueueSource:
+    """Kueue's queues.
+
+    Args:
+        following: How the cluster is followed.
+
+    Attributes:
+        key: Its key under ``capacity`` in the projects document.
+        watched: What is followed.
+    """
+
+    key = "kueue"
+
+    def __init__(self, following: Following) -> None:
+        self._queues = _Watched[ClusterQueue]("clusterqueues", cluster_queue_of, following)
+        self._cohorts = _Watched[Cohort]("cohorts", cohort_of, following)
+        self._local_queues = _Watched[LocalQueue]("localqueues", local_queue_of, following)
+        self._workloads = _Watched[Workload]("workloads", workload_of, following)
+        self.watched: Sequence[Watched[Any]] = (self._queues, self._cohorts, self._local_queues, self._workloads)
+
+    def queues(self, document: Projects) -> list[Queue]:
+        """Returns the queues and cohorts that have the resource, as projects."""
+        return queues_of(self._kueue(document))
+
+    def bounds(self, projects: Projects, jobs: Sequence[Job], _: Sequence[Pod]) -> Sequence[Bound]:
+        """Returns what the queues and cohorts leave to their jobs."""
+        return self._leave(projects, jobs).bounds
+
+    def recount(self, world: World, projects: Projects) -> World:
+        """Returns the world with what Workloads of others have, whose pods were left out.
+
+        What nobody's project has is off the capacity. Nothing grows while an object can't be used.
+        """
+        rigid, capacity = dict(world.rigid), world.capacity
+        for (namespace, name), gpus in self._leave(projects, world.jobs).taken.items():
+            try:
+                project = projects.project_of({"namespace": namespace, "queue": name})
+            except QuotaError:
+                project = None
+            if project is None:
+                capacity = max(0, capacity - gpus)
+            else:
+                rigid[project.name] = rigid.get(project.name, 0) + gpus
+        return replace(world, capacity=capacity, rigid=rigid, stale=world.stale or bool(self.remarks(projects)))
+
+    def remarks(self, projects: Projects) -> list[str]:
+        """Returns what can't be used of Kueue's objects, a line each."""
+        refused = [
+            f"{one.why}; nothing grows until it can be used"
+            for watched in self.watched
+            for one in watched.objects.values()
+            if isinstance(one, Refused)
+        ]
+        circles = [
+            f"Cohort {name} is its own ancestor; nothing grows until it is not"
+            for name in self._kueue(projects).circles
+        ]
+        return refused + circles
+
+    def _leave(self, projects: Projects, jobs: Sequence[Job]) -> Leave:
+        return leave(self._kueue(projects), jobs)
+
+    def _kueue(self, projects: Projects) -> Kueue:
+        local_queues = self._local_queues.good()
+        return Kueue(
+            (projects.capacity or Capacity()).resource,
+            {one.name: one for one in self._queues.good()},
+            {one.name: one for one in self._cohorts.good()},
+            {(one.namespace, one.name): one for one in local_queues},
+            self._workloads.good(),
+        )
+
+
+class _Watched(Watched[T | Refused]):
+    """One of Kueue's collections, in the newest version that the cluster has.
+
+    Args:
+        resource: Its name in the API.
+        parse: Makes what is kept of an object; None is not kept.
+        following: How the cluster is followed.
+    """
+
+    def __init__(
+        self, resource: str, parse: Callable[[Mapping[str, Any]], T | Refused | None], following: Following
+    ) -> None:
+        self._resource = resource
+        super().__init__(
+            f"Kueue's {resource}",
+            Collection(""),
+            lambda one, _: parse(one),
+            _whole,
+            following.lock,
+            following.changed,
+        )
+
+    def good(self) -> list[T]:
+        """Returns the objects that can be used."""
+        return [one for one in self.objects.values() if not isinstance(one, Refused)]
+
+    async def follow(self, api: Api) -> None:
+        """Follows it until it is cancelled; a Kueue that is not there yet is waited for."""
+        while not self._collection.path:
+            try:
+                path = f"/apis/{GROUP}/{await _version(api)}/{self._resource}"
+            except ApiError as error:
+                self._tell(Trouble(error))
+                await asyncio.sleep(LOOK_SECONDS)
+            else:
+                self._collection = Collection(path)
+        await super().follow(api)
+
+    def _take(self, change: Snapshot | Change | Trouble) -> bool:
+        if isinstance(change, Trouble) and change.error.status == FORBIDDEN:
+            error = change.error
+            change = Trouble(ApiError(error.status, error.reason, f"{error}; manifests/overlays/{OVERLAY} grants that"))
+        return super()._take(change)
+
+
+async def _version(api: Api) -> str:
+    """Returns the newest version of Kueue's API that is served and known here.
+
+    Raises:
+        ApiError: If there is none, or the cluster can't be asked.
+    """
+    try:
+        found = await api.request("GET", f"/apis/{GROUP}")
+    except ApiError as error:
+        if error.status != NOT_FOUND:
+            raise
+        found = {}
+    served = {one.get("version") for one in found.get("versions") or ()}
+    for version in VERSIONS:
+        if version in served:
+            return version
+    what = f"the cluster has no {GROUP} in {' or '.join(VERSIONS)}: install Kueue, or take kueue out of capacity"
+    raise ApiError(NOT_FOUND, "NotFound", what)
+
+
+def _whole(one: object) -> object:
+    return one
