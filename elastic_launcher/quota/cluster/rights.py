@@ -19,6 +19,16 @@ CLUSTER_WIDE = (MACHINES, PODS, SERVICES, EVENTS, QUOTAS)
 """For all of the cluster; with ``--namespace``, all but machines and pods in those namespaces alone."""
 KAI = Need("scheduling.run.ai", "queues", ("list", "watch"), "read the queues of KAI", "it can't decide", "quota-kai")
 """For all of the cluster, where the projects document names ``kai``."""
+KUEUE = tuple(
+    Need("kueue.x-k8s.io", resource, ("list", "watch"), purpose, "it can't decide", "quota-kueue")
+    for resource, purpose in (
+        ("clusterqueues", "read the quotas of queues"),
+        ("cohorts", "read what queues share"),
+        ("localqueues", "find the queue of a job"),
+        ("workloads", "count what queues have admitted"),
+    )
+)
+"""For all of the cluster, where the projects document names ``kueue``."""
 HINTS = Need("", "configmaps", ("get", "list", "patch", "watch"), "follow the hints and write them", "it can't decide")
 HISTORY = Need("", "configmaps", ("get", "patch"), "keep the history", "`quota history` shows nothing")
 PROJECTS = Need("", "configmaps", ("list", "watch"), "follow the projects document", "it can't decide")

@@ -1,7 +1,7 @@
 """The quota controller of ``manifests/`` on the cluster, and jobs that are no more than their reports.
 
-What is replaced in the overlay `quota-controller`, as for the sample (`digits.py`): the image, and with it the command
-and the user; the namespaces, and the names of what has none; the projects document.
+What is replaced in the overlays `quota-controller` and `quota-kueue`, as for the sample (`digits.py`): the image, and
+with it the command and the user; the namespaces, and the names of what has none; the projects document.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.manifests import MANIFESTS, objects
 from tests.support.quota_reports import report, service
 
 OVERLAY = MANIFESTS / "overlays" / "quota-controller"
-OWN = "elastic-launcher-quota"
+FOR_KUEUE = MANIFESTS / "overlays" / "quota-kueue"
 HINTS, HISTORY, PROJECTS, LEASE = "gpu-hints", "gpu-hints-history", "gpu-projects", "gpu-hints-controller"
 LABEL = "elastic-launcher/quota-controller"
 POD = "POD_NAME"
@@ -133,14 +133,16 @@ def allowed(document: Mapping[str, Any]) -> dict[str, int]:
 
 
 @contextmanager
-def controllers() -> Iterator[Controllers]:
-    """Installs the overlay, with a document that gives nothing to anybody; leaves nothing of it."""
+def controllers(overlay: Path = OVERLAY) -> Iterator[Controllers]:
+    """Installs an overlay, with a document that gives nothing to anybody; leaves nothing of it."""
     kubectl = Kubectl(PLACES, cluster.running(PLACES).programs)
     with pods.namespace(kubectl, "quota") as space:
         there = Controllers(kubectl, space)
         there.projects(EMPTY)
+        made = _overlay(overlay, space)
+        roles = [one["metadata"]["name"] for one in made if one["kind"] == "ClusterRole"]
         try:
-            kubectl.apply(*_overlay(space))
+            kubectl.apply(*made)
             there.until_led()
             yield there
         finally:
@@ -148,12 +150,12 @@ def controllers() -> Iterator[Controllers]:
                 print(there.log())  # pytest shows it beside what failed
             except ClusterError as error:
                 print(error)
-            kubectl("delete", "clusterrole,clusterrolebinding", f"{OWN}-{space}", "--ignore-not-found")
+            kubectl("delete", "clusterrole,clusterrolebinding", *roles, "--ignore-not-found")
 
 
-def _overlay(space: str) -> list[dict[str, Any]]:
-    """Returns the overlay's objects for a namespace, as kustomize would make them, but for launchers' bindings."""
-    found = [one for one in objects(OVERLAY) if one["metadata"]["name"] != "read-gpu-hints" or one["kind"] == "Role"]
+def _overlay(overlay: Path, space: str) -> list[dict[str, Any]]:
+    """Returns an overlay's objects for a namespace, as kustomize would make them, but for launchers' bindings."""
+    found = [one for one in objects(overlay) if one["metadata"]["name"] != "read-gpu-hints" or one["kind"] == "Role"]
     for one in found:
         if one["kind"].startswith("ClusterRole"):
             one["metadata"]["name"] += f"-{space}"

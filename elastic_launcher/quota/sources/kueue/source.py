@@ -38,6 +38,7 @@ VERSIONS = ("v1beta2", "v1beta1")
 LOOK_SECONDS = 10.0
 """Between looks for a Kueue that is not there, or can't be reached."""
 OVERLAY = "quota-kueue"
+"""What grants the reading of them; `elastic_launcher/quota/cluster/rights.py` names it too."""
 FORBIDDEN = 403
 
 
