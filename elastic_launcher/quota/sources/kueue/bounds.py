@@ -84,6 +84,7 @@ class _Counting:
         self._usage = {node: _Usage() for node in kueue.parents if node.startswith(QUEUE)}
         self._reserved: dict[str, int] = {}
         self._priorities: dict[str, int] = {}
+        self._coveted: set[str] = set()  # the roots under which Workloads of others wait to borrow
         local: dict[tuple[str, str], str] = {}
         waiting = []
         for one in sorted(kueue.workloads, key=lambda one: (one.namespace, one.name)):
@@ -96,14 +97,14 @@ class _Counting:
             else:
                 waiting.append(one)
         self._take_waiting(waiting)
-        self._jobs: dict[str, list[str]] = {}
+        self._jobs: dict[str, list[Job]] = {}
         self._local: dict[str, str] = {}
         for (namespace, name), job in sorted(jobs.items()):
             local_queue = local.get((namespace, name)) or job.match.get("queue") or DEFAULT_QUEUE
             queue = kueue.queue_of(namespace, local_queue)
             if queue:
                 self._local[name] = local_queue
-                self._jobs.setdefault(QUEUE + queue, []).append(name)
+                self._jobs.setdefault(QUEUE + queue, []).append(job)
 
     def _take_own(self, workload: Workload, job: Job) -> None:
         for flavor, gpus in self._gpus(workload):
@@ -125,7 +126,11 @@ class _Counting:
             usage.reserved.append((flavor, gpus, workload.priority))
 
     def _take_waiting(self, workloads: Sequence[Workload]) -> None:
-        """Counts those Workloads of others that are whole within what their queue owns and nobody of it uses."""
+        """Counts those Workloads of others that are whole within what their queue owns and nobody of it uses.
+
+        The others wait to borrow.
+        """
+        empty = self._kueue.trees()
         for one in sorted(workloads, key=lambda one: (-one.priority, one.created, one.namespace, one.name)):
             asks = one.asks.get(self._kueue.resource, 0)
             local = self._kueue.local_queues.get((one.namespace, one.local_queue))
@@ -139,6 +144,9 @@ class _Counting:
                 if asks <= quotas.get(QUEUE + name, NO_QUOTA).nominal - usage.others.get(flavor, 0):
                     usage.take(flavor, asks, (one.namespace, one.local_queue))
                     break
+            else:
+                if any(tree.available(QUEUE + name) >= asks for tree in empty.values()):
+                    self._coveted.add(self._kueue.root(QUEUE + name))
 
     def leave(self) -> Leave:
         """Returns the outcome."""
@@ -146,11 +154,11 @@ class _Counting:
         both = self._kueue.trees({node: _sum(usage.own, usage.others) for node, usage in self._usage.items()})
         bounds = []
         for node in downwards(self._kueue.children):
-            jobs = frozenset(job for queue in self._kueue.below(node) for job in self._jobs.get(queue, ()))
+            jobs = frozenset(job.id for queue in self._kueue.below(node) for job in self._jobs.get(queue, ()))
             if jobs and node.startswith(QUEUE):
                 bounds.append(Bound(node, jobs, self._of_queue(node, others, both)))
             elif jobs:
-                bounds.append(Bound(node, jobs, self._of_cohort(node, others)))
+                bounds.append(Bound(node, jobs, self._of_cohort(node, others, both)))
         return Leave(tuple(bounds), self._taken(), self._reserved, self._local)
 
     def _of_queue(self, node: str, others: Mapping[str, FlavorTree], both: Mapping[str, FlavorTree]) -> int:
@@ -160,21 +168,52 @@ class _Counting:
         """Returns what a queue's jobs may have of a flavor.
 
         That is what is free, or what the queue owns where Kueue takes that back. Source of the rule: a queue whose
-        quota is lent out must ask for it, or Kueue never begins to take it back.
+        quota is lent out must ask for it, or Kueue never begins to take it back. Until it has, nobody else grows: what
+        is free goes to whom Kueue takes back for. Where Workloads of others wait to borrow, what a job gives up goes to
+        them, and to no other job.
         """
-        free, usage = others.available(node), self._usage[node]
-        if self._lends(node, flavor):
-            free = min(free, usage.own.get(flavor, 0) + both.available(node))
-        owned = self._kueue.quotas[flavor].get(node, NO_QUOTA).nominal - usage.others.get(flavor, 0)
-        return max(free, min(owned, others.available(node) + self._taken_back(node, flavor)))
+        free, own = others.available(node), self._usage[node].own.get(flavor, 0)
+        root, owned = self._kueue.root(node), self._owned(node, flavor, others)
+        missing = self._missing(root, flavor, others, both)
+        if missing or root in self._coveted or self._lends(node, flavor):
+            free = min(free, own if missing else own + both.available(node))
+        if missing or root in self._coveted:
+            return max(free, owned) if self._reclaims(node, flavor) else free
+        return max(free, owned)
 
-    def _of_cohort(self, node: str, others: Mapping[str, FlavorTree]) -> int:
-        gpus = 0
-        for flavor, tree in others.items():
-            with_jobs = [queue for queue in self._kueue.below(node) if queue in self._jobs]
-            lent = max((self._taken_back(queue, flavor) for queue in with_jobs), default=0)
-            gpus += max(0, tree.room(node) + lent)
-        return gpus
+    def _reclaims(self, node: str, flavor: str) -> bool:
+        """Returns whether a queue gets what it owns though others take what comes free."""
+        every = self._kueue.queues[node.removeprefix(QUEUE)].reclaims not in (NEVER, LOWER_PRIORITY)
+        return every or self._taken_back(node, flavor) > 0
+
+    def _owned(self, node: str, flavor: str, others: FlavorTree) -> int:
+        """Returns what a queue's jobs may have of what it owns: what is free of it, and what Kueue takes back."""
+        owned = self._kueue.quotas[flavor].get(node, NO_QUOTA).nominal - self._usage[node].others.get(flavor, 0)
+        return max(0, min(owned, others.available(node) + self._taken_back(node, flavor)))
+
+    def _of_cohort(self, node: str, others: Mapping[str, FlavorTree], both: Mapping[str, FlavorTree]) -> int:
+        """Returns what the jobs of a cohort may have together: what is free, and what Kueue takes back for them."""
+        return sum(
+            max(0, tree.room(node) + self._missing(node, flavor, tree, both[flavor])) for flavor, tree in others.items()
+        )
+
+    def _missing(self, node: str, flavor: str, others: FlavorTree, both: FlavorTree) -> int:
+        """Returns how much Kueue is to take back for the jobs below a node.
+
+        It takes nothing back for a queue that has what it owns, and nothing while something is free.
+        """
+        most = lacks = 0
+        for queue in self._kueue.below(node):
+            back = self._taken_back(queue, flavor) if queue in self._jobs else 0
+            if back:
+                most = max(most, back)
+                asked = self._asked(queue, self._owned(queue, flavor, others))
+                lacks += max(0, asked - self._usage[queue].own.get(flavor, 0))
+        return min(most, max(0, lacks - max(0, both.room(node))))
+
+    def _asked(self, node: str, owned: int) -> int:
+        """Returns how much of what their queue owns the jobs of a queue can use."""
+        return min(owned, sum(job.maximum for job in self._jobs[node] if job.minimum <= owned))
 
     def _lends(self, node: str, flavor: str) -> bool:
         """Returns whether a lending limit is set anywhere in a node's tree."""
