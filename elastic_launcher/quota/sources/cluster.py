@@ -13,7 +13,7 @@ from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL
 from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError
 from elastic_launcher.kube.collection import Collection
 from elastic_launcher.quota.jobs import Job
-from elastic_launcher.quota.projects import Projects, QuotaError
+from elastic_launcher.quota.projects import Projects
 from elastic_launcher.quota.queues import with_queues
 from elastic_launcher.quota.rounds.world import World
 from elastic_launcher.quota.sources.enforcer import Enforcer, Following
@@ -105,9 +105,6 @@ class ClusterSource:
     def _named_by(self, projects: Projects) -> list[Enforcer]:
         """Returns the enforcers that the document names, which are followed from now on."""
         keys = () if projects.capacity is None else projects.capacity.others
-        for key in keys:
-            if key not in self._wanted:
-                raise QuotaError(f"capacity.{key} can't be read by this version; leave it out")
         found = [enforcer for enforcer in self._enforcers if enforcer.key in keys]
         for enforcer in found:
             wanted = self._wanted[enforcer.key]
@@ -122,7 +119,7 @@ class ClusterSource:
 
         Raises:
             OSError: If nothing is known yet of queues that the document counts on.
-            QuotaError: If the parents make a circle, or an enforcer that the document names is not known here.
+            QuotaError: If the parents make a circle.
         """
         if document.capacity is None or not document.capacity.gives_projects:
             self._odd = frozenset()

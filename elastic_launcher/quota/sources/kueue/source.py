@@ -177,7 +177,7 @@ async def _version(api: Api) -> str:
         if version in served:
             return version
     what = f"the cluster has no {GROUP} in {' or '.join(VERSIONS)}: install Kueue, or take kueue out of capacity"
-    raise ApiError(NOT_FOUND, "NotFound", what)
+    raise ApiError(0, "NoKueue", what)
 
 
 def _whole(one: object) -> object:

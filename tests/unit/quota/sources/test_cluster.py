@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from elastic_launcher.quota.projects import Capacity, Projects, QuotaError
+from elastic_launcher.quota.projects import Capacity, Projects
 from elastic_launcher.quota.projects_document import parse_projects
 from elastic_launcher.quota.rounds.world import Bound, World
 from tests.support.fake_cluster import FakeCluster
@@ -245,11 +245,3 @@ def test_what_is_odd_about_queues_is_said_once() -> None:
         "project team-a never gets a GPU: its limit is 0",
         "project team-a: no project or queue is named gone; it has no parent",
     ]
-
-
-def test_an_enforcer_that_nothing_here_reads_is_refused() -> None:
-    async def steps(seen: Seen) -> None:
-        with pytest.raises(QuotaError, match="capacity.kueue can't be read by this version; leave it out"):
-            seen.source.projects(Projects((), capacity=Capacity(kueue=True)))
-
-    follow(steps)
