@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from elastic_launcher.quota.queues import Queue
 from elastic_launcher.quota.sources.kueue.kueue import COHORT, QUEUE, Kueue
+from elastic_launcher.quota.sources.kueue.objects import DEFAULT_QUEUE
 from elastic_launcher.quota.sources.kueue.tree import downwards
 
 
@@ -47,8 +48,10 @@ def _weight(kueue: Kueue, node: str) -> float:
 
 
 def _patterns(kueue: Kueue, node: str) -> tuple[dict[str, str], ...]:
-    return tuple(
-        {"namespace": namespace, "queue": name}
-        for (namespace, name), one in sorted(kueue.local_queues.items())
-        if QUEUE + one.queue == node
-    )
+    """Returns what a queue's jobs are matched by; those that name no queue are the default one's."""
+    found: list[dict[str, str]] = []
+    for (namespace, name), one in sorted(kueue.local_queues.items()):
+        if QUEUE + one.queue == node:
+            found += [{"namespace": namespace}] if name == DEFAULT_QUEUE else []
+            found.append({"namespace": namespace, "queue": name})
+    return tuple(found)

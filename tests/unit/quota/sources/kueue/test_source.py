@@ -75,6 +75,20 @@ def test_queues_are_projects_and_cohorts_are_departments() -> None:
     assert not follow(steps, cluster=there()).said
 
 
+def test_a_job_that_names_no_queue_belongs_to_the_default_one_of_its_namespace() -> None:
+    async def steps(seen: Seen) -> None:
+        await put_queues(seen)
+        await seen.cluster.put("localqueues", local_queue("lab", "default", "vision"))
+        await seen.cluster.put("services", service("probe", "lab", report("probe")))
+        found = await projects(seen, {"all", "nlp", "vision"})
+        world = await seen.world(lambda world: len(world.jobs) == 1 and len(world.bounds) == 2, found)
+        owner = found.project_of(world.jobs[0].match)
+        assert owner is not None and owner.name == "vision"
+        assert bounds(world) == {"Cohort all": 8, "ClusterQueue vision": 8}
+
+    follow(steps, cluster=there())
+
+
 def test_workloads_of_others_count_for_their_queue_and_not_by_their_pods() -> None:
     async def steps(seen: Seen) -> None:
         await put_queues(seen)
