@@ -284,6 +284,12 @@ def serve_jobs(
         list[str] | None,
         typer.Option("--namespace", metavar="NAMESPACE", help="Serve the jobs of this one alone; may be repeated."),
     ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port", metavar="PORT", min=1, max=65535, help="Where it answers Prometheus, at /metrics."
+        ),
+    ] = None,
 ) -> None:
     """Writes the hints of jobs until it is stopped: of those in a folder to DIR/hints.json, or of a cluster's jobs."""
     with _usage_errors():
@@ -292,7 +298,7 @@ def serve_jobs(
         if jobs is not None and (hints is not None or namespaces):
             raise QuotaError("--hints and --namespace are for --kubernetes; jobs of a folder are given DIR/hints.json")
         if jobs is not None:
-            _serve_machine(path, jobs, gpus)
+            _serve_machine(path, jobs, gpus, metrics_port)
         elif hints is None:
             raise QuotaError("--kubernetes needs --hints configmap/NAMESPACE/NAME, which each job follows")
         elif gpus is not None:
@@ -300,10 +306,10 @@ def serve_jobs(
         else:
             from elastic_launcher.quota.cluster.commands import serve_in_cluster  # loads what speaks with a cluster
 
-            serve_in_cluster(str(path), hints, namespaces or [], _say)
+            serve_in_cluster(str(path), hints, namespaces or [], metrics_port, _say)
 
 
-def _serve_machine(path: Path, jobs: Path, gpus: int | None) -> None:
+def _serve_machine(path: Path, jobs: Path, gpus: int | None, metrics_port: int | None) -> None:
     jobs.mkdir(parents=True, exist_ok=True)
     projects = ProjectsFile(path, _say)
     without_cluster(projects.read())
@@ -319,10 +325,23 @@ def _serve_machine(path: Path, jobs: Path, gpus: int | None) -> None:
     place = hint_place(str(jobs / HINTS))
     controller = Controller(projects, machine, place, partial(changes.append, jobs / HISTORY), _say, time.time)
     try:
-        _say(f"serving the jobs in {jobs}; run them with --hints {jobs / HINTS} --wait-for-quota 86400")
-        serve(controller, marks(jobs, path, jobs / HINTS), stop)
+        with _metrics(metrics_port, controller):
+            _say(f"serving the jobs in {jobs}; run them with --hints {jobs / HINTS} --wait-for-quota 86400")
+            serve(controller, marks(jobs, path, jobs / HINTS), stop)
     finally:
         lock.release()
+
+
+def _metrics(port: int | None, controller: Controller) -> contextlib.AbstractContextManager[None]:
+    """Answers Prometheus while a block runs, if that is asked for."""
+    if port is None:
+        return contextlib.nullcontext()
+    from elastic_launcher.host.prometheus import serving  # which most commands do without
+    from elastic_launcher.quota.metrics.exposition import QuotaMetrics
+
+    metrics = QuotaMetrics()
+    controller.measure = metrics.take
+    return serving(port, metrics)
 
 
 def _say(line: str) -> None:

@@ -211,9 +211,10 @@ def _metrics(port: int | None, state: Callable[[], JobState]) -> AbstractContext
     """Answers Prometheus while a block runs, if that is asked for."""
     if port is None:
         return contextlib.nullcontext()
-    from elastic_launcher.launcher.prometheus import serving
+    from elastic_launcher.host.prometheus import serving
+    from elastic_launcher.launcher.prometheus import JobCollector
 
-    return serving(port, state)
+    return serving(port, JobCollector(state))
 
 
 def _site(config: JobConfig, work_dir: WorkDir, directory: Path) -> Site:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Metric, start_http_server
+from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from elastic_launcher.options import ConfigError
+from elastic_launcher.host.prometheus import PREFIX
 from elastic_launcher.report.state import JobState
-
-PREFIX = "elastic_launcher_"
 
 
 class JobCollector(Collector):
@@ -60,24 +57,3 @@ def _by(name: str, help: str, label: str, values: dict[str, int] | dict[str, flo
         if isinstance(value, int | float):
             family.add_metric([key], value)
     return family
-
-
-@contextlib.contextmanager
-def serving(port: int, state: Callable[[], JobState]) -> Iterator[None]:
-    """Answers ``GET /metrics`` at a port while the block runs.
-
-    Raises:
-        ConfigError: If the port is taken.
-    """
-    registry = CollectorRegistry()
-    registry.register(JobCollector(state))
-    try:
-        server, thread = start_http_server(port, registry=registry)
-    except OSError as error:
-        raise ConfigError(f"--metrics-port {port} can't be listened at ({error.strerror}): choose another") from error
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -104,6 +105,25 @@ class ProjectsFile:
             self._text = text
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A round that was made.
+
+    Attributes:
+        projects: The projects document.
+        world: What was there.
+        decision: The outcome.
+    """
+
+    projects: Projects
+    world: World
+    decision: Decision
+
+
+def _unmeasured(_seconds: float, _made: Made | None) -> None:
+    """Takes no round."""
+
+
 @dataclass(slots=True)
 class Controller:
     """Decides what the jobs of one source may hold.
@@ -115,6 +135,7 @@ class Controller:
         record: Takes the changes of a round, and their time in seconds since the epoch.
         say: Takes a line for the log.
         clock: Seconds since the epoch.
+        measure: Takes what each round took, in seconds, and the round; None for one that something kept from deciding.
     """
 
     projects: ProjectsFile
@@ -123,6 +144,7 @@ class Controller:
     record: Callable[[tuple[Change, ...], float], None]
     say: Callable[[str], None]
     clock: Callable[[], float]
+    measure: Callable[[float, Made | None], None] = _unmeasured
     _problems: Problems = field(init=False)
     _refused: Mapping[str, str] = field(default_factory=dict)
     _written_at: float = 0.0
@@ -136,6 +158,15 @@ class Controller:
         Raises:
             OSError: If the hints or the history can't be written.
         """
+        began = time.perf_counter()
+        made = None
+        try:
+            made = self._made()
+        finally:
+            self.measure(time.perf_counter() - began, made)
+        return None if made is None else made.decision
+
+    def _made(self) -> Made | None:
         document = self.projects.read()
         try:
             projects = self.source.projects(document)
@@ -152,7 +183,7 @@ class Controller:
         self._refused = decision.refused
         if self._is_due(projects) or found["hints"] != written.hints:
             decision = self._write(projects, world)
-        return decision
+        return Made(projects, world, decision)
 
     def _read(self) -> str | bytes:
         try:

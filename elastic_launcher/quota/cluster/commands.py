@@ -19,17 +19,20 @@ from elastic_launcher.quota.cluster.serve import Served, serve
 from elastic_launcher.quota.history import rows_of
 
 
-def serve_in_cluster(projects: str, hints: str, namespaces: Sequence[str], say: Callable[[str], None]) -> None:
+def serve_in_cluster(
+    projects: str, hints: str, namespaces: Sequence[str], metrics_port: int | None, say: Callable[[str], None]
+) -> None:
     """Writes the hints of a cluster's jobs until a signal ends it.
 
     Args:
         projects: The projects document: a file, or a ConfigMap.
         hints: The ConfigMap with the hints.
         namespaces: Those whose jobs count; none for all.
+        metrics_port: Where Prometheus is answered, or None.
         say: Takes a line for the log.
 
     Raises:
-        ConfigError: If no cluster is known, or the hints are in no ConfigMap.
+        ConfigError: If no cluster is known, the hints are in no ConfigMap, or the port is taken.
     """
     login = log_in()
     document = parse_reference(projects)
@@ -37,6 +40,7 @@ def serve_in_cluster(projects: str, hints: str, namespaces: Sequence[str], say: 
         _in_configmap(hints, login),
         Path(projects) if document is None else _placed(document, login),
         tuple(namespaces),
+        metrics_port,
     )
     asyncio.run(_serve(login, served, say))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from elastic_launcher.engines.kubernetes.access.reviews import lacks
 from elastic_launcher.hints.configmap_store import ConfigMapPlace
 from elastic_launcher.hints.reference import Reference
+from elastic_launcher.host.prometheus import serving
 from elastic_launcher.kube.api import Api, ApiError
 from elastic_launcher.kube.collection import Collection, changes
 from elastic_launcher.kube.lease import Lease
@@ -22,6 +23,7 @@ from elastic_launcher.quota.cluster.documents import LedPlace, ProjectsConfigMap
 from elastic_launcher.quota.cluster.record import Recorder
 from elastic_launcher.quota.cluster.rights import lease_of, needs_of, told
 from elastic_launcher.quota.controller import Controller, ProjectsFile
+from elastic_launcher.quota.metrics.exposition import QuotaMetrics
 from elastic_launcher.quota.problems import Problems
 from elastic_launcher.quota.projects import QuotaError
 from elastic_launcher.quota.rounds.round import Change
@@ -42,11 +44,13 @@ class Served:
         hints: The ConfigMap that it writes, with its namespace.
         projects: The ConfigMap with the projects document, with its namespace, or a file.
         namespaces: Those whose jobs count; none for all.
+        metrics_port: Where it answers Prometheus, or None.
     """
 
     hints: Reference
     projects: Reference | Path
     namespaces: tuple[str, ...] = ()
+    metrics_port: int | None = None
 
 
 async def serve(login: Login, served: Served, say: Callable[[str], None], stop: asyncio.Event) -> None:
@@ -57,10 +61,15 @@ async def serve(login: Login, served: Served, say: Callable[[str], None], stop: 
         served: What it serves.
         say: Takes a line for the log.
         stop: Set to end it.
+
+    Raises:
+        ConfigError: If the port for Prometheus is taken.
     """
     async with Api(login) as api:
         loop = _Loop(api, served, ConfigMapPlace(served.hints, login), say, stop)
-        await loop.run()
+        port = served.metrics_port
+        with contextlib.nullcontext() if port is None else serving(port, loop.metrics):
+            await loop.run()
 
 
 class _Loop:
@@ -75,6 +84,7 @@ class _Loop:
         self._problems = Problems(say)
         identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
         self._lease = Lease(api, served.hints.namespace, lease_of(served.hints), identity)
+        self.metrics = QuotaMetrics(lambda: self._lease.leads)
         self._source = ClusterSource(served.namespaces, say, time.time, self._changed.set)
         self._recorder = Recorder(api, served.hints, self._source.service, say, socket.gethostname())
         self._place = LedPlace(place, lambda: self._lease.leads)
@@ -120,6 +130,7 @@ class _Loop:
         else:
             self._controller = None  # whoever leads meanwhile may have another projects document in force
             self._say(f"waits: Lease {lease_of(self._served.hints)} is held by {self._lease.holder or 'nobody'}")
+        self.metrics.restart()
         self._changed.set()
 
     async def _follow_hints(self) -> None:
@@ -176,5 +187,6 @@ class _Loop:
             except (OSError, QuotaError) as error:
                 problem = error
             else:
-                return Controller(projects, self._source, self._place, record, self._say, time.time)
+                measure = self.metrics.take
+                return Controller(projects, self._source, self._place, record, self._say, time.time, measure)
         raise OSError(f"{self._document}: {problem}") from problem

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import re
-import socket
-import urllib.request
 
-import pytest
-from prometheus_client.parser import text_string_to_metric_families
-
-from elastic_launcher.launcher.prometheus import serving
-from elastic_launcher.options import ConfigError
+from elastic_launcher.host.prometheus import serving
+from elastic_launcher.launcher.prometheus import JobCollector
 from elastic_launcher.report.state import JobState, fold
 from tests.support import histories
 from tests.support.places import ROOT
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+from tests.support.scrapes import free_port, scraped
 
 
 def scrape(state: JobState) -> dict[tuple[str, ...], float]:
     port = free_port()
-    with serving(port, lambda: state), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        text = answer.read().decode()
-    return {
-        (sample.name.removeprefix("elastic_launcher_"), *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    with serving(port, JobCollector(lambda: state)):
+        return scraped(port)
 
 
 def test_a_running_job_is_told_in_numbers() -> None:
@@ -48,16 +33,6 @@ def test_what_is_not_known_and_what_is_no_number_is_left_out() -> None:
     found = scrape(JobState(loss="nan"))
     assert ("loss",) not in found and ("total_steps",) not in found
     assert found["step",] == 0
-
-
-def test_a_port_that_is_taken_is_named() -> None:
-    with socket.socket() as taken:
-        taken.bind(("", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        said = f"--metrics-port {port} can't be listened at .*: choose another"
-        with pytest.raises(ConfigError, match=said), serving(port, JobState):
-            pass
 
 
 def test_the_page_of_events_names_each_metric() -> None:

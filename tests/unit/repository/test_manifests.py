@@ -121,6 +121,21 @@ def test_the_controller_serves_the_objects_that_it_is_granted() -> None:
     assert not objects(CONTROLLER, "ConfigMap"), "applying it again must not overwrite the hints"
 
 
+def test_prometheus_finds_the_controller_where_it_answers() -> None:
+    (deployment,) = objects(CONTROLLER, "Deployment")
+    template = deployment["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    (port,) = container["ports"]
+    assert f"--metrics-port={port['containerPort']}" in container["command"]
+    monitoring = MANIFESTS / "overlays" / "quota-monitoring"
+    (monitor,), (policy,) = objects(monitoring, "PodMonitor"), objects(monitoring, "NetworkPolicy")
+    assert [one["port"] for one in monitor["spec"]["podMetricsEndpoints"]] == [port["name"]]
+    assert [one["port"] for one in policy["spec"]["ingress"][0]["ports"]] == [port["name"]]
+    assert CONTROLLER_LABEL in template["metadata"]["labels"]
+    spaces = [documents(folder / KUSTOMIZATION)[0]["namespace"] for folder in (CONTROLLER, monitoring)]
+    assert spaces == ["quota", "quota"]
+
+
 def test_the_overlay_for_kai_replaces_the_projects_document_with_its_queues() -> None:
     (path,) = generated(MANIFESTS / "overlays" / controller.KAI.overlay)["gpu-projects"]
     capacity = parse_projects(path.read_bytes()).capacity

@@ -38,19 +38,20 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Served]:
     [
         ("p.yaml", "configmap/gpu-hints", [], Served(HINTS, Path("p.yaml"))),
         ("configmap/p", "configmap/gpu-hints", [], Served(HINTS, Reference("quota", "p"))),
+        ("configmap/p", "configmap/gpu-hints", [], Served(HINTS, Reference("quota", "p"), metrics_port=18502)),
         ("configmap/a/p", "configmap/b/h", ["c", "d"], Served(Reference("b", "h"), Reference("a", "p"), ("c", "d"))),
     ],
 )
 def test_objects_without_a_namespace_are_in_the_controllers_own(
     projects: str, hints: str, namespaces: list[str], wanted: Served, served: list[Served]
 ) -> None:
-    commands.serve_in_cluster(projects, hints, namespaces, print)
+    commands.serve_in_cluster(projects, hints, namespaces, wanted.metrics_port, print)
     assert served == [wanted]
 
 
 def test_hints_of_a_cluster_are_in_a_configmap(served: list[Served]) -> None:
     with pytest.raises(ConfigError, match=r"--hints hints.json is no ConfigMap: it must be configmap/NAME"):
-        commands.serve_in_cluster("p.yaml", "hints.json", [], print)
+        commands.serve_in_cluster("p.yaml", "hints.json", [], None, print)
     assert served == []
 
 

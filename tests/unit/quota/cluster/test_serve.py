@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 
 from elastic_launcher.hints.reference import Reference
 from elastic_launcher.kube.login import Login
+from elastic_launcher.options import ConfigError
 from elastic_launcher.quota.cluster.serve import Served, serve
 from tests.support.fake_cluster import FakeCluster
 from tests.support.quota_reports import report, service
+from tests.support.scrapes import free_port, scraped
 
 PATIENCE = 30.0
 HINTS, DOCUMENT = Reference("quota", "gpu-hints"), Reference("quota", "gpu-projects")
@@ -45,22 +48,23 @@ class Controllers:
 
     Attributes:
         cluster: The cluster.
+        login: How it is reached.
         said: The lines of each controller.
     """
 
     def __init__(self, cluster: FakeCluster, login: Login, tasks: AsyncExitStack) -> None:
         self.cluster = cluster
         self.said: list[list[str]] = []
-        self._login = login
+        self.login = login
         self._tasks = tasks
         self._stops: list[asyncio.Event] = []
         self._running: list[asyncio.Task[None]] = []
 
-    def start(self, projects: Reference | Path = DOCUMENT) -> int:
+    def start(self, projects: Reference | Path = DOCUMENT, metrics_port: int | None = None) -> int:
         """Starts another controller; returns its number."""
         said: list[str] = []
         stop = asyncio.Event()
-        task = asyncio.create_task(serve(self._login, Served(HINTS, projects), said.append, stop))
+        task = asyncio.create_task(serve(self.login, Served(HINTS, projects, (), metrics_port), said.append, stop))
         self._tasks.push_async_callback(self.kill, len(self._running))
         self.said.append(said)
         self._stops.append(stop)
@@ -319,5 +323,46 @@ def test_queues_of_kai_need_no_projects_in_the_document() -> None:
         await there.job("bert", "nlp", maximum=4, match={"id": "bert", "queue": "team-a"})
         document = await there.until({"bert": 3})
         assert document["hints"][0]["gpus"] == {"guaranteed": 2, "allowed": 3, "limit": 3}
+
+    play(steps)
+
+
+async def told(port: int, *sample: str) -> dict[tuple[str, ...], float]:
+    """Returns what a port tells Prometheus as soon as it has a sample that is not 0."""
+    while not (found := await asyncio.to_thread(scraped, port)).get(sample):
+        await asyncio.sleep(0)
+    return found
+
+
+def test_the_leader_alone_tells_prometheus_figures_and_the_next_one_does_when_it_leads() -> None:
+    async def steps(there: Controllers) -> None:
+        ports = [free_port(), free_port()]
+        there.start(metrics_port=ports[0])
+        await there.job("bert", "nlp", maximum=4)
+        await there.until({"bert": 4})
+        there.start(metrics_port=ports[1])
+        await there.cluster.until(lambda: there.lines(1, "waits: Lease"))
+        leader = await told(ports[0], "quota_changes_total", "guarantee")
+        assert (leader["quota_leader",], leader["quota_capacity",]) == (1, 4)
+        assert leader["quota_gpus", "guaranteed", "", "nlp"] == 2
+        follower = await asyncio.to_thread(scraped, ports[1])
+        assert follower["quota_leader",] == 0
+        assert not {name for name, *_ in follower} & {"quota_gpus", "quota_capacity", "quota_stale_seconds"}
+        await there.stop(0)
+        following = await told(ports[1], "quota_capacity")
+        assert (following["quota_leader",], following["quota_capacity",]) == (1, 4)
+
+    play(steps)
+
+
+def test_a_port_for_prometheus_that_is_taken_ends_it() -> None:
+    async def steps(there: Controllers) -> None:
+        with socket.socket() as taken:
+            taken.bind(("", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            served = Served(HINTS, DOCUMENT, metrics_port=port)
+            with pytest.raises(ConfigError, match=f"--metrics-port {port} can't be listened at"):
+                await serve(there.login, served, print, asyncio.Event())
 
     play(steps)
