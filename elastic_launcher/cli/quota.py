@@ -135,6 +135,7 @@ def _as_json(projects: Projects, world: World, decision: Decision) -> dict[str, 
     return {
         "v": 1,
         "capacity": world.capacity,
+        "planned": decision.capacity,
         "projects": [
             {
                 "project": project.name,
@@ -169,7 +170,9 @@ def _held(decision: Decision, project: str) -> int:
 
 def _show(projects: Projects, world: World, decision: Decision) -> None:
     found = _as_json(projects, world, decision)
-    typer.echo(f"{world.capacity} GPUs")
+    plan = decision.ledger.plan
+    planned = f"; {plan.gpus} are planned with" if plan is not None and plan.gpus != plan.there else ""
+    typer.echo(f"{world.capacity} GPUs{planned}")
     _table(
         ("PROJECT", "GUARANTEED", "LIMIT", "ASKS FOR", "FAIR SHARE", "HOLDS"),
         [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -63,7 +63,7 @@ def read_written(text: str | bytes) -> Written:
             ) from error
     by_hand = tuple(row for row in found.get("hints", []) if not _is_own(row, ledger))
     generation = max(ledger.generation, int(found.get("generation") or 0))
-    return Written(Ledger(generation, ledger.accounts), found.get("hints"), by_hand, found.get("defaults"))
+    return Written(replace(ledger, generation=generation), found.get("hints"), by_hand, found.get("defaults"))
 
 
 def _is_own(row: Mapping[str, Any], ledger: Ledger) -> bool:

@@ -64,6 +64,21 @@ class Project:
 
 
 @dataclass(frozen=True, slots=True)
+class Autoscale:
+    """How many GPUs a cluster autoscaler is led to provide.
+
+    Attributes:
+        max: GPUs that hints may add up to.
+        low: The speed of all jobs over one GPU, by GPUs, below which machines are emptied.
+        high: That above which more GPUs are asked for.
+    """
+
+    max: int
+    low: float = 0.35
+    high: float = 0.65
+
+
+@dataclass(frozen=True, slots=True)
 class Capacity:
     """Where the GPUs to divide are counted: a number, or the machines of the cluster; and who else bounds them.
 
@@ -73,6 +88,7 @@ class Capacity:
         resource_quotas: Whether the ResourceQuotas of the cluster bound the jobs of their namespaces.
         kai: Whether the queues of KAI are projects and bound their jobs.
         kueue: Whether the ClusterQueues of Kueue are projects and bound their jobs.
+        autoscale: How machines come and go with what jobs make of them; None if they do not.
     """
 
     gpus: int | None = None
@@ -80,6 +96,7 @@ class Capacity:
     resource_quotas: bool = False
     kai: bool = False
     kueue: bool = False
+    autoscale: Autoscale | None = None
 
     @property
     def gives_projects(self) -> bool:

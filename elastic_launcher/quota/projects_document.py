@@ -7,6 +7,7 @@ be. What is odd but has a meaning is a warning.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from typing import Any
 from elastic_launcher.hints.document import DEFAULT_GROW_AFTER, MAX_BYTES, MAX_GPUS
 from elastic_launcher.hints.match import named, read_match, spelled
 from elastic_launcher.hints.values import HintError, describe, join, missing, objects, quoted, seconds, whole, wrong
-from elastic_launcher.quota.projects import GPU, Capacity, Project, Projects, QuotaError, with_guarantees
+from elastic_launcher.quota.projects import GPU, Autoscale, Capacity, Project, Projects, QuotaError, with_guarantees
 from elastic_launcher.quota.yaml_text import Loaded, load
 
 API_VERSION = "elastic-quota/v1"
@@ -40,7 +41,8 @@ _TOP_KEYS = (
 )
 _OTHERS: Mapping[str, Sequence[str]] = {"resourceQuotas": (), "kai": (), "kueue": ()}
 """Other enforcers that bound what there is, with the settings that each of them has."""
-_CAPACITY_KEYS = ("gpus", "machines", *_OTHERS)
+_CAPACITY_KEYS = ("gpus", "machines", "autoscale", *_OTHERS)
+_AUTOSCALE_KEYS = ("max", "utility")
 _FIELDS = {
     "parent": "parent",
     "guaranteed": "guaranteed",
@@ -182,7 +184,35 @@ def _capacity(found: Mapping[str, Any]) -> Capacity | None:
     for key, known in _OTHERS.items():
         if key in row:
             _refuse_unknown(objects(row[key], f"capacity.{key}", "{}, for its defaults"), known, f"capacity.{key}")
-    return Capacity(gpus, resource, "resourceQuotas" in row, "kai" in row, "kueue" in row)
+    return Capacity(gpus, resource, "resourceQuotas" in row, "kai" in row, "kueue" in row, _autoscale(row))
+
+
+def _autoscale(row: Mapping[str, Any]) -> Autoscale | None:
+    if "autoscale" not in row:
+        return None
+    path = "capacity.autoscale"
+    found = objects(row["autoscale"], path, 'an object with "max"')
+    _refuse_unknown(found, _AUTOSCALE_KEYS, path)
+    if "gpus" in row:
+        raise HintError(
+            f'"capacity" has "gpus" and "autoscale" ({path}); it must have one of them: a number stays as it is',
+            path,
+        )
+    most = _gpus(found, "max", path)
+    if not most:
+        if most is None:
+            raise missing(f"{path}.max", "the number of GPUs that hints may add up to")
+        raise wrong(f"{path}.max", most, "1 GPU or more")
+    if "utility" not in found:
+        return Autoscale(most)
+    band = found["utility"]
+    what = "two numbers above 0, the lower one first, such as [0.35, 0.65]"
+    if not isinstance(band, list) or len(band) != 2 or any(type(one) not in (int, float) for one in band):
+        raise wrong(f"{path}.utility", band, what)
+    low, high = map(float, band)
+    if not 0 < low < high < math.inf:
+        raise wrong(f"{path}.utility", band, what)
+    return Autoscale(most, low, high)
 
 
 def _unmatched(found: Mapping[str, Any], names: Sequence[str] | None) -> str | None:
@@ -270,6 +300,10 @@ def _warnings(parsed: Projects, loaded: Loaded) -> Iterator[str]:
     if gpus is not None and top > gpus:
         line = loaded.line("capacity.gpus")
         yield f"line {line}: the projects are guaranteed {top} GPUs, and there are {gpus} (capacity.gpus); {shared}"
+    autoscale = parsed.capacity.autoscale if parsed.capacity is not None else None
+    if autoscale is not None and top > autoscale.max:
+        line, most = loaded.line("capacity.autoscale.max"), f"{autoscale.max} at most (capacity.autoscale.max)"
+        yield f"line {line}: the projects are guaranteed {top} GPUs, and there will be {most}; {shared}"
     for number, project in enumerate(parsed.projects):
         path = f"projects[{number}]"
         line, has = loaded.line(f"{path}.guaranteed"), project.guaranteed

@@ -45,9 +45,11 @@ class Machine:
 
         Raises:
             OSError: If the folder can't be read.
-            QuotaError: If nothing says how many GPUs there are.
+            QuotaError: If nothing says how many GPUs there are, or they are to come and go.
         """
         gpus = gpus_of(projects, self._gpus)
+        if projects.capacity is not None and projects.capacity.autoscale is not None:
+            raise QuotaError('"capacity.autoscale" is for a cluster: a machine has the GPUs that it has; leave it out')
         jobs = self._jobs.jobs()
         for name, why in sorted(self._jobs.unreadable.items()):
             if self._unreadable.get(name) != why:

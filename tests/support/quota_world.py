@@ -57,6 +57,7 @@ class Cluster:
     ledger: Ledger = field(default_factory=Ledger)
     grants: dict[str, Grant] = field(default_factory=dict)
     stale: bool = False
+    machines: tuple[int, ...] = ()
     decision: Decision | None = None
 
     def submit(
@@ -95,7 +96,7 @@ class Cluster:
             Bound(f"{key} {value}", frozenset(job.id for job in reports if job.match[key] == value), gpus)
             for (key, value), gpus in self.bounds.items()
         )
-        return World(self.capacity, reports, dict(self.rigid), stale=self.stale, bounds=bounds)
+        return World(self.capacity, reports, dict(self.rigid), stale=self.stale, bounds=bounds, machines=self.machines)
 
     def round(self) -> Decision:
         """Lets the controller decide, and publishes the hints."""

@@ -32,6 +32,7 @@ class _Shown:
     """What is known after a round."""
 
     capacity: int
+    planned: int
     projects: Projects
     figures: Mapping[str, Figures]
 
@@ -83,7 +84,7 @@ class QuotaMetrics(Collector):
         self._lacks, over = follow_lacks(self._lacks, own, now)
         for wait in over:
             self._guarantees.observe(wait)
-        self._shown = _Shown(made.world.capacity, made.projects, figures)
+        self._shown = _Shown(made.world.capacity, made.decision.capacity, made.projects, figures)
         if not made.world.stale:
             self._current_at = now
 
@@ -98,7 +99,8 @@ class QuotaMetrics(Collector):
         stale = max(0.0, self._clock() - self._current_at)
         yield GaugeMetricFamily(f"{NAME}stale_seconds", "Since a round saw the present state of everything.", stale)
         if shown is not None:
-            yield GaugeMetricFamily(f"{NAME}capacity", "GPUs that projects may hold together.", shown.capacity)
+            yield GaugeMetricFamily(f"{NAME}capacity", "GPUs that are there.", shown.capacity)
+            yield GaugeMetricFamily(f"{NAME}planned_capacity", "GPUs that the last round divided.", shown.planned)
             yield from _of_projects(shown)
 
 

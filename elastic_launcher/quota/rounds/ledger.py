@@ -63,22 +63,42 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """With how many GPUs a round plans. Times are seconds since the epoch.
+
+    Attributes:
+        gpus: That many.
+        there: GPUs that were there.
+        waits_since: Since when pods wait for GPUs that are not there without any that came; None if none do.
+        pauses_until: Until when it has no more GPUs than are there; None if it may.
+    """
+
+    gpus: int
+    there: int
+    waits_since: float | None = None
+    pauses_until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Ledger:
     """The accounts of all jobs.
 
     Attributes:
         generation: Of the newest hints document.
         accounts: By the job's id.
+        plan: With how many GPUs the last round planned; None without autoscaling.
     """
 
     generation: int = 0
     accounts: Mapping[str, Account] = field(default_factory=lambda: MappingProxyType({}))
+    plan: Plan | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Returns the ledger as it is stored beside the hints."""
         return {
             "generation": self.generation,
             "accounts": {name: asdict(account) for name, account in sorted(self.accounts.items())},
+            **({} if self.plan is None else {"plan": asdict(self.plan)}),
         }
 
 
@@ -89,7 +109,8 @@ def ledger_of(found: Mapping[str, Any]) -> Ledger:
         TypeError: If a field is missing or unknown.
     """
     accounts = {str(name): Account(**fields) for name, fields in found.get("accounts", {}).items()}
-    return Ledger(int(found.get("generation", 0)), MappingProxyType(accounts))
+    plan = Plan(**found["plan"]) if "plan" in found else None
+    return Ledger(int(found.get("generation", 0)), MappingProxyType(accounts), plan)
 
 
 def allowed_by_project(accounts: Iterable[Account], rigid: Mapping[str, int]) -> dict[str, int]:

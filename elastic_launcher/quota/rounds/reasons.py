@@ -7,7 +7,7 @@ from typing import Literal
 
 from elastic_launcher.quota.projects import Projects
 from elastic_launcher.quota.rounds.demands import own_share
-from elastic_launcher.quota.rounds.ledger import Ledger, allowed_by_project
+from elastic_launcher.quota.rounds.ledger import Ledger, Plan, allowed_by_project
 from elastic_launcher.quota.rounds.members import Member
 from elastic_launcher.quota.rounds.targets import Targets
 from elastic_launcher.quota.rounds.world import World
@@ -26,6 +26,7 @@ class Reasons:
         self._targets = targets
         self._accounts = ledger.accounts
         self._allowed = allowed_by_project(ledger.accounts.values(), world.rigid)
+        self._capacity = _capacity(world.capacity, ledger.plan)
 
     def lacks(self, project: str) -> int:
         """Returns how many GPUs a project is short of what it may have within its guarantee; 0 if none."""
@@ -40,7 +41,7 @@ class Reasons:
         if member.fixed is not None:
             return "hand", f"{change}: an entry written by hand gives it {member.fixed}"
         if sum(self._allowed.values()) > self._world.capacity:
-            return "capacity", f"{change}: the capacity is {gpus(self._world.capacity)} now"
+            return "capacity", f"{change}: {self._capacity}"
         for above in self._projects.path(own):
             has = self._with_those_below(above.name)
             if above.limit is not None and has > above.limit:
@@ -95,7 +96,7 @@ class Reasons:
             limit = self._projects.limit_of(own)
             return f"waits: it needs {gpus(least)}, and the limit of project {own} is {limit}"
         if least > self._world.capacity:
-            return f"waits: it needs {gpus(least)}, and the capacity is {self._world.capacity}"
+            return f"waits: it needs {gpus(least)}, and {self._capacity}"
         if not self._targets.gpus[member.job.id]:
             if not member.ceiling:
                 return f"waits: it was paused less than {self._projects.grow_after:g} s ago"
@@ -124,6 +125,15 @@ class Reasons:
             return f"waits: GPUs are being taken back for it, by {_clock(max(times))}"
         rigid = sum(self._world.rigid.values())
         return f"waits: it needs {gpus(least)}; pods that are not elastic hold {rigid}"
+
+
+def _capacity(there: int, plan: Plan | None) -> str:
+    """Returns what bounds all jobs together, in words."""
+    if plan is not None and plan.gpus < plan.there:
+        return f"a machine is to be emptied, so that {gpus(there)} remain"
+    if plan is not None and plan.pauses_until is not None:
+        return f"the capacity is {gpus(there)} now; machines that were asked for did not come"
+    return f"the capacity is {gpus(there)} now"
 
 
 def gpus(count: int) -> str:

@@ -2,7 +2,8 @@
 
 Invariants: a shrink is hinted at once, and growth only for GPUs that are seen to be free: what jobs hold or may still
 take, together with the pods that are not elastic, never grows above the capacity, nor above a limit of a project, nor
-above what another enforcer leaves to some of the jobs.
+above what another enforcer leaves to some of the jobs. With autoscaling, the capacity is what `autoscale` plans with,
+and pods wait for the GPUs of it that are not there yet.
 A job is never hinted fewer GPUs than its minimum, but for 0. With nothing changing, a second round changes nothing.
 """
 
@@ -12,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Projects, QuotaError
+from elastic_launcher.quota.rounds.autoscale import plan_of
 from elastic_launcher.quota.rounds.ledger import Account, Ledger, allowed_by_project, settle
 from elastic_launcher.quota.rounds.members import Member, members_of
 from elastic_launcher.quota.rounds.reasons import Cause, Reasons
@@ -79,6 +80,7 @@ class Decision:
         grants: One for each job that is not over, by id.
         changes: What this round changed, shrinks first.
         targets: What each job should have once all changes have taken place.
+        capacity: GPUs that were divided.
         refused: Why jobs get nothing that belong to no project, or to two, by their ids.
     """
 
@@ -86,6 +88,7 @@ class Decision:
     grants: tuple[Grant, ...]
     changes: tuple[Change, ...]
     targets: Targets
+    capacity: int
     refused: Mapping[str, str]
 
 
@@ -99,20 +102,25 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
         now: Seconds since the epoch.
     """
     owners, refused = _owners(world, projects)
-    world = _without(world, [job for job in world.jobs if job.id in refused])
+    strangers = sum(job.held for job in world.jobs if job.id in refused)
+    jobs = tuple(job for job in world.jobs if job.id in owners)
+    world = replace(world, jobs=jobs, capacity=max(0, world.capacity - strangers))
     ledger = settle(ledger, world.jobs, owners)
     members = members_of(world, projects, ledger, now)
+    plan = plan_of(world, projects, members, ledger, now)
+    if plan is not None:
+        world = replace(world, capacity=plan.gpus)
     targets = decide_targets(world, projects, members, now)
-    reasons = Reasons(world, projects, ledger, targets)
+    reasons = Reasons(world, projects, replace(ledger, plan=plan), targets)
     accounts = dict(ledger.accounts)
     generation = ledger.generation + 1
     hints = _Hints(accounts, generation, now, [])
     _shrink(members, targets, hints, reasons)
     if not world.stale:
         _grow(world, projects, members, targets, hints, reasons)
-    after = Ledger(generation, MappingProxyType(accounts))
+    after = Ledger(generation, MappingProxyType(accounts), plan)
     grants = _grants(projects, members, after, reasons, now)
-    return Decision(after, grants, tuple(hints.changes), targets, refused)
+    return Decision(after, grants, tuple(hints.changes), targets, world.capacity, refused)
 
 
 def _owners(world: World, projects: Projects) -> tuple[dict[str, str], dict[str, str]]:
@@ -129,20 +137,6 @@ def _owners(world: World, projects: Projects) -> tuple[dict[str, str], dict[str,
         else:
             owners[job.id] = project.name
     return owners, refused
-
-
-def _without(world: World, strangers: Sequence[Job]) -> World:
-    """Returns the world without jobs of no project, and without what these hold."""
-    held = {job.id: job.held for job in strangers}
-    return replace(
-        world,
-        jobs=tuple(job for job in world.jobs if job.id not in held),
-        capacity=max(0, world.capacity - sum(held.values())),
-        bounds=tuple(
-            replace(bound, gpus=max(0, bound.gpus - sum(held[name] for name in bound.jobs & held.keys())))
-            for bound in world.bounds
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True)

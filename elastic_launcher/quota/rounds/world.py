@@ -42,6 +42,7 @@ class World:
         rigid: What pods that are not elastic hold, by project.
         fixed: What an entry written by hand allows a job, by the job's id; the controller leaves these alone.
         stale: Whether something could not be read: what is known stays, and nothing grows.
+        machines: Where machines come and go: the GPUs of each that could be emptied, for only jobs hold GPUs there.
         bounds: What other enforcers leave to some of the jobs. A job may be in several.
     """
 
@@ -50,4 +51,5 @@ class World:
     rigid: Mapping[str, int] = field(default_factory=_nothing)
     fixed: Mapping[str, int] = field(default_factory=_nothing)
     stale: bool = False
+    machines: tuple[int, ...] = ()
     bounds: tuple[Bound, ...] = ()

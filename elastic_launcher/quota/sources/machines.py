@@ -146,7 +146,8 @@ def count(cluster: Cluster, projects: Projects, now: float, doubts: Mapping[str,
     counting.take_services(cluster.services, cluster.pods)
     counting.take_pods(cluster.pods)
     gpus = counting.of_machines(cluster.machines) if capacity.gpus is None else capacity.gpus
-    world = World(gpus, counting.jobs(), counting.rigid(), stale=cluster.stale)
+    emptied = counting.could_be_emptied(cluster.machines) if capacity.autoscale is not None else ()
+    world = World(gpus, counting.jobs(), counting.rigid(), stale=cluster.stale, machines=emptied)
     return Count(world, MappingProxyType(counting.new_doubts), tuple(sorted(counting.remarks)))
 
 
@@ -175,6 +176,7 @@ class _Counting:
         self._waiting: dict[str, int] = {}
         self._by_projects: dict[str, int] = {}
         self._by_others: dict[str, int] = {}
+        self._rigid_on: set[str] = set()
         self._owners: dict[str, str | None] = {}
 
     def take_services(self, services: Iterable[Service], pods: Iterable[Pod]) -> None:
@@ -214,6 +216,7 @@ class _Counting:
                 self._pods[job] = self._pods.get(job, 0) + gpus
                 _add(self._by_projects, pod.machine, gpus)
                 continue
+            self._rigid_on.add(pod.machine)
             if pod.of_kueue and self._by_workloads:
                 _add(self._by_projects, pod.machine, gpus)
                 continue
@@ -251,6 +254,15 @@ class _Counting:
             else:
                 total += min(there, self._by_projects.get(machine.name, 0))
         return total
+
+    def could_be_emptied(self, machines: Iterable[Machine]) -> tuple[int, ...]:
+        """Returns the GPUs of each machine that takes pods, where elastic jobs alone hold GPUs."""
+        sizes = (
+            machine.resources.get(self._resource, 0)
+            for machine in machines
+            if machine.takes_pods(self._resource) and not machine.goes and machine.name not in self._rigid_on
+        )
+        return tuple(sorted(size for size in sizes if size))
 
     def jobs(self) -> tuple[Job, ...]:
         """Returns the jobs with what they hold: what they report, or what their pods have if that is more."""

@@ -59,6 +59,20 @@ def test_check_says_where_a_document_is_wrong(projects: Path) -> None:
     assert f'{projects}: line 5: "guaranteed" is 4' in result.stderr
 
 
+def test_plan_says_with_how_many_gpus_it_plans_where_machines_come_and_go(
+    projects: Path, jobs: Path, tmp_path: Path
+) -> None:
+    projects.write_text(DOCUMENT.replace("gpus: 8", "autoscale: {max: 64}"))
+    result = quota("plan", projects, "--jobs", jobs, "--gpus", "4", "--json")
+    found = json.loads(result.stdout)
+    assert (found["capacity"], found["planned"]) == (4, 12)
+    assert quota("plan", projects, "--jobs", jobs, "--gpus", "4").stdout.startswith("4 GPUs; 12 are planned with\n")
+    (tmp_path / "folder").mkdir()
+    refused = quota("plan", projects, "--jobs", tmp_path / "folder", "--gpus", "4")
+    assert refused.exit_code == 2
+    assert '"capacity.autoscale" is for a cluster' in refused.stderr
+
+
 def test_check_names_the_other_enforcers(projects: Path) -> None:
     projects.write_text("apiVersion: elastic-quota/v1\ncapacity: {kai: {}, resourceQuotas: {}}\n")
     expected = "good (1 project, 0 GPUs guaranteed; on top, what the cluster's resourceQuotas, kai say)"

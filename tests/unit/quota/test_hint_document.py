@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from elastic_launcher.hints import Demand, HintError, parse, resolve
 from elastic_launcher.quota.hint_document import fixed_by_hand, hint_document, read_written
-from elastic_launcher.quota.projects import Project, Projects
+from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projects
+from elastic_launcher.quota.rounds.ledger import Plan
 from elastic_launcher.quota.rounds.round import Decision, decide
 from elastic_launcher.quota.rounds.world import World
 from tests.support.quota_jobs import job
@@ -74,6 +76,16 @@ def test_defaults_written_by_hand_stay(gpus: dict[str, int]) -> None:
     text = json.dumps({"apiVersion": "elastic-hints/v1", "generation": 41, "defaults": defaults})
     projects = Projects((Project("nlp", wait_seconds=60.0),))
     assert json.loads(made(text, job("bert"), projects=projects)[1])["defaults"] == defaults
+
+
+def test_the_next_controller_knows_since_when_machines_are_waited_for() -> None:
+    projects = replace(PROJECTS, capacity=Capacity(autoscale=Autoscale(8)))
+    decision = decide(World(0, (job("bert", held=2),)), projects, read_written("").ledger, NOW)
+    text = json.dumps(hint_document(read_written(""), decision, projects, now=NOW))
+    assert read_written(text).ledger.plan == decision.ledger.plan == Plan(3, 0, NOW)
+    broken = text.replace('"waits_since"', '"waits"')
+    with pytest.raises(HintError, match='"ledger" can\'t be read'):
+        read_written(broken)
 
 
 def test_entries_written_by_hand_stay_and_win_if_they_name_the_job_with_a_priority() -> None:

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_launcher.quota.projects import Capacity, Project, Projects, QuotaError
+from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projects, QuotaError
 from elastic_launcher.quota.projects_document import parse_projects
 
 EXAMPLE = """apiVersion: elastic-quota/v1
@@ -116,6 +116,8 @@ def test_a_project_named_default_takes_jobs_without_a_project() -> None:
         ("{gpus: 0}", Capacity(0)),
         ("{machines: {}}", Capacity()),
         ("{machines: {resource: amd.com/gpu}}", Capacity(None, "amd.com/gpu")),
+        ("{autoscale: {max: 64}}", Capacity(autoscale=Autoscale(64, 0.35, 0.65))),
+        ("{machines: {}, autoscale: {max: 8, utility: [0.5, 1]}}", Capacity(autoscale=Autoscale(8, 0.5, 1.0))),
         ("{resourceQuotas: {}}", Capacity(resource_quotas=True)),
         ("{gpus: 8, resourceQuotas: {}, kueue: {}}", Capacity(8, resource_quotas=True, kueue=True)),
         ("{machines: {}, kai: {}}", Capacity(kai=True)),
@@ -164,6 +166,13 @@ SHARED = "when not all of them are there, they are shared in proportion"
         (
             ("projects:", "- {name: a, guaranteed: 4}", "- {name: b, guaranteed: 4}", "capacity:", "  gpus: 7"),
             [f"line 6: the projects are guaranteed 8 GPUs, and there are 7 (capacity.gpus); {SHARED}"],
+        ),
+        (
+            ("projects: [{name: a, guaranteed: 8}]", "capacity: {autoscale: {max: 7}}"),
+            [
+                "line 3: the projects are guaranteed 8 GPUs, and there will be 7 at most (capacity.autoscale.max); "
+                + SHARED
+            ],
         ),
         (
             ("projects:", "- name: org", "  guaranteed: 4", "- {name: a, parent: org, guaranteed: 5}"),
@@ -271,8 +280,8 @@ def test_bad_documents_are_refused_with_line_path_and_fix(text: str, path: str, 
         (
             "{gpu: 1}",
             ".gpu",
-            '"gpu" is unknown (capacity.gpu); it must be one of gpus, machines, resourceQuotas, kai, kueue; did you '
-            'mean "gpus"?',
+            '"gpu" is unknown (capacity.gpu); it must be one of gpus, machines, autoscale, resourceQuotas, kai, kueue; '
+            'did you mean "gpus"?',
         ),
         ("{gpus: 1.5}", ".gpus", f'"gpus" is 1.5 (capacity.gpus); {GPUS}'),
         ("{gpus: 100001}", ".gpus", f'"gpus" is 100001 (capacity.gpus); {MOST}'),
@@ -292,6 +301,34 @@ def test_bad_documents_are_refused_with_line_path_and_fix(text: str, path: str, 
             "{machines: {name: a}}",
             ".machines.name",
             '"name" is unknown (capacity.machines.name); it must be one of resource',
+        ),
+        ("{autoscale: 64}", ".autoscale", '"autoscale" is 64 (capacity.autoscale); it must be an object with "max"'),
+        (
+            "{autoscale: {}}",
+            ".autoscale.max",
+            '"max" is missing (capacity.autoscale.max); it must be the number of GPUs that hints may add up to',
+        ),
+        ("{autoscale: {max: 0}}", ".autoscale.max", '"max" is 0 (capacity.autoscale.max); it must be 1 GPU or more'),
+        ("{autoscale: {max: -1}}", ".autoscale.max", f'"max" is -1 (capacity.autoscale.max); {GPUS}'),
+        (
+            "{autoscale: {max: 8, utilty: [0, 1]}}",
+            ".autoscale.utilty",
+            '"utilty" is unknown (capacity.autoscale.utilty); it must be one of max, utility; did you mean "utility"?',
+        ),
+        (
+            "{gpus: 8, autoscale: {max: 8}}",
+            ".autoscale",
+            '"capacity" has "gpus" and "autoscale" (capacity.autoscale); it must have one of them: a number stays as '
+            "it is",
+        ),
+        *(
+            (
+                f"{{autoscale: {{max: 8, utility: {band}}}}}",
+                ".autoscale.utility",
+                f'"utility" is {said} (capacity.autoscale.utility); it must be two numbers above 0, the lower one '
+                "first, such as [0.35, 0.65]",
+            )
+            for band, said in (("0.5", "0.5"), ("[0.5]", "a list"), ("[0.6, 0.5]", "a list"), ("[0, 1]", "a list"))
         ),
         (
             "{kai: {queues: [a]}}",

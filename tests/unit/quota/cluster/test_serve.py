@@ -121,6 +121,12 @@ def configmap(name: str, data: dict[str, str]) -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": "quota"}, "data": data}
 
 
+def machine(name: str, gpus: int) -> dict[str, Any]:
+    ready = {"type": "Ready", "status": "True"}
+    status = {"allocatable": {"nvidia.com/gpu": str(gpus)}, "conditions": [ready]}
+    return {"metadata": {"name": name}, "spec": {}, "status": status}
+
+
 def play(steps: Steps) -> None:
     """Runs the steps of a test on a cluster with a projects document."""
 
@@ -248,6 +254,23 @@ def test_an_entry_that_is_written_by_hand_counts_at_once() -> None:
         await there.cluster.put("configmaps", configmap(HINTS.name, {"hints.json": json.dumps(document)}))
         await there.cluster.until(lambda: [row for row in there.history() if row["cause"] == "hand"])
         assert [row["gpus"]["allowed"] for row in there.document()["hints"] if "priority" in row] == [1]
+
+    play(steps)
+
+
+def test_hints_exceed_what_is_there_where_machines_come_for_pods_that_wait() -> None:
+    autoscaled = PROJECTS.replace("{gpus: 4}", "{autoscale: {max: 8}}")
+
+    async def steps(there: Controllers) -> None:
+        await there.projects(autoscaled)
+        there.start()
+        await there.job("bert", "nlp", maximum=8)
+        await there.until({"bert": 3})
+        assert there.document()["source"]["ledger"]["plan"]["there"] == 0
+        await there.cluster.put("nodes", machine("m0", 4))
+        await there.until({"bert": 4})
+        await there.job("bert", "nlp", maximum=8, held=4, allowed=4, speeds={"4": 4.0})
+        await there.until({"bert": 8})
 
     play(steps)
 

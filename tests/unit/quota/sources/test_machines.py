@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_launcher.quota.jobs import Job
-from elastic_launcher.quota.projects import Capacity, Project, Projects
+from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projects
+from elastic_launcher.quota.rounds.ledger import Ledger
+from elastic_launcher.quota.rounds.round import decide
 from elastic_launcher.quota.sources.machines import (
     CLAIM_SECONDS,
     SILENT_SECONDS,
@@ -114,6 +116,35 @@ def test_the_capacity_is_what_projects_may_hold_together(
     objects: tuple[Machine | Pod | Service, ...], capacity: int
 ) -> None:
     assert counted(*objects).world.capacity == capacity
+
+
+AUTOSCALED = replace(PROJECTS, capacity=Capacity(autoscale=Autoscale(64)))
+
+
+def test_a_job_does_not_grow_for_a_machine_that_will_go() -> None:
+    going = machine("m1", taints=frozenset({"ToBeDeletedByClusterAutoscaler"}))
+    pods = node("bert", 4), node("bert", 2, on="m1")
+    before = counted(machine(), machine("m1"), service(maximum=16, sizes=tuple(range(1, 17))), *pods).world
+    after = counted(machine(), going, service(maximum=16, sizes=tuple(range(1, 17))), *pods).world
+    assert [grant.allowed for grant in decide(before, PROJECTS, Ledger(), NOW).grants] == [16]
+    assert [grant.allowed for grant in decide(after, PROJECTS, Ledger(), NOW).grants] == [8]
+
+
+@pytest.mark.parametrize(
+    ("objects", "sizes"),
+    [
+        ((machine(gpus=8), machine("m1", 4), service(), node("bert", 3)), (4, 8)),
+        ((machine(), machine("m1"), other("nlp", 1)), (8,)),
+        ((machine(), machine("m1"), other("kube-system", 1, on="m1")), (8,)),
+        ((machine(taints=frozenset({"ToBeDeletedByClusterAutoscaler"})), machine("m1", ready=False)), ()),
+        ((Machine("cpu", {}),), ()),
+    ],
+)
+def test_machines_that_jobs_alone_use_could_be_emptied(
+    objects: tuple[Machine | Pod | Service, ...], sizes: tuple[int, ...]
+) -> None:
+    assert counted(*objects, projects=AUTOSCALED).world.machines == sizes
+    assert counted(*objects).world.machines == (), "only where machines come and go"
 
 
 @pytest.mark.parametrize(
