@@ -97,7 +97,7 @@ def course_of(world: World, projects: Projects, members: Sequence[Member], rule:
         if gpus > 0:
             room.take(member.project.name, gpus, member.bounds)
             steps.append((gpus, gain * gpus))
-    demands = demands_of(world.rigid, members, portions_of(world.bounds, projects, members))
+    demands = demands_of(world.rigid, members, portions_of(world.bounds, world.rigid, projects, members))
     claims = projects.claims(demands, world.rigid)
     shares = fair_share(most, [replace(claim, weight=0.0) for claim in claims])  # what is guaranteed, and no more
     guaranteed = sum(shares[claim.name] for claim in claims if claim.parent is None)
