@@ -58,7 +58,6 @@ class Place:
     """A run of lines that follow from the table.
 
     Attributes:
-        file: Where it is.
         anchor: The line after which the run is the first one.
         indent: Of its lines.
         line: Makes an option's line; "" where it has none there.

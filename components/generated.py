@@ -52,12 +52,7 @@ def write_yaml(name: str, path: Path) -> None:
 
 
 def readme(name: str, custom: str = "") -> str:
-    """Returns the README of a component or a pipeline.
-
-    Args:
-        name: Which.
-        custom: What is written by hand, from the mark on.
-    """
+    """Returns the README of a component or a pipeline; ``custom`` is what is written by hand, from the mark on."""
     folder, function = folder_of(name), _function(name)
     told = parse(ast.get_docstring(function) or "")
     metadata = yaml.safe_load((folder / "metadata.yaml").read_text())

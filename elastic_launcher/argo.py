@@ -144,12 +144,7 @@ def workflow_template(kind: str) -> Document:
 
 
 def step_template(name: str, claim: Option | None = None) -> Document:
-    """Returns the template of a step.
-
-    Args:
-        name: Its name.
-        claim: The parameter with the name of a volume claim; None for a step without.
-    """
+    """Returns the template of a step; ``claim`` is the parameter with the name of a volume claim, if it has one."""
     parameters = PARAMETERS if claim is None else (claim, *PARAMETERS)
     mounts, volumes = [*MOUNTS], [*VOLUMES]
     if claim is not None:
@@ -179,13 +174,10 @@ def step_template(name: str, claim: Option | None = None) -> Document:
 
 
 def as_written(words: Sequence[str]) -> list[str]:
-    """Returns the args of a container in which the launcher gets these words.
+    """Returns the args of a container in which the launcher gets these words, which may hold placeholders of Argo's.
 
     Each ``$`` is doubled, since Kubernetes makes one of two: here, or by Argo in parameters that it fills in. What an
     expression of the author's gives is his to double.
-
-    Args:
-        words: The launcher's, which may hold placeholders of Argo's.
     """
     own = words.index("--") if "--" in words else len(words)
     return [
@@ -225,10 +217,6 @@ def _check_size(options: Mapping[str, Any], arguments: Sequence[str]) -> None:
 
 def check_known(options: Mapping[str, Any], arguments: Sequence[str] = ()) -> None:
     """Refuses what the launcher would, before there is one; of what Argo fills in, that is left to it.
-
-    Args:
-        options: Values by the keys of the options.
-        arguments: The script's own, where they are given by themselves.
 
     Raises:
         ConfigError: If the step can't be run.

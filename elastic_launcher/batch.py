@@ -135,11 +135,6 @@ def fewest_useful_nodes(global_batch_size: int, nproc_per_node: int, max_nodes: 
     A step takes as long as its largest share, ⌈B ÷ W⌉ samples. A node is worth having if that becomes smaller with it:
     a batch of 10 on 5, 6, 7, 8 or 9 ranks takes two samples' time, so that 5 are enough where 9 could be had.
 
-    Args:
-        global_batch_size: Samples of a step.
-        nproc_per_node: Ranks on each node.
-        max_nodes: Nodes that could be had.
-
     Raises:
         ValueError: If an argument is not a whole number of 1 or more.
     """

@@ -61,12 +61,7 @@ class BatchSchedule:
         return next(self._runs(step))[0]
 
     def samples(self, first: int, stop: int) -> int:
-        """Returns how many samples full steps take.
-
-        Args:
-            first: The first step; below 0, the first entry holds.
-            stop: The step after the last one.
-        """
+        """Returns how many samples full steps take, from ``first`` (below 0, the first entry holds) up to ``stop``."""
         total, left = 0, stop - first
         for size, steps in self._runs(first):
             taken = min(left, steps)
@@ -76,12 +71,7 @@ class BatchSchedule:
         return total
 
     def whole_steps(self, first: int, samples: int) -> int:
-        """Returns how many full steps so many samples make.
-
-        Args:
-            first: The first of these steps.
-            samples: How many samples there are.
-        """
+        """Returns how many full steps so many samples make, from the step ``first`` on."""
         whole = 0
         for size, steps in self._runs(first):
             taken = min(samples // size, steps)
@@ -103,8 +93,6 @@ class DataPass:
     """One pass over a data set in steps.
 
     Attributes:
-        schedule: How large steps are.
-        dataset_size: Samples in the data set.
         first_step: The step of the training with which the pass begins; below 0 where it was begun with a larger batch.
         drop_last: Whether an incomplete last step is left out.
 
@@ -127,10 +115,7 @@ class DataPass:
         return whole + (not self.drop_last and self._start(whole) < self.dataset_size)
 
     def samples(self, step_in_pass: int) -> StepSamples:
-        """Returns which samples a step takes.
-
-        Args:
-            step_in_pass: Counted from 0.
+        """Returns which samples a step takes, counted from 0 in the pass.
 
         Raises:
             ValueError: If it is not a whole number, or the pass has no such step.

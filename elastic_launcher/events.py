@@ -139,12 +139,9 @@ def _plain(value: Any) -> Any:
 def steady_clock(
     earliest: float = 0.0, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
 ) -> Callable[[], float]:
-    """Returns a clock that reads the wall clock once, and then runs independent of it.
+    """Returns a clock that reads the wall clock once, which someone may set, and then runs independent of it.
 
-    Args:
-        earliest: Where it begins at the earliest, in seconds since the epoch.
-        wall: Seconds since the epoch; someone may set it.
-        monotonic: Seconds.
+    It begins at ``earliest`` (seconds since the epoch) at the earliest.
     """
     offset = max(wall(), earliest) - monotonic()
     return lambda: offset + monotonic()
@@ -231,10 +228,9 @@ def _ends_within_a_line(file: int) -> bool:
 
 
 class EventFollower:
-    """Reads a file of events as it grows.
+    """Reads a file of events, which need not be there yet, as it grows.
 
     Args:
-        path: The file; it need not be there yet.
         offset: What lies before this place in it, a line's beginning, is left out.
     """
 

@@ -22,11 +22,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """The values logged at the latest steps.
-
-    Attributes:
-        steps: For each name, its entries by step.
-    """
+    """The values logged at the latest steps: for each name, its entries by step."""
 
     steps: Mapping[str, Mapping[int, Entry]] = field(default_factory=dict)
 

@@ -163,10 +163,9 @@ _SWITCHES = {"true": True, "false": False}
 
 
 def command_line(options: Mapping[str, object]) -> list[str]:
-    """Returns options as one word each, as ``elastic-launcher run`` and every front's step take them.
+    """Returns options, by key, as one word each: as ``elastic-launcher run`` and every front's step take them.
 
-    Args:
-        options: Values by the keys of the table; None, False, "" and what is empty leave an option out.
+    None, False, "" and what is empty leave an option out.
     """
     words = []
     for option in OPTIONS:

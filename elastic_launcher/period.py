@@ -25,13 +25,7 @@ class Period:
     seconds: float | None = None
 
     def is_due(self, steps: int, seconds: float, cost: float) -> bool:
-        """Returns whether to save.
-
-        Args:
-            steps: Done since the last checkpoint.
-            seconds: Since the last one was begun.
-            cost: Seconds that it took.
-        """
+        """Returns whether to save, so many steps and seconds after the last checkpoint, which took ``cost`` seconds."""
         if self.steps is not None:
             return steps >= self.steps
         return seconds >= (max(LEAST_SECONDS, COSTS * cost) if self.seconds is None else self.seconds)

@@ -105,12 +105,7 @@ def say(message: str) -> None:
 
 @contextlib.contextmanager
 def going_on_beside(name: str, follow: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Has a thread do something while the block runs.
-
-    Args:
-        name: The thread's.
-        follow: Does it, until the event is set.
-    """
+    """Has a thread of that name do something while the block runs: until the event is set."""
     over = threading.Event()
     thread = threading.Thread(target=follow, args=(over,), name=name, daemon=True)
     thread.start()
@@ -207,10 +202,7 @@ def _last_end(folder: Path) -> Mapping[str, Any]:
 def _said(folder: Path, earlier: Mapping[str, Any], last_lines: Sequence[str]) -> str:
     """Returns how a job's own message names its end, or its launcher's last line; with that a red step's log ends.
 
-    Args:
-        folder: The job's.
-        earlier: The end of the run before this one, which a launcher that was refused has left as it was.
-        last_lines: Of the launcher.
+    ``earlier`` is the end of the run before this one, which a launcher that was refused has left as it was.
     """
     end = _last_end(folder)
     if end != earlier and (said := first_line(end.get("message"))):
@@ -230,11 +222,7 @@ def left_behind(folder: Path) -> Trained:
 
 
 def nothing_left(why: str) -> Trained:
-    """Returns what a step has that was refused before its run had a folder: zeros, and in place of a report the reason.
-
-    Args:
-        why: The reason.
-    """
+    """Returns what a step has that was refused before its run had a folder: zeros, and why in place of a report."""
     told = f"Nothing was started: {why}\n"
     return Trained("", dict.fromkeys(METRICS, 0), f"<pre>{html.escape(told, quote=False)}</pre>\n", told)
 

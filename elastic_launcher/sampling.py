@@ -90,9 +90,6 @@ def indices(dataset_size: int, seed: int, epoch: int, start: int, stop: int, shu
         stop: The position after the last one, at most ``dataset_size``.
         shuffle: Whether there is an order at all; without it positions are indices.
 
-    Returns:
-        int64 array of ``stop - start`` indices.
-
     Raises:
         ValueError: If an argument is not a whole number, or the positions are not within the data set.
     """

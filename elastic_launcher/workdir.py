@@ -57,12 +57,7 @@ class Past:
 
 
 class JobDone(Exception):
-    """The job in a work directory is done.
-
-    Attributes:
-        path: The folder.
-        message: How it ended.
-    """
+    """The job in a work directory is done; ``message`` says how it ended."""
 
     def __init__(self, path: Path, message: str) -> None:
         super().__init__(message)
@@ -74,7 +69,6 @@ class WorkDir:
     """A work directory that this process owns until ``close``.
 
     Attributes:
-        layout: Where its files are.
         job_id: The job's id, made with the folder.
         past: What earlier runs of the job have used up.
         before: What the last run was asked for; None for a new job.
@@ -121,12 +115,8 @@ class WorkDir:
 def claim(config: JobConfig, directory: Path, content: Content = Content()) -> WorkDir:  # noqa: B008 - frozen
     """Makes the work directory of a new job, or takes that of an unfinished one, and writes ``job.json``.
 
-    What another job has left that is done is put aside.
-
-    Args:
-        config: What was asked; ``config.work_dir`` or a new folder under ``elastic-jobs``.
-        directory: The user's directory: relative paths start there.
-        content: What the job runs and reads.
+    What another job has left that is done is put aside. Without ``config.work_dir`` it is a new folder under
+    ``elastic-jobs``; relative paths start in ``directory``, the user's.
 
     Raises:
         WorkDirHeld: If it holds a job that is alive.
@@ -234,11 +224,8 @@ def note_past(layout: Layout, past: Past) -> None:
 def write_json(path: Path, document: dict[str, Any], mode: int = 0o644, *, lasting: bool = False) -> None:
     """Writes a small document so that a reader sees the old one or the new one, never a part.
 
-    Args:
-        path: Where to.
-        document: What is written.
-        mode: Of the file; one that others may read is shared as its folder is.
-        lasting: Whether it is to be on disk, so that it outlasts its machine.
+    A file with a mode that others may read is shared as its folder is; ``lasting``: it is on disk, to outlast its
+    machine.
 
     Raises:
         OSError: If it can't be written.
@@ -362,11 +349,7 @@ def _put_aside(layout: Layout, before: dict[str, Any], config: JobConfig) -> str
 
 
 def _past(layout: Layout, before: dict[str, Any] | None) -> Past:
-    """Returns what earlier runs have used up.
-
-    Args:
-        layout: The work directory.
-        before: The last run's ``job.json``; None for a new job.
+    """Returns what earlier runs have used up, the last of them with this ``job.json``.
 
     Raises:
         WorkDirError: If its events can't be read.

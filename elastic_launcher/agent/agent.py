@@ -47,11 +47,7 @@ class Agent:
     """Runs one node from its start to its end.
 
     Args:
-        node: The node's number.
         first_member: Member number of its first rank.
-        config: The job.
-        job_id: The job's id.
-        layout: The work directory.
         control: Where the control document is.
         elsewhere: Whether the launcher sees nothing of the work directory.
     """

@@ -15,11 +15,7 @@ AGAIN_BYTES = 1 << 20
 
 
 class Echo:
-    """Repeats whole lines of one rank.
-
-    Args:
-        local_rank: Its place on the node, which each line begins with.
-    """
+    """Repeats whole lines of one rank, each after its place on the node."""
 
     def __init__(self, local_rank: int) -> None:
         self._prefix = f"[local rank {local_rank}] ".encode()

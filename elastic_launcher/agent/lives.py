@@ -11,11 +11,7 @@ from elastic_launcher.control.requests import Life
 
 
 class Lives:
-    """Follows a node's record; see `rank_exec.tell_life`.
-
-    Args:
-        path: The file; it need not be there yet.
-    """
+    """Follows a node's record, a file that need not be there yet; see `rank_exec.tell_life`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -28,7 +28,6 @@ class LogSender:
     Args:
         path: The file; it need not be there yet.
         send: Takes how many bytes were sent before, and the next ones in base64.
-        echo: Repeats the same on the node's own output.
     """
 
     def __init__(self, path: Path, send: Callable[[int, str], None], echo: Echo) -> None:

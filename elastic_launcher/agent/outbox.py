@@ -30,9 +30,6 @@ class Outbox:
     coordinator refuses is dropped, since it would be refused again.
 
     Args:
-        client: Signs and sends as this node.
-        node: The node's number.
-        pid: The agent's process id, sent with each heartbeat.
         first_member: Of the node's ranks, sent with all messages: it identifies the node's pod.
         cpu: Returns the seconds of CPU that each of these members has used so far.
 

@@ -31,9 +31,6 @@ SHARED = "shared"
 class OwnRound(RendezvousHandler):
     """A rendezvous of one.
 
-    Args:
-        parameters: What torchrun was started with.
-
     Raises:
         ValueError: If the endpoint is not HOST:PORT.
     """
@@ -80,9 +77,6 @@ class OwnRound(RendezvousHandler):
 
 class SharedRound(OwnRound):
     """A rendezvous of all nodes that the coordinator names, again whenever it says so.
-
-    Args:
-        parameters: What torchrun was started with.
 
     Raises:
         ValueError: If the endpoint is not HOST:PORT.

@@ -28,13 +28,7 @@ STORE_TIMEOUT = timedelta(seconds=60)
 
 
 class Rounds:
-    """The rendezvous of one node, round after round.
-
-    Args:
-        host: Of the coordinator's store.
-        port: Of the coordinator's store.
-        node: This node's number.
-    """
+    """The rendezvous of one node, round after round, by the coordinator's store."""
 
     def __init__(self, host: str, port: int, node: int) -> None:
         self._address = host, port

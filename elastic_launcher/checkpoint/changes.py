@@ -17,12 +17,7 @@ OF_SCRIPT = ("global_batch_size", "seed", "dataset", "shuffle", "loader_seed", "
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that a user may accept.
-
-    Attributes:
-        fields: Of the job's identity.
-        given_up: What does not hold any more then.
-    """
+    """Something that a user may accept: fields of the job's identity, and what does not hold any more then."""
 
     fields: tuple[str, ...]
     given_up: str
@@ -63,24 +58,14 @@ def refusal(there: JobIdentity, here: JobIdentity, accepted: Sequence[str], amon
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The checkpoint that a job resumes from.
-
-    Attributes:
-        job: Whose it is.
-        accepted: What may differ, by name.
-        path: Where it is.
-    """
+    """The checkpoint that a job resumes from: whose it is, what may differ by name, and where it is."""
 
     job: JobIdentity
     accepted: tuple[str, ...]
     path: str
 
     def refuse(self, fingerprint: Mapping[str, Any]) -> str:
-        """Returns why a rank can't go on from it; "" if it can.
-
-        Args:
-            fingerprint: What the rank trains.
-        """
+        """Returns why a rank that trains what ``fingerprint`` says can't go on from it; "" if it can."""
         here = replace(self.job, **{name: fingerprint[name] for name in OF_SCRIPT if name in fingerprint})
         different = refusal(self.job, here, self.accepted, OF_SCRIPT)
         return f"this job can't go on from {self.path}: {different}; {OTHERWISE}" if different else ""

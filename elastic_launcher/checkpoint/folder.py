@@ -158,11 +158,9 @@ def raise_fence(folder: Path, term: int, job: str = "", generation: int = 0) -> 
 
 
 def find_newest(folder: Path, refuse: Callable[[Manifest], str] = lambda manifest: "") -> Found:
-    """Returns the newest checkpoint of which every byte is as it was written.
+    """Returns the newest checkpoint of which every byte is as it was written; ``refuse`` says why one can't be used.
 
-    Args:
-        folder: The job's folder of checkpoints; it need not be there.
-        refuse: Says why a checkpoint can't be used by this job; "" if it can.
+    The folder need not be there.
 
     Raises:
         OSError: If the newest can't be read for now: none before it is used, and nothing is done to it.

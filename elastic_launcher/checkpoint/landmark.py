@@ -115,11 +115,7 @@ def sample(folder: Path, landmark: Landmark) -> Iterator[str]:
 
 
 def judge(folder: Path, name: str) -> str:
-    """Returns why this process can't go on from what a node makes in a folder; "" if it can.
-
-    Args:
-        folder: The folder.
-        name: Of the node's `sample`, which is removed.
+    """Returns why this process can't go on from a node's `sample` in a folder, which is removed; "" if it can.
 
     Raises:
         OSError: If the folder can't be read for now.

@@ -46,9 +46,7 @@ class JobIdentity:
 
     Attributes:
         script: File name of the script, or the module.
-        arguments: The script's own.
         global_batch_size: Samples of an optimizer step.
-        seed: Of the job.
         dataset: Its kind and size.
         shuffle: Whether each epoch has an order of its own.
         loader_seed: What the order derives from.
@@ -71,14 +69,7 @@ class JobIdentity:
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """One tensor.
-
-    Attributes:
-        name: In the shard, once over all shards.
-        dtype: As ``float32``.
-        shape: Its shape.
-        shard: The file that it is in.
-    """
+    """One tensor; its name is used once over all shards, ``dtype`` is as ``float32``, and ``shard`` is a file."""
 
     name: str
     dtype: str
@@ -88,13 +79,7 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One file beside the manifest.
-
-    Attributes:
-        name: Within the checkpoint's folder.
-        size: In bytes.
-        crc32: Of all of it.
-    """
+    """One file beside the manifest, with its size in bytes and the CRC-32 of all of it."""
 
     name: str
     size: int
@@ -106,7 +91,6 @@ class Manifest:
     """The manifest of a checkpoint.
 
     Attributes:
-        job: Whose it is.
         mark: Which of the job's it is; it holds the step.
         epoch: Of the next step, within its phase.
         step_in_epoch: Of the next step, within its loop.
@@ -224,13 +208,7 @@ def differ(there: JobIdentity, here: JobIdentity, field: str) -> bool:
 
 
 def differences(there: JobIdentity, here: JobIdentity, among: Sequence[str] = tuple(NAMES)) -> list[str]:
-    """Returns in words what differs between two jobs.
-
-    Args:
-        there: Of the checkpoint.
-        here: Of the job that wants to use it.
-        among: The fields that count.
-    """
+    """Returns in words what differs between two jobs, among these fields of their identities."""
     return [
         f"{NAMES[name]} is {_say(getattr(there, name))} there and {_say(getattr(here, name))} here"
         for name in among

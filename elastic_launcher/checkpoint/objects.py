@@ -19,8 +19,7 @@ RETRIES: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}
 class ObjectStore:
     """The objects under one URL, with the calls of an fsspec file system that `remote` makes; paths are below the URL.
 
-    Args:
-        url: As ``s3://bucket/folder``; credentials and the like come from the environment, under their usual names.
+    The URL is as ``s3://bucket/folder``; credentials and the like come from the environment, under their usual names.
 
     Raises:
         obstore.exceptions.BaseError: If the URL or the environment names no store.

@@ -22,9 +22,7 @@ STORED = frozenset(  # types that every version of safetensors knows; the others
 def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[list[TensorEntry], list[FileEntry]]:
     """Writes tensors, and has them put on disk.
 
-    Args:
-        folder: Where to.
-        tensors: By name; contiguous, in this process's memory, no two of them in the same.
+    They are contiguous, in this process's memory, and no two of them share it.
 
     Raises:
         OSError: If they can't be written.

@@ -56,13 +56,10 @@ def open_storage(url: str) -> tuple[Any, str]:
 
 
 class RemoteFolder:
-    """The files under a URL, opened at the first use.
-
-    Args:
-        url: As ``s3://bucket/folder``.
+    """The files under a URL such as ``s3://bucket/folder``, opened at the first use.
 
     Attributes:
-        place: The same, as the user knows it.
+        place: The URL, as the user knows it.
         root: The path in the storage; "" until that is open.
     """
 

@@ -15,11 +15,7 @@ from elastic_launcher.checkpoint.storage import is_url
 
 
 class CheckpointStore(Protocol):
-    """A job's checkpoints; see `folder` for what its functions do.
-
-    Attributes:
-        place: As the user knows it.
-    """
+    """A job's checkpoints, at a place as the user knows it; see `folder` for what its functions do."""
 
     place: str
 
@@ -50,12 +46,7 @@ class CheckpointStore(Protocol):
 
 
 class LocalStore:
-    """The checkpoints in a folder.
-
-    Args:
-        path: The folder.
-        job: The id of the job that writes there; "" where it is only read.
-    """
+    """The checkpoints in a folder; ``job`` is the id of the job that writes there, "" where it is only read."""
 
     def __init__(self, path: Path, job: str = "") -> None:
         self.place = str(path)

@@ -82,10 +82,6 @@ def add_words_on_the_pod(texts: MutableMapping[str, Any], environment: Mapping[s
 def keep_script(config: JobConfig, directory: Path) -> JobConfig:
     """Writes a script that was given as a text to a file of its own folder; returns the configuration with its path.
 
-    Args:
-        config: The job.
-        directory: Where relative paths start.
-
     Raises:
         ConfigError: If it can't be written.
     """

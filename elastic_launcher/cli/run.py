@@ -110,11 +110,7 @@ def misplaced(command: Sequence[str]) -> list[str]:
 
 
 class _Stopped(KeyboardInterrupt):
-    """A signal asks the launcher to stop.
-
-    Attributes:
-        code: What the launcher then ends with.
-    """
+    """A signal asks the launcher to stop, which then ends with ``code``."""
 
     def __init__(self, number: signal.Signals) -> None:
         by_keyboard = number == signal.SIGINT

@@ -58,12 +58,7 @@ def status(
 
 
 def show(where: tuple[str, str], found: Mapping[str, Any]) -> None:
-    """Prints a status.
-
-    Args:
-        where: Its last line, name and value.
-        found: What `document` returned.
-    """
+    """Prints a status that `document` has returned; ``where`` is the name and value of its last line."""
     console = Console(highlight=False, soft_wrap=True)
     rows = _rows(where, found)
     if not console.is_terminal:

@@ -109,10 +109,10 @@ class ControlClient:
         self.close()
 
     def get(self, path: str, timeout: float = 5.0) -> dict[str, Any]:
-        """Returns the answer to a GET of ``path`` (with its query).
+        """Returns the answer to a GET of ``path`` (with its query), such as ``/v1/members/2/orders?after=0&wait=2``.
 
         Args:
-            path: For example ``/v1/members/2/orders?after=0&wait=2``.
+            path: The path.
             timeout: Seconds that the whole call may take, retries included: above ``wait`` for a long poll.
 
         Raises:

@@ -14,8 +14,6 @@ class Introduction(Struct, frozen=True):
     """The state of a member.
 
     Attributes:
-        pid: Its process.
-        step: Optimizer steps that it has done.
         epoch: Where they are, within their phase.
         samples: Samples that they used.
         current: The formation that it changed to last; None before its first, and where that one was given up.

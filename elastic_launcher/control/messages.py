@@ -199,15 +199,7 @@ class StepRedone(Message, frozen=True):
 
 
 class Saved(Message, frozen=True):
-    """Report: a checkpoint is there.
-
-    Attributes:
-        step: Optimizer steps that it holds.
-        path: Its folder.
-        bytes: Of all its files.
-        held_seconds: How long the training waited for it.
-        seconds: How long it took.
-    """
+    """Report: a checkpoint is there, of so many bytes; the training waited ``held_seconds`` for it."""
 
     step: int
     path: str
@@ -234,13 +226,7 @@ class Halted(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """Report: an exception ended the script, or the library found an error that the user must see.
-
-    Attributes:
-        message: What is wrong.
-        traceback: Where.
-        step: Optimizer steps that this rank had done.
-    """
+    """Report: an exception ended the script, or the library found an error that the user must see, at a step."""
 
     message: str
     traceback: str = ""

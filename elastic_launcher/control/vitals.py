@@ -46,11 +46,7 @@ class Vitals(Struct, frozen=True):
 
 
 def name_apart(where: str) -> str:
-    """Returns a message that says that ranks wait for each other in vain.
-
-    Args:
-        where: Where each of them is.
-    """
+    """Returns a message that says that ranks wait for each other in vain, and where each of them is."""
     return (
         f"ranks wait for each other in different operations: {where}; every rank has to make the same calls in the "
         "same order"

@@ -80,10 +80,6 @@ class Coordinator:
     """Runs one job from its start to its exit code.
 
     Args:
-        config: The job.
-        work_dir: Its folder.
-        engine: Creates and ends its nodes.
-        events: Takes what happens.
         hint_source: Where quota hints come from; None for a fixed target of ``config.max_nodes``.
         on_event: Is given each event after it was written.
         on_second_interrupt: Is called when Ctrl-C is pressed again, to end at once.

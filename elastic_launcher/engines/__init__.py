@@ -16,7 +16,6 @@ class NodeSpec:
     Attributes:
         node: Its number, never used again.
         first_member: Number of its first rank's member; the others follow.
-        nproc_per_node: How many ranks it runs.
         respawn: Whether it restarts its workers when the job changes its size.
         over_quota: Whether it is above the job's guarantee, where such nodes differ from the others.
     """
@@ -33,7 +32,6 @@ class NodeExit:
     """A node that is gone, with everything it had started; or that waits for another place, with ``again``.
 
     Attributes:
-        node: Its number.
         exit_code: Its agent's exit code; minus the signal's number when a signal ended it; None if nobody can know.
         why: How it ended, where the engine knows more; else empty.
         taken: Whether it was taken from outside, and did not fail by itself.

@@ -16,11 +16,7 @@ from elastic_launcher.host import processes
 class AdoptedAgent:
     """A process that an earlier launcher has started.
 
-    Args:
-        pid: Its process id.
-
     Attributes:
-        pid: Its process id.
         returncode: None: only its parent learns how it ended.
 
     Raises:
@@ -51,13 +47,7 @@ class AdoptedAgent:
 
 @dataclass(frozen=True, slots=True)
 class FoundNode:
-    """A node whose agent lives.
-
-    Attributes:
-        spec: What it was started as.
-        agent: Its agent.
-        slot: Which of the places on this machine it has.
-    """
+    """A node whose agent lives, in a slot: one of the places on this machine."""
 
     spec: NodeSpec
     agent: AdoptedAgent

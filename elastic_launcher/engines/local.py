@@ -31,7 +31,6 @@ class _Node:
     """A node under way.
 
     Attributes:
-        agent: Its agent.
         slot: Which of the places on this machine it has.
         ended: When its agent was first seen to have ended, or None.
     """
@@ -49,7 +48,6 @@ class LocalEngine:
     """Starts nodes as processes of this machine.
 
     Args:
-        config: The job.
         layout: Its work directory, with ``control.json`` in it before the first node is started.
         gpus: Ids of the GPUs to divide; empty hides them all; None leaves devices to the scripts.
         environment: What nodes inherit.

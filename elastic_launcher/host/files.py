@@ -51,11 +51,9 @@ def replacing(path: Path, *, mode: int = 0o666, lasting: bool = False) -> Iterat
 
 
 def _remove_abandoned(path: Path, now: float) -> None:
-    """Removes the drafts of killed writers; one that was only frozen can't put its old text in the file's place then.
+    """Removes the drafts of killed writers, by the clock of their disk.
 
-    Args:
-        path: The file's place.
-        now: The time by the clock of its disk.
+    One that was only frozen can't put its old text in the file's place then.
     """
     with contextlib.suppress(OSError):
         for draft in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}"):

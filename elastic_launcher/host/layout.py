@@ -15,11 +15,7 @@ LONGEST_TMPDIR = 60
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The paths in a work directory; it touches no file.
-
-    Attributes:
-        path: The work directory.
-    """
+    """The paths in a work directory; it touches no file."""
 
     path: Path
 

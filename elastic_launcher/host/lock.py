@@ -21,10 +21,7 @@ class LockHeld(Exception):
 
 
 class Lock:
-    """A lock, which the system gives up with this process, however that ends.
-
-    Args:
-        path: Of the file; it is made where it is not there.
+    """A lock file, which the system gives up with this process, however that ends.
 
     Attributes:
         owner: How the file names this process.

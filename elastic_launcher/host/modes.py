@@ -52,14 +52,10 @@ def share_tree(path: Path) -> None:
 
 
 def share_new(path: Path, since: float) -> None:
-    """Gives what was written at a path since a time the rights that its folder asks for.
+    """Gives what was written at a path since a time, as files have it, the rights that its folder asks for.
 
     All else keeps its own: what is older, folders that hold something older, links and what they lead to, and a job's
     folder of its own with all that is in it. What holds a job's key is never changed.
-
-    Args:
-        path: A file or a folder, or nothing.
-        since: The time, as files have it.
     """
     for one in _new_at(path, since)[0]:
         share(one, private=True)
@@ -111,11 +107,7 @@ def open_to_group(path: Path) -> None:
 
 
 def open_shared(path: Path, flags: int) -> int:
-    """Opens a file, which is made where it is not there; returns its descriptor.
-
-    Args:
-        path: The file.
-        flags: As ``os.open`` takes them.
+    """Opens a file with flags of ``os.open``, and makes it where it is not there; returns its descriptor.
 
     Raises:
         OSError: If that can't be done.

@@ -50,12 +50,9 @@ def give_up_unflushable() -> None:
 
 
 def say(line: str, descriptor: int = 2) -> None:
-    """Writes a line to standard error or output itself, also where the program has replaced `sys.stderr` and
-    `sys.stdout`: the line is for the log, not for the program's own text. A full disk keeps nobody here.
+    """Writes a line to standard error or, with descriptor 1, to standard output itself, whatever replaced `sys.stdout`.
 
-    Args:
-        line: Without its end.
-        descriptor: 1 for the output.
+    The line is for the log, not for the program's own text. A full disk keeps nobody here.
     """
     rest = f"{line}\n".encode(errors="backslashreplace")
     with contextlib.suppress(OSError):

@@ -13,11 +13,6 @@ def script_path(work_dir: Path, name: str, text: str) -> Path:
     """Returns where a job keeps a script that is given as a text: all attempts at one place, beside no other code.
 
     Another text is at another place: who brings one to a job that runs does not change what its next nodes run.
-
-    Args:
-        work_dir: The job's folder.
-        name: The job's name.
-        text: The script's text.
     """
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     return Path(f"{work_dir}.code") / digest / f"{Path(name).name}.py"

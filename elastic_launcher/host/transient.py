@@ -33,12 +33,7 @@ class StoreAway(ConfigError):
 
 
 def unavailable(message: str, error: OSError) -> ConfigError:
-    """Returns the error that says so: `StoreAway`, unless what was asked for can't be had by waiting.
-
-    Args:
-        message: The message for the user.
-        error: What the disk or the store has answered.
-    """
+    """Returns the error with a message for the user: `StoreAway`, unless what was asked for can't be had by waiting."""
     return StoreAway(message) if may_pass(error) else ConfigError(message)
 
 

@@ -106,9 +106,7 @@ def too_long(name: str, size: int) -> str:
 def changed(text: str, variables: frozenset[str] = frozenset()) -> str:
     """Returns the first part of a constant that Kubernetes changes on its way; "" where it changes none.
 
-    Args:
-        text: The constant.
-        variables: Names of the container's variables.
+    ``variables`` are the names of the container's.
     """
     found = re.search(r"\$\$|\$\((" + "|".join(map(re.escape, sorted(variables))) + r")\)", text)
     return found[0] if found else ""

@@ -20,12 +20,7 @@ _KEY = "classes"
 
 
 def metrics_text(metrics: Mapping[str, float], classes: Mapping[str, Any] | None = None) -> str:
-    """Returns what the file of a training's metrics says.
-
-    Args:
-        metrics: By name.
-        classes: What the script left of its classes, if it left any.
-    """
+    """Returns what the file of a training's metrics says, with what the script left of its classes, if any."""
     document = {"metrics": dict(metrics), **({_KEY: classes} if classes else {})}
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
@@ -69,11 +64,7 @@ def _with_finite_first(points: Any) -> Any:
 
 
 def classification_step(metrics: Any, classification: Any) -> None:
-    """Fills a ``ClassificationMetrics`` with what a training left of its classes.
-
-    Args:
-        metrics: The training step's artifact of that name.
-        classification: The artifact to fill.
+    """Fills a ``ClassificationMetrics`` with what a training left of its classes in its artifact of metrics.
 
     Raises:
         StepFailed: If the training left nothing of the kind.

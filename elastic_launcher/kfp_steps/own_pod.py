@@ -25,9 +25,6 @@ def is_step(environment: Mapping[str, str] = os.environ) -> bool:
 def own_pod(login: Login | None = None) -> Pod:
     """Returns the pod that this step runs in.
 
-    Args:
-        login: The cluster; by default the one that this pod belongs to.
-
     Raises:
         ConfigError: If this is no pod of a cluster, or the pod can't be read.
     """

@@ -25,12 +25,7 @@ def plan_step(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Planned:
-    """Returns nodes, GPUs and the reason.
-
-    Args:
-        given: The component's parameters, by name.
-        clock: Monotonic seconds.
-        sleep: Waits so many seconds.
+    """Returns nodes, GPUs and the reason, from the component's parameters by name.
 
     Raises:
         StepFailed: If the parameters or the hints can't be used.

@@ -27,11 +27,7 @@ class Shrinks:
         self._nodes = 0
 
     def take(self, events: Iterable[Event]) -> str:
-        """Returns why the run is to end, as soon as it is; "" before.
-
-        Args:
-            events: Those since the last call.
-        """
+        """Takes the events since the last call; returns why the run is to end, as soon as it is, "" before."""
         for event in events:
             if event.kind in ("job_started", "quota_back", "nodes_wait"):
                 self._nodes = 0  # of a run before, or of this one before it was paused

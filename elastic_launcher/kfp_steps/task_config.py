@@ -95,11 +95,8 @@ def gpus_of(resources: Mapping[str, Any] | None, given: str) -> tuple[str, int |
 def mounts_of(task: TaskConfig, template: Mapping[str, Any]) -> Sequence[str]:
     """Returns where a node sees volumes that the step and the other nodes see as well.
 
-    Those that the pod template alone names are the nodes'; the task's are the step's own pod's too.
-
-    Args:
-        task: What the author set on the task.
-        template: The nodes' pod template, made of both.
+    Those that the pod template alone names are the nodes'; the task's are the step's own pod's too. ``template`` is
+    made of both.
     """
     containers = template["spec"].get("containers") or ()
     found = containers[node_container(template)] if containers else {}

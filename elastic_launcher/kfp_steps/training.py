@@ -68,13 +68,7 @@ class _Run:
 
 
 def train_step(given: Mapping[str, Any]) -> Outputs:
-    """Trains, and fills the step's artifacts.
-
-    Args:
-        given: The component's parameters and artifacts, by name.
-
-    Returns:
-        The component's scalar outputs, in their order.
+    """Trains, and fills the step's artifacts, given by name like the parameters; returns the scalar outputs in order.
 
     Raises:
         StepFailed: If the training did not end well, and that is not to be reported.
@@ -318,11 +312,9 @@ def _refusals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _errors_as(what: str, folder: Path | None = None) -> Iterator[None]:
-    """Reports an artifact that can't be copied to its place; another attempt may help.
+    """Reports an artifact (which, and where) that can't be copied to its place; another attempt may help.
 
-    Args:
-        what: Which, and where.
-        folder: What the run has left behind; None before there was one.
+    ``folder`` is what the run has left behind, if it had one.
     """
     try:
         yield

@@ -137,8 +137,7 @@ def model_place(model: Artifact, meeting: Meeting) -> str:
 def fetch(place: str, model: Artifact) -> bool:
     """Brings what the nodes have left to where the step's artifact is, in the place of what an earlier attempt brought.
 
-    Returns:
-        Whether they have left anything; an empty folder is nothing.
+    Returns whether they have left anything; an empty folder is nothing.
 
     Raises:
         OSError: If it is there and can't be copied.

@@ -66,11 +66,7 @@ class ApiError(OSError):
 
 
 class Api:
-    """Speaks with one API server; used inside ``async with``.
-
-    Args:
-        login: Which, and as whom.
-    """
+    """Speaks with one API server; used inside ``async with``."""
 
     def __init__(self, login: Login) -> None:
         self.login = login
@@ -202,9 +198,7 @@ async def find(api: Api, path: str) -> dict[str, Any] | None:
 async def insist(call: Callable[[], Awaitable[Answer]], pauses: Sequence[float] = PAUSES) -> Answer:
     """Returns what the server answers; it is asked again where it is away, or new and knows no roles yet.
 
-    Args:
-        call: Asks, once.
-        pauses: Seconds between tries, at most.
+    ``pauses`` are the seconds between tries, at most.
 
     Raises:
         ApiError: If it refuses, or the tries are over.

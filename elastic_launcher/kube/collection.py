@@ -40,23 +40,14 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All objects of the collection.
-
-    Attributes:
-        objects: In no particular order.
-    """
+    """All objects of the collection, in no particular order."""
 
     objects: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One object that has changed.
-
-    Attributes:
-        object: As it is now, or was last.
-        deleted: Whether it is gone.
-    """
+    """One object that has changed: as it is now, or was last before it was deleted."""
 
     object: Mapping[str, Any]
     deleted: bool
@@ -64,11 +55,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """The collection can't be read at the moment.
-
-    Attributes:
-        error: Why.
-    """
+    """The collection can't be read at the moment, for this reason."""
 
     error: ApiError
 

@@ -78,12 +78,7 @@ class Follow:
         return Follow(self.version) if seconds >= SHORTEST_WATCH else self._again()
 
     def failed(self, status: int, retry_after: float = 0.0) -> Follow:
-        """An act has failed.
-
-        Args:
-            status: The answer's; 0 when there was none.
-            retry_after: Least seconds that the server asks to wait.
-        """
+        """An act has failed with a status, 0 without an answer; the server may ask to wait some seconds."""
         if status in FORBIDDEN:
             if not self.polled:
                 return Follow(polled=POLLS)

@@ -45,12 +45,7 @@ class Held:
     transitions: int
 
     def is_free(self, own: str, unchanged: float) -> bool:
-        """Returns whether a process may take it.
-
-        Args:
-            own: The process's identity.
-            unchanged: Seconds for which the process has seen it unchanged.
-        """
+        """Returns whether a process, by its identity, may take what it has seen unchanged for so many seconds."""
         return self.holder in ("", own) or unchanged > self.seconds
 
 
@@ -70,10 +65,8 @@ class Lease:
 
     Args:
         api: The cluster, open for as long as this is used.
-        namespace: Where the Lease is.
         name: Its name; it is made if it is not there.
         identity: What distinguishes this process from all others.
-        clock: Monotonic seconds.
 
     Attributes:
         holder: Who had it at the last look; "" for nobody.
@@ -100,8 +93,7 @@ class Lease:
     async def keep(self, changed: Callable[[], None]) -> None:
         """Takes the Lease when it is free, and renews it, until it is cancelled.
 
-        Args:
-            changed: Called when another one leads than before, as far as this process knows.
+        ``changed`` is called when another one leads than before, as far as this process knows.
         """
         told = None
         while True:

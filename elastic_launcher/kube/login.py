@@ -81,10 +81,9 @@ def _read(config: Any, files: str) -> Login:
 
 
 def bearer_of(found: Any) -> str:
-    """Returns what the client library proves itself with; "" where that is a certificate.
+    """Returns what the client library, by its configuration, proves itself with; "" where that is a certificate.
 
-    Args:
-        found: Its configuration, which refreshes a token that is asked for.
+    It refreshes a token that is asked for.
     """
     # under which name a token is kept differs between its versions, how they show it does not
     return str((found.auth_settings().get("BearerToken") or {}).get("value") or "")

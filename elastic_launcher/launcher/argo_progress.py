@@ -17,11 +17,7 @@ VARIABLE = "ARGO_PROGRESS_FILE"
 
 
 class ArgoProgress:
-    """Writes the progress of the job whose launcher runs in this process.
-
-    Args:
-        path: The file; None where no Argo asks for it.
-    """
+    """Writes the progress of the job whose launcher runs in this process, where Argo asks for it in a file."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

@@ -58,13 +58,7 @@ class _Frames(Live):
 
 
 class Display:
-    """Shows a job while it runs.
-
-    Args:
-        config: The job.
-        console: Where ours goes; standard error by default.
-        clock: Monotonic seconds.
-    """
+    """Shows a job while it runs, on standard error by default."""
 
     def __init__(
         self, config: JobConfig, console: Console | None = None, clock: Callable[[], float] = time.monotonic
@@ -160,13 +154,7 @@ def _print(line: str, file: TextIO) -> None:
 
 
 def panel(state: JobState, name: str, width: int) -> RenderableType:
-    """Returns the live lines: how far the training is, and with what.
-
-    Args:
-        state: Of the job.
-        name: Its name.
-        width: Columns of the terminal.
-    """
+    """Returns the live lines, so many columns wide: how far the training is, and with what."""
     title = Text(name if len(name) <= MOST_NAME else name[: MOST_NAME - 1] + "…", style="bold")
     if not state.generation:
         return Group(Text(""), Text("  ").join([title, Text(f"waiting to train: {waiting(state) or 'no nodes yet'}")]))

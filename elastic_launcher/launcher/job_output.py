@@ -30,12 +30,9 @@ class JobOutput:
     """Merges the scripts' output with the events in order, and shows the lines of failed ranks.
 
     Args:
-        display: Where both go.
         folder: The job's ``logs`` folder.
-        nproc_per_node: Ranks on each node.
         first_node: Number of the first node whose lines are shown; those before are of earlier runs.
         come_back: Whether an earlier launcher has shown a part of them.
-        progress: Writes the job's progress for Argo.
     """
 
     def __init__(
@@ -79,12 +76,7 @@ class JobOutput:
             say(f"the progress can't be written for Argo ({error}): it goes on without")
 
     def last_words(self, message: str, log_of: tuple[int, int] | None) -> str:
-        """Shows the last lines of the rank that ended the job; returns its message, without those lines.
-
-        Args:
-            message: How the job ended, with last lines and a traceback, if there are some.
-            log_of: Node and local rank that they are from.
-        """
+        """Shows the last lines of the rank that ended the job; returns its message without these and a traceback."""
         head, _, tail = message.partition(LAST_LINES)
         if log_of is None or not tail:
             return message

@@ -18,12 +18,7 @@ RankKey = tuple[int, int]
 
 
 class Shown:
-    """Remembers how many bytes of each log were shown.
-
-    Args:
-        folder: The job's ``logs`` folder.
-        come_back: Whether what an earlier launcher has shown counts.
-    """
+    """Remembers how many bytes of each log were shown; of an earlier launcher too, where this one has come back."""
 
     def __init__(self, folder: Path, come_back: bool = False) -> None:
         self._path = folder / FILE

@@ -44,7 +44,6 @@ class _Log:
     """One rank's file.
 
     Attributes:
-        path: Its name.
         descriptor: Its open file; None while it is quiet.
         quiet: Looks since something new was there.
         offset: How much of it was read.

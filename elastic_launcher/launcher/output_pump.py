@@ -47,12 +47,7 @@ class Outlet:
         return bool(self._lines)
 
     def put(self, descriptor: int, line: bytes) -> None:
-        """Takes a line, and never waits.
-
-        Args:
-            descriptor: Where it is written to.
-            line: All that is written at once.
-        """
+        """Takes a line, all of which is written at once, and never waits."""
         with self._changed:
             self._lines.append((descriptor, line))
             self._bytes += len(line)
@@ -62,11 +57,7 @@ class Outlet:
             self._changed.notify_all()
 
     def drain(self, asked: float) -> None:
-        """Waits until all is written, except for a blocked reader.
-
-        Args:
-            asked: Since when it is wanted, in monotonic seconds.
-        """
+        """Waits until all is written, except for a reader that was blocked since ``asked`` (monotonic seconds)."""
         with self._changed:
             while self._lines or self._writing:
                 left = max(asked, self._moved_at) + STANDS_SECONDS - time.monotonic()
@@ -101,12 +92,7 @@ class Outlet:
 
 
 class Stream(io.TextIOBase):
-    """A replacement for a stream, whose lines an outlet writes.
-
-    Args:
-        stream: The replaced stream.
-        outlet: Writes its lines.
-    """
+    """A replacement for a stream, whose lines an outlet writes."""
 
     def __init__(self, stream: TextIO, outlet: Outlet) -> None:
         self._stream = stream
@@ -180,9 +166,7 @@ def drain() -> None:
 def _outlet_stream(stream: TextIO, other: Stream | None) -> Stream | None:
     """Returns the replacement of a stream; None where it has no descriptor.
 
-    Args:
-        stream: The stream.
-        other: What has the same reader may be: lines of both keep their order.
+    Where ``other`` has the same reader, lines of both keep their order.
     """
     try:
         stream.flush()

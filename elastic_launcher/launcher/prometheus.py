@@ -13,11 +13,7 @@ from elastic_launcher.report.state import JobState
 
 
 class JobCollector(Collector):
-    """Serves a job's metrics.
-
-    Args:
-        state: Returns the state after the events so far.
-    """
+    """Serves a job's metrics, by its state after the events so far."""
 
     def __init__(self, state: Callable[[], JobState]) -> None:
         self._state = state

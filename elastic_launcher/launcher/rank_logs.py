@@ -25,11 +25,9 @@ class Line:
     """A line that a rank wrote.
 
     Attributes:
-        node: Its node.
         local_rank: Its place there.
         generation: In which it was written, or of which its writer first was a rank; `UNADMITTED` if never.
         rank: That of its writer then; None if it never had one.
-        text: The line.
     """
 
     node: int
@@ -43,10 +41,7 @@ class Line:
 
 
 class RankLog:
-    """One rank's file, rotated part included.
-
-    Args:
-        path: The file, ``N-L.log``.
+    """One rank's file, ``N-L.log``, rotated part included.
 
     Attributes:
         ranks: Which ranks it was, as far as it was read.
@@ -72,8 +67,7 @@ class RankLog:
     def rest(self, rank: int | None = None) -> Iterator[Line]:
         """Yields what was held back, and a last line without an end: there is nothing more to come.
 
-        Args:
-            rank: Who wrote it, if there is no mark.
+        ``rank`` wrote it, if there is no mark.
         """
         if self._part:
             part, self._part = self._part, b""
@@ -127,11 +121,7 @@ class RankLog:
 
 
 class JobLines:
-    """The logs of all ranks of a job.
-
-    Args:
-        folder: The job's ``logs`` folder.
-    """
+    """The logs of all ranks of a job, in its ``logs`` folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -59,11 +59,7 @@ def recall_events(config: JobConfig, path: Path) -> bool:
 def copied_events(config: JobConfig, path: Path, term: int, say: Callable[[str], None]) -> Iterator[None]:
     """Copies what is added to a file of events while a block runs, where the job's checkpoints are under a URL.
 
-    Args:
-        config: The job.
-        path: The file.
-        term: The launcher's.
-        say: Takes a line for the user, where the last of it could not be copied.
+    ``say`` takes a line for the user, where the last of it could not be copied.
     """
     place = config.checkpoint_dir or ""
     if not is_url(place):

@@ -23,10 +23,7 @@ SETTINGS = (".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".txt")
 def content_of(config: JobConfig, directory: Path, environment: Mapping[str, str] = os.environ) -> Content:
     """Returns what a job runs and reads, by which it is known again; what options name besides is no part of it.
 
-    Args:
-        config: The job.
-        directory: Where relative paths start.
-        environment: Says where the data is from that lies at a path.
+    Relative paths start in ``directory``; the environment says where the data is from that lies at a path.
 
     Raises:
         ConfigError: If nodes of a cluster can't be handed the code.
@@ -67,10 +64,6 @@ def code_of(config: JobConfig, directory: Path) -> Code:
     """Returns what nodes are handed; nothing for a module, which is in the nodes' image.
 
     What the job itself writes is never part of it, wherever it has its folders.
-
-    Args:
-        config: The job.
-        directory: Where relative paths start.
 
     Raises:
         ConfigError: If that is more than nodes are handed.

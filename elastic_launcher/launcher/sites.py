@@ -61,12 +61,7 @@ class Site(Protocol):
 
 
 class LocalSite:
-    """This machine (see `Site`).
-
-    Args:
-        config: The job.
-        work_dir: Its work directory.
-    """
+    """This machine (see `Site`)."""
 
     def __init__(self, config: JobConfig, work_dir: WorkDir) -> None:
         self._work_dir = work_dir
@@ -113,9 +108,7 @@ class LocalSite:
 def fit_gpus(config: JobConfig, found: Sequence[str]) -> tuple[JobConfig, str]:
     """Returns a job of as many nodes as this machine has GPUs for, and a remark on that.
 
-    Args:
-        config: The job.
-        found: The machine's GPUs. Where it has none, ranks train on the CPU, however many there are.
+    Where it has none, ranks train on the CPU, however many there are.
 
     Raises:
         ConfigError: If there are some, and too few for the fewest nodes.

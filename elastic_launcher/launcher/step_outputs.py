@@ -32,14 +32,7 @@ _CHECKPOINT = {"checkpoint_saved": "path", "job_started": "resumed_path"}
 
 
 def outputs_of(events: Sequence[Event], exit_code: int, reason: str, job_dir: str) -> dict[str, str]:
-    """Returns a step's outputs.
-
-    Args:
-        events: The job's; none where nothing was started.
-        exit_code: The launcher's.
-        reason: How the job ended, in words.
-        job_dir: The job's folder; "" where nothing was started.
-    """
+    """Returns a step's outputs: how the job ended in words, its folder; nothing of a job that was not started."""
     metrics = measure(events)
     paths = (event.get(_CHECKPOINT[event.kind]) for event in events if event.kind in _CHECKPOINT)
     return {
@@ -62,14 +55,9 @@ def tell_outputs(
     say: Callable[[str], None],
     environment: Mapping[str, str] = os.environ,
 ) -> None:
-    """Writes a step's outputs if they are wanted; an error in that does not change the job's outcome.
+    """Writes a step's outputs where the environment names a folder for them.
 
-    Args:
-        exit_code: The launcher's.
-        reason: How the job ended, in words.
-        job_dir: The job's folder; None where nothing was started.
-        say: Told what kept them from being written.
-        environment: Names the folder.
+    An error in that is said, and does not change the job's outcome.
     """
     folder = environment.get(variables.STEP_OUTPUTS)
     if not folder:

@@ -43,13 +43,9 @@ _PLATFORMS = "platforms"
 
 
 def lint(texts: Mapping[str, str]) -> list[Finding]:
-    """Finds what is wrong with files.
+    """Finds what is wrong with files, given as texts by name; what one refers to is looked for in all.
 
-    Args:
-        texts: Their contents by their names; what one of them refers to is looked for in all.
-
-    Returns:
-        The findings, by file and line.
+    Returns the findings by file and line.
 
     Raises:
         MissingLibrary: If a library is not installed that is needed for what the files hold.

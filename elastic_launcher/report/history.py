@@ -96,13 +96,7 @@ class NodeLife:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that happened, in words.
-
-    Attributes:
-        at: When.
-        kind: The event's.
-        text: One line.
-    """
+    """Something that happened, in one line of words; ``kind`` is the event's."""
 
     at: float
     kind: str

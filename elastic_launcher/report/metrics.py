@@ -27,10 +27,7 @@ class Metrics:
         idle_seconds: Between runs of the job, and after its training.
         lost_seconds: All other time, by what it was lost to.
         samples_per_second: Over the whole training, pauses included.
-        steps: Optimizer steps.
-        samples: Samples used.
         duration_seconds: From the start to the last event.
-        generations: How many there were.
         gpu_seconds: How long nodes were there, times the ranks of each, all together.
         pauses_seconds: How long training stood still for each generation after the first, in order.
         pause_seconds: All of these together.
@@ -45,7 +42,6 @@ class Metrics:
         loss: The last one reported; None if there was none, or it was not finite.
         loss_not_finite: How many reports had a NaN or infinite loss.
         events_lost: Events that could not be written.
-        exit_code: Of the job; None while it runs.
         logged: Last values of ``job.log``; a text for what is no finite number.
     """
 

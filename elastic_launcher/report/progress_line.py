@@ -33,10 +33,7 @@ class Told:
 def tell(told: Told, state: JobState, now: float) -> tuple[Told, str]:
     """Returns what is shown after a look at a job, and the line that is due now; empty while none is.
 
-    Args:
-        told: What was told before.
-        state: Of the job.
-        now: Monotonic seconds.
+    ``told`` is what was shown before, ``now`` in monotonic seconds.
     """
     if state.outcome == "waiting" and state.lacks == "nodes":
         return (replace(told, at=now), progress_line(state)) if now - told.at >= EVERY_SECONDS else (told, "")

@@ -23,8 +23,6 @@ class NodeState:
     """A node, by the events.
 
     Attributes:
-        node: Its number.
-        members: Its members' numbers.
         phase: ``starting``, ``warm`` (waits to be admitted), ``training``, ``leaving``, ``left``, ``failed``, ``lost``.
         pod: The name of its pod in a cluster; "" elsewhere.
         began: When its processes began, or its last pod ran, in seconds since the epoch; None where that is not known.
@@ -54,17 +52,14 @@ class JobState:
         started: What ``job_started`` said.
         started_at: Seconds since the epoch.
         last_at: Time of the last event.
-        step: Optimizer steps done.
         epoch: Of the last progress, from 0.
         epochs: Of the whole training, or None.
         total_steps: Of the whole training, or None.
-        samples: Samples used.
         loss: Of the last progress; a text for what is no finite number; None before.
         samples_per_second: Of the last progress that has it, or None.
         step_seconds: How long a step takes now, on average; None before that is known.
         steady_seconds: The same over those steps of the generation that follow its first report; None before.
         speeds: Steps a second by the number of ranks, each as it was last, without the time of reconfigurations.
-        world_size: Ranks now.
         members: Of the generation, in rank order: ``member`` and ``node`` of each.
         nodes: All that ever were, by their numbers.
         generation: Its number.
@@ -76,7 +71,6 @@ class JobState:
         pending: Nodes that wait for a place, by the last event.
         queued: Those of them that wait for their queue to admit them.
         about_pending: Whether the message is about these, and over once they wait no longer.
-        log: The values of ``job.log`` that count.
         finished: What ``job_finished`` said, or None.
         stragglers: What the last ``straggler`` of each member that is slow said, by member.
         timed_from: From when on the steps of the next progress took their time, or None.

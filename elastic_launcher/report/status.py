@@ -17,14 +17,9 @@ SPEED_DIGITS = 4
 def document(
     state: JobState, job: Mapping[str, Any], control: Mapping[str, Any], *, alive: bool | None, now: float
 ) -> dict[str, Any]:
-    """Returns the status as a JSON object.
+    """Returns the status as a JSON object, at ``now`` in seconds since the epoch.
 
-    Args:
-        state: The state after the events.
-        job: What ``job.json`` holds.
-        control: What ``control.json`` holds.
-        alive: Whether the launcher is; None where that is not known.
-        now: Seconds since the epoch.
+    ``job`` and ``control`` are what ``job.json`` and ``control.json`` hold; ``alive`` is None where it is not known.
     """
     finished = state.finished or {}
     gone = state.finished is None and alive is False
@@ -93,13 +88,8 @@ def _phase(state: JobState, node: NodeState) -> str:
 def demand(state: JobState, job: Mapping[str, Any], *, gone: bool = False, now: float) -> dict[str, Any] | None:
     """Returns what a quota controller needs to know; None where it is not known how many nodes the job asks for.
 
-    All counts are GPUs; a rank counts as one, on the CPU too.
-
-    Args:
-        state: The state after the events.
-        job: What ``job.json`` holds.
-        gone: Whether the launcher was killed.
-        now: Seconds since the epoch.
+    All counts are GPUs; a rank counts as one, on the CPU too. ``job`` is what ``job.json`` holds, ``gone`` says that
+    the launcher was killed, ``now`` is in seconds since the epoch.
     """
     config = {**state.started, **(job.get("config") or {})}
     if not (config.get("min_nodes") and config.get("max_nodes")):

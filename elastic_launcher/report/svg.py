@@ -111,12 +111,10 @@ def pieces(points: Sequence[Point]) -> list[list[Point]]:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A text at a moment.
+    """A text at a moment, with its CSS class.
 
     Attributes:
-        second: The moment.
         forms: The same in fewer and fewer words; what has no room in any form is left out.
-        kind: Its CSS class.
     """
 
     second: float
@@ -134,13 +132,9 @@ class Placed:
 
 
 def place(labels: Sequence[Label], seconds: float, width: float, rows: int) -> list[Placed | None]:
-    """Puts labels into rows from the left so that none covers another; None where there is no room.
+    """Puts labels, in order of time, into rows from the left so that none covers another; None where there is no room.
 
-    Args:
-        labels: In order of time.
-        seconds: The time that the width shows.
-        width: In pixels.
-        rows: How many there are.
+    The width, in pixels, shows so many seconds.
     """
     ends = [-math.inf] * rows
     placed: list[Placed | None] = []
@@ -168,7 +162,6 @@ class Chart:
 
     Attributes:
         name: Its id in the page.
-        title: What it shows.
         unit: In what.
         text: A description, for screen readers.
         seconds: The time that its width shows.

@@ -49,13 +49,7 @@ def render(history: History, metrics: Metrics, *, framed: bool = False) -> str:
 
 
 def page(title: str, parts: Iterable[str], *, framed: bool = False) -> str:
-    """Returns a page in the style of the timeline.
-
-    Args:
-        title: Its title, as HTML.
-        parts: Its parts, as HTML; empty ones are left out.
-        framed: Whether it is seen in a small frame of a white page.
-    """
+    """Returns a page in the style of the timeline, of a title and parts as HTML; empty parts are left out."""
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<meta name="color-scheme" content="{"light" if framed else "light dark"}"><title>{title}</title>'
@@ -194,13 +188,9 @@ def _asked(history: History) -> str:
 def table(
     title: str, heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], *, numeric: Iterable[int]
 ) -> str:
-    """Returns a table.
+    """Returns a table of heads and rows (a CSS class and cells) as HTML; its title is for whoever can't see it.
 
-    Args:
-        title: What it shows, for whoever can't see it.
-        heads: Of the columns; all empty for none.
-        rows: A CSS class and the cells, as HTML.
-        numeric: Which columns hold numbers.
+    There is no head where all heads are empty; ``numeric`` are the columns with numbers.
     """
     right = set(numeric)
     kinds = [' class="number"' if column in right else "" for column in range(len(heads))]

@@ -45,12 +45,9 @@ class Usage:
         return replace(self, gpus=gpus, counted=self.gpu_seconds(now), counted_at=now)
 
     def follow(self, event: Event, now: float, *, resized: bool) -> Usage:
-        """Returns the usage after one more event.
+        """Returns the usage after one more event, which has ``resized`` the number of ranks that train or not.
 
-        Args:
-            event: What happened.
-            now: When, in seconds since the epoch.
-            resized: Whether it changed the number of ranks that train.
+        ``now`` is in seconds since the epoch.
         """
         if event.kind == "generation_formed":
             changes = self.changes + (resized and event.get("cause") in _BY_HINT)

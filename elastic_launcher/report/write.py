@@ -16,9 +16,6 @@ from elastic_launcher.report.timeline import render
 def write_report(work_dir: Path) -> Metrics:
     """Writes ``report.html``, ``report.md`` and ``metrics.json``, each so that a reader never sees half of it.
 
-    Args:
-        work_dir: The job's folder.
-
     Raises:
         EventError: If its events can't be read.
         OSError: If there are none, or the files can't be written.

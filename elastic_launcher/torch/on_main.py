@@ -17,10 +17,6 @@ class OnMain:
 
     The object is made at its first use there. Where another process becomes rank 0 it makes one of its own; the one
     before is closed at its next use, or when the process ends.
-
-    Args:
-        is_main: Returns whether this process is rank 0 now.
-        make: Makes the object.
     """
 
     def __init__(self, is_main: Callable[[], bool], make: Callable[[], Any]) -> None:

@@ -36,9 +36,7 @@ def after_seed(seed: int, *where: int) -> int:
     """Returns the seed with which all ranks go on outside of training loops: a model that the script makes there is the
     same.
 
-    Args:
-        seed: Of the job.
-        where: The phase that has ended; or phase, epoch and loop, where -1 is the epoch's beginning.
+    ``where`` is the phase that has ended; or phase, epoch and loop, where -1 is the epoch's beginning.
     """
     return derive(_AFTER, seed, *where)
 
@@ -61,12 +59,7 @@ def _device_generator(device: torch.device | None) -> torch.Generator | None:
 
 
 def seed_all(seed: int, device: torch.device | None = None) -> None:
-    """Seeds Python's, numpy's (the global one, with 32 of the bits), torch's and a device's generators.
-
-    Args:
-        seed: 64 bits.
-        device: A GPU whose generator is seeded too, if this process has used any.
-    """
+    """Seeds Python's, numpy's (the global one, with 32 of the bits), torch's and a GPU's generators with 64 bits."""
     random.seed(seed)
     numpy.random.seed(seed & 0xFFFFFFFF)
     torch.default_generator.manual_seed(seed)

@@ -18,12 +18,7 @@ from elastic_launcher.torch.step.loop import StepLoop
 
 
 def watch_script_end(session: Session, steps: StepLoop) -> None:
-    """Reports to the coordinator how the script ends, in every case.
-
-    Args:
-        session: The job.
-        steps: Runs the script's loops.
-    """
+    """Reports to the coordinator how the script ends, in every case."""
     rank = os.getpid()
     before = sys.excepthook
 

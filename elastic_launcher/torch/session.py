@@ -76,9 +76,7 @@ class Session:
         max_batch_per_gpu: Most samples of a micro-batch.
         seed: What all random numbers derive from.
         device: Where batches go.
-        launch: How the process was started.
         member: The connection to the coordinator; None without our launcher.
-        membership: The membership of this process; None until it is admitted.
         checkpoints: What saves the job; None without our launcher.
         stop_reason: Why this rank's script asked for the end, if it did.
         dying: Whether an exception is ending the script.
@@ -208,11 +206,7 @@ class Session:
         return DataPass(self.schedule, data.size, position.step - position.step_in_epoch, data.drop_last)
 
     def share(self, count: int, division: Division) -> Share:
-        """Returns a rank's part of a step.
-
-        Args:
-            count: The step's samples.
-            division: Among how many ranks they are divided, and which of them it is.
+        """Returns a rank's part of a step of so many samples, by its division.
 
         Raises:
             ValueError: If they can't be divided so that batch norm has two samples at a time.
@@ -299,11 +293,9 @@ class Session:
         self.latest.result = result
 
     def adopted(self, acted: dict[str, int], ended: bool) -> None:
-        """Notes that what came of a reduction was taken over from a peer.
+        """Notes that what came of a reduction was taken over from a peer, and how often what was prepared acted there.
 
-        Args:
-            acted: How often optimizers, schedulers and scalers acted there since.
-            ended: Whether the peer had ended the step.
+        ``ended``: the peer had ended the step.
         """
         self._count_operation()
         self.latest = Latest(taken=dict(acted), ended=ended)

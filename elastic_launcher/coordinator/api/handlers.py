@@ -43,13 +43,8 @@ class JobHandlers:
     """Answers members, agents and the command line: at once, or by ``LookupError`` for a member or node that never was.
 
     Args:
-        config: The job.
-        layout: Its work directory.
-        job: What is known of it.
-        observe: Takes what happened.
         lives: Takes what happens to workers that are started again and again.
         store: ``host:port`` of the store in which groups meet.
-        term: The coordinator's.
         monotonic: The clock of observations.
     """
 

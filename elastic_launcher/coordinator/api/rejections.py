@@ -11,12 +11,7 @@ LONGEST = 160  # characters of what a stranger wrote
 
 
 class Refusals:
-    """Warns about refused requests, and counts those without a warning.
-
-    Args:
-        warn: Takes each line.
-        monotonic: Seconds.
-    """
+    """Warns about refused requests, and counts those without a warning."""
 
     def __init__(self, warn: Callable[[str], None], monotonic: Callable[[], float]) -> None:
         self._warn = warn
@@ -25,14 +20,7 @@ class Refusals:
         self._unreported = 0
 
     def take(self, peer: str, request: str, sender: str, why: str) -> None:
-        """Takes a request that was refused.
-
-        Args:
-            peer: The address that it came from.
-            request: Method and path.
-            sender: The sender that it claims; may be empty.
-            why: What was wrong with it.
-        """
+        """Takes a request (method and path) that ``peer`` made in the name of ``sender``, and that was refused."""
         now = self._monotonic()
         if len(self._warned_at) == MOST and now - self._warned_at[0] < PERIOD_SECONDS:
             self._unreported += 1

@@ -25,12 +25,8 @@ class Rejoin:
     """Answers in place of a job's handlers until a takeover is complete.
 
     Args:
-        handlers: Take the held messages, later.
-        hold: Keeps that for later.
+        hold: Keeps a held message for after the takeover.
         superseded: Returns whether a member was of a pod that its node's queue has taken back.
-
-    Attributes:
-        introductions: Of members.
     """
 
     def __init__(
@@ -45,12 +41,7 @@ class Rejoin:
         self.introductions: dict[int, Introduction] = {}
 
     async def wait_for(self, missing: Callable[[Collection[int]], bool], timeout: float) -> None:
-        """Waits until nobody is missing any more, a bounded time.
-
-        Args:
-            missing: Returns, for the members that have introduced themselves, whether others are still to come.
-            timeout: Seconds.
-        """
+        """Waits, ``timeout`` seconds at most, until ``missing`` says of those introduced that nobody is missing."""
         try:
             async with asyncio.timeout(timeout):
                 while missing(self.introductions.keys()):

@@ -17,11 +17,7 @@ ANNOUNCED = "elastic-launcher/round"
 
 
 class RoundBoard:
-    """Announces rounds, one after the other.
-
-    Args:
-        store: The job's.
-    """
+    """Announces rounds, one after the other, in the job's store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

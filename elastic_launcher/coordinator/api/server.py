@@ -89,15 +89,9 @@ class ControlServer:
     """Serves one job's control API.
 
     Args:
-        key: The job's key.
-        handlers: Takes the requests.
-        term: Number of the coordinator's term.
-        where: Where it listens, and what it is called.
+        handlers: Takes the requests; another may take its place.
         files: Of nodes that see none of this machine's; None where there are no such nodes.
         refused: Takes requests that can't come from the job: address, request, claimed sender, error.
-
-    Attributes:
-        handlers: Takes the requests from now on.
     """
 
     def __init__(

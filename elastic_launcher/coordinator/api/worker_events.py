@@ -10,12 +10,7 @@ from elastic_launcher.coordinator.model.roster import Exit
 
 
 class WorkerEvents:
-    """Turns the agents' reports into observations, each once, and remembers which nodes have to leave.
-
-    Args:
-        observe: Takes what happened.
-        monotonic: The clock of observations.
-    """
+    """Turns the agents' reports into observations, each once, and remembers which nodes have to leave."""
 
     def __init__(self, observe: Callable[[Observation], None], monotonic: Callable[[], float]) -> None:
         self._observe = observe

@@ -42,13 +42,7 @@ class Wait:
 
 
 def follow(before: Wait | None, vitals: Vitals, now: float) -> Wait | None:
-    """Returns the wait that a rank reports; None if it does not wait.
-
-    Args:
-        before: Its last wait.
-        vitals: Its report.
-        now: Monotonic seconds.
-    """
+    """Returns the wait that a rank reports, after its last one, at ``now`` (monotonic); None if it does not wait."""
     if not vitals.turn:
         return None
     if before is not None and (before.turn, before.doing) == (vitals.turn, vitals.doing):
@@ -74,24 +68,14 @@ def are_apart(waits: Collection[Wait | None], now: float, patience: float, longe
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """One rank keeps another one waiting.
-
-    Attributes:
-        waiter: Who has waited longest.
-        member: Whom it waits for.
-    """
+    """One rank, ``member``, keeps others waiting; of these, the ``waiter`` has waited longest."""
 
     waiter: int
     member: int
 
 
 def find_awaited(vitals: Mapping[int, Vitals], long: float) -> Awaited | None:
-    """Returns the rank that has kept others waiting for so long; None if there is none.
-
-    Args:
-        vitals: The reports of one group's ranks.
-        long: Seconds.
-    """
+    """Returns the rank of a group that has kept others waiting for ``long`` seconds; None if there is none."""
     waiter = max(vitals, key=lambda number: vitals[number].waits, default=None)
     if waiter is None or vitals[waiter].waits < long:
         return None

@@ -12,11 +12,9 @@ USUAL_TIMES = 10.0  # as long as so many usual steps is too long
 
 
 def limit(usual: Collection[float], floor: float) -> float:
-    """Returns the seconds after which a rank is stuck that is still at one step.
+    """Returns the seconds, ``floor`` at least, after which a rank is stuck that is still at one step.
 
-    Args:
-        usual: What ranks call their usual step time; 0 from those that don't know it.
-        floor: The least that is returned.
+    Ranks that don't know their usual step time report 0.
     """
     return max(floor, USUAL_TIMES * max(usual, default=0.0))
 

@@ -69,16 +69,9 @@ class Watch:
         self._waits[member] = follow(self._waits.get(member), vitals, now)
 
     def hear_node(self, state: State, node: int, now: float, cpu: Mapping[int, float]) -> list[int]:
-        """Records that a node's agent lives.
+        """Records that a node's agent lives; returns the silent members about which the agent is asked.
 
-        Args:
-            state: What is known of the job.
-            node: The node.
-            now: Monotonic seconds.
-            cpu: Seconds of CPU that its members have used so far, of those about which the agent was asked.
-
-        Returns:
-            The silent members about which the agent is asked.
+        ``cpu`` has the seconds of CPU that members have used so far, of those about which it was asked before.
         """
         self._silence.hear_node(node, now)
         for member in set(state.nodes[node].members) & cpu.keys():

@@ -39,13 +39,7 @@ class Silence:
         self._works: dict[int, float] = {}
 
     def hear(self, member: int, now: float, waits: float | None = None) -> None:
-        """Records that a member lives.
-
-        Args:
-            member: The member.
-            now: Monotonic seconds.
-            waits: For how long it has waited for the others in an operation; None if it does not say.
-        """
+        """Records that a member lives, and how many seconds it has waited for the others, if it says so."""
         self._heard[member] = self._works[member] = now
         self._cpu.pop(member, None)
         if member in self._said:

@@ -20,13 +20,7 @@ LONG_STEPS = 10  # that its time was taken from
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A rank has become a straggler, or is none any more.
-
-    Attributes:
-        member: Which.
-        factor: How many times the median its own time is.
-        over: Whether it is none any more.
-    """
+    """A rank has become a straggler, ``factor`` times as slow as the median, or (``over``) is none any more."""
 
     member: int
     factor: float
@@ -35,12 +29,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """The slow ranks.
-
-    Attributes:
-        since: When each of them was seen to be slow first.
-        told: Those that were told of.
-    """
+    """When each of the slow ranks was seen to be slow first, and those that were reported."""
 
     since: Mapping[int, float] = field(default_factory=dict)
     told: frozenset[int] = frozenset()
@@ -57,12 +46,9 @@ def factors(vitals: Mapping[int, Vitals]) -> dict[int, float]:
 
 
 def judge(slow: Slow, found: Mapping[int, float], now: float) -> tuple[Slow, tuple[Change, ...]]:
-    """Returns the slow ranks now, and the changes to report.
+    """Returns the slow ranks after `factors` has found these, and the changes to report.
 
-    Args:
-        slow: What was known.
-        found: What `factors` returned; who is missing is no longer judged.
-        now: Monotonic seconds.
+    A rank that is missing from ``found`` is no longer judged.
     """
     changes = []
     since = {number: slow.since.get(number, now) for number, factor in found.items() if factor >= FACTOR}

@@ -31,8 +31,6 @@ def too_far(usual: float, since: float, formed: bool, left: float) -> bool:
 def time_to_save(within: float, lately: float = 0.0) -> float:
     """Returns the seconds that a stopping job may train on until it is saved.
 
-    Args:
-        within: Seconds after which its launcher is killed; infinite if it is not.
-        lately: Seconds that the last save took; 0 while that is not known.
+    ``within`` is when its launcher is killed, infinite if it is not; ``lately`` what the last save took, 0 if unknown.
     """
     return max(STOP_SECONDS, 3 * lately) if within == math.inf else max(within - EXIT_SECONDS, within / 2)

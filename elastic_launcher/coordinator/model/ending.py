@@ -19,13 +19,11 @@ class Weight(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The job will end; for a moment yet, better evidence of the cause is collected.
+    """The job will end; for a moment yet, until ``until``, better evidence of the cause is collected.
 
     Attributes:
-        exit_code: What the launcher exits with.
         message: What happened, to what, and what to do.
         weight: What the message rests on.
-        until: When the job ends.
         log_of: Node and local rank whose last lines are shown with the message.
         traceback: The script's own account, if it gave one.
         uncaught: Whether an exception that only the log shows is likely to be the cause.
@@ -78,12 +76,7 @@ class Halting:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A restart of the workers: from the last checkpoint, or of a restart-based resize.
-
-    Attributes:
-        cause: Why: ``hint``, ``notice`` or ``failure``.
-        since: When the training halted for it.
-    """
+    """A restart of the workers, by a ``hint``, ``notice`` or ``failure``, since the training halted for it."""
 
     cause: str
     since: float

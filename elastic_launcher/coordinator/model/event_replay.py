@@ -22,13 +22,7 @@ GOES_ON = ("generation_formed", "quota_lost", "quota_wait")
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The last generation that formed.
-
-    Attributes:
-        number: Over all runs of the job.
-        formation: What made it.
-        members: In rank order.
-    """
+    """The last generation that formed: its number over all runs, its formation, and its members in rank order."""
 
     number: int
     formation: int
@@ -72,12 +66,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class LastHint:
-    """The last hint of a job, which it follows while no hint can be read.
-
-    Attributes:
-        nodes: The number of nodes that it came to; None where it followed none.
-        allowed: The GPUs that it allowed.
-    """
+    """The last hint of a job, which it follows while no hint can be read; ``nodes`` is None where it followed none."""
 
     nodes: int | None = None
     allowed: int = 0
@@ -88,11 +77,6 @@ def last_hint(events: Sequence[Event], nproc_per_node: int, resumes: bool) -> La
 
     The hint is recorded once, and growth that it allows may come later. A generation may also form after a hint that
     allows fewer nodes, where its formation was under way: of that, no more counts than the hint allows.
-
-    Args:
-        events: Of all its runs.
-        nproc_per_node: GPUs of each node.
-        resumes: Whether it resumes from a checkpoint.
     """
     if not resumes and not any(event.kind == "generation_formed" for event in events):
         return None
@@ -180,9 +164,7 @@ def _pods(run: Sequence[Event]) -> dict[int, str]:
 def earlier_wait(run: Sequence[Event], now: float) -> EarlierWait | None:
     """Returns the wait for nodes in which a run's launcher was, or on its way to which; None if it was in none.
 
-    Args:
-        run: Its events.
-        now: Seconds since the epoch.
+    ``now`` is in seconds since the epoch.
     """
     told = next((event for event in reversed(run) if event.kind in (*LACKS_NODES, *GOES_ON)), None)
     if told is None or told.kind in GOES_ON:

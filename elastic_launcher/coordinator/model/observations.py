@@ -52,8 +52,6 @@ class MemberSilent(Observation):
     """A member was silent for so many seconds, although its process lives.
 
     Attributes:
-        member: The member.
-        seconds: How long.
         given_up: Whether that is too long.
         waited_for: Whether it is too long since others wait for it.
         over: Whether it reports again.
@@ -99,15 +97,11 @@ class MembersApart(Observation):
 
 @dataclass(frozen=True, slots=True)
 class MemberAwaited(Observation):
-    """A member has kept another one waiting for long.
+    """A member has kept another one, the ``waiter``, waiting for long.
 
     Attributes:
-        member: The member.
-        doing: Where it is.
-        busy: For how many seconds.
-        waiter: The one that waits.
-        waits_in: Where that is.
-        waits: For how many seconds.
+        busy: Seconds for which the member has been ``doing`` something else.
+        waits: Seconds for which the waiter has waited, in ``waits_in``.
         longest: Seconds after which the member is given up; infinite if it is not.
     """
 
@@ -122,12 +116,10 @@ class MemberAwaited(Observation):
 
 @dataclass(frozen=True, slots=True)
 class MemberSlow(Observation):
-    """A member has become a straggler, or is none any more.
+    """A member has become a straggler, or (``over``) is none any more.
 
     Attributes:
-        member: The member.
         factor: How many times the median its own time of a step is.
-        over: Whether it is none any more.
         seconds: Its own time of a step.
     """
 
@@ -166,7 +158,6 @@ class NodeNoticed(Observation):
     """A node received a termination notice.
 
     Attributes:
-        node: Its number.
         source: Who said so.
         within: Seconds after which it may be killed, if known; never more than ``--grace-period`` counts.
         again: Whether its queue has taken it back, and may admit it again.
@@ -182,12 +173,7 @@ class NodeNoticed(Observation):
 
 @dataclass(frozen=True, slots=True)
 class NodeRegistered(Observation):
-    """A node's agent begins, and asks what it is to run.
-
-    Attributes:
-        node: The node.
-        pod: The pod that it is in.
-    """
+    """A node's agent begins in a pod, and asks what it is to run."""
 
     node: int
     pod: str
@@ -225,7 +211,6 @@ class NodeExited(Observation):
     """A node's agent ended.
 
     Attributes:
-        node: Its number.
         exit_code: The agent's, negative for a signal; None if nobody can know.
         ranks: How its members' processes ended, by local rank, where that is known.
         why: How it ended, where the engine knows more; else empty.
@@ -250,8 +235,6 @@ class AgentKilled(Observation):
     """A signal ended a node's agent, and the node's other processes are ending with it; ``NodeExited`` follows.
 
     Attributes:
-        node: Its number.
-        signal: The signal's number.
         ranks: How its members' processes ended, by local rank, where that is known.
     """
 
@@ -264,11 +247,7 @@ class AgentKilled(Observation):
 class NodeStands(Observation):
     """The reason why a node's agent has not begun; empty once it has.
 
-    Attributes:
-        node: Its number.
-        waits: What it waits for.
-        queued: Whether that is its queue, and it holds no place.
-        unplaced: Whether it holds no place, for that or another reason.
+    ``queued`` means that it waits for its queue, ``unplaced`` that it holds no place, for that or another reason.
     """
 
     node: int
@@ -284,12 +263,7 @@ class SaveAsked(Observation):
 
 @dataclass(frozen=True, slots=True)
 class StopAsked(Observation):
-    """The job is to be saved and to end.
-
-    Attributes:
-        why: Who wants that.
-        within: Seconds after which the launcher is killed; infinite if it is not.
-    """
+    """The job is to be saved and to end; ``within`` seconds later the launcher is killed, if that is finite."""
 
     why: str
     within: float = math.inf
@@ -297,12 +271,7 @@ class StopAsked(Observation):
 
 @dataclass(frozen=True, slots=True)
 class ResumePointFound(Observation):
-    """The search has found what a job without nodes resumes from.
-
-    Attributes:
-        first: The state of the job at its start from there.
-        refused: What is wrong with checkpoints that can't be used.
-    """
+    """The search has found the state in which a job without nodes resumes, and checkpoints that it can't use."""
 
     first: State
     refused: tuple[str, ...] = ()

@@ -45,13 +45,7 @@ class Taken:
     at: float = -math.inf
 
     def once_more(self, step: int, started_at: float, now: float) -> Taken:
-        """Returns the count after another node was taken.
-
-        Args:
-            step: Steps that the job has done.
-            started_at: When the node was asked for.
-            now: Monotonic seconds.
-        """
+        """Returns the count after another node was taken, which was asked for at ``started_at``."""
         if step > self.step:
             return Taken(step, 1, now)
         return self if started_at < self.at else Taken(self.step, self.times + 1, now)

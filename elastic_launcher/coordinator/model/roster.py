@@ -40,7 +40,6 @@ class Node:
         started_at: When it was asked for (monotonic seconds).
         cause: Why it comes: ``start``, ``hint``, ``failure`` (in the place of one that was lost), ``notice`` (of one
             whose machine is wanted), or ``queue`` where its queue admitted it only a while after it was asked for.
-        phase: Where it is in its life.
         since: When it came to this phase.
         leave: Why it has to leave at the next boundary (``hint``, ``notice``); empty if it has not.
         leave_by: When it may be killed, where a notice or a hint says so.
@@ -87,8 +86,6 @@ class Member:
 
     Attributes:
         number: Never used again.
-        node: Its node.
-        local_rank: Its place there.
         pid: Its process, once it has joined.
         fingerprint: What must be equal among members; None until it is warm.
         step: Optimizer steps that it has reported.
@@ -100,7 +97,6 @@ class Member:
         lingers: Whether a warning was given that its process does not end after that; its siblings still run.
         failure: The exception that ended its script.
         borne: What its script failed with, where that cost its node only; empty if it has not.
-        exit: How its process ended.
         place: Rank and world size that torchrun gave it, where the script does not use our library.
         wait: Which of its waits for admission it reported last.
     """

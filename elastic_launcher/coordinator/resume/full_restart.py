@@ -13,13 +13,7 @@ from elastic_launcher.coordinator.runtime.store import Store
 
 
 class FullRestart:
-    """Ends all nodes of a job and restarts it from its last checkpoint, at each request.
-
-    Args:
-        driver: Ends the nodes.
-        store: The store of the groups.
-        search: Finds the checkpoint.
-    """
+    """Ends all nodes of a job and restarts it from its last checkpoint, at each request."""
 
     def __init__(self, driver: EngineDriver, store: Store, search: ResumeSearch) -> None:
         self._driver = driver

@@ -58,8 +58,6 @@ class Takeover:
     """Takes over a job that runs without a coordinator.
 
     Args:
-        config: The job.
-        layout: Its work directory.
         past: The numbers that earlier runs have used.
         run: The events of the run that continues.
         nodes: Its nodes.
@@ -90,11 +88,7 @@ class Takeover:
         return Origin(self._past, folder, noted_manifest(self._layout), waits=self._waits())
 
     async def gather(self, gathering: Rejoin) -> Leftovers | None:
-        """Waits until living members have reported their state; returns None if there is no training to take over.
-
-        Args:
-            gathering: Takes their introductions.
-        """
+        """Waits until living members have reported their state; returns None if there is no training to take over."""
 
         def missing(introduced: Collection[int]) -> bool:
             return bool(expected(self._leftovers(gathering), self._config.nproc_per_node))
@@ -118,10 +112,7 @@ class Takeover:
     def take_over(self, left: Leftovers, first: State, now: float) -> TakenOver:
         """Returns the job as it continues, or restarts where no member is left that holds its state.
 
-        Args:
-            left: What was gathered.
-            first: The state of the run at its start.
-            now: Monotonic seconds.
+        ``first`` is the state of the run at its start.
         """
         rules = replace(first.rules, waits=self._waits())
         first = replace(first, rules=rules, saved=self._saved() or first.saved)

@@ -51,12 +51,7 @@ class Origin:
         return self.place or str(self.folder)
 
     def first_state(self, config: JobConfig, store: str) -> State:
-        """Returns what the coordinator knows before anything has happened in this run.
-
-        Args:
-            config: The job.
-            store: ``host:port`` of the TCPStore in which groups meet.
-        """
+        """Returns what the coordinator knows at first; groups meet in ``store``, a TCPStore's ``host:port``."""
         rules = Rules(
             config.min_nodes,
             config.nproc_per_node,
@@ -108,11 +103,7 @@ def own_term(config: JobConfig, layout: Layout, past: Past) -> Past:
 def find_origin(config: JobConfig, layout: Layout, past: Past, say: Callable[[str], None]) -> Origin:
     """Looks for the newest usable checkpoint, and keeps earlier runs from writing.
 
-    Args:
-        config: The job.
-        layout: Its work directory.
-        past: What earlier runs have used up.
-        say: Takes a line for the user, for each checkpoint that can't be used, and for the one that is.
+    ``say`` takes a line for the user, for each checkpoint that can't be used, and for the one that is.
 
     Raises:
         ConfigError: If there are checkpoints and none can be used, or the folder can't be written.

@@ -22,12 +22,8 @@ class ResumeSearch:
     """Looks for the checkpoint to resume from, in a thread, since it reads all of it, and reports it.
 
     Args:
-        config: The job.
-        layout: Its work directory.
-        origin: What this launch resumed from.
         observe: Takes the checkpoint that was found.
         warn: Takes errors that are retried.
-        monotonic: The clock of observations.
 
     Attributes:
         origin: What the job resumed from last.

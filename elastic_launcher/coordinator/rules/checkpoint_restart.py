@@ -19,12 +19,7 @@ from elastic_launcher.coordinator.rules.pause import wait_for_nodes
 
 
 def state_after(old: State, first: State) -> State:
-    """Returns the first state after a restart.
-
-    Args:
-        old: The state when its nodes were ended.
-        first: The state of a job that resumes from the last checkpoint.
-    """
+    """Returns the first state after a restart: ``first``, of the checkpoint, with what counts on from ``old``."""
     return replace(
         old.carried_to(first),
         restart=old.restart,

@@ -173,12 +173,7 @@ def appoint_saver(state: State) -> Decision:
 
 
 def when(state: State, step: int | None = None) -> str:
-    """Returns the job's position for a message.
-
-    Args:
-        state: The state of the job, which may be a second old.
-        step: The step of the rank that the message is about, if it reported one.
-    """
+    """Returns the job's position for a message, which may be about a rank that has reported ``step``."""
     if state.pause is not None and state.pause.released:
         return f"while it waited for {state.pause.lack.value}"
     if not state.generation:

@@ -40,14 +40,7 @@ CALM_SECONDS = 60.0  # after which a loss is a first one again: its node is repl
 
 
 def lose_node(state: State, member: Member, now: float, fact: str = "") -> Decision:
-    """A node of the group is gone, or is to go, because one of its members is.
-
-    Args:
-        state: The state before.
-        member: The member.
-        now: Monotonic seconds.
-        fact: What happened to it, if it is not its end.
-    """
+    """A node of the group is gone, or is to go, because one of its members is, or because of ``fact``."""
     node = state.nodes[member.node]
     end = member.exit or Exit()
     message = _account(state, member, fact or how(end))
@@ -69,14 +62,7 @@ def lose_node(state: State, member: Member, now: float, fact: str = "") -> Decis
 
 
 def bear_failure(state: State, member: Member, fact: str, now: float) -> Decision | None:
-    """Takes a failure of the script on one rank as the loss of its node, if that is wanted and others can go on.
-
-    Args:
-        state: The state before.
-        member: The member.
-        fact: What happened to it.
-        now: Monotonic seconds.
-    """
+    """Takes a failure of the script on one rank as the loss of its node, if that is wanted and others can go on."""
     recent = [at for at in state.borne if now - at < FAILURE_WINDOW]
     others = [state.members[number] for number in state.survivors() if state.members[number].node != member.node]
     able = any(other.failure is None and other.exit is None and not other.ended for other in others)
@@ -158,11 +144,8 @@ def recover(state: State, now: float) -> Decision:
 def break_off(state: State, reason: str, loss: bool = False, cause: str = "failure") -> Decision:
     """Has all survivors drop what they do in their group, so that all of them notice at once.
 
-    Args:
-        state: The state before.
-        reason: What happened.
-        loss: Whether a node is gone, so that nothing else need be looked for.
-        cause: ``failure``, or ``notice`` or ``hint`` where it had a notice: then the step does not count as broken.
+    ``loss`` means that a node is gone, so that nothing else need be looked for. The ``cause`` is ``failure``, or
+    ``notice`` or ``hint`` where the node had a notice: then the step does not count as broken.
     """
     recovery = state.recovery
     noticed = cause != "failure"
@@ -185,11 +168,7 @@ def break_off(state: State, reason: str, loss: bool = False, cause: str = "failu
 def check_holders(state: State, member: Member, now: float, message: str = "") -> Decision:
     """Ends the job if no member is left that holds the state; a joiner may still report that it does.
 
-    Args:
-        state: The state before.
-        member: Who is lost, or has left after the others were lost.
-        now: Monotonic seconds.
-        message: How it was lost.
+    ``member`` is lost, or has left after the others were lost; ``message`` says how it was lost.
     """
     if state.survivors() or not state.group:
         return state, ()

@@ -19,12 +19,7 @@ from elastic_launcher.report.words import plural
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """The two clocks of hints.
-
-    Attributes:
-        monotonic: Seconds, for waits.
-        wall: Seconds since the epoch, for the age of documents.
-    """
+    """The two clocks of hints: monotonic seconds for waits, seconds since the epoch for the age of documents."""
 
     monotonic: Callable[[], float]
     wall: Callable[[], float]
@@ -34,12 +29,9 @@ class HintFollower:
     """Reports the target at the start and whenever it changes.
 
     Args:
-        config: The job.
         job_id: The id by which hints match it.
         source: Where hints come from; None for a fixed target.
         on_target: Takes each new target, and why it is below the minimum.
-        emit: Takes events.
-        clocks: The time.
         held: The hint that the job followed before this launch; None for a new job.
         tells_kinds: Whether nodes within the guarantee differ from those above it.
     """
@@ -79,11 +71,9 @@ class HintFollower:
         self._wake: asyncio.Queue[HintRead | None] = asyncio.Queue()
 
     def resume(self, nodes: int, taken_seconds_ago: float | None) -> None:
-        """Follows the hints of a job that runs already, instead of starting one.
+        """Follows the hints of a job that runs already, with ``nodes`` as its target, instead of starting one.
 
-        Args:
-            nodes: Its target.
-            taken_seconds_ago: When a hint or a notice took a node last, if one did.
+        Growth waits from when a hint or a notice took a node last, if one did.
         """
         self._runs, self._current = True, nodes
         if taken_seconds_ago is not None:

@@ -29,8 +29,6 @@ class NodeFiles:
     """Serves files to nodes, and writes what they report.
 
     Args:
-        config: The job.
-        layout: Its work directory.
         store: ``host:port`` of the store in which groups meet.
         home: What they run, and the marker file of the checkpoint folder.
     """
@@ -58,10 +56,6 @@ class NodeFiles:
     async def open(self, warn: Callable[[str], None], clock: Callable[[], float]) -> None:
         """Puts the marker file into the checkpoint folder, with retries while the folder is unavailable.
 
-        Args:
-            warn: Takes what is tried again.
-            clock: Monotonic seconds.
-
         Raises:
             ConfigError: If it can't be written.
             StoreAway: If it was away for all of ``--orphan-timeout``.
@@ -84,12 +78,7 @@ class NodeFiles:
             raise ConfigError(f"{why}; {landmark.MEND}") from error
 
     def judge(self, node: int, name: str) -> str:
-        """Returns why the launcher can't go on from what a node saves, by a sample that it has made; "" if it can.
-
-        Args:
-            node: The node.
-            name: Of the sample in the folder of checkpoints.
-        """
+        """Returns why the launcher can't go on from what a node saves, by a sample that it has made; "" if it can."""
         mark = self._home.landmark
         if mark is None or "/" in name or not name.startswith(f"{mark.name}."):
             return ""
@@ -116,15 +105,7 @@ class NodeFiles:
     def note_exit(
         self, node: int, local_rank: int, exit_code: int | None, signal: int | None, first_member: int | None = None
     ) -> None:
-        """Writes down how a rank ended, unless its node has done so.
-
-        Args:
-            node: The node.
-            local_rank: The rank's place there.
-            exit_code: Its own, if it ended by itself.
-            signal: What ended it, if it did not.
-            first_member: The first of the node's members then, if the node says that.
-        """
+        """Writes down how a rank ended, unless its node has done so, which may say who its first member was then."""
         path = self._layout.exit_file(node, self._place(node, local_rank))
         ended = {"exit_code": exit_code, "signal": signal}
         member = 0 if first_member is None else first_member + local_rank
@@ -138,13 +119,9 @@ class NodeFiles:
         return tuple((place, ended) for place, ended in found if ended is not None)
 
     def add_to_log(self, node: int, local_rank: int, offset: int, data: str) -> None:
-        """Appends to the log of a rank's script, without what was sent before.
+        """Appends to a rank's log what its node sends, in base64, without what was sent before.
 
-        Args:
-            node: The node.
-            local_rank: The rank's place there.
-            offset: How many bytes the node has sent before, over the rank's whole life.
-            data: What comes then, in base64.
+        ``offset`` is how many bytes the node has sent before, over the rank's whole life.
 
         Raises:
             ValueError: If it is no base64.

@@ -20,12 +20,7 @@ class JobControl(Protocol):
         """Takes an observation from outside, made with the present time; held until a takeover is complete."""
 
     def leave(self, why: str, close: Callable[[], None]) -> None:
-        """Ends this launcher alone: the job continues under another one.
-
-        Args:
-            why: The reason, for the user.
-            close: Lets go of the nodes.
-        """
+        """Ends this launcher alone: the job continues under another one; ``close`` lets go of the nodes."""
 
     def note(self, kind: str, **fields: Any) -> None:
         """Writes an event; held likewise."""

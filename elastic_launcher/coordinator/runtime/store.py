@@ -16,14 +16,7 @@ BACKLOG = 1024  # members that connect before torch is imported wait here
 
 
 class Store:
-    """A TCPStore on a socket of our own, which has its address at once.
-
-    Args:
-        where: Where it listens, and what it is called.
-
-    Attributes:
-        address: ``host:port``.
-    """
+    """A TCPStore on a socket of our own, which has its address (``host:port``) at once."""
 
     def __init__(self, where: Endpoint = HERE) -> None:
         self._bind = where.bind
@@ -43,11 +36,7 @@ class Store:
             self._server = await asyncio.to_thread(self._open)
 
     def forget_before(self, formation: int) -> None:
-        """Removes the keys of groups before a formation, which would add up with each resize.
-
-        Args:
-            formation: All its members have met.
-        """
+        """Removes the keys of groups before a formation that has met: they would add up with each resize."""
         for key in self._keys():
             kind, _, rest = key.partition("/")
             number = rest.partition("/")[0]
@@ -96,12 +85,7 @@ def _listen(address: str, port: int) -> socket.socket:
 
 
 def serve_on(listener: int, port: int) -> TCPStore:
-    """Returns a store that answers on a socket, and closes it at its end.
-
-    Args:
-        listener: The descriptor of a socket that listens here.
-        port: Its port.
-    """
+    """Returns a store that answers on a listening socket, given by its descriptor, and closes it at its end."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     try:

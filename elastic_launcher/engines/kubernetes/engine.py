@@ -26,11 +26,6 @@ class KubernetesEngine:
     """Starts nodes in a namespace.
 
     It has an event loop in a thread of its own, since it follows the cluster all the time. ``close`` ends both.
-
-    Args:
-        login: The cluster.
-        namespace: Where the nodes are.
-        plan: What they are made from.
     """
 
     def __init__(self, login: Login, namespace: str, plan: JobPlan) -> None:
@@ -59,8 +54,7 @@ class KubernetesEngine:
     def adopt(self, found: Sequence[NodeSpec]) -> list[str]:
         """Takes nodes for its own that an earlier launcher has started, and ends what is left of others.
 
-        Returns:
-            Remarks on these, a line each.
+        Returns remarks on these, a line each.
 
         Raises:
             OSError: If the cluster can't be asked.

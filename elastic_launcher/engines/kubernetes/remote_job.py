@@ -24,11 +24,10 @@ _LINE = re.compile(rb"\[local rank (\d+)\] (.*)", re.DOTALL)
 
 
 class ClusterJob:
-    """A job that was found.
+    """A job that was found by its Service.
 
     Args:
         api: The cluster, open for as long as this is used.
-        service: The job's Service.
 
     Attributes:
         name: Namespace and id, for messages.
@@ -68,14 +67,10 @@ class ClusterJob:
                         yield self.record
 
     async def save_logs(self, folder: Path, follow: bool) -> list[str]:
-        """Writes what the ranks of all nodes that are there have written to files as in a work directory.
+        """Writes what the ranks of all nodes that are there have written, to a file for each as in a work directory.
 
-        Args:
-            folder: Where; a file for each rank.
-            follow: Whether to go on, with nodes that come later too, until neither a node nor a launcher runs.
-
-        Returns:
-            A line for each pod whose log can't be read, or not to its end.
+        With ``follow`` it goes on, with nodes that come later too, until neither a node nor a launcher runs. Returns a
+        line for each pod whose log can't be read, or not to its end.
         """
         reading: dict[str, asyncio.Task[str]] = {}
         try:

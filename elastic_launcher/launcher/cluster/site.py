@@ -39,11 +39,9 @@ class ClusterSite:
     """The site in the namespace of the launcher's own pod.
 
     Args:
-        config: The job.
-        work_dir: Its work directory, which nodes don't see.
+        work_dir: The job's work directory, which nodes don't see.
         code: The script's files, for the nodes.
         template: What nodes are made from.
-        login: How the cluster is reached.
         claim: What makes this launcher the job's.
     """
 
@@ -74,12 +72,7 @@ class ClusterSite:
 
     @classmethod
     def claim(cls, config: JobConfig, work_dir: WorkDir, directory: Path) -> ClusterSite:
-        """Takes the job in the namespace of the launcher's own pod.
-
-        Args:
-            config: The job.
-            work_dir: Its work directory.
-            directory: Where the script's path starts.
+        """Takes the job in the namespace of the launcher's own pod; the script's path starts in ``directory``.
 
         Raises:
             ConfigError: If the launcher runs in no pod, or its role may not do what is needed.

@@ -14,12 +14,7 @@ from elastic_launcher.workdir import Layout, read_document
 
 
 class ToldStatus:
-    """The status of a job whose launcher runs in this process.
-
-    Args:
-        layout: The job's work directory.
-        earlier: What the Service said of the job before this launcher.
-    """
+    """The status of a job whose launcher runs in this process, after what the Service said of the job before it."""
 
     def __init__(self, layout: Layout, earlier: Mapping[str, Any]) -> None:
         self._layout = layout
@@ -42,9 +37,7 @@ class ToldStatus:
 def submitted_before(demand: Mapping[str, Any] | None, earlier: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Returns a demand as submitted at the time of the job's first attempt, which this one may know nothing of.
 
-    Args:
-        demand: What the job reports now.
-        earlier: The status on its Service; whatever others have made of it.
+    ``earlier`` is the status on the job's Service, whatever others have made of it.
     """
     known = earlier.get("demand")
     moment = finite(known.get("submitted")) if isinstance(known, Mapping) else None
@@ -54,9 +47,7 @@ def submitted_before(demand: Mapping[str, Any] | None, earlier: Mapping[str, Any
 def numbers_after(state: JobState, job: Mapping[str, Any]) -> dict[str, int]:
     """Returns the numbers from which on none was used: the next launcher may not have this one's work directory.
 
-    Args:
-        state: The state after the events.
-        job: What ``job.json`` holds.
+    ``job`` is what ``job.json`` holds.
     """
     members = [member for node in state.nodes.values() for member in node.members]
     return {

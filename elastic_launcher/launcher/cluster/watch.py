@@ -36,14 +36,7 @@ LAST_SECONDS = 5.0  # for the last one
 
 
 class ClusterWatch:
-    """Follows the job's Service, the launcher's own pod and its owner, and the nodes.
-
-    Args:
-        login: The cluster.
-        claim: What the launcher has there.
-        engine: Follows the nodes.
-        layout: The job's work directory.
-    """
+    """Follows the job's Service, the launcher's own pod and its owner, and the nodes."""
 
     def __init__(self, login: Login, claim: JobClaim, engine: KubernetesEngine, layout: Layout) -> None:
         self._login = login
@@ -182,11 +175,7 @@ class ClusterWatch:
 
 
 class PendingLine:
-    """Reports why nodes wait, once for each reason that lasts.
-
-    Args:
-        clock: Monotonic seconds.
-    """
+    """Reports why nodes wait, once for each reason that lasts."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -195,12 +184,7 @@ class PendingLine:
         self._told = ""
 
     def take(self, standings: Mapping[int, Standing], trains: bool) -> str:
-        """Returns what is to be said now; mostly nothing.
-
-        Args:
-            standings: The state of the nodes.
-            trains: Whether the training has begun.
-        """
+        """Returns what is to be said of the nodes now; mostly nothing."""
         waiting = [one for one in standings.values() if isinstance(one, Waiting)]
         line = pending_line(waiting, sum(isinstance(one, Running) for one in standings.values()), trains)
         if line != self._line:

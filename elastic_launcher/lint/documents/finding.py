@@ -13,7 +13,6 @@ class Finding:
     """One error in a file.
 
     Attributes:
-        file: The file's name, as it was given.
         line: The line that it is about, from 1.
         rule: The rule's name, which never changes.
         where: The place within the document, as ``spec.templates[0].container``; "" where there is none.

@@ -33,15 +33,7 @@ class _Unusable(Exception):
 
 @dataclass(slots=True)
 class _Reader:
-    """Makes trees of the documents of one file.
-
-    Attributes:
-        file: The file's name.
-        findings: What was wrong so far.
-        first_line: The number of the text's first line.
-        count: Nodes made so far.
-        scalar: Resolves a plain scalar of the document.
-    """
+    """Makes trees of the documents of one file, and counts the nodes made so far."""
 
     file: str
     findings: list[Finding]
@@ -118,15 +110,9 @@ class _Reader:
 
 
 def read(text: str, file: str, first_line: int = 1) -> tuple[list[Node], list[Finding]]:
-    """Reads the documents of a text.
+    """Reads the documents of a text, whose first line may be a later one of its file.
 
-    Args:
-        text: The file's content.
-        file: Its name.
-        first_line: The number of its first line, where it is part of a file.
-
-    Returns:
-        The documents that hold anything, and what is wrong with them as YAML.
+    Returns the documents that hold anything, and what is wrong with them as YAML.
     """
     yaml = needed("yaml", "YAML files are read with PyYAML", "hera")
     reader = _Reader(file, [], first_line)

@@ -25,12 +25,9 @@ class Node:
     """A value of a document.
 
     Attributes:
-        file: The file's name.
         line: The line of its key, or of itself, from 1.
         path: The keys and numbers that lead to it.
         value: It as plain Python; None where it is absent or null, which Kubernetes takes for the same.
-        fields: Its fields, of an object.
-        items: Its elements, of a list.
         text_line: The line on which a text of several lines begins, where its lines are the file's; else 0.
     """
 

@@ -50,12 +50,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """An object of Argo's API.
-
-    Attributes:
-        kind: One of :data:`KINDS`.
-        node: It.
-    """
+    """An object of Argo's API, of one of the :data:`KINDS`."""
 
     kind: str
     node: Node

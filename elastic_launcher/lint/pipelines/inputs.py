@@ -43,12 +43,7 @@ _FIX_OF_ITEMS = (
 
 
 def check_inputs(document: Node, task: Task) -> Iterator[Finding]:
-    """Finds inputs of a task that the component around it does not have, and outputs that no task beside it has.
-
-    Args:
-        document: The pipeline.
-        task: One of its tasks.
-    """
+    """Finds inputs of a task that the component around it does not have, and outputs that no task beside it has."""
     for kind, word in _KINDS:
         for given in task.node.at("inputs", kind).fields.values():
             yield from _given(document, task.around, given, kind, word)
@@ -58,10 +53,7 @@ def check_inputs(document: Node, task: Task) -> Iterator[Finding]:
 def check_settings(document: Node, task: Task, platforms: Node) -> Iterator[Finding]:
     """Finds what a task's settings on a platform take, and the component around it does not have, likewise.
 
-    Args:
-        document: The pipeline.
-        task: One of its tasks.
-        platforms: What is set there, by platform, as by kfp-kubernetes.
+    ``platforms`` is what is set there, by platform, as by kfp-kubernetes.
     """
     executor = task.component.at("executorLabel").text
     for platform in platforms.fields.values():
@@ -74,10 +66,9 @@ def check_settings(document: Node, task: Task, platforms: Node) -> Iterator[Find
 
 
 def check_names_in_manifest(pipeline: Node) -> Iterator[Finding]:
-    """Finds names that are no texts in a manifest: Kubernetes has more booleans than the SDK, which leaves n as it is.
+    """Finds names that are no texts in a manifest of a compiled pipeline.
 
-    Args:
-        pipeline: A compiled pipeline, as the API server reads it.
+    Kubernetes has more booleans than the SDK, which leaves n as it is.
     """
     for node in pipeline.walk():
         if node.path[-1:] and node.path[-1] in _NAMES and isinstance(node.value, bool):

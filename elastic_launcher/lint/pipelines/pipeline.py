@@ -38,12 +38,7 @@ def is_pipeline(document: Node) -> bool:
 
 
 def check_pipeline(document: Node, platforms: Node) -> Iterator[Finding]:
-    """Finds what a pipeline does otherwise than it says.
-
-    Args:
-        document: A compiled pipeline.
-        platforms: What its tasks are set to on each platform; absent where there is nothing.
-    """
+    """Finds what a compiled pipeline, with its settings on each platform, does otherwise than it says."""
     for component in document.at("components").fields.values():
         yield from _passthroughs(component)
     yield from _absent(document, platforms)
@@ -158,13 +153,7 @@ def _asking(document: Node, component: Node, name: str, seen: set[str]) -> Itera
     """Yields the inputs of the tasks in a component that ask for an input of its, however deep.
 
     The SDK hands a loop's own list on to no condition within, and lets the tasks there ask for it all the same. What
-    declares an input of that name has one of its own.
-
-    Args:
-        document: The pipeline.
-        component: What holds the tasks.
-        name: The name of the input.
-        seen: The components that were looked into so far.
+    declares an input of that name has one of its own. ``seen`` are the components that were looked into so far.
     """
     for inner in tasks_of(document, component):
         for given in inner.node.at("inputs", "parameters").fields.values():

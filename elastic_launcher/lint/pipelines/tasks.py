@@ -12,11 +12,9 @@ _FUNCTION = "--function_to_execute"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task of the pipeline.
+    """A task of the pipeline, in the component around it.
 
     Attributes:
-        node: It.
-        around: The component that holds it.
         component: The component that it runs.
         container: The container of that, absent where it holds tasks itself.
     """

@@ -21,12 +21,7 @@ _OF_THE_STEP = ("KFP_POD_NAME", "KFP_POD_UID", "NAMESPACE", "HOSTNAME", "HOME", 
 
 
 def check_texts(document: Node, task: Task) -> Iterator[Finding]:
-    """Finds texts of a training step that Kubernetes changes, and those that no container can be started with.
-
-    Args:
-        document: The pipeline.
-        task: A task of ours that trains.
-    """
+    """Finds texts of a training step that Kubernetes changes, and those that no container can be started with."""
     own = (one.at("name").text for one in task.container.at("env").items)
     variables = frozenset((*_OF_THE_STEP, *own))
     given = {name: _constant(task, node) for name, node in task.node.at("inputs", "parameters").fields.items()}

@@ -54,13 +54,7 @@ def _limits(container: Node, ranks: str, nodes: str) -> Iterator[Finding]:
 
 
 def too_few(limit: Node, ranks: int, nodes: int = 1) -> Finding | None:
-    """Returns the finding about a GPU limit that is too low, if it is.
-
-    Args:
-        limit: How many GPUs a pod has.
-        ranks: Of each node.
-        nodes: Fewest nodes in the pod.
-    """
+    """Returns the finding about a pod's GPU limit that is too low for its fewest nodes and their ranks, if it is."""
     gpus, wanted = limit.number, ranks * nodes
     if gpus is None or gpus == 0 or gpus >= wanted:  # none at all: a training on CPUs
         return None

@@ -22,11 +22,7 @@ def is_workflow(document: Node) -> bool:
 
 
 def check_api_version(document: Node) -> Iterator[Finding]:
-    """Finds an object whose ``apiVersion`` is missing or is not that of its kind.
-
-    Args:
-        document: An object of Argo's API, or a manifest of a pipeline.
-    """
+    """Finds an object of Argo's, or a manifest of a pipeline, whose ``apiVersion`` is missing or not its kind's."""
     kind, given = document.at("kind").text, document.at("apiVersion")
     wanted = VERSIONS.get(kind, ARGO)
     if given.text != wanted and (given.text or not given.there):  # what is no text is of the wrong type

@@ -18,12 +18,7 @@ _PARAMETERS = "parameters"
 
 
 def check_configmaps(workflow: Workflow, configmaps: Sequence[Node]) -> Iterator[Finding]:
-    """Finds parameters whose ConfigMap is not seen, or lacks the key.
-
-    Args:
-        workflow: Whose parameters.
-        configmaps: The ConfigMaps of all files.
-    """
+    """Finds parameters whose ConfigMap is not among those of all files, or lacks the key."""
     for source, reference in _references(workflow.spec):
         yield from _reference(source, reference, _meant(workflow, reference, configmaps))
 

@@ -20,12 +20,7 @@ Library = Mapping[tuple[bool, str], Workflow]
 
 
 def check_references(workflow: Workflow, library: Library) -> Iterator[Finding]:
-    """Finds what a workflow must say itself about the templates that it takes from elsewhere.
-
-    Args:
-        workflow: Which takes them.
-        library: Where they may be.
-    """
+    """Finds what a workflow must say itself about the templates that it takes from elsewhere."""
     if not workflow.starts:
         return
     said: set[tuple[str, str, str]] = set()

@@ -41,12 +41,7 @@ _EXAMPLE = 40
 
 
 def check_schema(document: Node, kind: str) -> Iterator[Finding]:
-    """Finds fields that are not known, not there, or of another type.
-
-    Args:
-        document: An object of Argo's API.
-        kind: The name of its model.
-    """
+    """Finds fields of an object of Argo's API, by its model, that are not known, not there, or of another type."""
     model = getattr(needed("hera.workflows.models", "Workflows are checked against Hera's models", "hera"), kind)
     pydantic = needed("pydantic", "Workflows are checked against Hera's models", "hera")
     plain = {key: value for key, value in document.value.items() if key not in _UNSEEN}

@@ -21,14 +21,10 @@ _idle: dict[str, list[TCPStore]] = {}
 
 
 def connect_store(address: str, timeout: float) -> None:
-    """Connects to a store for the next formation, unless a connection is there; call it beside the training.
-
-    Args:
-        address: ``host:port``.
-        timeout: Seconds.
+    """Connects to a store at ``host:port`` for the next formation, unless it has; call it beside the training.
 
     Raises:
-        RuntimeError: If the store can't be reached.
+        RuntimeError: If the store can't be reached within ``timeout`` seconds.
     """
     with leased_store(address, timeout):
         pass
@@ -36,11 +32,9 @@ def connect_store(address: str, timeout: float) -> None:
 
 @contextlib.contextmanager
 def leased_store(address: str, timeout: float) -> Iterator[TCPStore]:
-    """Lends a client exclusively; one with an error is not used again.
+    """Lends a client of the store at ``host:port`` exclusively; one with an error is not used again.
 
-    Args:
-        address: ``host:port``.
-        timeout: Seconds; of the connection, and of the client's calls.
+    ``timeout`` is in seconds, of the connection and of the client's calls.
 
     Raises:
         RuntimeError: If the store can't be reached.
@@ -53,11 +47,7 @@ def leased_store(address: str, timeout: float) -> Iterator[TCPStore]:
 
 
 def hang_up(address: str) -> None:
-    """Ends all waits for a store, in any thread, with an error; the clients are unusable afterwards.
-
-    Args:
-        address: ``host:port``.
-    """
+    """Ends all waits for a store, in any thread, with an error; the clients are unusable afterwards."""
     shut_connections({_host_and_port(address)})
 
 

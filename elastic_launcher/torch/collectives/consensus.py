@@ -96,8 +96,7 @@ def _are_equal(signs: list[float], world_size: int) -> bool:
 
 
 def spell(signals: Signals, *, late: bool, weight: float, loss: float) -> list[float]:
-    """Returns the ``HEAD`` numbers that a rank adds to the sum; the loss is written apart from them where it is a
-    tensor.
+    """Returns the ``HEAD`` numbers that a rank adds to the sum; the loss is written apart where it is a tensor.
 
     Args:
         signals: What the rank says.
@@ -118,13 +117,7 @@ LOSS_INDEX = _LOSS
 
 
 def read(head: list[float], signals: Signals, world_size: int) -> Agreement:
-    """Reads the sums over all ranks.
-
-    Args:
-        head: The ``HEAD`` reduced numbers.
-        signals: What this rank itself said.
-        world_size: Ranks that took part.
-    """
+    """Reads the sums of ``HEAD`` numbers over all ranks, of which this one has said ``signals``."""
     agreed = signals.ready is not None and head[signals.ready % READY_SLOTS] == world_size
     weight = head[_LOSS_WEIGHT]
     return Agreement(

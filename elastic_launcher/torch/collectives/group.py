@@ -51,9 +51,6 @@ class Group:
     run beside collectives.
 
     Args:
-        name: Named in errors.
-        rank: This process's rank.
-        world_size: Number of ranks.
         gloo: The process group; None in a world of one.
         fast: An NCCL group that reduces CUDA tensors, where each rank has a GPU of its own.
         listeners: Where each rank's gloo listens.
@@ -80,11 +77,9 @@ class Group:
         _live.add(self)
 
     def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> Work:
-        """Starts to reduce a tensor in place over all ranks.
+        """Starts to reduce a contiguous tensor in place over all ranks, by ``sum`` or ``max``.
 
-        Args:
-            tensor: Contiguous; nobody may touch it until the work has ended.
-            op: ``sum`` or ``max``.
+        Nobody may touch it until the work has ended.
 
         Raises:
             GroupError: If the group was cut or closed.
@@ -219,14 +214,7 @@ class Group:
         self._works.discard(work)
 
     def _launch(self, method: str, tensors: list[Any], *rest: Any, device: torch.device | None = None) -> Work:
-        """Starts an operation and keeps hold of it and its memory.
-
-        Args:
-            method: Of the backend.
-            tensors: Its first argument.
-            rest: Its other arguments.
-            device: Where the tensors lie.
-        """
+        """Starts an operation of the backend on tensors of a device, and keeps hold of it and its memory."""
         fast = device is not None and device.type == "cuda" and self._fast is not None
         backend = self._fast if fast else self._gloo
         self.check()
@@ -290,14 +278,7 @@ def group_from_store(
 ) -> Group:
     """Forms a group in a store that is there already; see `build_group`.
 
-    Args:
-        store: A client of it that nobody else uses meanwhile.
-        prefix: Where in the store the ranks meet; never used before.
-        rank: This process's rank.
-        world_size: Number of ranks.
-        timeout: Seconds for all ranks to come.
-        device: Where this rank's tensors lie.
-        long_timeout: Seconds after which an operation fails once the group is formed.
+    Nobody else uses the store's client meanwhile; ``prefix``, where in it the ranks meet, was never used before.
 
     Raises:
         GroupError: If a rank did not come in time, or died meanwhile.

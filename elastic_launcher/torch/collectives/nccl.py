@@ -61,16 +61,9 @@ def build(
     timeout: float,
     long_timeout: float,
 ) -> Any:
-    """Forms an NCCL group, or returns None where not each rank has a GPU of its own.
+    """Forms an NCCL group, or returns None where not each rank has a GPU of its own, by what `gpu_of` says on each.
 
-    Args:
-        store: Where the ranks meet.
-        rank: This process's rank.
-        world_size: Number of ranks.
-        device: Its GPU.
-        gpus: What `gpu_of` says on each rank.
-        timeout: Seconds for all ranks to come.
-        long_timeout: Seconds after which an operation fails.
+    The ranks meet in ``store``, and have ``timeout`` seconds for that; an operation fails after ``long_timeout``.
 
     Raises:
         RuntimeError: If it can't be formed.

@@ -62,11 +62,7 @@ class Operation:
         return replace(self, content="") if self.content else self
 
     def words(self, step: int) -> str:
-        """Returns where a rank is that does it, for messages.
-
-        Args:
-            step: At which it is done.
-        """
+        """Returns where a rank is that does it at a step, for messages."""
         if self.what == BACKWARD:
             owner = f" for optimizer {self.owner}" if self.owner >= 0 else ""
             return f"in {self.what}{owner} (call {self.call + 1} of step {step})"
@@ -103,11 +99,7 @@ def find_common(operations: Sequence[Operation]) -> Operation | None:
 
 
 def name_operations(rows: Sequence[tuple[Operation, int]]) -> str:
-    """Returns a message that says which rank does what, where they don't do the same.
-
-    Args:
-        rows: Each rank's operation and step, in rank order.
-    """
+    """Returns a message about ranks that don't do the same, by each one's operation and step in rank order."""
     said: dict[str, list[int]] = {}
     elements = {one.wire.elements for one, _ in rows if one.wire is not None}
     sizes = len({replace(one, wire=None) for one, _ in rows}) == 1 and len(elements) > 1
@@ -126,11 +118,9 @@ def name_operations(rows: Sequence[tuple[Operation, int]]) -> str:
 
 
 def name_acts(acts: Sequence[str], step: int) -> str:
-    """Returns a message that says what acted on which rank, where that is not the same.
+    """Returns a message that says what acted on which rank since the last reduction, where that is not the same.
 
-    Args:
-        acts: What acted on each rank since the last reduction, in rank order; "" where that is not known.
-        step: Before which.
+    ``acts`` is in rank order, "" where that is not known; the ranks stand before ``step``.
     """
     said: dict[str, list[str]] = {}
     for rank, acted in enumerate(acts):

@@ -57,8 +57,7 @@ def _address(name: tuple[Any, ...]) -> Address:
 def open_listening(open_it: Callable[[], T]) -> tuple[T, Address]:
     """Opens a listener on a new port, and returns its address.
 
-    Args:
-        open_it: Opens it; called again in the rare case that another thread opened a listener at the same time.
+    ``open_it`` is called again in the rare case that another thread opened a listener at the same time.
 
     Raises:
         OSError: If the address can't be determined.
@@ -85,12 +84,9 @@ def any_open(connections: frozenset[int]) -> bool:
 
 
 def shut_connections(listeners: set[Address]) -> int:
-    """Shuts every connection of this process whose one end is one of ``listeners``, and no listener itself.
+    """Shuts every connection of this process whose one end is one of ``listeners``; returns how many there were.
 
-    Whoever waits for such a connection, here or at its other end, gets an error at once.
-
-    Returns:
-        How many there were.
+    No listener itself is shut. Whoever waits for such a connection, here or at its other end, gets an error at once.
     """
     count = 0
     for found in _connections(listeners):

@@ -32,11 +32,6 @@ class Awaited(threading.Thread):
 def start_thread(name: str, target: Callable[..., object], *args: Any) -> Awaited:
     """Starts a thread that ends no later than Python.
 
-    Args:
-        name: Of the thread.
-        target: What it runs.
-        args: Its arguments.
-
     Raises:
         RuntimeError: If no thread can be started.
     """

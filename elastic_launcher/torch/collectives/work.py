@@ -48,11 +48,7 @@ class Cuttable(Protocol):
 
 
 class _Looks:
-    """Decides when an operation is given up; asked each `LOOK_SECONDS`.
-
-    Args:
-        group: The operation's.
-    """
+    """Decides when an operation of a group is given up; asked each `LOOK_SECONDS`."""
 
     def __init__(self, group: Cuttable) -> None:
         self._group, self._number = group, 0
@@ -66,12 +62,7 @@ class _Looks:
 
 
 class Collective:
-    """An operation of all ranks of a gloo group.
-
-    Args:
-        raw: The backend's work, which ends by itself when the group's time is over.
-        group: The group.
-    """
+    """An operation of all ranks of a gloo group; the backend's work ends by itself when the group's time is over."""
 
     def __init__(self, raw: Any, group: Cuttable) -> None:
         self._raw, self._group = raw, group
@@ -101,9 +92,7 @@ class Collective:
 class Message:
     """A send or a receive of a gloo group: nothing of it goes on once its wait has ended by itself.
 
-    Args:
-        raw: The backend's work, which can't be waited for in parts: its group is lost when the time of a wait is over.
-        group: The group.
+    The backend's work can't be waited for in parts: its group is lost when the time of a wait is over.
     """
 
     def __init__(self, raw: Any, group: Cuttable) -> None:
@@ -112,10 +101,7 @@ class Message:
         self._error: RuntimeError | None = None
 
     def wait(self, timeout: timedelta) -> None:
-        """Waits for the end.
-
-        Args:
-            timeout: After which it fails.
+        """Waits for the end, so long at most.
 
         Raises:
             RuntimeError: If it failed.
@@ -160,10 +146,7 @@ class Work:
         self.tensors = tensors
 
     def wait(self, timeout: float | None = None) -> None:
-        """Waits for the end; once it has ended, returns (or raises) the same again.
-
-        Args:
-            timeout: Seconds; None leaves it to the group's own.
+        """Waits for the end, as long as the group's own time by default; then returns (or raises) the same again.
 
         Raises:
             GroupError: If a peer was lost, the group was cut, or the time is over.

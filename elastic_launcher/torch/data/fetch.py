@@ -66,11 +66,9 @@ class Fetcher:
     seed: int
 
     def fetch(self, epoch: int, indices: Sequence[int]) -> Any:
-        """Returns the batch of these samples; the process's own random generators stay as they were.
+        """Returns the batch of these samples, in order; the process's own random generators stay as they were.
 
-        Args:
-            epoch: In another epoch the same sample draws other random numbers.
-            indices: Which samples, in order.
+        In another epoch the same sample draws other random numbers.
         """
         tensors = self._tensors()
         if tensors is not None:
@@ -81,10 +79,7 @@ class Fetcher:
     def load(self, epoch: int, indices: Sequence[int], wanted: Callable[[], bool] = lambda: True) -> Any:
         """Does what `fetch` does, but leaves the process's generators as the last sample left them.
 
-        Args:
-            epoch: See `fetch`.
-            indices: See `fetch`.
-            wanted: Says before each sample whether the batch is still wanted; once it is not, None is returned.
+        Before each sample it asks whether the batch is still ``wanted``; once it is not, None is returned.
         """
         tensors = self._tensors()
         if tensors is not None:

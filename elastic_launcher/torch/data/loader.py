@@ -39,22 +39,16 @@ REFUSED_VALUES = {
 
 
 class ElasticLoader(TrainingData):
-    """Gives this rank's micro-batches of each optimizer step; made by `Job.dataloader`.
+    """Gives this rank's micro-batches of each optimizer step; made by `Job.dataloader`, which says more.
 
     Args:
-        dataset: Any map-style data set.
         data_pass: Returns the job's present pass over the data.
         device: Where batches go.
         train: Runs the training loop over a loader.
         epoch: The epoch in which it is made; None before the first one.
-        shuffle: Whether each epoch has an order of its own.
         seed: What the order derives from.
-        drop_last: Whether an epoch's incomplete last step is left out.
         num_workers: Processes that load ahead; 0 loads in the training thread.
-        collate_fn: Makes a batch of a list of samples; torch's default without it.
-        pin_memory: Whether batches are pinned before they go to a GPU.
         prefetch_factor: Micro-batches that each worker loads ahead.
-        worker_init_fn: Called with its number in each worker.
         timeout: Seconds after which a batch that does not come is an error; 0 waits.
     """
 

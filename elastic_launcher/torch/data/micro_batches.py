@@ -50,10 +50,8 @@ class MicroBatch:
 def pieces_of(order: int, step: StepSamples, share: Share) -> list[Piece]:
     """Returns the samples of a rank's micro-batches in a step, in the order in which they run.
 
-    Args:
-        order: What the order of samples derives from; see `Position.order`.
-        step: The samples of all ranks.
-        share: This rank's part of them. Without any, it runs on a few that do not count.
+    ``order`` is what the order of samples derives from, see `Position.order`. Without any share of the step, the rank
+    runs on a few samples that do not count.
     """
     if not share.micro_batches:
         return [(order, step.start, min(step.count, SPARE_SAMPLES))]

@@ -90,13 +90,9 @@ def _page_after(offset: int) -> int:
 
 
 def send(line: socket.socket, number: int, thing: Any, flags: int = 0) -> None:
-    """Sends something that can be pickled; all of it or nothing.
+    """Sends something that can be pickled, with a number of 64 bits; all of it or nothing.
 
-    Args:
-        line: One end of what `open_line` returned.
-        number: Travels along, 64 bits.
-        thing: A batch, usually.
-        flags: As for `socket.send`.
+    ``flags`` are those of `socket.send`; the line is one end of what `open_line` returned.
 
     Raises:
         BlockingIOError: With `socket.MSG_DONTWAIT`, if the line is full.
@@ -126,11 +122,7 @@ def send(line: socket.socket, number: int, thing: Any, flags: int = 0) -> None:
 
 
 def receive(line: socket.socket, flags: int = 0) -> ShmMessage:
-    """Returns the next parcel, unopened.
-
-    Args:
-        line: One end of what `open_line` returned.
-        flags: As for `socket.recv`.
+    """Returns the next parcel, unopened, from one end of what `open_line` returned; for ``flags`` see `socket.recv`.
 
     Raises:
         BlockingIOError: With `socket.MSG_DONTWAIT`, if there is none.
@@ -149,14 +141,7 @@ def receive(line: socket.socket, flags: int = 0) -> ShmMessage:
 
 
 class ShmMessage:
-    """Something received.
-
-    Args:
-        number: As it was sent.
-        body: What came through the socket itself.
-        memory: The descriptor of the memory that came with it.
-        parts: How many parts that memory has.
-    """
+    """Something received: its number, what came through the socket, and a descriptor of memory in so many parts."""
 
     def __init__(self, number: int, body: bytes, memory: int | None, parts: int) -> None:
         self.number = number

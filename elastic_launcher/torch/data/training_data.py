@@ -12,7 +12,6 @@ class TrainingData:
 
     Args:
         name: What messages call the data set.
-        size: Its samples.
         epoch: The epoch in which it was made; None before the first one.
         shuffle: Whether each epoch has an order of its own.
         seed: What the order derives from.
@@ -42,9 +41,7 @@ class TrainingData:
     def want(self, pieces: Sequence[Piece], *, urgent: bool = False) -> None:
         """Has these micro-batches loaded ahead, in this order, and no others, where something loads ahead.
 
-        Args:
-            pieces: Which ones.
-            urgent: Whether the first one is waited for already, so that all workers load it together.
+        ``urgent``: the first one is waited for already, so that all workers load it together.
         """
 
     def is_ready(self, pieces: Sequence[Piece]) -> bool:

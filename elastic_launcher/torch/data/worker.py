@@ -68,14 +68,11 @@ class WorkerPost:
     """What a worker is given when it is forked.
 
     Attributes:
-        fetcher: Loads a batch.
-        workers: How many there are.
         tasks: Where tasks come from, one to whichever worker is free.
         results: Where batches go.
         marks: Memory that all share: a byte for each task, 1 if nobody wants it any more, and `CLOSING`.
         parent: The rank's process id.
         thread_lives_on: Whether the thread that forks lives as long as the rank.
-        worker_init_fn: Called with the worker's number before anything is loaded.
     """
 
     fetcher: Fetcher

@@ -85,12 +85,7 @@ class WorkerPool:
     main one.
 
     Made by another thread, which may end before the rank does, a worker notices the rank's end only after the batch
-    that it loads.
-
-    Args:
-        fetcher: Loads a batch.
-        num_workers: How many processes.
-        worker_init_fn: Called with its number in each of them.
+    that it loads. ``worker_init_fn`` is called with its number in each of them.
     """
 
     def __init__(
@@ -137,13 +132,9 @@ class WorkerPool:
         return [worker.pid for worker in self._processes.workers]
 
     def request(self, ticket: Hashable, epoch: int, indices: Sequence[int], *, urgent: bool = False) -> None:
-        """Has a batch loaded; does not wait. Does nothing if it is under way already.
+        """Has a batch, named by its ticket, loaded; does not wait. Does nothing if it is under way already.
 
-        Args:
-            ticket: Names the batch.
-            epoch: See `Fetcher.fetch`.
-            indices: See `Fetcher.fetch`.
-            urgent: Whether it goes ahead of what is not handed over yet, to all workers at once if it is divisible.
+        ``urgent``: it goes ahead of what is not handed over yet, to all workers at once if it is divisible.
         """
         with self._lock:
             if ticket not in self._asked:
@@ -165,11 +156,7 @@ class WorkerPool:
         return tasks is not None and all(task.come for task in tasks)
 
     def take(self, ticket: Hashable, timeout: float | None = None) -> Any:
-        """Waits for a batch and returns it.
-
-        Args:
-            ticket: As in `request`.
-            timeout: Seconds to wait at most.
+        """Waits for the batch of a ticket, ``timeout`` seconds at most, and returns it.
 
         Raises:
             KeyError: If it was not requested, was taken already, or was discarded.

@@ -53,7 +53,7 @@ class Together:
     def begin(
         self, group: AnyGroup, operation: Operation, step: int, acted: str, abstain: Callable[[Wire], Agreement]
     ) -> None:
-        """Returns when all ranks are known to do this operation, or expected to (see `confirm`).
+        """Returns when all ranks of a group are known to do this operation, or expected to (see `confirm`).
 
         Args:
             group: Theirs.
@@ -89,11 +89,7 @@ class Together:
     ) -> Agreement:
         """Takes part in the other ranks' reductions, to report that this one has nothing to reduce any more.
 
-        Args:
-            group: Theirs.
-            operation: Why.
-            step: This rank's step, for messages.
-            abstain: Takes part in a reduction without anything to add, and reports that.
+        ``abstain`` takes part in a reduction without anything to add, and reports that.
 
         Raises:
             RuntimeError: If the others reduce nothing.
@@ -127,13 +123,7 @@ def _compare(group: AnyGroup, operation: Operation, step: int, acted: str = "") 
 
 
 def abstain(wire: Wire, group: ReduceGroup, signals: Signals, device: torch.device) -> Agreement:
-    """Takes part in a reduction of the others without anything to add but signals.
-
-    Args:
-        wire: What they exchange.
-        group: All ranks of it.
-        signals: What this rank says.
-        device: This rank's.
+    """Takes part in a reduction of the others, who exchange ``wire``, without anything to add but signals.
 
     Raises:
         GroupError: If a peer was lost.

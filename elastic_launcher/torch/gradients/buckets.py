@@ -63,11 +63,7 @@ class Layout:
     _wire: Wire | None = None
 
     def wire(self, whole: int) -> Wire:
-        """Returns what a reduction of this memory exchanges.
-
-        Args:
-            whole: Elements of the buffers of whole numbers, which are exchanged too.
-        """
+        """Returns what a reduction of this memory exchanges, with so many elements of the buffers of whole numbers."""
         if self._wire is None or self._wire.whole != whole:
             flats = [bucket.flat for bucket in self.buckets]
             sizes = tuple((len(one), str(one.dtype).removeprefix("torch."), one.device.type) for one in flats)
@@ -109,7 +105,6 @@ class Slot:
     """The gradients of the k-th `backward` call of a step's micro-batches.
 
     Attributes:
-        layout: Its memory.
         used: Which parameters have a gradient in it.
         weight: What its micro-batches count so far.
         loss: Their weighted sum of losses.
@@ -138,10 +133,8 @@ def make_layout(
 ) -> Layout:
     """Lays the gradients, the tail and the buffers out in flat memory.
 
-    Args:
-        parameters: What is reduced, in an order that is the same on every rank.
-        float_buffers: Floating buffers of the models, likewise.
-        device: Where the tail goes when there is no parameter that could carry it.
+    Parameters and floating buffers are in an order that is the same on every rank; the device is for a tail that no
+    parameter could carry.
     """
     groups = _groups(parameters)
     carriers = [group for group in groups if parameters[group[0]].dtype in TAIL_TYPES]

@@ -11,22 +11,12 @@ _AFTER = "_post_accumulate_grad_hooks"
 
 
 def find(parameters: Sequence[torch.Tensor], own: Collection[int]) -> list[torch.Tensor]:
-    """Returns the parameters that have hooks.
-
-    Args:
-        parameters: That are trained.
-        own: Numbers of hooks that are ours.
-    """
+    """Returns the parameters that have hooks, but for ours, by number."""
     return [p for p in parameters if p._backward_hooks or (getattr(p, _AFTER, None) or {}).keys() - own]
 
 
 def warn(hooked: Sequence[torch.Tensor], name: Callable[[torch.Tensor], str]) -> None:
-    """Warns of parameters with hooks.
-
-    Args:
-        hooked: Those that have some.
-        name: Returns what the warning calls one.
-    """
+    """Warns of parameters with hooks."""
     if hooked:
         more = f" and {len(hooked) - 1} more have" if len(hooked) > 1 else " has"
         warnings.warn(

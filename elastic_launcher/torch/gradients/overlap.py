@@ -46,10 +46,7 @@ class Overlap:
     def begin(self, slot: Slot, group: ReduceGroup, gather: Callable[[Bucket], None]) -> None:
         """Has the backward pass that comes now reduce each bucket once it is complete, or record the order.
 
-        Args:
-            slot: Whose gradient it completes.
-            group: All ranks of it do the same.
-            gather: Moves the gradients of a bucket's parameters into its flat memory.
+        All ranks of the group do the same; ``gather`` moves a bucket's gradients into its flat memory.
         """
         layout = slot.layout
         if not slot.overlap or len(layout.buckets) < 2:

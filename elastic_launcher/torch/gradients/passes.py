@@ -14,7 +14,7 @@ class Passes:
 
     Args:
         name: Returns what messages call a parameter.
-        too_few: Returns why a rank may come to have several micro-batches in a step: how few ranks this job may have.
+        too_few: Returns why a rank may come to have several micro-batches in a step: how few ranks this job may have;
             "" where it can't.
     """
 
@@ -38,9 +38,7 @@ class Passes:
     def refuse(self, slot: Slot, first: bool) -> None:
         """Refuses a second pass whose micro-batches were made with different weights, or may come to be.
 
-        Args:
-            slot: Of a call after the first one.
-            first: Whether a micro-batch is its first one in this step.
+        ``first``: this micro-batch is the pass's first one in this step.
 
         Raises:
             RuntimeError: That names a parameter which has changed.

@@ -34,7 +34,6 @@ class Reducer:
 
     Args:
         parameters: Returns the parameters that may have gradients, in an order that is the same on every rank.
-        buffers: The models' buffers.
         device: Where the tail lies when there is no parameter to carry it.
         name: Returns what messages call a parameter.
         too_few: See `Passes`.
@@ -127,12 +126,9 @@ class Reducer:
         self._slots.clear()
 
     def slot(self, call: int, only: Sequence[torch.Tensor] | None, owner: int) -> Slot:
-        """Returns the flat memory of the ``call``-th `backward` of a micro-batch.
+        """Returns the flat memory of the ``call``-th `backward` of a micro-batch, from 0, for some parameters or all.
 
-        Args:
-            call: Counted from 0.
-            only: The parameters whose gradients count; None for all.
-            owner: The owner that ``only`` means (the optimizer's number, -1 for all).
+        ``owner`` is the number of the optimizer that these belong to, -1 for all.
         """
         self._lay_out()
         key = (call, owner)
@@ -305,12 +301,7 @@ class Reducer:
     def reduce(self, slot: Slot, group: ReduceGroup, signals: Signals, *, samples: int, count: int) -> Agreement:
         """Reduces a slot whose micro-batches are all in, and puts the result into ``p.grad``.
 
-        Args:
-            slot: What to reduce.
-            group: All ranks of it call this for the same step.
-            signals: What this rank says.
-            samples: This rank's samples in the step.
-            count: The step's samples over all ranks.
+        All ranks of the group call this for the same step, of ``count`` samples, ``samples`` of them this rank's.
 
         Raises:
             GroupError: If a peer was lost. Nothing was put into ``p.grad`` then.

@@ -33,13 +33,8 @@ ORPHANED = 75
 class Connection:
     """Asks the coordinator for one member; safe to use from several threads.
 
-    Args:
-        launch: How this process was started.
-        orphan_timeout: Seconds without a coordinator after which the process leaves.
-
     Attributes:
-        number: The member's.
-        orphan_timeout: See above.
+        orphan_timeout: Seconds without a coordinator after which the process leaves.
         rejoin_state: What a coordinator that takes over is told.
         contact: When the coordinator was heard last.
         term: The coordinator's term.

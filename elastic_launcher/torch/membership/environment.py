@@ -20,7 +20,6 @@ class Launch:
         member: Number of this process within the job, or None.
         node: Number of the node that it runs on, or None.
         torchrun: Whether plain torchrun (or anything that sets its variables) started more than this process.
-        local_rank: Rank within the node.
     """
 
     control: str | None

@@ -34,9 +34,7 @@ class JobOver(Exception):
 class MovedOn(GroupError):
     """The job trains in another loop than the one in which a joiner waits.
 
-    Args:
-        message: Why.
-        wait: Which of its waits a joiner gives up for it; 0 on a rank that trains.
+    ``wait`` is which of its waits a joiner gives up for it; 0 on a rank that trains.
     """
 
     def __init__(self, message: str, wait: int = 0) -> None:
@@ -46,11 +44,6 @@ class MovedOn(GroupError):
 
 class Formations:
     """The formations that this member is ordered to be in, from the order until the training changes to one.
-
-    Args:
-        connection: To the coordinator.
-        reports: Takes how they went.
-        device: Where this rank's tensors lie.
 
     Attributes:
         changed: Held while something of it changes, and notified then.
@@ -111,9 +104,7 @@ class Formations:
     ) -> Formation:
         """Waits until a formation of a wanted kind is complete, and takes it.
 
-        Args:
-            wanted: Says whether it is one of them.
-            prepare: Called in this thread with each that this member is to be in, while its group is formed.
+        ``prepare`` is called in this thread with each that this member is to be in, while its group is formed.
 
         Raises:
             JobOver: If the coordinator has no more use for this member.

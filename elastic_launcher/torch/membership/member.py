@@ -51,11 +51,7 @@ class Member:
         orphan_timeout: Seconds without a coordinator after which the process leaves.
 
     Attributes:
-        number: Its own.
-        connection: To the coordinator.
-        reports: The queue of its reports.
-        formations: What it is to be in.
-        orders: What else it is to do.
+        orders: What else it is to do than be in formations.
         standing: Where the job stood when it joined.
     """
 
@@ -68,10 +64,7 @@ class Member:
         self.standing = Standing()
 
     def join(self, hooks: Hooks) -> Standing:
-        """Joins the job, and starts to follow orders; returns the job's progress.
-
-        Args:
-            hooks: What is asked of the training from now on.
+        """Joins the job, and starts to follow orders with these hooks; returns the job's progress.
 
         Raises:
             ControlRefused: If the coordinator does not want this member.

@@ -18,7 +18,6 @@ class Formation:
         number: Names the attempt; never used again.
         generation: The generation that it makes when it succeeds.
         mode: ``start``, ``grow``, ``shrink`` or ``recover``.
-        members: The members in rank order.
         joiners: Those of them that are new.
         leavers: Members of the generation before that are not in it.
         sources: Who takes its state from whom: receiver to sender.
@@ -58,7 +57,6 @@ class Membership:
     """This process's part in the generation that trains now.
 
     Attributes:
-        member: Its own number.
         formation: What made the generation.
         group: The group; its own memory and sockets are the formation's.
         dividing: Ranks among which a step's samples are divided: fewer than the world size in the step in which

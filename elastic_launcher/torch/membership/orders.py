@@ -15,10 +15,6 @@ from elastic_launcher.torch.membership.formations import Formations
 class Orders:
     """Follows the coordinator's orders.
 
-    Args:
-        connection: To the coordinator.
-        formations: Those that it orders.
-
     Attributes:
         vitals: Returns what this rank does, which is sent with each request.
         before_recovering: Takes the members that are left after a loss, as soon as that is known.

@@ -78,13 +78,7 @@ class RankStatus:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """The plan by which a rank continues.
-
-    Attributes:
-        todo: What it does.
-        source: The rank from which those that need it take the state.
-        takes: Whether this rank takes it.
-    """
+    """The plan by which a rank continues; ``takes`` tells whether it takes the state of the rank ``source``."""
 
     todo: NextAction
     source: int
@@ -92,11 +86,7 @@ class RecoveryPlan:
 
 
 def find_way(standings: Sequence[RankStatus], rank: int) -> RecoveryPlan:
-    """Returns how a rank goes on.
-
-    Args:
-        standings: Of all ranks, in rank order.
-        rank: Whose way.
+    """Returns how a rank goes on, by the progress of all ranks in rank order.
 
     Raises:
         LookupError: If ranks have worked on the state, and none of them has it whole.

@@ -75,12 +75,7 @@ class RejoinState:
             self._reports.pop(StepFailed, None)
 
     def note_given_up(self, formation: int, *, left: bool = False) -> None:
-        """Records that a formation is given up.
-
-        Args:
-            formation: Its number.
-            left: Whether this member has left it, if it was its own.
-        """
+        """Records that a formation is given up, and whether this member has left it, if it was its own."""
         with self._lock:
             self._standing.discard(formation)
             if formation != self._current or left:

@@ -17,11 +17,7 @@ FLUSH_SECONDS = 3.0  # for the last reports of a process that ends
 
 
 class Reports:
-    """Tells the coordinator what happened, until it has taken or refused it.
-
-    Args:
-        connection: To the coordinator.
-    """
+    """Tells the coordinator what happened, until it has taken or refused it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -35,11 +31,7 @@ class Reports:
         self._waiting.put({**encoded, "n": next(self._numbers)})
 
     def flush(self, longest: float = math.inf) -> None:
-        """Waits until all reports are sent: a bounded time, unless the coordinator is away.
-
-        Args:
-            longest: Seconds to wait at most, also for one that is away.
-        """
+        """Waits until all reports are sent, ``longest`` seconds at most, also for a coordinator that is away."""
         done, until, contact = threading.Event(), time.monotonic() + longest, self._connection.contact
         self._waiting.put(done)
         while not done.wait(FLUSH_SECONDS) and contact.silence() > FLUSH_SECONDS and time.monotonic() < until:

@@ -49,11 +49,7 @@ class StepTimer:
     _since: float = field(default_factory=lambda: time.monotonic())
 
     def tick(self, samples: int = 0) -> None:
-        """Notes that a step was completed now.
-
-        Args:
-            samples: This rank's part of it.
-        """
+        """Notes that a step was completed now, with so many samples of this rank."""
         now = time.monotonic()
         if self.last is not None:
             gap = now - self.last
@@ -101,11 +97,7 @@ class StepTimer:
 
     @contextlib.contextmanager
     def aside(self, what: str) -> Iterator[None]:
-        """Notes that this rank does something else than its part of a step.
-
-        Args:
-            what: For messages.
-        """
+        """Notes that this rank does something else than its part of a step, named for messages."""
         self._work = 0
         before = self._doing
         self._doing, self._since = what, time.monotonic()
@@ -116,11 +108,9 @@ class StepTimer:
 
     @contextlib.contextmanager
     def waiting(self, what: str, *, meets: str | None = "") -> Iterator[None]:
-        """Takes the time for which this rank waits for its peers.
+        """Takes the time for which this rank waits for its peers in an operation.
 
-        Args:
-            what: In which operation.
-            meets: In which kind of operation it meets them, where they may call it otherwise; None for any.
+        They meet in an operation of the kind ``meets``, where they may call it otherwise; in any, if that is None.
         """
         with self.aside(what):
             self._turns += 1

@@ -17,9 +17,7 @@ from elastic_launcher.torch.state.training_state import TrainingState
 class ChecksumTask:
     """The checksums of this rank's parameters, computed beside the step that doesn't change them yet, and of buffers.
 
-    Args:
-        state: Its parameters are checked.
-        buffers: Those that are left alone are checked.
+    Of the buffers, those that are left alone are checked.
     """
 
     def __init__(self, state: TrainingState, buffers: ModelBuffers) -> None:

@@ -18,9 +18,6 @@ from elastic_launcher.torch.state.position import Position
 class JoinPoint:
     """Compares where joiners wait with where the job trains.
 
-    Args:
-        session: The job.
-
     Attributes:
         elsewhere: Where the job has gone on to while this rank waited for admission.
     """

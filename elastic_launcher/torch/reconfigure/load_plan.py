@@ -19,10 +19,6 @@ class LoadPlan:
 
     To load both for the same steps would take more time than workers that just keep up have. So the present division's
     micro-batches are loaded up to a step that is near, and the coming one's from there on.
-
-    Args:
-        session: The job.
-        resizer: Knows the generation that is being formed.
     """
 
     def __init__(self, session: Session, resizer: Resizer) -> None:

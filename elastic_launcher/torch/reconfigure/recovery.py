@@ -33,13 +33,7 @@ AFTER_FAILURE = ("recover", "start")
 
 
 class Recovery:
-    """Finds a rank a membership after a failure.
-
-    Args:
-        session: The job.
-        resizer: Changes its membership otherwise.
-        plan: Has the workers load ahead.
-    """
+    """Finds a rank a membership after a failure."""
 
     def __init__(self, session: Session, resizer: Resizer, plan: LoadPlan) -> None:
         self._session = session
@@ -48,14 +42,7 @@ class Recovery:
         self._adopted: Any = None
 
     def recover(self, error: Exception, at: At) -> RecoveryPlan:
-        """Waits until this rank has peers again, and the same state as they.
-
-        Args:
-            error: What failed.
-            at: In which operation.
-
-        Returns:
-            How it goes on.
+        """Waits until this rank, after an error in an operation, has peers again, and the same state as they.
 
         Raises:
             GroupError: If there is nobody who could form another generation.

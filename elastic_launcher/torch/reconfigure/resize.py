@@ -37,7 +37,6 @@ class Activation:
     """The report on a generation's first step that is still due.
 
     Attributes:
-        formation: What made it.
         first_step: The first step whose samples are divided among all its members.
         done_at: Steps that have to be done first.
         survivor: Whether this rank was there before.
@@ -53,9 +52,6 @@ class Activation:
 
 class Resizer:
     """Changes this rank's membership.
-
-    Args:
-        session: The job.
 
     Attributes:
         join_point: Where joiners come in.
@@ -89,8 +85,7 @@ class Resizer:
     def ready(self, is_loaded: Callable[[], bool]) -> Formation | None:
         """Returns the formation to which this rank could change after the step that runs now.
 
-        Args:
-            is_loaded: Says whether workers have loaded what this rank would need first.
+        ``is_loaded`` says whether workers have loaded what this rank would need first.
         """
         formation = self.standing()
         if formation is not None and formation.mode == "grow" and not self.join_point.is_next(formation):
@@ -123,13 +118,9 @@ class Resizer:
             raise GroupError(f"formation {number} was given up after the ranks had agreed on it")
 
     def admit(self, fingerprint: dict[str, Any]) -> bool:
-        """Waits until this rank is in a generation.
+        """Waits until this rank is in a generation with ranks of the same ``fingerprint``; returns whether it is.
 
-        Args:
-            fingerprint: What must be the same on all ranks.
-
-        Returns:
-            Whether it is; not where the job has gone on to another loop in the meantime, to which the script has to go.
+        It is not where the job has gone on to another loop in the meantime, to which the script has to go.
 
         Raises:
             RuntimeError: If the job trains something else.
@@ -157,9 +148,7 @@ class Resizer:
     def enter(self, formation: Formation, number: int | None = None) -> None:
         """Enters this rank's first generation, and takes the state that goes with it.
 
-        Args:
-            formation: The generation's.
-            number: This rank, in a group that never changes (plain torchrun); None for a member's own number.
+        ``number`` is this rank, in a group that never changes (plain torchrun); None for a member's own number.
         """
         session = self._session
         me = self._member().number if number is None else number
@@ -213,8 +202,7 @@ class Resizer:
     def before_step(self, *, ends: bool = False) -> None:
         """Changes to a larger generation, if the ranks have agreed on one: the next step is the joiners' first.
 
-        Args:
-            ends: Whether this rank's script ends the training instead, which it reports in the group of all.
+        ``ends``: this rank's script ends the training instead, which it reports in the group of all.
         """
         if self._next is None or self._next.mode != "grow":
             return
@@ -275,11 +263,7 @@ class Resizer:
         self._activation = Activation(formation, step, step + 1, survivor=True)
 
     def tell_active(self, late: float = 0.0) -> None:
-        """Reports that a new generation works, if that is still due.
-
-        Args:
-            late: By how many seconds its first step took longer than usual (see `StepTimer.late`).
-        """
+        """Reports that a new generation works, if that is still due; for ``late`` see `StepTimer.late`."""
         if self._activation is None:
             return
         told, self._activation = self._activation, None

@@ -82,11 +82,7 @@ class Sender(_Background):
 class Receiver(_Background):
     """Receives a peer's state into this process's own memory.
 
-    Args:
-        group: Both ranks' group.
-        rank: The peer's.
-        state: What takes it.
-        keep_own: Whether registered objects and the script's own values stay as they are: the script goes on with them.
+    ``keep_own``: registered objects and the script's own values stay as they are; the script goes on with them.
     """
 
     def __init__(self, group: Group, rank: int, state: TrainingState, keep_own: bool = False) -> None:
@@ -113,15 +109,9 @@ class Receiver(_Background):
 
 
 def meet(session: Session, group: Group, mine: RankStatus) -> tuple[RecoveryPlan, RankStatus]:
-    """Lets all ranks of a new group have the same state.
+    """Lets all ranks of a new group, which all call this with their progress, have the same state.
 
-    Args:
-        session: The job.
-        group: All its ranks call this.
-        mine: This rank's progress.
-
-    Returns:
-        Its next action, and the progress of the rank that gave its state.
+    Returns this rank's next action, and the progress of the rank that gave its state.
 
     Raises:
         GroupError: If another one was lost; this rank's state may be torn then.

@@ -16,13 +16,7 @@ _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch
 
 @dataclass(frozen=True, slots=True)
 class BufferSlot:
-    """The place of a buffer in a model's state.
-
-    Attributes:
-        name: What messages call it.
-        owner: The module's buffers.
-        key: Its name among them.
-    """
+    """The place of a buffer, by its key, among its module's; the name is for messages."""
 
     name: str
     owner: dict[str, torch.Tensor | None]
@@ -192,10 +186,7 @@ class ModelBuffers:
         return {slot.name: bit_sum(buffer) for slot in self._still if (buffer := slot.owner[slot.key]) is not None}
 
     def refuse_changed(self, before: dict[str, int]) -> None:
-        """Refuses what no rank can average, where a forward pass has changed it.
-
-        Args:
-            before: What `still` returned before it.
+        """Refuses what no rank can average, where a forward pass has changed it since `still` returned ``before``.
 
         Raises:
             RuntimeError: If one has changed.

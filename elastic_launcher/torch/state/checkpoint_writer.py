@@ -36,7 +36,6 @@ class Saved:
 
     Attributes:
         step: Optimizer steps that it holds.
-        path: Where it is.
         size: In bytes.
         held_seconds: How long the training waited.
         seconds: From its beginning to the end of the writing.
@@ -56,11 +55,7 @@ class HostMemory:
         self._copies: list[torch.Tensor] = []
 
     def take(self, captured: Captured) -> tuple[list[torch.Tensor], list[int]]:
-        """Copies all tensors.
-
-        Returns:
-            The copies, and for each captured tensor the number of its copy.
-        """
+        """Copies all tensors; returns the copies, and for each captured tensor the number of its copy."""
         numbers: dict[Any, int] = {}
         order: list[int] = []
         wanted: list[torch.Tensor] = []
@@ -84,7 +79,6 @@ class Saver:
     """Saves checkpoints, one at a time.
 
     Args:
-        store: The job's checkpoints.
         keep: How many are kept.
         on_saved: Takes what was written, in the writer's thread.
         on_failed: Takes the step and why it could not be saved, in the writer's thread.

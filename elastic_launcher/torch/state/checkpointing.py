@@ -67,13 +67,7 @@ class Training(Protocol):
 
 
 class Checkpoints:
-    """Saves one job and resumes it, in one process.
-
-    Args:
-        session: The job.
-        member: The connection to its coordinator.
-        work_dir: The job's folder.
-    """
+    """Saves one job and resumes it, in one process."""
 
     def __init__(self, session: Training, member: Member, work_dir: Path) -> None:
         every = os.environ.get(variables.CHECKPOINT_EVERY)
@@ -104,10 +98,7 @@ class Checkpoints:
         """Loads the state of the checkpoint that the job resumes from, if there is one.
 
         What the disk or the store does not give for a moment is tried again until the orphan time-out is over; then
-        this process leaves.
-
-        Args:
-            fingerprint: What this rank trains, as reported to the coordinator.
+        this process leaves. ``fingerprint`` is what this rank trains, as reported to the coordinator.
 
         Raises:
             RuntimeError: If it is of another training, or can't be read; the message says what is wrong.
@@ -238,10 +229,7 @@ class Checkpoints:
     def halt(self, *, whole: bool = True) -> None:
         """Saves, and waits for the end of the job; saves also where the rank that was to do so is gone.
 
-        What can't be saved is tried again. Returns where the job trains on.
-
-        Args:
-            whole: Whether the state is that between two steps.
+        What can't be saved is tried again. Returns where the job trains on. ``whole``: the state is between two steps.
 
         Raises:
             SystemExit: With 0, when the job ends.

@@ -46,12 +46,7 @@ def encode(value: Any, path: str, tensors: list[torch.Tensor] | None = None) -> 
 
 
 def decode(skeleton: Any, tensors: list[torch.Tensor]) -> Any:
-    """Puts a value together that `encode` took apart.
-
-    Args:
-        skeleton: The JSON value.
-        tensors: In the order of `encode`; the value's tensors and arrays are these, not copies.
-    """
+    """Puts a value together that `encode` took apart; its tensors and arrays are these, in that order, not copies."""
     if not isinstance(skeleton, list):
         return skeleton
     tag, *rest = skeleton

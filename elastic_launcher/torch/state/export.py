@@ -25,11 +25,6 @@ def export(folder: Path, manifest: Manifest, path: Path) -> None:
 
     `torch.load` reads it with ``weights_only``, except where registered state holds numpy arrays.
 
-    Args:
-        folder: The checkpoint.
-        manifest: What is in it.
-        path: The file.
-
     Raises:
         CheckpointError: If the checkpoint can't be read.
         OSError: If the file can't be written.
@@ -45,10 +40,7 @@ def export(folder: Path, manifest: Manifest, path: Path) -> None:
 def export_dcp(folder: Path, manifest: Manifest, path: Path) -> None:
     """Writes a folder that `torch.distributed.checkpoint.load` reads, in one process or in many.
 
-    Args:
-        folder: The checkpoint.
-        manifest: What is in it.
-        path: The folder, which must not be there yet, or be empty.
+    It must not be there yet, or be empty.
 
     Raises:
         CheckpointError: If the checkpoint can't be read.

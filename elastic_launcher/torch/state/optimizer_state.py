@@ -17,13 +17,9 @@ from elastic_launcher.torch.state.codec import decode, encode, match
 def capture_optimizer(
     optimizer: Optimizer, path: str, names: Mapping[int, str], tensors: list[torch.Tensor]
 ) -> dict[str, Any]:
-    """Describes an optimizer.
+    """Describes an optimizer; its live tensors are appended to ``tensors``.
 
-    Args:
-        optimizer: The optimizer.
-        path: What to call it in an error.
-        names: Of all parameters, by identity.
-        tensors: Where its live tensors are appended.
+    ``path`` is what an error calls it; parameters' names are by identity.
 
     Raises:
         TypeError: If something can't be carried; the message names its path.
@@ -47,13 +43,8 @@ def capture_optimizer(
 def outline(optimizer: Optimizer, names: Mapping[int, str]) -> list[list[Any]]:
     """Returns what of an optimizer's state needs memory; may be called while another thread trains.
 
-    Args:
-        optimizer: The optimizer.
-        names: Of all parameters, by identity.
-
-    Returns:
-        Of each tensor the parameter's name, its own name, its type and its shape. Single numbers, and tensors that are
-        not directly in a parameter's state, are left out.
+    It has of each tensor the parameter's name, its own name, its type and its shape. Single numbers, and tensors that
+    are not directly in a parameter's state, are left out. Parameters' names are by identity.
     """
     return [
         [names[id(key)], name, str(value.dtype).removeprefix("torch."), list(value.shape)]
@@ -67,10 +58,7 @@ def outline(optimizer: Optimizer, names: Mapping[int, str]) -> list[list[Any]]:
 def reserve(optimizer: Optimizer, wanted: list[list[Any]], parameters: Mapping[str, torch.Tensor]) -> None:
     """Gives an optimizer that has not stepped yet the memory of a described one's state, touched already.
 
-    Args:
-        optimizer: The optimizer.
-        wanted: What `outline` returned on another rank.
-        parameters: This rank's, by name; state of others is left out.
+    ``wanted`` is what `outline` returned on another rank; state of parameters that are not this rank's is left out.
     """
     for parameter_name, name, dtype, shape in wanted:
         parameter = parameters.get(parameter_name)
@@ -89,12 +77,9 @@ def reserve(optimizer: Optimizer, wanted: list[list[Any]], parameters: Mapping[s
 def own_tensors(
     optimizer: Optimizer, theirs: dict[str, Any], parameters: Mapping[str, torch.Tensor]
 ) -> dict[int, torch.Tensor]:
-    """Finds this optimizer's tensors in the places where a described one has tensors, by their numbers there.
+    """Finds this optimizer's tensors in the places where one that `capture_optimizer` described has tensors.
 
-    Args:
-        optimizer: The optimizer.
-        theirs: What `capture_optimizer` returned on another rank.
-        parameters: This rank's, by name.
+    They are by their numbers there.
     """
     found: dict[int, torch.Tensor] = {}
     for name, encoded in theirs["state"]:
@@ -109,13 +94,9 @@ def own_tensors(
 def restore_optimizer(
     optimizer: Optimizer, theirs: dict[str, Any], parameters: Mapping[str, torch.Tensor], tensors: list[torch.Tensor]
 ) -> None:
-    """Gives an optimizer the groups and the state of a described one.
+    """Gives an optimizer the groups and the state of one that `capture_optimizer` described, with these tensors.
 
-    Args:
-        optimizer: The optimizer; its group dicts stay the same objects, since schedulers may hold on to them.
-        theirs: What `capture_optimizer` returned on another rank.
-        parameters: This rank's, by name.
-        tensors: What takes the place of the other rank's tensors.
+    Its group dicts stay the same objects, since schedulers may hold on to them.
     """
     groups = optimizer.param_groups
     del groups[len(theirs["groups"]) :]

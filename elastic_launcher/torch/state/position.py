@@ -52,8 +52,7 @@ class Position:
         """Returns what the order of samples derives from, beside the loader's seed: the epoch's number, or another one
         for each further loop of an epoch and for each further phase.
 
-        Args:
-            later: Of the same loop that many epochs later.
+        ``later`` is of the same loop that many epochs later.
         """
         epoch = self.epoch + later
         return derive(self.phase, epoch, self.loop) if self.phase or self.loop else epoch

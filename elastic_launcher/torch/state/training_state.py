@@ -36,7 +36,6 @@ class TensorForm:
 
     Attributes:
         dtype: Its type, as ``float32``.
-        shape: Its shape.
         device: ``cpu`` or ``cuda``.
         order: Its dimensions from the outermost to the innermost in memory; None if that is their own order.
     """
@@ -106,16 +105,7 @@ def forms(header: dict[str, Any]) -> list[TensorForm]:
 
 @dataclass
 class TrainingState:
-    """The job's own state of the training.
-
-    Attributes:
-        models: Prepared models.
-        optimizers: Prepared optimizers.
-        schedulers: Prepared schedulers.
-        scalers: Prepared gradient scalers.
-        registered: Other objects with ``state_dict``, by name.
-        user: The script's own JSON values.
-    """
+    """The job's own state of the training: what was prepared, registered objects by name, the script's JSON values."""
 
     models: list[nn.Module] = field(default_factory=list)
     optimizers: list[Optimizer] = field(default_factory=list)
@@ -193,7 +183,7 @@ class TrainingState:
         return {name: first[id(p)] for name, p in named if first.setdefault(id(p), name) != name}
 
     def targets(self, header: dict[str, Any], keep_own: bool = False, sender: str = SENDER) -> list[torch.Tensor]:
-        """Returns the memory into which another rank's tensors go: this rank's own where it has some.
+        """Returns the memory into which the tensors of another rank's `capture` go: this rank's own where it has some.
 
         Writing there is not noticed by a forward and backward pass under way, which does not count.
 
@@ -228,12 +218,9 @@ class TrainingState:
         return found
 
     def finish(self, header: dict[str, Any], tensors: list[torch.Tensor], keep_own: bool = False) -> None:
-        """Puts received state in place; parameters and optimizer state are there already.
+        """Puts state that fills `targets` in place; parameters and optimizer state are there already.
 
-        Args:
-            header: Of the sender's `capture`.
-            tensors: What `targets` returned, filled.
-            keep_own: Whether registered objects and the script's own values stay as they are.
+        With ``keep_own``, registered objects and the script's own values stay as they are.
 
         Raises:
             StateMismatch: If an object does not take the state of its like on another rank.

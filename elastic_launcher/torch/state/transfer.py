@@ -31,11 +31,7 @@ Piece = tuple[torch.Tensor, Callable[[], None] | None]
 def send_state(group: Group, dst: int, captured: Captured, timeout: float = TIMEOUT) -> None:
     """Sends captured state to a peer that calls `receive_state`; its tensors must not change before this returns.
 
-    Args:
-        group: Both ranks' group; other threads may use it meanwhile.
-        dst: The peer's rank.
-        captured: What to send.
-        timeout: Seconds that any one message may take.
+    Other threads may use the group meanwhile. Any one message may take ``timeout`` seconds.
 
     Raises:
         GroupError: If the peer was lost, the group was cut, or the time is over.
@@ -53,15 +49,8 @@ def receive_state(
 ) -> Captured:
     """Receives the state that a peer sends with `send_state`; `TrainingState.finish` puts it in place.
 
-    Args:
-        group: Both ranks' group; other threads may use it meanwhile.
-        src: The peer's rank.
-        state: What takes it.
-        timeout: Seconds that any one message may take.
-        keep_own: Whether registered objects stay as they are.
-
-    Returns:
-        The header, and this rank's memory that holds the tensors now.
+    Other threads may use the group meanwhile. Any one message may take ``timeout`` seconds. With ``keep_own``,
+    registered objects stay as they are. Returns the header, and this rank's memory that holds the tensors now.
 
     Raises:
         GroupError: If the peer was lost, the group was cut, or the time is over; the state is a mixture then.
@@ -123,12 +112,7 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def outgoing(wanted: list[TensorForm], tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yields the messages that carry tensors: packs of small ones, then pieces of large ones.
-
-    Args:
-        wanted: What the tensors look like.
-        tensors: The tensors.
-    """
+    """Yields the messages that carry tensors of these forms: packs of small ones, then pieces of large ones."""
     for size, places in _packs(wanted):
         pack = torch.empty(size, dtype=torch.uint8)
         for number, start in places:
@@ -141,12 +125,7 @@ def outgoing(wanted: list[TensorForm], tensors: list[torch.Tensor]) -> Iterator[
 
 
 def incoming(wanted: list[TensorForm], targets: list[torch.Tensor]) -> Iterator[Piece]:
-    """Yields the memory for each message of `outgoing`, and what is to be done when it is there.
-
-    Args:
-        wanted: What the sender's tensors look like.
-        targets: Where they go.
-    """
+    """Yields the memory for each message of `outgoing`, and what is to be done when it is there."""
     for size, places in _packs(wanted):
         pack = torch.empty(size, dtype=torch.uint8)
 

@@ -29,14 +29,7 @@ from elastic_launcher.torch.step.prepare import check_replaced
 
 
 class Backward:
-    """Ends the steps of one job in one process.
-
-    Args:
-        session: The job.
-        resizer: Changes this rank's membership between steps.
-        recovery: Finds it a membership after a failure.
-        plan: Knows what is loaded.
-    """
+    """Ends the steps of one job in one process."""
 
     def __init__(self, session: Session, resizer: Resizer, recovery: Recovery, plan: LoadPlan) -> None:
         self._session = session

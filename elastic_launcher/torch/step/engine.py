@@ -45,11 +45,7 @@ from elastic_launcher.torch.step.rehearsal import rehearse
 
 
 class StepEngine:
-    """Runs the optimizer steps of one job in one process.
-
-    Args:
-        session: The job.
-    """
+    """Runs the optimizer steps of one job in one process."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -107,10 +103,9 @@ class StepEngine:
             yield from rehearse(self._session, self._rehearsal)
 
     def admit(self) -> bool:
-        """Waits until this rank is a member of a generation, and has its peers' state.
+        """Waits until this rank is a member of a generation, and has its peers' state; returns whether it has.
 
-        Returns:
-            Whether it has; not where the job has gone on to another loop, to which the script has to go.
+        It has not where the job has gone on to another loop, to which the script has to go.
 
         Raises:
             RuntimeError: If the job trains something else.

@@ -15,12 +15,7 @@ from elastic_launcher.torch.step.engine import StepEngine
 
 
 class StepLoop:
-    """Runs the loops of one script in one process.
-
-    Args:
-        session: The job.
-        engine: Runs its steps.
-    """
+    """Runs the loops of one script in one process."""
 
     def __init__(self, session: Session, engine: StepEngine) -> None:
         self._session = session

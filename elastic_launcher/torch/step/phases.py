@@ -7,11 +7,7 @@ from elastic_launcher.torch.session import Session
 
 
 class Phases:
-    """Begins and ends phases, epochs and loops, and moves the position along.
-
-    Args:
-        session: The job.
-    """
+    """Begins and ends phases, epochs and loops, and moves the position along."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -17,11 +17,7 @@ REPORTS_PER_DOUBLING = 10_000  # the interval grows with the job's age, so that 
 
 
 class Progress:
-    """Reports steps, loss and speed.
-
-    Args:
-        session: The job.
-    """
+    """Reports steps, loss and speed."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -41,11 +37,7 @@ class Progress:
         self._epoch_steps = self._session.position.step - self._epoch_began
 
     def _total(self, steps: int) -> int | None:
-        """Returns the steps up to the end of this phase, if all its epochs are as long as the last one.
-
-        Args:
-            steps: Of the loop that runs.
-        """
+        """Returns the steps up to the end of this phase, if all its epochs are as long as the loop that runs."""
         position, epochs = self._session.position, self._session.epochs
         if epochs is None:
             return None

@@ -23,9 +23,7 @@ def rehearse(session: Session, micro_batch: Callable[[int], MicroBatch]) -> Iter
     """Yields the largest and the smallest micro-batch of the next step, and twice more the largest where the script's
     calls differ.
 
-    Args:
-        session: The job.
-        micro_batch: Makes a micro-batch of at most so many samples of the next step, of which nothing is kept.
+    ``micro_batch`` makes one of at most so many samples of the next step, of which nothing is kept.
 
     Raises:
         RuntimeError: If the script calls `job.backward` for other optimizers from one try to the next, or has buffers

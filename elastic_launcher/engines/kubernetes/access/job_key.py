@@ -23,12 +23,7 @@ KEY_BYTES = 32
 async def find_key(api: Api, namespace: str, names: Names, owner: Owner, may: bool) -> tuple[str, bool]:
     """Returns the job's key in hexadecimal digits, made if there is none, and whether it is in its Secret.
 
-    Args:
-        api: The cluster.
-        namespace: Where the job is.
-        names: What its objects are called.
-        owner: What a Secret would belong to.
-        may: Whether the launcher has the rights to keep it in a Secret.
+    It is kept in one, which belongs to ``owner``, where the launcher has the rights (``may``).
 
     Raises:
         ConfigError: If nodes know a key that the launcher may not read, or the Secret holds none.

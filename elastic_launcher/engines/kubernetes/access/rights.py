@@ -83,7 +83,6 @@ class Asked:
     """One need, of a certain launcher.
 
     Attributes:
-        need: What it needs.
         namespace: Where; empty for all of the cluster.
         overlay: What grants it.
         name: The one object that is meant, or "".
@@ -103,12 +102,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """Rights that are missing.
-
-    Attributes:
-        asked: Of which need.
-        verbs: Those that are not granted.
-    """
+    """Verbs of a need that are not granted."""
 
     asked: Asked
     verbs: tuple[str, ...]
@@ -141,12 +135,7 @@ MACHINES_OF_ALL = Asked(MACHINES, "", MACHINES.overlay)
 
 
 def needs_of(pod: Mapping[str, Any], hints: tuple[str, str] | None = None) -> list[Asked]:
-    """Returns what the launcher in a pod needs.
-
-    Args:
-        pod: Its own pod.
-        hints: Namespace and name of the ConfigMap that it follows.
-    """
+    """Returns what the launcher in a pod needs, with hints in the ConfigMap of that namespace and name, if any."""
     namespace, overlay = pod["metadata"]["namespace"], overlay_of(pod)
     asked = [Asked(need, namespace, overlay) for need in BASE]
     if owner_of(pod).kind == "Workflow":
@@ -164,23 +153,13 @@ def overlay_of(pod: Mapping[str, Any]) -> str:
 
 
 def told(account: str, lacks: Iterable[Lack]) -> str:
-    """Returns what to say of missing rights; empty where there are none.
-
-    Args:
-        account: The launcher's service account.
-        lacks: What it lacks.
-    """
+    """Returns what to say of the rights that a service account lacks; empty where there are none."""
     return "; ".join([f"service account {account}: {one}" for one in lacks])
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The missing rights of a running launcher that were reported.
-
-    Attributes:
-        lacking: The rights reported as missing.
-        seen: What was missing at the last look.
-    """
+    """The missing rights of a running launcher: those reported as such, and those missing at the last look."""
 
     lacking: Sequence[Lack]
     seen: Sequence[Lack] = ()

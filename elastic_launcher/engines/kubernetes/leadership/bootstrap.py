@@ -40,8 +40,6 @@ class ClusterContext:
         namespace: Where all of the job is.
         pod: Its own pod.
         owner: What everything that it makes belongs to.
-        names: What the job's objects are called.
-        needs: Which rights it needs.
         lacking: Which of them it goes on without.
     """
 
@@ -68,7 +66,6 @@ class JobClaim:
     """The claim of a launcher that leads the job.
 
     Attributes:
-        context: What it has found.
         key: The job's key, in hexadecimal digits.
         in_secret: Whether nodes find that in its Secret.
         record: The record of the job's Service when the launcher became the leader.

@@ -39,8 +39,6 @@ class Leadership:
 
     Args:
         api: The cluster, open for as long as this is used.
-        namespace: Where the job is.
-        names: What its objects are called.
         held: The Service's record when this process became the leader; None before that.
 
     Attributes:
@@ -60,12 +58,7 @@ class Leadership:
             self.record, self._term = held, held.term
 
     async def take(self, owner: Owner, ports: Mapping[str, int], pod: str) -> Record:
-        """Begins a term, and has the Service lead to this pod.
-
-        Args:
-            owner: What the Service belongs to, where it has to be made.
-            ports: What the coordinator listens at, by name.
-            pod: The name of its own pod.
+        """Begins a term, and has the Service (made for ``owner`` if need be) lead to this pod's ports.
 
         Raises:
             ApiError: If the cluster refuses it, or can't be reached.

@@ -24,12 +24,7 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The order to the launcher, and its reason.
-
-    Attributes:
-        order: Save, end the nodes and exit; or leave the nodes to whoever comes next and exit; or go on.
-        why: In one line; empty where there is nothing to do.
-    """
+    """The order to the launcher, and its reason in one line; empty where there is nothing to do."""
 
     order: Order
     why: str = ""

@@ -19,10 +19,7 @@ SIGNAL_SECONDS = 0.1
 
 
 class OwnerWatch:
-    """Watches what happens to the launcher.
-
-    Args:
-        pod: The launcher's own pod, as it was read at the start.
+    """Watches what happens to the launcher, from how its own pod was at the start.
 
     Attributes:
         grace: Seconds that it has from SIGTERM until it is killed.
@@ -38,12 +35,7 @@ class OwnerWatch:
         self._changed = asyncio.Condition()
 
     async def run(self, api: Api, report: Callable[[Verdict], None]) -> None:
-        """Follows both until it is cancelled.
-
-        Args:
-            api: The cluster.
-            report: Is given the verdict when the owner is ending, with each change that it sees then.
-        """
+        """Follows both until it is cancelled; reports the verdict when the owner is ending, with each change then."""
 
         def take_owner(found: Mapping[str, Any] | Unknown | None) -> None:
             self._owner = found

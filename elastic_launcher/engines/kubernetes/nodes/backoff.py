@@ -14,11 +14,7 @@ LONGEST_REST = 60.0
 
 
 class Machines:
-    """The rejections of one job's pods by machines lately.
-
-    Args:
-        clock: Monotonic seconds.
-    """
+    """The rejections of one job's pods by machines lately."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

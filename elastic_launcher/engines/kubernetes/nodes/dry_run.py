@@ -16,13 +16,7 @@ _OF_THE_JOB = "spec.template."
 
 
 async def try_out(api: Api, namespace: str, plan: JobPlan, source: str) -> None:
-    """Has the API server look at a Job as nodes will have it, of each kind that the template has.
-
-    Args:
-        api: The cluster.
-        namespace: Where the nodes will be.
-        plan: What they are made from.
-        source: What the user would have to change: the template's file.
+    """Has the API server look at a Job of each kind that nodes will have; the user would have to change ``source``.
 
     Raises:
         ConfigError: If the Job can't be one, with the path of what is wrong with it.

@@ -23,14 +23,7 @@ FORBIDDEN = 403
 
 
 class Explanations:
-    """Looks again and again for why nodes wait, and adds it to what is known of them.
-
-    Args:
-        api: The cluster.
-        namespace: Where the nodes are.
-        names: What they are called.
-        tracks: What is known of each node.
-    """
+    """Looks again and again for why nodes wait, and adds it to what is known of them."""
 
     def __init__(self, api: Api, namespace: str, names: Names, tracks: dict[int, Track]) -> None:
         self._api = api

@@ -38,13 +38,7 @@ CROSSED = "Conflict"
 
 
 class Fleet:
-    """The nodes of one job. All of it runs in one event loop.
-
-    Args:
-        api: The cluster, open for as long as this is used.
-        namespace: Where the nodes are.
-        plan: What they are made from.
-    """
+    """The nodes of one job. All of it runs in one event loop, in which the API is open."""
 
     def __init__(self, api: Api, namespace: str, plan: JobPlan) -> None:
         self._api = api
@@ -95,8 +89,7 @@ class Fleet:
     async def adopt(self, specs: Sequence[NodeSpec]) -> list[str]:
         """Takes nodes for its own that an earlier launcher has started, and deletes the Jobs of all others.
 
-        Returns:
-            A line for each node that may have run, and whose Job can't be read any more.
+        Returns a line for each node that may have run, and whose Job can't be read any more.
         """
         found = await self._read()
         self._tracks |= {spec.node: found.get(spec.node) or Track(spec) for spec in specs}
@@ -132,13 +125,10 @@ class Fleet:
             self._run_errand(self._end(node))
 
     async def end_all(self, within: float = 2 * FORCE_AFTER) -> None:
-        """Ends all nodes, and waits until they are gone; the API forgets those that are not after half of the time.
+        """Ends all nodes, and waits until they are gone, ``within`` seconds at most.
 
-        What the cluster is still asked for of nodes that ended by themselves is waited for too: whoever leaves before
-        leaves their Jobs behind.
-
-        Args:
-            within: Seconds that this takes at most.
+        The API forgets those that are not after half of the time. What the cluster is still asked for of nodes that
+        ended by themselves is waited for too: whoever leaves before leaves their Jobs behind.
         """
         self._force_after = within / 2
         nodes = list(self._tracks)

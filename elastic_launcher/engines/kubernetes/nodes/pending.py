@@ -24,13 +24,7 @@ _ADVICE = {
 
 
 def pending_line(waiting: Iterable[Waiting], running: int, trains: bool) -> str:
-    """Returns the message; empty where no node waits.
-
-    Args:
-        waiting: The nodes that wait.
-        running: How many run.
-        trains: Whether the training has begun.
-    """
+    """Returns the message about nodes that wait while others run; empty where no node waits."""
     reasons = Counter(waiting)
     count = reasons.total()
     if not count:

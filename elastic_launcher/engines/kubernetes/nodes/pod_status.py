@@ -44,12 +44,7 @@ HAS_PLACE = frozenset({Cause.IMAGE, Cause.CONTAINER, Cause.STARTING})
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A node whose agent has not begun.
-
-    Attributes:
-        cause: What it waits for.
-        why: The same in one line, in the cluster's words.
-    """
+    """A node whose agent has not begun, and why, in one line and the cluster's words."""
 
     cause: Cause
     why: str
@@ -57,12 +52,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A node whose agent runs.
-
-    Attributes:
-        pod: The name of its pod.
-        machine: What it runs on.
-    """
+    """A node whose agent runs, in a pod on a machine."""
 
     pod: str
     machine: str
@@ -76,7 +66,6 @@ class Leaving:
         why: By whom, in one line.
         seconds: How long it had from then on; None where that is not said yet.
         again: Whether its Job waits to be admitted again, and then has another pod.
-        pod: The name of its pod.
     """
 
     why: str
@@ -230,12 +219,7 @@ def refused(message: str) -> Waiting:
 
 
 def refused_for_now(status: int, message: str) -> bool:
-    """Whether the API server refuses an object as it is now, and may take the same one later: quota, right, admission.
-
-    Args:
-        status: The answer's.
-        message: What the server says.
-    """
+    """Whether the API server refuses an object only as it is now: for quota, rights or admission."""
     return status == _FORBIDDEN or (status in BAD_DOCUMENT and _BY_ADMISSION.match(one_line(message)) is not None)
 
 

@@ -20,10 +20,6 @@ NOTICES = {
 
 
 def notice_of(machine: Mapping[str, Any]) -> str:
-    """Returns why a machine will go; empty where it says nothing.
-
-    Args:
-        machine: A Node of the API.
-    """
+    """Returns why a machine (a Node of the API) will go; empty where it says nothing."""
     keys = [one.get("key", "") for one in (machine.get("spec") or {}).get("taints") or ()]
     return next((f"{NOTICES[key]} (taint {key})" for key in keys if key in NOTICES), "")

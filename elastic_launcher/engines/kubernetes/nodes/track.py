@@ -30,7 +30,6 @@ class Track:
     """One node.
 
     Attributes:
-        spec: What it was started as.
         job: Its Job as it was shown last, or None.
         pod: Its pod, likewise.
         events: About both, the oldest first.

@@ -23,12 +23,7 @@ UNREADABLE = (
 
 
 def next_asked(jobs: Collection[str], after: str) -> list[str]:
-    """Returns the uids of the Jobs that are asked about next, so that each has its turn.
-
-    Args:
-        jobs: All that wait.
-        after: The last that was asked about; "" at first.
-    """
+    """Returns the uids of the Jobs that are asked about next, after the last one, so that each has its turn."""
     ordered = sorted(jobs)
     return ([one for one in ordered if one > after] or ordered)[:MOST_ASKED]
 
@@ -36,10 +31,7 @@ def next_asked(jobs: Collection[str], after: str) -> list[str]:
 async def why_not_admitted(api: Api, namespace: str, jobs: Collection[str]) -> dict[str, str]:
     """Returns what Kueue says of Jobs that it has not admitted, in one line each, by their uids.
 
-    Args:
-        api: The cluster.
-        namespace: Where the Jobs are.
-        jobs: Their uids, `MOST_ASKED` at most.
+    There may be `MOST_ASKED` at most.
 
     Raises:
         ApiError: If the cluster can't be asked.

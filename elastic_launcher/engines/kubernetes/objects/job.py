@@ -37,14 +37,7 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The plan of all nodes of a job.
-
-    Attributes:
-        names: What its objects are called.
-        owner: What they belong to.
-        template: The user's pod template.
-        shape: What a node needs besides.
-    """
+    """The plan of all nodes of a job: the user's pod template, and the shape that a node needs besides."""
 
     names: Names
     owner: Owner
@@ -53,12 +46,7 @@ class JobPlan:
 
 
 def node_job(plan: JobPlan, spec: NodeSpec, avoided: Sequence[str] = ()) -> Document:
-    """Returns the Job of a node.
-
-    Args:
-        plan: What all nodes are made from.
-        spec: The node.
-        avoided: Machines that it is put on only where no other has room.
+    """Returns the Job of a node; ``avoided`` are machines that it is put on only where no other has room.
 
     Raises:
         ConfigError: If the template can't be a node's pod.

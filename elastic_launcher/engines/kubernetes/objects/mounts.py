@@ -22,11 +22,7 @@ _FIXED = ("configMap", "secret", "downwardAPI", "projected", "image")
 
 
 def check_places(config: JobConfig, pod: Mapping[str, Any]) -> None:
-    """Refuses a job whose nodes can't keep what they save.
-
-    Args:
-        config: The job.
-        pod: A node's pod template, complete.
+    """Refuses a job whose nodes, by their complete pod template, can't keep what they save.
 
     Raises:
         ConfigError: If that is certain.
@@ -39,9 +35,7 @@ def check_places(config: JobConfig, pod: Mapping[str, Any]) -> None:
 def trouble_at(path: str, pod: Mapping[str, Any]) -> str:
     """Returns why a node's pod can't keep what others are to read at a path, as far as that is certain; else "".
 
-    Args:
-        path: The path, absolute.
-        pod: The pod's template, complete.
+    The path is absolute, the pod's template complete.
     """
     mount = _mount_of(posixpath.normpath(path), pod["spec"]["containers"][node_container(pod)])
     if mount is None:

@@ -60,14 +60,7 @@ class JobName:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The object that everything of a job belongs to, and goes with.
-
-    Attributes:
-        api_version: For example ``argoproj.io/v1alpha1``.
-        kind: For example ``Workflow``.
-        name: Its name.
-        uid: Its uid.
-    """
+    """The object that everything of a job belongs to, and goes with, such as a Workflow."""
 
     api_version: str
     kind: str
@@ -81,11 +74,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of a job's objects.
-
-    Attributes:
-        job_id: The job's id.
-    """
+    """The names of a job's objects, from its id."""
 
     job_id: str
 

@@ -47,7 +47,6 @@ class Shape:
     Attributes:
         image: Their image where the template names none.
         command: Starts the agent.
-        environment: Variables of the agent.
         key: The job's key as a text, or None where it is in a Secret.
         key_secret: Name of the Secret that the key is in.
         gpus: GPUs of each node; 0 for none.
@@ -80,13 +79,7 @@ class Shape:
 def node_pod(
     template: Mapping[str, Any], shape: Shape, labels: Mapping[str, str], environment: Mapping[str, str]
 ) -> Document:
-    """Returns the pod template of one node.
-
-    Args:
-        template: What the user asked for, as ``template_of_kind`` or ``check_template`` returns it.
-        shape: What all nodes have.
-        labels: This node's labels.
-        environment: This node's variables.
+    """Returns the pod template of one node, from what ``template_of_kind`` has returned and what all nodes have.
 
     Raises:
         ConfigError: If the template takes what is ours, or names no image where there is no other.

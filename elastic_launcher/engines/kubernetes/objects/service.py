@@ -53,13 +53,7 @@ class Record:
 
 
 def new_service(names: Names, owner: Owner, ports: Mapping[str, int]) -> Document:
-    """Returns a job's Service before anybody governs.
-
-    Args:
-        names: What the job's objects are called.
-        owner: What it belongs to.
-        ports: What the coordinator listens at, by name.
-    """
+    """Returns a job's Service before anybody governs; ``ports`` are what the coordinator listens at, by name."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -80,11 +74,7 @@ def new_service(names: Names, owner: Owner, ports: Mapping[str, int]) -> Documen
 def same_service(names: Names, owner: Owner, ports: Mapping[str, int], held: Record) -> Document:
     """Returns a job's Service as its coordinator holds it: nodes know its address, and would never learn another.
 
-    Args:
-        names: What the job's objects are called.
-        owner: What it belongs to.
-        ports: What the coordinator listens at, by name.
-        held: What the Service said last.
+    ``held`` is what the Service said last.
     """
     service = new_service(names, owner, ports)
     service["metadata"]["annotations"] = {TERM: str(held.term), STATUS: json.dumps(held.status)}
