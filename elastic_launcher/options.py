@@ -228,18 +228,18 @@ def read_option(option: Option, given: Any) -> dict[str, Any]:
     text = str(given).strip()
     if option.kind == "nodes":
         least, colon, most = (part.strip() for part in text.partition(":"))
-        minimum, maximum = _whole(least), _whole(most)
+        minimum, maximum = read_whole(least), read_whole(most)
         if not colon or minimum is None or maximum is None or not 1 <= minimum <= maximum:
             raise ConfigError(nodes_message(text))
         return {"min_nodes": minimum, "max_nodes": maximum}
     if option.kind == "share":
         part, _, parts = text.partition("/")
-        index, count = _whole(part), _whole(parts)
+        index, count = read_whole(part), read_whole(parts)
         if index is None or count is None or not 1 <= index <= count:
             raise ConfigError(share_message(text))
         return {option.key: (index, count)}
     if option.kind == "whole":
-        number = _whole(text)
+        number = read_whole(text)
         if not number:
             raise ConfigError(f"{option.flag} is {text!r}: it must be a whole number, 1 or more")
         return {option.key: number}
@@ -262,7 +262,8 @@ def read_option(option: Option, given: Any) -> dict[str, Any]:
     return {option.key: str(given)}
 
 
-def _whole(text: str) -> int | None:
+def read_whole(text: str) -> int | None:
+    """Returns the whole number that a text is, of at most 18 digits (which fit into 64 bits); None where it is none."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 from msgspec import UNSET
@@ -86,7 +86,8 @@ class Agent:
             {"node": self._node, "pid": os.getpid(), "members": self._members, "started": time.time()},
         )
         client = ControlClient(self._control, f"n{self._node}")
-        outbox = Outbox(client, self._node, os.getpid(), self._members[0], self._cpu_of)
+        cpu_of = partial(processes.cpu_seconds, str(self._layout.path), self._node)
+        outbox = Outbox(client, self._node, os.getpid(), self._members[0], cpu_of)
         outbox.start()
         try:
             return self._watch(started, outbox)
@@ -95,9 +96,6 @@ class Agent:
             processes.kill_until_none(str(self._layout.path), self._node, root=os.getpid(), spare=spared)
             started.wait()
             self._layout.remove_tmp(self._node)
-
-    def _cpu_of(self, members: Collection[int]) -> dict[int, float]:
-        return processes.cpu_seconds(str(self._layout.path), self._node, members)
 
     def _take_signal(self, number: int, frame: object) -> None:
         self._signals += 1
@@ -189,13 +187,9 @@ class Agent:
                 content = json.loads(self._layout.exit_file(self._node, local_rank).read_text())
                 ended = decode({**content, "local_rank": local_rank}, RankEnded, "exit file")
                 self._exits[local_rank] = ended.exit_code
-                self._share_output()
+                if self._elsewhere and (output := self._config.output) and not is_url(output):
+                    share_new(Path(output), self._began)  # first: the launcher, which reads it, may be another user
                 outbox.put(ended)
-
-    def _share_output(self) -> None:
-        """Makes the script's files readable for the launcher, which may be another user, before its end is reported."""
-        if self._elsewhere and (output := self._config.output) and not is_url(output):
-            share_new(Path(output), self._began)
 
     def _say_goodbye(self) -> None:
         """Writes to the ranks' logs, too, why the node leaves a job whose coordinator has ended."""

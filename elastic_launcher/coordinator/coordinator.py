@@ -46,7 +46,7 @@ from elastic_launcher.coordinator.model.observations import (
     Tick,
 )
 from elastic_launcher.coordinator.model.roster import Exit
-from elastic_launcher.coordinator.model.state import State, Target
+from elastic_launcher.coordinator.model.state import State
 from elastic_launcher.coordinator.resume.event_fields import account_of_job, account_of_takeover
 from elastic_launcher.coordinator.resume.full_restart import FullRestart
 from elastic_launcher.coordinator.resume.orphans import Takeover
@@ -139,7 +139,7 @@ class Coordinator:
             config,
             hint_id(self._layout),
             hint_source,
-            self._take_target,
+            lambda target, message: self._observe(TargetChanged(monotonic(), target, message)),
             self.note,
             Clocks(monotonic, wall),
             last_hint,
@@ -243,7 +243,7 @@ class Coordinator:
             self._resume_search.origin = replace(await self._driver.call(takeover.resume), waits=waits)
             self._state = self._resume_search.origin.first_state(self._config, self._store.address)
             return False
-        self._driver.adopt(await self._driver.call(takeover.take_nodes))
+        self._driver.adopt(await self._driver.call(takeover.nodes.take))
         found = takeover.take_over(left, self._state, self._monotonic())
         self._state, self._told = found.state, found.told
         for member in found.heard:
@@ -375,7 +375,7 @@ class Coordinator:
             case CloseRound():
                 self._board.close(action.number)
             case LetGo():
-                self._lives.let_go(action.node)
+                self._lives.let_go.add(action.node)
             case NoteNotice():
                 self._hints.note_notice(self._state.target.nodes if self._state.target is not None else 0)
             case FindResumePoint():
@@ -388,9 +388,6 @@ class Coordinator:
         if kind == "generation_formed":
             self._store.forget_before(fields["formation"])
         self._on_event(self._events.append(kind, generation, **fields))
-
-    def _take_target(self, target: Target, message: str) -> None:
-        self._observe(TargetChanged(self._monotonic(), target, message))
 
     def _resume_from(self, found: ResumePointFound) -> None:
         """Takes the checkpoint that the job resumes from, with members that have not reported yet."""

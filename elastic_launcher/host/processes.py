@@ -7,6 +7,7 @@ is gone.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -35,11 +36,9 @@ def find(
 
     found: dict[int, psutil.Process] = {}
     if root is not None:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             top = psutil.Process(root)
             found = {process.pid: process for process in (top, *top.children(recursive=True))}
-        except psutil.NoSuchProcess:
-            pass
     for process in psutil.process_iter():
         try:
             environment = process.environ()
@@ -58,10 +57,8 @@ def kill(work_dir: str, node: int | None = None, root: int | None = None, spare:
 
     found = find(work_dir, node, root, spare)
     for process in found:
-        try:
+        with contextlib.suppress(psutil.Error):
             process.kill()
-        except psutil.Error:
-            continue
     return len(found)
 
 
@@ -83,13 +80,11 @@ def cpu_seconds(work_dir: str, node: int, members: Collection[int]) -> dict[int,
 
     used = dict.fromkeys(members, 0.0)
     for process in find(work_dir, node):
-        try:
+        with contextlib.suppress(psutil.Error):  # gone meanwhile
             member = int(process.environ().get(variables.MEMBER, "0"))
             if member in used:
                 times = process.cpu_times()
                 used[member] += times.user + times.system
-        except psutil.Error:  # gone meanwhile
-            continue
     return used
 
 

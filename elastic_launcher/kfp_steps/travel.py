@@ -171,12 +171,8 @@ def read_beside(place: str, suffix: str) -> str:
 
 def can_open(url: str) -> bool:
     """Whether fsspec knows how to open a URL; whether it may is known later."""
-    try:
-        if is_url(url):
-            open_storage(url)
-            return True
-    except StorageError:
-        pass
+    with contextlib.suppress(StorageError):
+        return is_url(url) and bool(open_storage(url))
     return False
 
 

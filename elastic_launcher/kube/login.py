@@ -45,7 +45,7 @@ def log_in() -> Login:
         from kubernetes import config
     except ImportError as error:
         raise ConfigError(f"a cluster needs {error.name}: pip install 'elastic-launcher[kubernetes]'") from error
-    files = _kubeconfigs()
+    files = [path for path in _named().split(os.pathsep) if os.path.exists(path)]  # as kubectl reads them
     try:
         return _read(config, os.pathsep.join(files))
     except Exception as error:  # noqa: BLE001 - the library checks nothing of what it reads: any type may be wrong
@@ -91,11 +91,6 @@ def bearer_of(found: Any) -> str:
 
 def _named() -> str:
     return os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
-
-
-def _kubeconfigs() -> list[str]:
-    """Returns the files that kubectl would read, as far as they are there."""
-    return [path for path in _named().split(os.pathsep) if os.path.exists(path)]
 
 
 def _absent() -> str:

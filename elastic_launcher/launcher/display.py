@@ -80,7 +80,7 @@ class Display:
         if self._has_room_for_live_lines():
             self._live = _Frames(
                 console=self._console,
-                get_renderable=self._panel,
+                get_renderable=lambda: panel(self._state, self._name, self._console.width),
                 refresh_per_second=FRAMES_PER_SECOND,
                 transient=True,
                 redirect_stdout=False,
@@ -140,9 +140,6 @@ class Display:
             self._console.print(Text(f"elastic-launcher: {line}", style=style), soft_wrap=True)
         else:
             _print(f"elastic-launcher: {line}", sys.stderr)
-
-    def _panel(self) -> RenderableType:
-        return panel(self._state, self._name, self._console.width)
 
 
 def _print(line: str, file: TextIO) -> None:

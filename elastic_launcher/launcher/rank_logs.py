@@ -6,6 +6,7 @@ are read by generation, and within one by rank.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import os
 from collections.abc import Iterator
@@ -109,15 +110,12 @@ class RankLog:
         yield from self._read(self._path, self._offset)
 
     def _read(self, path: Path, offset: int) -> Iterator[bytes]:
-        try:
-            with open(path, "rb") as file:
-                file.seek(offset)
-                while chunk := file.read(_CHUNK):
-                    *lines, self._part = (self._part + chunk).split(b"\n")
-                    yield from lines
-                self._offset = file.tell() if path == self._path else self._offset
-        except FileNotFoundError:
-            return
+        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+            file.seek(offset)
+            while chunk := file.read(_CHUNK):
+                *lines, self._part = (self._part + chunk).split(b"\n")
+                yield from lines
+            self._offset = file.tell() if path == self._path else self._offset
 
 
 class JobLines:
@@ -154,11 +152,7 @@ class JobLines:
             yield from log.rest(0 if place == first else None)
 
     def _look(self) -> None:
-        try:
-            names = os.listdir(self._folder)
-        except FileNotFoundError:
-            return
-        for name in names:
-            if NAME.fullmatch(name):
+        with contextlib.suppress(FileNotFoundError):
+            for name in filter(NAME.fullmatch, os.listdir(self._folder)):
                 log = RankLog(self._folder / name)
                 self._logs.setdefault(log.place, log)

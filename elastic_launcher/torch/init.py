@@ -52,16 +52,8 @@ def init(global_batch_size: int | None = None, max_batch_per_gpu: int | None = N
     if launch.control is not None:
         spare_output()
         member = Member(launch, device, float(os.environ.get(variables.ORPHAN_TIMEOUT, "60")))
-    session = Session(
-        BatchSchedule.fixed(batch),
-        largest,
-        seed,
-        device,
-        launch,
-        member,
-        ModelBuffers(),
-        TrainingState([], [], [], [], {}, {}),
-    )
+    schedule = BatchSchedule.fixed(batch)
+    session = Session(schedule, largest, seed, device, launch, member, ModelBuffers(), TrainingState())
     if member is not None:
         session.checkpoints = Checkpoints(session, member, Path(os.environ[variables.WORK_DIR]))
     job = Job(session)

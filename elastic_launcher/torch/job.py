@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from elastic_launcher import variables
 from elastic_launcher.batch import StepPlan, plan_step
 from elastic_launcher.control.messages import Log
-from elastic_launcher.torch.data.loader import OPTIONS, REFUSED, REFUSED_VALUES, ElasticLoader
+from elastic_launcher.torch.data.loader import ALWAYS_PERSISTENT, OPTIONS, REFUSED, ElasticLoader
 from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.on_main import OnMain
 from elastic_launcher.torch.script_end import watch_script_end
@@ -166,15 +166,13 @@ class Job:
             TypeError: For an option that the job decides itself, or an iterable data set.
             ValueError: For an empty data set.
         """
-        for name, (value, why) in REFUSED_VALUES.items():
-            if name in options and options.pop(name) is value:
-                raise TypeError(f"job.dataloader takes no {name}={value}: {why}")
+        if options.pop("persistent_workers", True) is False:
+            raise TypeError(f"job.dataloader takes no persistent_workers=False: {ALWAYS_PERSISTENT}")
         for name in options:
             if name in REFUSED:
                 raise TypeError(f"job.dataloader takes no {name}=: {REFUSED[name]}")
             if name not in OPTIONS:
                 raise TypeError(f"job.dataloader takes no {name}=; it takes shuffle, seed, {', '.join(OPTIONS)}")
-        chosen = self._session.seed if seed is None else seed
         session = self._session
         return ElasticLoader(
             dataset,
@@ -183,7 +181,7 @@ class Job:
             train=self._steps.train,
             epoch=session.course.epoch_of_what_is_made,
             shuffle=shuffle,
-            seed=chosen,
+            seed=session.seed if seed is None else seed,
             **options,
         )
 

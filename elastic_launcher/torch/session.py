@@ -256,6 +256,11 @@ class Session:
             )
         return self.membership
 
+    def need_member(self) -> Member:
+        """Returns the connection to the coordinator, where there is one."""
+        assert self.member is not None
+        return self.member
+
     def begin(self, operation: Operation) -> None:
         """Returns when all ranks are known to do the same operation, or expected to (see `agreement`).
 

@@ -140,7 +140,7 @@ class JobHandlers:
         if told.notices:
             self._observe(observations.NodeNoticed(self._monotonic(), node, "signal"))
         about = self._job.watch.hear_node(self._job.state, node, self._monotonic(), told.cpu or {})
-        return requests.HeartbeatAnswer(self._lives.is_let_go(node), tuple(about))
+        return requests.HeartbeatAnswer(node in self._lives.let_go, tuple(about))
 
     def take(self, node: int, message: requests.NodeMessage) -> None:
         """Takes a message of a node's agent."""

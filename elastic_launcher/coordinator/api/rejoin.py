@@ -42,12 +42,10 @@ class Rejoin:
 
     async def wait_for(self, missing: Callable[[Collection[int]], bool], timeout: float) -> None:
         """Waits, ``timeout`` seconds at most, until ``missing`` says of those introduced that nobody is missing."""
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while missing(self.introductions.keys()):
                     await asyncio.sleep(LOOK_SECONDS)
-        except TimeoutError:
-            return
 
     def _take_later(self, take: Callable[[], object]) -> None:
         def take_it() -> None:

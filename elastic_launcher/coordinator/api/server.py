@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -109,8 +110,8 @@ class ControlServer:
         self._verifier = Verifier(key, after=time.time_ns())  # senders start at their own clock
         self.handlers: JobHandlers | Rejoin = handlers
         self._term = term
-        self._mailboxes: dict[int, _Mailbox] = {}
-        self._seen: dict[int, _Seen] = {}
+        self._mailboxes: defaultdict[int, _Mailbox] = defaultdict(_Mailbox)
+        self._seen: defaultdict[int, _Seen] = defaultdict(_Seen)
         self._runner: web.AppRunner | None = None
         self._closing = False
 
@@ -140,7 +141,7 @@ class ControlServer:
         """Puts an order where the members' waiting requests find it at once."""
         text = json.dumps(encode(order))  # once for all of them: a formation names each of its members
         for member in members:
-            self._mailbox(member).put(text)
+            self._mailboxes[member].put(text)
 
     async def close(self) -> None:
         """Answers what still waits, and stops to listen."""
@@ -215,7 +216,7 @@ class ControlServer:
         self._check_term(asked.term)
         self.handlers.hear(member, decode(query, Vitals, "the query", texts=True))
         wait = 0.0 if self._closing else max(0.0, min(asked.wait, LONGEST_WAIT))
-        orders = await self._mailbox(member).after(asked.after, wait)
+        orders = await self._mailboxes[member].after(asked.after, wait)
         text = f'{{"orders": {orders}, "term": {self._term}}}'
         return web.Response(text=text, content_type="application/json")
 
@@ -223,10 +224,9 @@ class ControlServer:
         member, told = _member(request), await _content(request, requests.Reports)
         self._check_term(told.term)
         self.handlers.hear(member)
-        seen = self._seen.setdefault(member, _Seen())
         reports = [decode(one, Report, f"report {one.get('kind', '')}") for one in told.reports]
         for number, report in zip((one.get("n") for one in told.reports), reports, strict=True):
-            if not isinstance(number, int) or seen.take(number):
+            if not isinstance(number, int) or self._seen[member].take(number):
                 self.handlers.report(member, report)
         return _json({})
 
@@ -289,9 +289,6 @@ class ControlServer:
 
     async def _status(self, request: web.Request) -> web.Response:
         return web.json_response(self.handlers.status())
-
-    def _mailbox(self, member: int) -> _Mailbox:
-        return self._mailboxes.setdefault(member, _Mailbox())
 
 
 def _member(request: web.Request) -> int:

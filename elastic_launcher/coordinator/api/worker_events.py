@@ -10,21 +10,17 @@ from elastic_launcher.coordinator.model.roster import Exit
 
 
 class WorkerEvents:
-    """Turns the agents' reports into observations, each once, and remembers which nodes have to leave."""
+    """Turns the agents' reports into observations, each once.
+
+    Attributes:
+        let_go: The nodes that have to leave after their next heartbeat.
+    """
 
     def __init__(self, observe: Callable[[Observation], None], monotonic: Callable[[], float]) -> None:
         self._observe = observe
         self._monotonic = monotonic
         self._told: dict[int, int] = {}
-        self._let_go: set[int] = set()
-
-    def let_go(self, node: int) -> None:
-        """Has a node leave after its next heartbeat."""
-        self._let_go.add(node)
-
-    def is_let_go(self, node: int) -> bool:
-        """Returns whether a node is to go."""
-        return node in self._let_go
+        self.let_go: set[int] = set()
 
     def take(self, node: int, life: Life) -> None:
         """Takes what happened.

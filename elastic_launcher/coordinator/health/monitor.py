@@ -88,30 +88,23 @@ class Watch:
         group = state.survivors()
         vitals = {n: self._told[n][1] for n in group if n in self._told and now - self._told[n][0] < self._fresh}
         found: list[Observation] = [*self._silence.look(state, now), *self._silence.look_at_nodes(state, now)]
-        found += self._stuck(vitals, now)
-        found += self._hanging(state, vitals, now)
-        found += self._apart(state, vitals, now)
+        longest = limit([one.usual for one in vitals.values()], self._floor)
+        found += self._stuck(vitals, now, longest)
+        if state.lost():  # a group of the script's own may have one that is lost in it
+            found += [GroupHangs(now, number, one.outside) for number, one in vitals.items() if one.outside > longest]
+        found += self._apart(state, vitals, now, longest)
         self._slow, changes = judge(self._slow, factors(vitals), now)
         found += [MemberSlow(now, one.member, one.factor, one.over, vitals[one.member].own) for one in changes]
         expired = self._expired(state, vitals, now)
         return [*found, NoticeExpires(now, expired)] if expired else found
 
-    def _stuck(self, vitals: dict[int, Vitals], now: float) -> list[MemberStuck]:
-        longest = limit([one.usual for one in vitals.values()], self._floor)
+    def _stuck(self, vitals: dict[int, Vitals], now: float, longest: float) -> list[MemberStuck]:
         at_work = {number: now - self._work[number][1] for number, one in vitals.items() if one.work}
         waits = {number: one.waits for number, one in vitals.items()}
         return [MemberStuck(now, number, at_work[number]) for number in find_stuck(at_work, waits, longest)]
 
-    def _hanging(self, state: State, vitals: dict[int, Vitals], now: float) -> list[GroupHangs]:
-        """Returns who waits in a group of the script's own although one that may be in it is lost."""
-        if not state.lost():
-            return []
-        longest = limit([one.usual for one in vitals.values()], self._floor)
-        return [GroupHangs(now, number, one.outside) for number, one in vitals.items() if one.outside > longest]
-
-    def _apart(self, state: State, vitals: dict[int, Vitals], now: float) -> list[Observation]:
+    def _apart(self, state: State, vitals: dict[int, Vitals], now: float, longest: float) -> list[Observation]:
         """Returns that ranks wait for each other in vain, or who keeps the others waiting."""
-        longest = limit([one.usual for one in vitals.values()], self._floor)
         live = [n for n in state.survivors() if not state.members[n].ended and state.members[n].exit is None]
         waits = [self._waits.get(number) if number in vitals else None for number in live]
         if are_apart(waits, now, self._fresh * LEAST_WAIT, longest):
@@ -147,9 +140,7 @@ class Watch:
         since = min((one.since + now - self._told[number][0] for number, one in vitals.items()), default=0.0)
         formation = state.formation
         formed = formation is not None and formation.mode == "shrink" and formation.formed >= {*formation.members}
-        spare = 0.0
-        if state.halts:  # nobody stays: it has to be saved within that time, too
-            spare = max(state.save_seconds, SAVE_SECONDS)
+        spare = max(state.save_seconds, SAVE_SECONDS) if state.halts else 0.0  # who halts has to be saved by then, too
         due = _due(state, now)
         return tuple(number for number, by in due.items() if too_far(usual, since, formed, by - now - spare))
 

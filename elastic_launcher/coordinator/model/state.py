@@ -351,11 +351,7 @@ class State:
     def lost(self) -> tuple[int, ...]:
         """Returns the members of the current group that were lost, in rank order."""
         departed = self.members.departed
-        return (
-            tuple(number for number in self.group if number in departed and self.members[number].lost)
-            if departed
-            else ()
-        )
+        return tuple(number for number in self.group if number in departed and self.members[number].lost)
 
     def nodes_of(self, members: Iterable[int]) -> list[int]:
         """Returns the nodes of ``members``, each once, in order."""

@@ -77,7 +77,7 @@ class Takeover:
         self._layout = layout
         self._past = past
         self._run = run
-        self._nodes = nodes
+        self.nodes = nodes
         self.record = read_record(run)
         self.resume = resume
 
@@ -104,10 +104,6 @@ class Takeover:
         if begins and noted_origin(self._layout) is None:
             return None  # no member has the state yet, and the job's start is not known
         return left if runs_on(left, self._config.nproc_per_node) else None
-
-    def take_nodes(self) -> Collection[int]:
-        """Hands the nodes to the engine; returns their numbers."""
-        return self._nodes.take()
 
     def take_over(self, left: Leftovers, first: State, now: float) -> TakenOver:
         """Returns the job as it continues, or restarts where no member is left that holds its state.
@@ -144,8 +140,8 @@ class Takeover:
         return earlier_wait(self._run, time.time())
 
     def _leftovers(self, gathering: Rejoin) -> Leftovers:
-        numbers = self._numbers
-        return Leftovers([*self._nodes.living()], dict(gathering.introductions), self._exits(), self.record, numbers)
+        introductions = dict(gathering.introductions)
+        return Leftovers([*self.nodes.living()], introductions, self._exits(), self.record, self._numbers)
 
     @property
     def _numbers(self) -> Numbers:

@@ -278,8 +278,7 @@ def wind_down(state: State) -> Decision:
         for member in node.members
         if state.members[member].pid is not None and member not in taking_part
     )
-    actions: tuple[Action, ...] = (Order(waiting, End("the training is over")),) if waiting else ()
-    return replace(state, over=True), actions
+    return replace(state, over=True), (Order(waiting, End("the training is over")),) if waiting else ()
 
 
 def _own_exits(state: State, verdict: Verdict) -> list[str]:

@@ -73,10 +73,8 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
         decision = then(decision, hold_back, node, observation.now)
     state, actions = decision
     if observation.again:  # its numbers are used: another takes its place
-        return state.with_node(node.number, phase=Phase.ENDING, since=observation.now), (
-            *actions,
-            KillNode(node.number),
-        )
+        actions = (*actions, KillNode(node.number))
+        return state.with_node(node.number, phase=Phase.ENDING, since=observation.now), actions
     return state.with_node(node.number, phase=Phase.GONE, since=observation.now), actions
 
 

@@ -238,9 +238,8 @@ def take_unstarted(state: State, observation: NodeNotStarted) -> Decision:
         message = f"node {observation.node} can't be started now: {observation.message}; another is tried soon"
         gone = state.with_node(observation.node, phase=Phase.GONE, since=observation.now, leave="failed")
         pause = observation.now + AWAY_SECONDS
-        return replace(gone, start_not_before=pause), (
-            emit(state, "node_failed", node=observation.node, message=message),
-        )
+        failed = emit(state, "node_failed", node=observation.node, message=message)
+        return replace(gone, start_not_before=pause), (failed,)
     message = f"node {observation.node} could not be started: {observation.message}"
     state, actions = fail_node(state, observation.node, message, observation.now)
     kept = tuple(action for action in actions if not isinstance(action, KillNode))

@@ -81,10 +81,9 @@ def take_pause(state: State, now: float) -> Decision:
     if pause.stage is Stage.ENDING and not state.in_phase(Phase.ADMITTED, Phase.LEAVING, Phase.ENDING):
         return replace(state, pause=replace(pause, stage=Stage.LOOKING)), (FindResumePoint(),)
     if pause.stage is Stage.WAITING and now >= _ends(state, pause) and not _come_up(state):
-        if pause.lack is Lack.QUOTA:
-            within = f"no quota within the {state.wait_for_quota:g} s of {_source_of_wait(state)}"
-        else:
-            within = f"too few nodes within the {state.rules.node_timeout:g} s of --node-timeout"
+        quota = f"no quota within the {state.wait_for_quota:g} s of {_source_of_wait(state)}"
+        nodes = f"too few nodes within the {state.rules.node_timeout:g} s of --node-timeout"
+        within = quota if pause.lack is Lack.QUOTA else nodes
         return finish(state, ExitCode.STOPPED, f"{within}: {pause.message}")
     return state, ()
 

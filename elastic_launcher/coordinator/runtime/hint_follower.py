@@ -92,11 +92,9 @@ class HintFollower:
         Raises:
             HintError: If the hints can't be used at the start of a job that never began.
         """
-        if self._runs:
-            pass
-        elif self._source is None:
+        if not self._runs and self._source is None:
             self._set(self._config.max_nodes, "start", None)
-        else:
+        elif not self._runs:
             await self._start()
         await self._follow()
 
@@ -190,12 +188,10 @@ class HintFollower:
         if outcome.kind in ("rejected", "older"):
             self._emit("hint_rejected", message=outcome.message + self._what_is_held(outcome.kind))
         elif outcome.kind == "missing":
-            self._emit(
-                "hint_missing", message=outcome.message + (self._what_is_held(outcome.kind) or self._what_follows())
-            )
-        elif outcome.kind == "applied":
-            if outcome.message:
-                self._emit("warning", message=outcome.message)
+            follows = self._what_is_held(outcome.kind) or self._what_follows()
+            self._emit("hint_missing", message=outcome.message + follows)
+        elif outcome.kind == "applied" and outcome.message:
+            self._emit("warning", message=outcome.message)
         return outcome.kind, outcome.message
 
     def _what_is_held(self, kind: str) -> str:
@@ -299,7 +295,7 @@ class HintFollower:
             nodes: The target that is left.
         """
         resolution = self._resolve(starting=False)
-        allowed = resolution.allowed if resolution is not None else None
+        allowed = None if resolution is None else resolution.allowed
         self._debounce = self._debounce.note_notice(self._clocks.monotonic(), allowed)
         self._current = nodes
         if self._reported is not None:

@@ -10,14 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from elastic_launcher.options import read_whole
+
 Key = str | int
-_MOST_DIGITS = 18
-"""Of a whole number: it fits into 64 bits."""
-
-
-def whole(text: str) -> int | None:
-    """Returns the whole number that a text is; None where it is none."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +50,7 @@ class Node:
         if isinstance(self.value, float) and self.value.is_integer():
             return int(self.value)
         if isinstance(self.value, str):
-            return whole(self.value)
+            return read_whole(self.value)
         return self.value if isinstance(self.value, int) and not isinstance(self.value, bool) else None
 
     @property

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from elastic_launcher.argo import NAME as ELASTIC_TRAIN
 from elastic_launcher.lint.documents.finding import Finding, finding
-from elastic_launcher.lint.documents.tree import Node, whole
+from elastic_launcher.lint.documents.tree import Node
 from elastic_launcher.lint.documents.workflow import Use, Workflow, is_open, main_containers
 from elastic_launcher.lint.pods.launchers import launches, value
 from elastic_launcher.lint.pods.pod_patch import read_patch, within
+from elastic_launcher.options import read_whole
 
 _GPU = "/gpu"
 """Ends the name of the resource, whoever makes them."""
@@ -45,8 +46,8 @@ def _is_elsewhere(engine: str) -> bool:
 
 def _limits(container: Node, ranks: str, nodes: str) -> Iterator[Finding]:
     """Finds limits that the launcher's own texts are too many for, as far as these are known."""
-    each = whole(ranks or "1")
-    least = whole(nodes.partition(":")[0].strip())
+    each = read_whole(ranks or "1")
+    least = read_whole(nodes.partition(":")[0].strip())
     for name, limit in container.at("resources", "limits").fields.items():
         if name.endswith(_GPU) and each is not None:
             if (found := too_few(limit, each, 1 if least is None else least)) is not None:

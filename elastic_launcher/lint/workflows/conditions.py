@@ -24,12 +24,8 @@ def check_conditions(workflow: Workflow) -> Iterator[Finding]:
     for template in workflow.templates():
         for name in _CONDITIONS:
             condition = template.at("resource", name)
-            if condition.text and not is_open(condition.text) and not is_selector(condition.text):
+            requirements = _COMMA.split(condition.text)
+            if condition.text and not is_open(condition.text) and not all(map(_REQUIREMENT.fullmatch, requirements)):
                 reason = f'"{condition.text}" is no label selector: the step fails at once, and what it made runs on'
                 fix = "write requirements, as status.succeeded == 2, or the name of a field that must exist"
                 yield finding("success-condition", condition, reason, fix)
-
-
-def is_selector(text: str) -> bool:
-    """Whether a text is a label selector."""
-    return all(_REQUIREMENT.fullmatch(one) for one in _COMMA.split(text))

@@ -60,7 +60,8 @@ def _judged(document: Node, model: Any, error: Mapping[str, Any]) -> Iterator[Fi
     place: Sequence[Key] = error["loc"]
     node = document.nearest(place)
     if error["type"] == "extra_forbidden":
-        yield from _unknown(node, document.nearest(place[:-1]), _fields(_within(model, place[:-1])))
+        within = _inner(_annotation(model, place[:-1]))
+        yield from _unknown(node, document.nearest(place[:-1]), _fields(within))
     elif error["type"] == "missing" and place[-1] == _SCHEDULES and node.at(_SCHEDULE).there:
         reason = (
             f'"{_SCHEDULE}" is no field since Argo 4.0, whose API server misses "{_SCHEDULES}" there and refuses it; '
@@ -114,13 +115,9 @@ def _mistyped(node: Node, error: Mapping[str, Any]) -> Finding:
         return finding("parameter-not-string", node, reason, f"put it in quotes: {_quoted(node.value)}")
     several = error["loc"][-1:] in (("str",), ("int",)) and len(error["loc"]) > len(node.path)
     what = "a text or a whole number" if several else _WANTED.get(error["type"]) or _said(error["msg"])
-    fix = f"put it in quotes: {_quoted(node.value)}" if what == _A_TEXT and _is_word(node.value) else f"write {what}"
+    is_word = isinstance(node.value, (bool, int, float))  # a text, if it stood in quotes
+    fix = f"put it in quotes: {_quoted(node.value)}" if what == _A_TEXT and is_word else f"write {what}"
     return finding("wrong-type", node, f"{shown} must be {what}; the API server refuses it", fix)
-
-
-def _is_word(value: Any) -> bool:
-    """Whether a value would be a text if it stood in quotes."""
-    return isinstance(value, (bool, int, float))
 
 
 def _said(message: str) -> str:
@@ -147,11 +144,6 @@ def _fields(model: Any) -> list[str]:
     """Returns the names that a model's fields have in YAML."""
     fields: Mapping[str, Any] = getattr(model, "model_fields", {})
     return [field.alias or name for name, field in fields.items()]
-
-
-def _within(model: Any, place: Sequence[Key]) -> Any:
-    """Returns the model at a field of another."""
-    return _inner(_annotation(model, place))
 
 
 def _annotation(model: Any, place: Sequence[Key]) -> Any:

@@ -39,7 +39,9 @@ def leased_store(address: str, timeout: float) -> Iterator[TCPStore]:
     Raises:
         RuntimeError: If the store can't be reached.
     """
-    client = _take(address) or _connect(address, timeout)
+    client = _take(address)
+    if client is None:
+        client = TCPStore(*_host_and_port(address), None, False, timedelta(seconds=timeout), wait_for_workers=False)
     client.set_timeout(timedelta(seconds=timeout))
     yield client
     with _lock:
@@ -62,11 +64,6 @@ def _take(address: str) -> TCPStore | None:
         with contextlib.suppress(RuntimeError):
             client.check(["alive"])
             return client
-
-
-def _connect(address: str, timeout: float) -> TCPStore:
-    host, port = _host_and_port(address)
-    return TCPStore(host, port, None, False, timedelta(seconds=timeout), wait_for_workers=False)
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

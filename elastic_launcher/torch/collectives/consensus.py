@@ -12,7 +12,7 @@ READY_SLOTS = 8  # one formation is under way at a time; eight apart they can't 
 POSITION_BITS = 8
 CHECK_BITS = 16
 _STOP, _BREAK, _SAVE, _HALT, _ELSEWHERE, _LATE, _CHECKED, _ACTED = range(READY_SLOTS, READY_SLOTS + 8)
-_WEIGHT, _LOSS, _LOSS_WEIGHT = range(READY_SLOTS + 8, READY_SLOTS + 11)
+_WEIGHT, LOSS_INDEX, _LOSS_WEIGHT = range(READY_SLOTS + 8, READY_SLOTS + 11)
 _POSITION = READY_SLOTS + 11
 _CHECK = _POSITION + POSITION_BITS
 _ACTS = _CHECK + CHECK_BITS
@@ -113,16 +113,13 @@ def spell(signals: Signals, *, late: bool, weight: float, loss: float) -> list[f
     return ready + numbers + _signs(signals.position, POSITION_BITS) + checks
 
 
-LOSS_INDEX = _LOSS
-
-
 def read(head: list[float], signals: Signals, world_size: int) -> Agreement:
     """Reads the sums of ``HEAD`` numbers over all ranks, of which this one has said ``signals``."""
     agreed = signals.ready is not None and head[signals.ready % READY_SLOTS] == world_size
     weight = head[_LOSS_WEIGHT]
     return Agreement(
         weight=head[_WEIGHT],
-        loss=head[_LOSS] / weight if weight else float("nan"),
+        loss=head[LOSS_INDEX] / weight if weight else float("nan"),
         formation=signals.ready if agreed else None,
         stop=int(head[_STOP]),
         left_loop=int(head[_BREAK]),

@@ -32,10 +32,7 @@ REFUSED = {
 }
 
 
-REFUSED_VALUES = {
-    "persistent_workers": (False, "workers always live on across epochs and resizes; leave it out, or say True"),
-}
-"""Options that are taken for any other value."""
+ALWAYS_PERSISTENT = "workers always live on across epochs and resizes; leave it out, or say True"
 
 
 class ElasticLoader(TrainingData):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 
 from elastic_launcher.torch.data.micro_batches import Piece
 
 
+@dataclass(eq=False)
 class TrainingData:
     """A data set as the step engine sees it: how many samples it has, and what must be the same on all ranks.
 
-    Args:
+    Attributes:
         name: What messages call the data set.
         epoch: The epoch in which it was made; None before the first one.
         shuffle: Whether each epoch has an order of its own.
@@ -21,22 +23,13 @@ class TrainingData:
     ahead = 0
     """How many micro-batches are loaded ahead."""
 
-    def __init__(
-        self,
-        name: str,
-        size: int,
-        *,
-        epoch: int | None = None,
-        shuffle: bool = False,
-        seed: int = 0,
-        drop_last: bool = False,
-    ) -> None:
-        self.name = name
-        self.size = size
-        self.epoch = epoch
-        self.shuffle = shuffle
-        self.seed = seed
-        self.drop_last = drop_last
+    name: str
+    size: int
+    _: KW_ONLY
+    epoch: int | None = None
+    shuffle: bool = False
+    seed: int = 0
+    drop_last: bool = False
 
     def want(self, pieces: Sequence[Piece], *, urgent: bool = False) -> None:
         """Has these micro-batches loaded ahead, in this order, and no others, where something loads ahead.

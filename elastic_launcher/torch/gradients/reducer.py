@@ -319,9 +319,7 @@ class Reducer:
         whole = self._buffers.whole()
         largest = torch.cat([b.reshape(-1).to(torch.int64) for b in whole]) if whole and not alone else None
         if not alone:
-            for bucket in layout.buckets:
-                if not bucket.launched:
-                    works.append(group.all_reduce(bucket.flat))
+            works += [group.all_reduce(bucket.flat) for bucket in layout.buckets if not bucket.launched]
             if largest is not None:
                 works.append(group.all_reduce(largest, op="max"))
             for work in works:

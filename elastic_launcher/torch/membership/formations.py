@@ -47,6 +47,7 @@ class Formations:
 
     Attributes:
         changed: Held while something of it changes, and notified then.
+        ready_since: When the formation of `ready` was there, in monotonic seconds.
         before_growing: Does, for a formation that grows, what need not wait until the training has changed to it.
     """
 
@@ -59,7 +60,7 @@ class Formations:
         self._reports = reports
         self._device = device
         self._pending: Formation | None = None
-        self._pending_since = 0.0
+        self.ready_since = 0.0
         self._coming: Formation | None = None
         self._building: dict[int, Group] = {}
         self._ordered: set[int] = set()
@@ -88,10 +89,6 @@ class Formations:
     def ready(self) -> Formation | None:
         """Returns the formation that this member could change to after the step that runs now."""
         return self._pending
-
-    def ready_since(self) -> float:
-        """Returns when the formation of `ready` was there, in monotonic seconds."""
-        return self._pending_since
 
     def take(self, number: int) -> Formation | None:
         """Takes the formation that all ranks agreed on; None if the coordinator has given it up in the meantime."""
@@ -233,7 +230,7 @@ class Formations:
                 return
             self._pending = Formation.from_order(order, group)
             self._rejoin_state.note_standing(number)
-            self._pending_since = time.monotonic()
+            self.ready_since = time.monotonic()
             self.changed.notify_all()
         self._reports.put(Formed(number))
 

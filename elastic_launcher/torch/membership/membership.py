@@ -85,10 +85,9 @@ class Membership:
 
     def publish(self, local_rank: int) -> None:
         """Sets the variables by which other libraries know their rank, and marks the log for the launcher."""
-        os.environ.update(
-            RANK=str(self.rank), WORLD_SIZE=str(self.world_size), LOCAL_RANK=str(local_rank), ROLE_RANK=str(self.rank)
-        )
-        os.environ["ROLE_WORLD_SIZE"] = str(self.world_size)
+        rank, world_size = str(self.rank), str(self.world_size)
+        os.environ.update(RANK=rank, WORLD_SIZE=world_size, LOCAL_RANK=str(local_rank))
+        os.environ.update(ROLE_RANK=rank, ROLE_WORLD_SIZE=world_size)
 
 
 def mark_log(membership: Membership) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.membership.formations import MovedOn
-from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.membership.membership import Formation
 from elastic_launcher.torch.reconfigure.fingerprint import difference, fingerprint
 from elastic_launcher.torch.session import Session
@@ -75,7 +74,7 @@ class JoinPoint:
         """
         group, state = formation.group, self._session.state
         assert group is not None
-        joins, data = self._member().number in formation.joiners, self._first_data
+        joins, data = self._session.need_member().number in formation.joiners, self._first_data
         outline = b""
         if not joins and data is not None:
             self._meets[formation.number] = self._meeting(data)
@@ -107,8 +106,8 @@ class JoinPoint:
             MovedOn: If it has to go on to a later epoch first.
             GroupError: If what it trains differs.
         """
-        session, member, wait = self._session, self._member(), self._waits
-        there, here, data = Position.from_numbers(told["position"]), session.course, session.data
+        session, member, wait = self._session, self._session.need_member(), self._waits
+        there, here, data = Position(*told["position"]), session.course, session.data
         if data is None:
             raise MovedOn("this rank is on its way to another epoch", wait)
         epoch = there.epoch + (there.loop > 0)  # the first one whose first loop is not over
@@ -125,7 +124,3 @@ class JoinPoint:
             self.elsewhere = there.at(there.phase, epoch)
             member.formations.interrupt(MovedOn("", wait))
         raise MovedOn("the training has gone on to another epoch", wait)
-
-    def _member(self) -> Member:
-        assert self._session.member is not None
-        return self._session.member

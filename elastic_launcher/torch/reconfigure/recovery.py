@@ -25,6 +25,7 @@ from elastic_launcher.torch.reconfigure.load_plan import LoadPlan
 from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.reconfigure.state_sync import meet
 from elastic_launcher.torch.session import Latest, Session
+from elastic_launcher.torch.state.course import decode_sums, encode_sums
 
 Sums = dict[str, torch.Tensor]
 FORMING = "in the forming of another generation"
@@ -145,7 +146,7 @@ class Recovery:
                 totals = self._adopted
             else:
                 self._resizer.tell_recovered()
-            session.summed(_to_json(totals))
+            session.summed(encode_sums(totals))
             return dict(totals)
 
     def confirm_end(self) -> None:
@@ -179,7 +180,7 @@ class Recovery:
         )
         way, source = meet(session, group, mine)
         if way.todo is NextAction.RESULT:
-            self._adopted = _from_json(source.result)
+            self._adopted = decode_sums(source.result)
         elif way.todo is NextAction.ADOPT:
             session.adopted(dict(source.acted), ended=not source.in_body)
             session.loss = source.loss
@@ -198,11 +199,3 @@ class Recovery:
     def _in_body(self, at: At) -> bool:
         micro = self._session.micro
         return at is At.SUMS and micro is not None and micro.synced
-
-
-def _to_json(sums: Sums) -> dict[str, Any]:
-    return {name: [list(value.shape), value.reshape(-1).tolist()] for name, value in sums.items()}
-
-
-def _from_json(found: dict[str, Any]) -> Sums:
-    return {name: torch.tensor(values, dtype=torch.float64).view(shape) for name, (shape, values) in found.items()}

@@ -21,7 +21,6 @@ from elastic_launcher.torch.collectives.work import GroupError
 from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.fault_injection import point
 from elastic_launcher.torch.membership.formations import JobOver, MovedOn
-from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.membership.membership import Formation, Membership, mark_log
 from elastic_launcher.torch.membership.reconcile import RankStatus
 from elastic_launcher.torch.reconfigure.fingerprint import data_of
@@ -92,7 +91,8 @@ class Resizer:
             return None
         if formation is None or formation.group is None or is_loaded():
             return formation
-        return formation if time.monotonic() - self._member().formations.ready_since() > LOAD_SECONDS else None
+        waited = time.monotonic() - self._session.need_member().formations.ready_since
+        return formation if waited > LOAD_SECONDS else None
 
     def begin_loop(self, data: TrainingData) -> None:
         """Notes that the script begins a training loop, and gives up a growth whose joiners wait in another one that
@@ -103,7 +103,8 @@ class Resizer:
             self._session.checkpoints.note_data(data_of(data))
         formation = self.standing()
         if formation is not None and formation.mode == "grow" and not self.join_point.may_come(formation, data):
-            self._member().formations.decline(formation, MovedOn("the training has gone on to another loop"))
+            moved = MovedOn("the training has gone on to another loop")
+            self._session.need_member().formations.decline(formation, moved)
 
     def agree(self, number: int) -> None:
         """Notes that all ranks are ready for a formation: the change comes at the next boundary.
@@ -111,9 +112,7 @@ class Resizer:
         Raises:
             GroupError: If the coordinator has given it up in the meantime.
         """
-        member = self._session.member
-        assert member is not None
-        self._next = member.formations.take(number)
+        self._next = self._session.need_member().formations.take(number)
         if self._next is None:
             raise GroupError(f"formation {number} was given up after the ranks had agreed on it")
 
@@ -126,7 +125,7 @@ class Resizer:
             RuntimeError: If the job trains something else.
             SystemExit: With 0, if the job ends without needing it.
         """
-        member = self._member()
+        member = self._session.need_member()
         if fingerprint:
             self._fingerprint = fingerprint
         member.reports.put(messages.Warm(fingerprint, self.join_point.wait(bool(fingerprint))))
@@ -151,7 +150,7 @@ class Resizer:
         ``number`` is this rank, in a group that never changes (plain torchrun); None for a member's own number.
         """
         session = self._session
-        me = self._member().number if number is None else number
+        me = self._session.need_member().number if number is None else number
         group = formation.group
         assert group is not None
         growing = formation.mode == "grow"
@@ -251,7 +250,7 @@ class Resizer:
 
     def _shrink(self, formation: Formation) -> None:
         session = self._session
-        member = self._member()
+        member = self._session.need_member()
         if member.number in formation.leavers:
             member.reports.put(messages.Left(session.position.step))
             session.leave_job()
@@ -307,7 +306,3 @@ class Resizer:
         """Returns where the training stands here."""
         at, sums = self._session.position, self._session.sums.lasting()
         return Introduction(os.getpid(), at.step, at.epoch, at.samples, phase=at.phase, sums=sums)
-
-    def _member(self) -> Member:
-        assert self._session.member is not None
-        return self._session.member

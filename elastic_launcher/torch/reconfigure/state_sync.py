@@ -32,7 +32,7 @@ def receive_position(group: Group, rank: int) -> Position:
     """
     numbers = torch.zeros(len(Position().numbers()), dtype=torch.int64)
     group.recv(numbers, rank, POSITION_TAG)
-    return Position.from_numbers(numbers.tolist())
+    return Position(*numbers.tolist())
 
 
 class _Background:

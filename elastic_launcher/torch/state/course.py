@@ -109,11 +109,11 @@ class Sums:
             KeyError: If neither is known.
         """
         phase, _, number = _parts(key)
-        return _decode(self.known[key if key in self.known else self._newest()[phase, number]])
+        return decode_sums(self.known[key if key in self.known else self._newest()[phase, number]])
 
     def note(self, key: str, result: Any) -> None:
         """Keeps the result of a sum, and drops results that are not needed any more."""
-        self.known = {**self.known, key: _encode(result)}  # other threads may be reading the one before
+        self.known = {**self.known, key: encode_sums(result)}  # other threads may be reading the one before
         phase, epoch, _ = _parts(key)
         if epoch is not None:
             lasting, oldest = self.lasting(), (phase, epoch - RECENT_EPOCHS)
@@ -142,17 +142,19 @@ def _when(key: str) -> tuple[int, int]:
     return phase, -1 if epoch is None else epoch
 
 
-def _encode(value: Any) -> Any:
+def encode_sums(value: Any) -> Any:
+    """Returns what a sum came to, a number, a float64 tensor or a dict of them, as JSON values."""
     if isinstance(value, torch.Tensor):
         return {"shape": list(value.shape), "values": value.reshape(-1).tolist()}
     if isinstance(value, dict):
-        return {"named": {name: _encode(one) for name, one in value.items()}}
+        return {"named": {name: encode_sums(one) for name, one in value.items()}}
     return value
 
 
-def _decode(value: Any) -> Any:
+def decode_sums(value: Any) -> Any:
+    """Returns what `encode_sums` was given."""
     if not isinstance(value, dict):
         return value
     if "named" in value:
-        return {name: _decode(one) for name, one in value["named"].items()}
+        return {name: decode_sums(one) for name, one in value["named"].items()}
     return torch.tensor(value["values"], dtype=torch.float64).view(value["shape"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from elastic_launcher.torch.rng import derive
 
@@ -34,15 +34,7 @@ class Position:
 
     def numbers(self) -> list[int]:
         """Returns the position as whole numbers, for a peer."""
-        return [
-            *(self.epoch, self.step_in_epoch, self.step, self.samples, self.calls, self.operations),
-            *(self.phase, self.loop),
-        ]
-
-    @staticmethod
-    def from_numbers(numbers: list[int]) -> Position:
-        """Reads what `numbers` wrote."""
-        return Position(*numbers)
+        return list(astuple(self))
 
     def mark(self) -> int:
         """Returns a number by which ranks can compare whether they are at the same step."""

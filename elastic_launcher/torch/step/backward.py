@@ -231,12 +231,8 @@ class Backward:
 
     def _signals(self, *, first: bool = True, stop: bool = False, left_loop: bool = False) -> Signals:
         session = self._session
-        ready = None
-        if first and not stop and not left_loop:
-            ready = self._ready()
-        check = 0
-        if self._check is not None:
-            check = self._check.combined()
+        ready = self._ready() if first and not stop and not left_loop else None
+        check = self._check.combined() if self._check is not None else 0
         save = halt = False
         if session.checkpoints is not None:
             save, halt = session.checkpoints.wishes()

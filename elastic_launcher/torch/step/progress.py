@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -68,9 +69,7 @@ class Progress:
             messages.Progress(
                 step=position.step,
                 epoch=position.epoch,
-                loss=session.loss
-                if session.loss == session.loss and abs(session.loss) != float("inf")
-                else str(session.loss),
+                loss=session.loss if math.isfinite(session.loss) else str(session.loss),
                 samples_per_second=round(rate, 2) if rate is not None else None,
                 steps_per_epoch=steps,
                 epochs=session.epochs,

@@ -56,10 +56,10 @@ def _evaluate_share(
             membership.group.check()
             loader.want(pieces[number : number + loader.ahead + 1])
             for name, value in _call(fn, loader.take(piece)).items():
-                number_value = _number(name, value)
+                part = _number(name, value)
                 if not mine.samples:  # learns the names and shapes of the sums; adds nothing
-                    number_value = torch.zeros_like(number_value)
-                sums[name] = sums[name] + number_value if name in sums else number_value
+                    part = torch.zeros_like(part)
+                sums[name] = sums[name] + part if name in sums else part
     sums[COUNT] = torch.tensor(float(mine.samples), dtype=torch.float64)
     return sums
 
