@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from elastic_launcher.host.modes import open_shared
 
@@ -156,13 +156,6 @@ def _last_time(file: int, path: Path) -> float:
         return 0.0
 
 
-class Events(Protocol):
-    """The file of events, and its writer."""
-
-    def append(self, kind: str, generation: int, **fields: Any) -> Any:
-        """Writes an event, and returns it."""
-
-
 class EventLog:
     """Appends events to a file, each by one write, so that a reader never sees half of two.
 
@@ -190,9 +183,8 @@ class EventLog:
             ValueError: If the log is closed.
         """
         event = Event(kind, self._clock(), generation, _plain(fields))
-        if self._mark_gap(event.time, generation) and self._write(event.to_line()):
-            return event
-        self._lost += 1
+        if not (self._mark_gap(event.time, generation) and self._write(event.to_line())):
+            self._lost += 1
         return event
 
     def _mark_gap(self, now: float, generation: int) -> bool:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from elastic_launcher import __version__
@@ -65,8 +64,9 @@ class JobDone(Exception):
         self.message = message
 
 
+@dataclass
 class WorkDir:
-    """A work directory that this process owns until ``close``.
+    """A work directory that this process owns until ``close``, by its lock.
 
     Attributes:
         job_id: The job's id, made with the folder.
@@ -76,23 +76,13 @@ class WorkDir:
         remark: What became of another job that was done here; "" where there was none.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        job_id: str,
-        lock: Lock,
-        past: Past,
-        before: JobConfig | None,
-        recoded: bool = False,
-        remark: str = "",
-    ) -> None:
-        self.before = before
-        self.recoded = recoded
-        self.remark = remark
-        self.layout = layout
-        self.job_id = job_id
-        self.past = past
-        self._lock = lock
+    layout: Layout
+    job_id: str
+    lock: Lock
+    past: Past
+    before: JobConfig | None
+    recoded: bool = False
+    remark: str = ""
 
     @property
     def path(self) -> Path:
@@ -101,14 +91,12 @@ class WorkDir:
 
     def close(self) -> None:
         """Gives the folder up; its files stay."""
-        self._lock.release()
+        self.lock.release()
 
     def __enter__(self) -> WorkDir:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
@@ -124,7 +112,8 @@ def claim(config: JobConfig, directory: Path, content: Content = Content()) -> W
         StoreAway: If it can't be written, and that may pass.
         JobDone: If this job is done already.
     """
-    job_id = f"{_safe(config.name)}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", config.name)[:20].strip("-.") or "job"
+    job_id = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     path = directory / (config.work_dir or f"{DEFAULT_PARENT}/{job_id}")
     layout = Layout(Path(os.path.realpath(path)))  # nodes are found by it, under any name of the folder
     try:
@@ -232,10 +221,6 @@ def write_json(path: Path, document: dict[str, Any], mode: int = 0o644, *, lasti
     """
     with replacing(path, mode=mode, lasting=lasting) as file:
         file.write(json.dumps(document, indent=1).encode())
-
-
-def _safe(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:20].strip("-.") or "job"
 
 
 def read_document(path: Path) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from elastic_launcher.checkpoint import folder
 from elastic_launcher.checkpoint.files import read_manifest
@@ -14,39 +13,11 @@ from elastic_launcher.checkpoint.remote import RemoteStore
 from elastic_launcher.checkpoint.storage import is_url
 
 
-class CheckpointStore(Protocol):
-    """A job's checkpoints, at a place as the user knows it; see `folder` for what its functions do."""
-
-    place: str
-
-    def publish(self, write: Callable[[Path], Manifest], mark: Mark, keep: int) -> tuple[str, Manifest]:
-        """Adds a checkpoint, all of it or nothing; returns its path and its manifest."""
-
-    def find_newest(self, refuse: Callable[[Manifest], str] = ...) -> Found:
-        """Returns the newest good checkpoint, on this machine."""
-
-    def bring(self, path: Path) -> Path:
-        """Returns a checkpoint that the coordinator has found, on this machine."""
-
-    def last_term(self) -> int:
-        """Returns the last term in which something was written; 0 before the first.
-
-        Raises:
-            OSError: If that can't be read for now.
-        """
-
-    def raise_fence(self, term: int, generation: int = 0) -> None:
-        """Shuts out what is written from now on by runs of earlier terms, and by generations up to this one."""
-
-    def set_aside(self, path: Path) -> None:
-        """Has a damaged checkpoint count no more."""
-
-    def kept(self) -> str:
-        """Describes the last save that is known here."""
-
-
 class LocalStore:
-    """The checkpoints in a folder; ``job`` is the id of the job that writes there, "" where it is only read."""
+    """The checkpoints in a folder; ``job`` is the id of the job that writes there, "" where it is only read.
+
+    Errors are those of the functions of `folder`.
+    """
 
     def __init__(self, path: Path, job: str = "") -> None:
         self.place = str(path)
@@ -54,7 +25,7 @@ class LocalStore:
         self._job = job
 
     def publish(self, write: Callable[[Path], Manifest], mark: Mark, keep: int) -> tuple[str, Manifest]:
-        """Adds a checkpoint."""
+        """Adds a checkpoint, all of it or nothing; returns its path and its manifest."""
         path = folder.publish(self._path, write, mark, keep, self._job)
         return str(path), read_manifest(path)
 
@@ -67,7 +38,7 @@ class LocalStore:
         return path
 
     def last_term(self) -> int:
-        """Returns the last term in which something was written."""
+        """Returns the last term in which something was written; 0 before the first."""
         return folder.read_pointer(self._path).mark.term
 
     def raise_fence(self, term: int, generation: int = 0) -> None:
@@ -84,6 +55,10 @@ class LocalStore:
             return folder.kept(self._path)
         except OSError as error:
             return f"what is saved can't be read: {error}"
+
+
+CheckpointStore = LocalStore | RemoteStore
+"""A job's checkpoints; ``place`` is where they are, as the user knows it."""
 
 
 def open_store(place: str | None, default: Path, job: str = "") -> CheckpointStore:

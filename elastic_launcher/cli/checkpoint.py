@@ -11,7 +11,7 @@ import typer
 from elastic_launcher.checkpoint import CheckpointError
 from elastic_launcher.checkpoint.storage import StorageError
 from elastic_launcher.checkpoint.store import open_store
-from elastic_launcher.cli.job_argument import ended, job_folder, refuse
+from elastic_launcher.cli.job_argument import ended, job_folder, refuse, tell
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.events import EventFollower
 from elastic_launcher.workdir import Layout, WorkDirError, read_job
@@ -56,7 +56,7 @@ def _export(layout: Layout, to: Path, form: str) -> None:
     except (OSError, StorageError) as error:
         refuse(f"the checkpoints of {layout.path} can't be read: {error}")
     for reason in found.refused:
-        typer.echo(f"elastic-launcher: {reason}", err=True)
+        tell(reason)
     if found.folder is None or found.manifest is None:
         refuse(f"{layout.path} has no checkpoint that can be used")
     from elastic_launcher.torch.state.export import export, export_dcp
@@ -100,7 +100,7 @@ def _wait(layout: Layout, client: ControlClient, news: EventFollower, asked: int
     while (saved := client.get("/v1/status")["saved"]) is None or saved["step"] <= asked:
         for event in news.poll():
             if event.kind == "warning":
-                _tell(event["message"])
+                tell(event["message"])
         if time.monotonic() > deadline:
             refuse(f"no checkpoint within {PATIENCE:g} s: see `elastic-launcher status {layout.path}`")
         time.sleep(POLL)
@@ -118,9 +118,5 @@ def _saved_at_its_end(layout: Layout, news: EventFollower, asked: int) -> dict[s
             return {"step": event["step"], "path": event["path"]}
     last = ended(layout)
     how = "its launcher is gone" if last is None else f"it ended with exit code {last['exit_code']} ({last['message']})"
-    _tell(f"the job in {layout.path} has saved nothing since: {how}")
+    tell(f"the job in {layout.path} has saved nothing since: {how}")
     raise typer.Exit(1)
-
-
-def _tell(message: str) -> None:
-    typer.echo(f"elastic-launcher: {message}", err=True)

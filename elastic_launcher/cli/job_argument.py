@@ -37,8 +37,13 @@ def refuse(message: str) -> NoReturn:
     Raises:
         typer.Exit: Always, with the exit code of bad usage.
     """
-    typer.echo(f"elastic-launcher: {message}", err=True)
+    tell(message)
     raise typer.Exit(int(ExitCode.BAD_USAGE))
+
+
+def tell(message: str) -> None:
+    """Prints a message of a command beside its output."""
+    typer.echo(f"elastic-launcher: {message}", err=True)
 
 
 def job_folder(path: Path) -> Layout:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from elastic_launcher.cli.job_argument import refuse, tell
 from elastic_launcher.lint import Finding, MissingLibrary
 from elastic_launcher.lint import lint as find
 from elastic_launcher.report.words import plural, size
@@ -34,8 +35,7 @@ def lint(
     try:
         findings = find(texts)
     except MissingLibrary as error:
-        typer.echo(f"elastic-launcher: lint: {error}", err=True)
-        raise typer.Exit(2) from None
+        refuse(f"lint: {error}")
     counts = Counter(one.severity for one in findings)
     if as_json:
         typer.echo(json.dumps(_document(list(texts), findings, counts)))
@@ -67,7 +67,7 @@ def _texts(files: Sequence[Path]) -> dict[str, str]:
         except UnicodeDecodeError as error:
             bad.append(f"{file}: byte {error.start} is not UTF-8; it must be YAML in UTF-8")
     for line in bad:
-        typer.echo(f"elastic-launcher: lint: {line}", err=True)
+        tell(f"lint: {line}")
     if bad:
         raise typer.Exit(2)
     return texts

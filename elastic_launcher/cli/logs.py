@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from elastic_launcher.cli.job_argument import JOB, ended, job_folder, named, refuse
+from elastic_launcher.cli.job_argument import JOB, ended, job_folder, named, refuse, tell
 from elastic_launcher.config import ExitCode
 from elastic_launcher.engines.kubernetes.objects.names import JobName
 from elastic_launcher.host.lock import launcher_lives
@@ -90,7 +90,7 @@ def _print_logs(wanted: JobName, rank: int | None, follow: bool) -> None:
                 await asyncio.wait([saving], timeout=POLL)
                 print_lines(lines.new(), rank)
             for line in await saving:
-                typer.echo(f"elastic-launcher: {line}", err=True)
+                tell(line)
             return job.name
 
     with tempfile.TemporaryDirectory(prefix="elastic-logs-") as folder:
@@ -101,8 +101,7 @@ def _print_logs(wanted: JobName, rank: int | None, follow: bool) -> None:
         if rank is not None and lines.ranks and rank not in lines.ranks:
             refuse(f"no pod that job {name} has now was rank {rank}: they had {said(lines.ranks)}")
         if not lines.ranks:
-            typer.echo(
-                f"elastic-launcher: job {name} has no pods that rank logs could be read of: the log of its launcher's "
-                "pod has rank 0's lines, and its work directory all",
-                err=True,
+            tell(
+                f"job {name} has no pods that rank logs could be read of: the log of its launcher's pod has rank 0's "
+                "lines, and its work directory all"
             )

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from elastic_launcher.batch import StepPlan, fewest_useful_nodes, plan_step
+from elastic_launcher.cli.job_argument import refuse
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
 
@@ -34,8 +35,7 @@ def plan(
         sizes = [_whole("--world-size", world_size)] if world_size is not None else [w for w in SIZES if w <= batch]
         plans = iter([plan_step(batch, largest, size, batch_statistics=batch_norm) for size in sizes])
     except ValueError as error:
-        typer.echo(f"elastic-launcher: {error}", err=True)
-        raise typer.Exit(2) from None
+        refuse(str(error))
     if as_json:
         documents = [_document(one) for one in plans]
         typer.echo(json.dumps(documents[0] if world_size is not None else documents))

@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from elastic_launcher.cli.job_argument import JOB, job_folder, named, refuse
+from elastic_launcher.cli.job_argument import JOB, job_folder, named, refuse, tell
 from elastic_launcher.engines.kubernetes.objects.names import JobName
 from elastic_launcher.events import EventError, read_events
 from elastic_launcher.host.lock import launcher_lives
@@ -150,7 +150,7 @@ def _show_status(wanted: JobName, as_json: bool) -> None:
         typer.echo(json.dumps(found))
         return
     if not found:
-        typer.echo(f"elastic-launcher: the launcher of job {name} has reported nothing yet", err=True)
+        tell(f"the launcher of job {name} has reported nothing yet")
         return
     pods = f", by pod {', '.join(launchers)}" if launchers else "; no pod of its launcher runs now"
     show(("told", f"{duration(max(0.0, time.time() - found['told']))} ago by job {name}{pods}"), found)

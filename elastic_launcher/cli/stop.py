@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from elastic_launcher.cli.job_argument import JOB, ended, job_folder, named, refuse
+from elastic_launcher.cli.job_argument import JOB, ended, job_folder, named, refuse, tell
 from elastic_launcher.config import ExitCode
 from elastic_launcher.control import ControlClient, ControlRefused, ControlUnreachable
 from elastic_launcher.engines.kubernetes.objects.names import JobName
@@ -43,7 +43,7 @@ def stop(work_dir: Annotated[Path, typer.Argument(metavar="JOB", help=JOB)]) -> 
     except (ControlRefused, ControlUnreachable, OSError):
         _explain(layout)
     joined = "is stopping already: waiting with whoever stopped it" if answer["stopping"] else "is told to stop"
-    _tell(f"the job in {layout.path} {joined}, at step {answer['step']}")
+    tell(f"the job in {layout.path} {joined}, at step {answer['step']}")
     finished = _wait(layout, news)
     typer.echo(finished["message"])
     if finished["exit_code"] == ExitCode.STOPPED:
@@ -63,9 +63,9 @@ def _wait(layout: Layout, news: EventFollower) -> Event:
             return finished
         for event in news.poll():
             if event.kind == "checkpoint_saved":
-                _tell(f"step {event['step']} is saved; the ranks end")
+                tell(f"step {event['step']} is saved; the ranks end")
             elif event.kind == "warning":
-                _tell(event["message"])
+                tell(event["message"])
             finished = event if event.kind == "job_finished" else finished
         time.sleep(POLL)
     return finished
@@ -86,7 +86,7 @@ def _explain(layout: Layout) -> NoReturn:
         )
     if lives:
         orphans = (owner.get("config") or {}).get("orphan_timeout", 60)
-        _tell(
+        tell(
             f"the launcher of the job in {layout.path} ({process}) does not answer. `kill -CONT {owner['pid']}` wakes "
             f"one that was frozen, `kill {owner['pid']}` asks it for the same; after `kill -KILL {owner['pid']}` its "
             f"ranks save what they have and leave within {orphans:g} s"
@@ -104,10 +104,6 @@ def _explain(layout: Layout) -> NoReturn:
         else "the same command resumes from what is saved"
     )
     refuse(f"the job in {layout.path} is not running: its launcher ({process}) is gone without a word; {what}")
-
-
-def _tell(message: str) -> None:
-    typer.echo(f"elastic-launcher: {message}", err=True)
 
 
 def _stop_job(wanted: JobName) -> None:
@@ -128,7 +124,7 @@ def _stop_job(wanted: JobName) -> None:
             if job.record.status.get("state") in OVER:
                 refuse(f"job {job.name} is not running: {job.record.status['message']}")
             await job.ask_to_stop()
-            typer.echo(f"elastic-launcher: job {job.name} is told to stop{await heard(job)}", err=True)
+            tell(f"job {job.name} is told to stop{await heard(job)}")
             async with asyncio.timeout(PATIENCE):
                 async for record in job.follow():
                     if record.status.get("state") in OVER:

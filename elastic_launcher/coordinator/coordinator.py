@@ -67,7 +67,7 @@ from elastic_launcher.coordinator.runtime.platform import Platform
 from elastic_launcher.coordinator.runtime.store import Store
 from elastic_launcher.coordinator.runtime.tasks import Background
 from elastic_launcher.engines import Engine, NodeSpec
-from elastic_launcher.events import Events
+from elastic_launcher.events import EventLog
 from elastic_launcher.hints import HintError, HintSource
 from elastic_launcher.host.transient import StoreAway
 from elastic_launcher.options import ConfigError
@@ -102,7 +102,7 @@ class Coordinator:
         config: JobConfig,
         work_dir: Path,
         engine: Engine,
-        events: Events,
+        events: EventLog,
         hint_source: HintSource | None = None,
         *,
         on_event: Callable[[Any], None] | None = None,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from elastic_launcher.config import ExitCode, JobConfig
-from elastic_launcher.hints import Demand, HintError, Resolution, parse, resolve
+from elastic_launcher.hints import Demand, HintError, parse, resolve
 from elastic_launcher.hints.stores import hint_place
 from elastic_launcher.options import ConfigError
 from elastic_launcher.pipeline_step import StepFailed, say
@@ -103,8 +103,4 @@ def _look(given: Mapping[str, Any], demand: Demand) -> Look:
         resolution = resolve(parse(found), demand, now=time.time(), starting=True)
     except HintError as error:
         raise HintError(f"hints: {place.name}: {error}", error.path) from error
-    return resolution.nodes, _told(resolution), resolution.wait or 0.0
-
-
-def _told(resolution: Resolution) -> str:
-    return "; ".join(resolution.why)
+    return resolution.nodes, "; ".join(resolution.why), resolution.wait or 0.0

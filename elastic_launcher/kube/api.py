@@ -7,7 +7,6 @@ import contextlib
 import json
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, TypeVar
 
 import aiohttp
@@ -76,9 +75,7 @@ class Api:
         self._session = aiohttp.ClientSession()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         if self._session is not None:
             await self._session.close()
 

@@ -221,13 +221,9 @@ def _advance(state: JobState, event: Event) -> JobState:
             log, _ = state.log.add(get("step") or 0, get("rank") or 0, get("values") or {})
             return replace(state, last_at=now, log=log)
         case "straggler":
-            others = {number: told for number, told in state.stragglers.items() if number != get("member")}
-            slow = others if get("over") else {**others, get("member"): event.fields}
-            return replace(state, last_at=now, stragglers=slow)
+            return replace(state, last_at=now, stragglers=_told_again(state.stragglers, event))
         case "silent":
-            others = {number: told for number, told in state.silent.items() if number != get("member")}
-            silent = others if get("over") else {**others, get("member"): event.fields}
-            return replace(state, last_at=now, silent=silent)
+            return replace(state, last_at=now, silent=_told_again(state.silent, event))
         case "job_started":
             return _start(state, event, now)
         case "hint_applied":
@@ -264,6 +260,12 @@ def _advance(state: JobState, event: Event) -> JobState:
     if "node" in event and event.kind in PLACED:
         state = _without_pending(state, {event["node"]})
     return state
+
+
+def _told_again(told: Mapping[int, Mapping[str, Any]], event: Event) -> dict[int, Mapping[str, Any]]:
+    """Returns the last event of each member that something is so of, after one that says it, or that it is over."""
+    others = {member: last for member, last in told.items() if member != event.get("member")}
+    return others if event.get("over") else {**others, event.get("member"): event.fields}
 
 
 def _without_pending(state: JobState, nodes: set[int]) -> JobState:

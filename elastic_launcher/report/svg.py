@@ -264,15 +264,15 @@ class Chart:
         path = "".join("M" + " ".join(f"{10 * self.x(at):.2f},{self.y(value)}" for at, value in run) for run in runs)
         return f'<path class="{kind}" d="{path}"/>' if path else ""
 
-    def area(self, points: Sequence[Point], kind: str, until: float | None = None) -> str:
+    def area(self, points: Sequence[Point], kind: str) -> str:
         """Returns the area under a line that holds its values."""
         path = ""
-        for run in self._held(points, until):
+        for run in self._held(points):
             outline = [(run[0][0], self.low), *run, (run[-1][0], self.low)]
             path += "M" + " ".join(f"{10 * self.x(at):.2f},{self.y(value)}" for at, value in outline) + "z"
         return f'<path class="{kind}" d="{path}"/>' if path else ""
 
-    def _held(self, points: Sequence[Point], until: float | None) -> list[list[Point]]:
+    def _held(self, points: Sequence[Point], until: float | None = None) -> list[list[Point]]:
         runs: list[list[Point]] = [[]]
         ends = [*(at for at, _ in points[1:]), self.seconds if until is None else until][: len(points)]
         for (at, value), end in zip(points, ends, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from elastic_launcher.control.introduction import Introduction
@@ -21,6 +22,7 @@ class NotYetError(Exception):
     """The coordinator can't answer yet; whoever asks is to ask again."""
 
 
+@dataclass(eq=False)
 class Rejoin:
     """Answers in place of a job's handlers until a takeover is complete.
 
@@ -29,16 +31,10 @@ class Rejoin:
         superseded: Returns whether a member was of a pod that its node's queue has taken back.
     """
 
-    def __init__(
-        self,
-        handlers: JobHandlers,
-        hold: Callable[[Callable[[], object]], None],
-        superseded: Callable[[int], bool],
-    ) -> None:
-        self._handlers = handlers
-        self._hold = hold
-        self._superseded = superseded
-        self.introductions: dict[int, Introduction] = {}
+    handlers: JobHandlers
+    hold: Callable[[Callable[[], object]], None]
+    superseded: Callable[[int], bool]
+    introductions: dict[int, Introduction] = field(default_factory=dict, init=False)
 
     async def wait_for(self, missing: Callable[[Collection[int]], bool], timeout: float) -> None:
         """Waits, ``timeout`` seconds at most, until ``missing`` says of those introduced that nobody is missing."""
@@ -52,21 +48,21 @@ class Rejoin:
             with contextlib.suppress(LookupError):  # it is about a node that is gone
                 take()
 
-        self._hold(take_it)
+        self.hold(take_it)
 
     def introduce(self, member: int, introduction: Introduction) -> Welcome:
         """Takes a member's introduction."""
-        if self._superseded(member):
+        if self.superseded(member):
             raise LookupError(f"member {member} is not wanted any more")
         self.introductions[member] = introduction
-        return self._handlers.welcome()
+        return self.handlers.welcome()
 
     def report(self, member: int, report: Report) -> None:
         """Keeps a member's report."""
 
         def take() -> None:
-            self._handlers.hear(member)
-            self._handlers.report(member, report)
+            self.handlers.hear(member)
+            self.handlers.report(member, report)
 
         self._take_later(take)
 
@@ -75,7 +71,7 @@ class Rejoin:
 
     def is_superseded(self, node: int, member: int) -> bool:
         """Returns whether a member was of a pod of the node that its queue has taken back."""
-        return self._superseded(member)
+        return self.superseded(member)
 
     def heartbeat(self, node: int, told: Heartbeat) -> HeartbeatAnswer:
         """Holds a node's notice; no member is given up yet."""
@@ -85,7 +81,7 @@ class Rejoin:
 
     def take(self, node: int, message: NodeMessage) -> None:
         """Holds a message of a node's agent."""
-        self._take_later(lambda: self._handlers.take(node, message))
+        self._take_later(lambda: self.handlers.take(node, message))
 
     def _not_yet(self, *request: object) -> NoReturn:
         """Has whoever asks ask again."""

@@ -54,6 +54,7 @@ class TakenOver:
     taken_seconds_ago: float | None
 
 
+@dataclass(eq=False)
 class Takeover:
     """Takes over a job that runs without a coordinator.
 
@@ -64,46 +65,39 @@ class Takeover:
         resume: Ends the nodes, and returns what the job resumes from instead.
     """
 
-    def __init__(
-        self,
-        config: JobConfig,
-        layout: Layout,
-        past: Past,
-        run: Sequence[Event],
-        nodes: OrphanNodes,
-        resume: Callable[[], Origin],
-    ) -> None:
-        self._config = config
-        self._layout = layout
-        self._past = past
-        self._run = run
-        self.nodes = nodes
-        self.record = read_record(run)
-        self.resume = resume
+    config: JobConfig
+    layout: Layout
+    past: Past
+    run: Sequence[Event]
+    nodes: OrphanNodes
+    resume: Callable[[], Origin]
+
+    def __post_init__(self) -> None:
+        self.record = read_record(self.run)
 
     def origin(self) -> Origin:
         """Returns what the continued run began with, which its new members get too."""
-        noted = noted_origin(self._layout)
+        noted = noted_origin(self.layout)
         folder = Path(noted) if noted else None
-        return Origin(self._past, folder, noted_manifest(self._layout), waits=self._waits())
+        return Origin(self.past, folder, noted_manifest(self.layout), waits=self._waits())
 
     async def gather(self, gathering: Rejoin) -> Leftovers | None:
         """Waits until living members have reported their state; returns None if there is no training to take over."""
 
         def missing(introduced: Collection[int]) -> bool:
-            return bool(expected(self._leftovers(gathering), self._config.nproc_per_node))
+            return bool(expected(self._leftovers(gathering), self.config.nproc_per_node))
 
         def idle(introduced: Collection[int]) -> bool:
             left = self._leftovers(gathering)
-            return bool(left.nodes) and missing(introduced) and not runs_on(left, self._config.nproc_per_node)
+            return bool(left.nodes) and missing(introduced) and not runs_on(left, self.config.nproc_per_node)
 
-        await gathering.wait_for(missing, self._config.heartbeat_timeout)
-        await gathering.wait_for(idle, self._config.orphan_timeout)  # the only holder of the state may be busy
+        await gathering.wait_for(missing, self.config.heartbeat_timeout)
+        await gathering.wait_for(idle, self.config.orphan_timeout)  # the only holder of the state may be busy
         left = self._leftovers(gathering)
         begins = self.record.generation is None and not any(one.current for one in left.introductions.values())
-        if begins and noted_origin(self._layout) is None:
+        if begins and noted_origin(self.layout) is None:
             return None  # no member has the state yet, and the job's start is not known
-        return left if runs_on(left, self._config.nproc_per_node) else None
+        return left if runs_on(left, self.config.nproc_per_node) else None
 
     def take_over(self, left: Leftovers, first: State, now: float) -> TakenOver:
         """Returns the job as it continues, or restarts where no member is left that holds its state.
@@ -112,7 +106,7 @@ class Takeover:
         """
         rules = replace(first.rules, waits=self._waits())
         first = replace(first, rules=rules, saved=self._saved() or first.saved)
-        found = adopt(first, left, now, self._config.heartbeat_timeout)
+        found = adopt(first, left, now, self.config.heartbeat_timeout)
         state, actions = restart_if_curable(*found, now)
         return TakenOver(
             state,
@@ -124,10 +118,10 @@ class Takeover:
 
     def _saved(self) -> Saved | None:
         """Returns the last checkpoint by its pointer, or by the events where the pointer can't be read here."""
-        if self._config.checkpoint_dir is None:
+        if self.config.checkpoint_dir is None:
             with contextlib.suppress(OSError):
-                return last_saved(self._config, self._layout)
-        told = [event for event in self._run if event.kind == "checkpoint_saved"]
+                return last_saved(self.config, self.layout)
+        told = [event for event in self.run if event.kind == "checkpoint_saved"]
         return Saved(told[-1]["step"], told[-1]["path"], 0, 0.0, 0.0) if told else None
 
     def _taken_seconds_ago(self, rules: Rules) -> float | None:
@@ -137,7 +131,7 @@ class Takeover:
         return None if taken_at is None else max(0.0, time.time() - taken_at)
 
     def _waits(self) -> EarlierWait | None:
-        return earlier_wait(self._run, time.time())
+        return earlier_wait(self.run, time.time())
 
     def _leftovers(self, gathering: Rejoin) -> Leftovers:
         introductions = dict(gathering.introductions)
@@ -145,15 +139,15 @@ class Takeover:
 
     @property
     def _numbers(self) -> Numbers:
-        past = self._past
+        past = self.past
         return Numbers(past.first_node, past.first_member, past.generations, self.record.members, self.record.nodes)
 
     def _exits(self) -> dict[tuple[int, int], Exit]:
-        numbers, size = self._numbers, self._config.nproc_per_node
+        numbers, size = self._numbers, self.config.nproc_per_node
         members = {
             (node, place): member
-            for node in range(self.record.first_node, self._past.first_node)
+            for node in range(self.record.first_node, self.past.first_node)
             for place, member in enumerate(numbers.members_of(node, size))
         }
-        ended = {place: read_exit(self._layout.exit_file(*place), member) for place, member in members.items()}
+        ended = {place: read_exit(self.layout.exit_file(*place), member) for place, member in members.items()}
         return {place: one for place, one in ended.items() if one is not None}

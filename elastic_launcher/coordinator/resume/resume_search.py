@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.coordinator.model.observations import ResumePointFound
@@ -18,6 +19,7 @@ class CannotRestart(Exception):
     """The checkpoint of a restart can't be read; the message has the reason."""
 
 
+@dataclass(eq=False)
 class ResumeSearch:
     """Looks for the checkpoint to resume from, in a thread, since it reads all of it, and reports it.
 
@@ -29,22 +31,13 @@ class ResumeSearch:
         origin: What the job resumed from last.
     """
 
-    def __init__(
-        self,
-        config: JobConfig,
-        layout: Layout,
-        origin: Origin,
-        observe: Callable[[ResumePointFound], None],
-        warn: Callable[[str], None],
-        monotonic: Callable[[], float],
-    ) -> None:
-        self.origin = origin
-        self._config = config
-        self._layout = layout
-        self._observe = observe
-        self._warn = warn
-        self._monotonic = monotonic
-        self._ended: asyncio.Queue[State] = asyncio.Queue()
+    config: JobConfig
+    layout: Layout
+    origin: Origin
+    observe: Callable[[ResumePointFound], None]
+    warn: Callable[[str], None]
+    monotonic: Callable[[], float]
+    _ended: asyncio.Queue[State] = field(default_factory=asyncio.Queue, init=False)
 
     def put(self, state: State) -> None:
         """Requests a search for a job in ``state``, all of whose nodes are gone."""
@@ -58,7 +51,7 @@ class ResumeSearch:
         """
         while True:
             first, refused = await self.look(await self._ended.get())
-            self._observe(ResumePointFound(self._monotonic(), first, refused))
+            self.observe(ResumePointFound(self.monotonic(), first, refused))
 
     async def look(self, state: State) -> tuple[State, tuple[str, ...]]:
         """Returns the first state of a restart after ``state``, and why checkpoints were refused.
@@ -70,15 +63,15 @@ class ResumeSearch:
         past = used_up(state, self.origin.past)
 
         def look() -> Origin:
-            return find_origin(self._config, self._layout, past, said.append)
+            return find_origin(self.config, self.layout, past, said.append)
 
         try:
-            retry = Retry(ConfigError, self._config.orphan_timeout, self._warn, self._monotonic)
+            retry = Retry(ConfigError, self.config.orphan_timeout, self.warn, self.monotonic)
             self.origin = await retry.call_in_thread(look)
         except ConfigError as error:
             raise CannotRestart(f"all nodes are gone, and the job can't restart: {error}") from error
         refused = tuple(dict.fromkeys(line for line in said if line.endswith("is used instead")))
-        return self.origin.first_state(self._config, state.rules.store), refused
+        return self.origin.first_state(self.config, state.rules.store), refused
 
 
 def used_up(state: State, past: Past) -> Past:

@@ -67,8 +67,7 @@ def take_node_exit(state: State, observation: NodeExited) -> Decision:
     told = warn_of_exit(state, observation)
     if observation.taken:  # no failure: the next is started as fast as after a first loss
         state = replace(state, losses=0, failures=0, broke=0)
-    decision: Decision = (state, told)
-    decision = then(decision, _end_ranks, node, dict(observation.ranks), unknown, observation.now)
+    decision = then((state, told), _end_ranks, node, dict(observation.ranks), unknown, observation.now)
     if observation.taken and node.phase in (Phase.STARTING, Phase.WARM):
         decision = then(decision, hold_back, node, observation.now)
     state, actions = decision
@@ -108,12 +107,11 @@ def _end_in_group(state: State, member: Member, now: float) -> Decision:
         return lose_node(state, member, now)
     if member.gave_up:
         return lose_node(state, member, now, "left by itself, as its log says,")
-    decision: Decision = (state, ())
     if not member.exit.clean:
         return _fail_by_exit(state, member, now)
     if all(one.exit is not None for one in siblings(state, member)):
-        decision = state.with_node(member.node, phase=Phase.LEAVING, since=now), ()
-    return then(then(decision, wind_down), ended_early, now)
+        state = state.with_node(member.node, phase=Phase.LEAVING, since=now)
+    return then(wind_down(state), ended_early, now)
 
 
 def _fail_by_exit(state: State, member: Member, now: float) -> Decision:
@@ -172,9 +170,8 @@ def reopen(state: State, now: float) -> Decision:
     """Reopens a training that was taken for over: nodes that were dismissed for it are replaced."""
     if not state.over:
         return state, ()
-    decision: Decision = (state, ())
-    if state.formation is not None and not state.formation.active:
-        decision = then(decision, fail_formation, "the training was over", (), now, True)
+    fails = state.formation is not None and not state.formation.active
+    decision = fail_formation(state, "the training was over", (), now, True) if fails else (state, ())
     for node in state.in_phase(Phase.STARTING, Phase.WARM):
         joined = any(state.members[number].pid is not None for number in node.members)
         if joined and not decision[0].forming(node):

@@ -136,9 +136,8 @@ def _break_off(state: State, member: Member, report: messages.StepFailed, now: f
         too_late = not pending and (state.recovery is None or formation is not None)
         if node.phase is not Phase.WARM or too_late:
             return dismiss(state, node, "failed", now) if node.phase is Phase.WARM else (state, ())
-    decision: Decision = (state, ())
-    if formation is not None and (pending or formation.mode != "recover"):
-        decision = fail_formation(state, reason, (), now)
+    fails = formation is not None and (pending or formation.mode != "recover")
+    decision = fail_formation(state, reason, (), now) if fails else (state, ())
     return then(decision, take_broken_step, number, report, reason, now)
 
 

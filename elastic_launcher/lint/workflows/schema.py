@@ -114,15 +114,11 @@ def _mistyped(node: Node, error: Mapping[str, Any]) -> Finding:
         )
         return finding("parameter-not-string", node, reason, f"put it in quotes: {_quoted(node.value)}")
     several = error["loc"][-1:] in (("str",), ("int",)) and len(error["loc"]) > len(node.path)
-    what = "a text or a whole number" if several else _WANTED.get(error["type"]) or _said(error["msg"])
+    wanted = _WANTED.get(error["type"]) or error["msg"].removeprefix("Input should be ")
+    what = "a text or a whole number" if several else wanted
     is_word = isinstance(node.value, (bool, int, float))  # a text, if it stood in quotes
     fix = f"put it in quotes: {_quoted(node.value)}" if what == _A_TEXT and is_word else f"write {what}"
     return finding("wrong-type", node, f"{shown} must be {what}; the API server refuses it", fix)
-
-
-def _said(message: str) -> str:
-    """Returns what a model says that a value should be, as the end of our sentence."""
-    return message.removeprefix("Input should be ")
 
 
 def _quantity(model: Any, place: Sequence[Key], node: Node) -> bool:

@@ -67,8 +67,4 @@ def have_ended(name: str, seconds: float) -> bool:
     return True
 
 
-def _end() -> None:
-    have_ended("", ENDS_WITHIN)
-
-
-atexit.register(_end)
+atexit.register(have_ended, "", ENDS_WITHIN)

@@ -9,11 +9,11 @@ they are about to do. So after any mix-up each rank learns where all others are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 
 from elastic_launcher.torch.collectives.consensus import HEAD, Agreement, Signals, read, spell
+from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import (
     Operation,
     Wire,
@@ -23,17 +23,9 @@ from elastic_launcher.torch.collectives.operations import (
     read_operation,
 )
 from elastic_launcher.torch.collectives.prediction import Foresight
-from elastic_launcher.torch.gradients.overlap import ReduceGroup
 
 FAREWELL = Wire(((HEAD, "float32", "cpu"),))
 """What ranks reduce that have all left."""
-
-
-class AnyGroup(ReduceGroup, Protocol):
-    """The part of a process group that is needed here (see `group.Group`)."""
-
-    def all_gather_bytes(self, data: bytes) -> list[bytes]:
-        """Gives every rank what each of them brought, in rank order."""
 
 
 class Together:
@@ -51,7 +43,7 @@ class Together:
         return operation.wire is not None and self._foresight.next() == operation
 
     def begin(
-        self, group: AnyGroup, operation: Operation, step: int, acted: str, abstain: Callable[[Wire], Agreement]
+        self, group: Group, operation: Operation, step: int, acted: str, abstain: Callable[[Wire], Agreement]
     ) -> None:
         """Returns when all ranks of a group are known to do this operation, or expected to (see `confirm`).
 
@@ -75,7 +67,7 @@ class Together:
             _compare(group, operation, step, acted)
         self._foresight.note(operation.kind)
 
-    def confirm(self, group: AnyGroup, agreement: Agreement, operation: Operation, step: int) -> None:
+    def confirm(self, group: Group, agreement: Agreement, operation: Operation, step: int) -> None:
         """Raises if others took part in this rank's reduction without being in it.
 
         Raises:
@@ -84,9 +76,7 @@ class Together:
         if agreement.elsewhere:
             _compare(group, operation, step)
 
-    def leave(
-        self, group: AnyGroup, operation: Operation, step: int, abstain: Callable[[Wire], Agreement]
-    ) -> Agreement:
+    def leave(self, group: Group, operation: Operation, step: int, abstain: Callable[[Wire], Agreement]) -> Agreement:
         """Takes part in the other ranks' reductions, to report that this one has nothing to reduce any more.
 
         ``abstain`` takes part in a reduction without anything to add, and reports that.
@@ -110,7 +100,7 @@ class Together:
         return expected.wire if isinstance(expected, Operation) else None
 
 
-def _compare(group: AnyGroup, operation: Operation, step: int, acted: str = "") -> Operation:
+def _compare(group: Group, operation: Operation, step: int, acted: str = "") -> Operation:
     """Returns the operation that all ranks are in."""
     rows = [read_operation(data) for data in group.all_gather_bytes(operation.to_json(step, acted))]
     common = find_common([found for found, _, _ in rows])
@@ -122,7 +112,7 @@ def _compare(group: AnyGroup, operation: Operation, step: int, acted: str = "") 
     return common
 
 
-def abstain(wire: Wire, group: ReduceGroup, signals: Signals, device: torch.device) -> Agreement:
+def abstain(wire: Wire, group: Group, signals: Signals, device: torch.device) -> Agreement:
     """Takes part in a reduction of the others, who exchange ``wire``, without anything to add but signals.
 
     Raises:

@@ -8,22 +8,12 @@ noticed, agreed on in the tail and added in a second round, so that the overlap 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.gradients.buckets import Bucket, Slot
-
-
-class ReduceGroup(Protocol):
-    """The part of a process group that the reducer needs (see `group.Group`)."""
-
-    @property
-    def world_size(self) -> int:
-        """Ranks in the group."""
-
-    def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> Any:
-        """Starts an all-reduce in place; the result has ``wait()``."""
 
 
 class Overlap:
@@ -43,7 +33,7 @@ class Overlap:
         """Whether a bucket of the present step is being reduced already."""
         return bool(self._works)
 
-    def begin(self, slot: Slot, group: ReduceGroup, gather: Callable[[Bucket], None]) -> None:
+    def begin(self, slot: Slot, group: Group, gather: Callable[[Bucket], None]) -> None:
         """Has the backward pass that comes now reduce each bucket once it is complete, or record the order.
 
         All ranks of the group do the same; ``gather`` moves a bucket's gradients into its flat memory.
@@ -99,7 +89,7 @@ class Overlap:
 
             layout.handles.append(last.register_post_accumulate_grad_hook(hook))
 
-    def add_late(self, slot: Slot, group: ReduceGroup) -> None:
+    def add_late(self, slot: Slot, group: Group) -> None:
         """Adds the gradients that came after their bucket had gone, and records the order again."""
         for bucket in slot.layout.buckets:
             if not bucket.parameters:

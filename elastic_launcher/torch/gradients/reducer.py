@@ -13,10 +13,11 @@ import torch
 
 from elastic_launcher.torch.collectives import consensus as wire
 from elastic_launcher.torch.collectives.consensus import Agreement, Signals
+from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import Wire
 from elastic_launcher.torch.gradients import hooks
 from elastic_launcher.torch.gradients.buckets import Bucket, Layout, Slot, make_layout
-from elastic_launcher.torch.gradients.overlap import Overlap, ReduceGroup, record_order
+from elastic_launcher.torch.gradients.overlap import Overlap, record_order
 from elastic_launcher.torch.gradients.passes import Passes
 from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.tensors import describe, same_objects
@@ -169,7 +170,7 @@ class Reducer:
         scale: float,
         weight: float,
         logged: torch.Tensor,
-        group: ReduceGroup | None,
+        group: Group | None,
     ) -> None:
         """Adds one micro-batch's gradient to a slot.
 
@@ -298,7 +299,7 @@ class Reducer:
             if more:
                 torch._foreach_add_(sums, more)
 
-    def reduce(self, slot: Slot, group: ReduceGroup, signals: Signals, *, samples: int, count: int) -> Agreement:
+    def reduce(self, slot: Slot, group: Group, signals: Signals, *, samples: int, count: int) -> Agreement:
         """Reduces a slot whose micro-batches are all in, and puts the result into ``p.grad``.
 
         All ranks of the group call this for the same step, of ``count`` samples, ``samples`` of them this rank's.

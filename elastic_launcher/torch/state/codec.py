@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -74,9 +74,7 @@ def decode(skeleton: Any, tensors: list[torch.Tensor]) -> Any:
 
 def match(skeleton: Any, own: Any) -> dict[int, torch.Tensor]:
     """Finds the tensors of a value in the places where an encoded value has tensors: by number, where both have one."""
-    found: dict[int, torch.Tensor] = {}
-    _match(skeleton, own, found)
-    return found
+    return dict(_match(skeleton, own))
 
 
 def _encode(value: Any, path: str, tensors: list[torch.Tensor]) -> Any:
@@ -141,18 +139,18 @@ def _add_memory(array: np.ndarray[Any, Any], tensors: list[torch.Tensor]) -> int
     return len(tensors) - 1
 
 
-def _match(skeleton: Any, own: Any, found: dict[int, torch.Tensor]) -> None:
+def _match(skeleton: Any, own: Any) -> Iterator[tuple[int, torch.Tensor]]:
     if not isinstance(skeleton, list):
         return
     tag, *rest = skeleton
     if tag == "tensor" and isinstance(own, torch.Tensor):
-        found[rest[0]] = own
+        yield rest[0], own
     elif tag in ("list", "tuple") and isinstance(own, (list, tuple)):
         for item, mine in zip(rest, own, strict=False):
-            _match(item, mine, found)
+            yield from _match(item, mine)
     elif tag == "deque" and isinstance(own, collections.deque):
         for item, mine in zip(rest[1:], own, strict=False):
-            _match(item, mine, found)
+            yield from _match(item, mine)
     elif tag in _KINDS and isinstance(own, Mapping):
         for key, item in rest[0]:
-            _match(item, own.get(decode(key, [])), found)
+            yield from _match(item, own.get(decode(key, [])))

@@ -140,10 +140,9 @@ class StepEngine:
         """Whether there is a step left of the loop."""
         session = self._session
         ahead = session.course.is_ahead(session.position)
-        return not session.over and not ahead and session.position.step_in_epoch < self._steps()
-
-    def _steps(self) -> int:
-        return self._session.data_pass(self._data, self._session.position).steps
+        if session.over or ahead:
+            return False
+        return session.position.step_in_epoch < session.data_pass(self._data, session.position).steps
 
     # -- one step
 

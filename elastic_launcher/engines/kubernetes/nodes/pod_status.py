@@ -323,8 +323,8 @@ def _failed_init(pod: Document) -> str:
 
 def _node_status(pod: Document) -> Document:
     name = live_container(pod).get("name")
-    found = [one for one in _part(pod, "status").get("containerStatuses") or () if one.get("name") == name]
-    return found[0] if found else {}
+    statuses = _part(pod, "status").get("containerStatuses") or ()
+    return next((one for one in statuses if one.get("name") == name), {})
 
 
 def _memory(pod: Document) -> str:
@@ -334,11 +334,8 @@ def _memory(pod: Document) -> str:
 
 def condition(status: Document, kind: str, value: str = "True") -> Document | None:
     """Returns a condition of an object's status where it has that value."""
-    for one in status.get("conditions") or ():
-        if one.get("type") == kind and one.get("status") == value:
-            found: Document = one
-            return found
-    return None
+    conditions: Sequence[Document] = status.get("conditions") or ()
+    return next((one for one in conditions if one.get("type") == kind and one.get("status") == value), None)
 
 
 def _last(events: Sequence[Document], reasons: set[str]) -> Document | None:
