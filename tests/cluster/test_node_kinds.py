@@ -55,10 +55,6 @@ def launch(stage: Stage, lent_selector: dict[str, str]) -> None:
     stage.launch("--nodes=1:4", f"--hints=configmap/{HINTS}", script=SCRIPT, argument=argument, kinds=sections)
 
 
-def allow(stage: Stage, guaranteed: int, allowed: int) -> None:
-    stage.allow(allowed, gpus={"guaranteed": guaranteed, "allowed": allowed, "limit": 8})
-
-
 def kinds(stage: Stage) -> dict[int, tuple[str, int, str]]:
     """Returns of each node's pod its kind, its priority and its machine."""
     return {
@@ -75,7 +71,7 @@ def jobs_with(stage: Stage, label: str) -> dict[int, Any]:
 
 def test_new_nodes_are_of_the_kind_that_is_short_old_pods_stay_and_those_over_quota_leave_first(stage: Stage) -> None:
     owned, lent = ("guaranteed", OWNED, "node-0"), ("overQuota", LENT, "node-1")
-    allow(stage, 1, 2)
+    stage.allow(2, guaranteed=1)
     launch(stage, {"kubernetes.io/hostname": "node-1"})
     first = formed(stage, 2, 0, LONG)
     before = stage.uids()
@@ -83,12 +79,12 @@ def test_new_nodes_are_of_the_kind_that_is_short_old_pods_stay_and_those_over_qu
     assert jobs_with(stage, KIND_LABEL) == {1: "guaranteed", 2: "overQuota"}
     assert jobs_with(stage, KUEUES) == {1: "owned", 2: None}
 
-    allow(stage, 2, 4)
+    stage.allow(4, guaranteed=2)
     second = formed(stage, 4, first["generation"], LONG)
     assert kinds(stage) == {1: owned, 2: lent, 3: owned, 4: lent}
     assert before.items() <= stage.uids().items()
 
-    allow(stage, 2, 2)
+    stage.allow(2, guaranteed=2)
     formed(stage, 2, second["generation"], LONG)
     until(lambda: len(stage.nodes()) == 2, "the pods of the nodes that left are gone", LONG)
     assert kinds(stage) == {1: owned, 3: owned}
@@ -97,11 +93,11 @@ def test_new_nodes_are_of_the_kind_that_is_short_old_pods_stay_and_those_over_qu
 
 @pytest.mark.thorough
 def test_a_node_over_quota_that_no_machine_has_room_for_gives_way_once_it_is_guaranteed(stage: Stage) -> None:
-    allow(stage, 1, 2)
+    stage.allow(2, guaranteed=1)
     launch(stage, {"no-machine": "has-this"})
     first = formed(stage, 1, 0, LONG)
     until(lambda: kinds(stage).get(2) == ("overQuota", LENT, ""), "the second node waits for a machine", LONG)
-    allow(stage, 2, 2)
+    stage.allow(2, guaranteed=2)
     formed(stage, 2, first["generation"], LONG)
     until(lambda: set(stage.nodes()) == {1, 3}, "the pod that waited is gone", LONG)
     assert kinds(stage)[3] == ("guaranteed", OWNED, "node-0")

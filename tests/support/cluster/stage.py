@@ -68,9 +68,9 @@ class Stage:
         """Deletes an object, without waiting for it to be gone."""
         self.kubectl("delete", *what, f"--namespace={self.space}", "--wait=false")
 
-    def allow(self, gpus: int, **more: Any) -> None:
+    def allow(self, gpus: int, guaranteed: int = 0, **more: Any) -> None:
         """Has the hints allow so many GPUs, as an admin's edit would; ``more`` is said beside it."""
-        hint = {"gpus": {"guaranteed": 0, "allowed": gpus, "limit": 8}, "growAfterSeconds": 0, **more}
+        hint = {"gpus": {"guaranteed": guaranteed, "allowed": gpus, "limit": 8}, "growAfterSeconds": 0, **more}
         text = json.dumps({"apiVersion": "elastic-hints/v1", "defaults": hint})
         self.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": HINTS}, "data": {"hints.json": text}})
 
