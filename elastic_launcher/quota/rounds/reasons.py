@@ -67,20 +67,26 @@ class Reasons:
         below = sum(self._with_those_below(child) for child in self._projects.children(name))
         return self._allowed.get(name, 0) + below
 
-    def of_growth(self, member: Member, after: int) -> tuple[Cause, str]:
-        """Returns why a job gets GPUs."""
+    def of_growth(self, member: Member, after: int, has: int) -> tuple[Cause, str]:
+        """Returns why a job gets GPUs.
+
+        Args:
+            member: The job.
+            after: What it is allowed now.
+            has: What its project is allowed without this growth, and with the changes of this round before it.
+        """
         own = member.project.name
         change = f"{member.account.allowed} → {gpus(after)}"
         if member.fixed is not None:
             return "hand", f"{change}: an entry written by hand gives it {member.fixed}"
-        lacks, more = self.lacks(own), after - member.account.allowed
+        lacks, more = max(0, self._targets.entitled[own] - has), after - member.account.allowed
         if 0 < lacks < more:
             return "guarantee", f"{change}: {lacks} of them are guaranteed to project {own}, {more - lacks} are free"
-        if lacks or own in self._targets.owed:
+        if lacks:
             asked, guaranteed = self._targets.demands[own], self._projects.named(own).guaranteed
             return "guarantee", f"{change}: project {own} asks for {_of(asked, guaranteed)} guaranteed"
         share = own_share(self._projects, self._targets.shares, own)
-        if self._allowed.get(own, 0) + more <= share:
+        if has + more <= share:
             return "fair_share", f"{change}: the fair share of project {own} is {gpus(share)}"
         return "free", f"{change}: nobody else can use them"
 

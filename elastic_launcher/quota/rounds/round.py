@@ -197,8 +197,8 @@ def _grow(
             return
         allowed = max(steps)
         room.take(account.project, max(0, allowed - account.committed), member.bounds)
+        hints.allow(name, allowed, reasons.of_growth(member, allowed, has[account.project]))
         has[account.project] += allowed - account.allowed
-        hints.allow(name, allowed, reasons.of_growth(member, allowed))
 
     growing = [member for member in members if targets.gpus[member.job.id] > accounts[member.job.id].allowed]
     late = []

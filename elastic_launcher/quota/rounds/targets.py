@@ -60,14 +60,16 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
     best = _Plan(world, projects, members, portions, now)
     gpus = best.made(shares)
     made, owed = gpus, frozenset[str]()
+    cost = _lacking(best, entitled), 0
     for _ in range(LIFTS):
-        if not _lacking(best, entitled):
+        if not any(cost):
             break
         other = _Plan(world, projects, _lifted(world, members, entitled, made), portions, now)
         made = other.made(shares)
-        if _lacking(other, entitled) < _lacking(best, entitled):
+        found = _lacking(other, entitled), _needless(other, members, entitled, made)
+        if found < cost:
             owed |= {name for name, least in entitled.items() if best.room.own(name) < least}
-            best, gpus = other, made
+            best, gpus, cost = other, made, found
     return Targets(MappingProxyType(gpus), shares, demands, entitled, owed)
 
 
@@ -76,12 +78,21 @@ def _lacking(plan: _Plan, entitled: Mapping[str, int]) -> int:
     return sum(max(0, least - plan.room.own(name)) for name, least in entitled.items())
 
 
+def _needless(plan: _Plan, members: Sequence[Member], entitled: Mapping[str, int], gpus: Mapping[str, int]) -> int:
+    """Returns how many GPUs go to jobs that have just shrunk, in projects that have their guarantee without them."""
+    early: dict[str, int] = {}
+    for member in members:
+        more = max(0, gpus[member.job.id] - member.ceiling)
+        early[member.project.name] = early.get(member.project.name, 0) + more
+    return sum(more for name, more in early.items() if plan.room.own(name) - more >= entitled[name])
+
+
 def _lifted(
     world: World, members: Sequence[Member], entitled: Mapping[str, int], gpus: Mapping[str, int]
 ) -> list[Member]:
     """Returns the members without the waits after a change, where these keep projects from their guarantees.
 
-    A job that has just shrunk may grow by what its project lacks, and no further.
+    Jobs that have just shrunk may grow by what their project lacks without that, and no further.
 
     Args:
         world: What is there.
@@ -90,18 +101,22 @@ def _lifted(
         gpus: What each job would have after the last attempt.
     """
     lacks = {name: least - world.rigid.get(name, 0) for name, least in entitled.items()}
+    members = [_as_after(member, gpus[member.job.id]) for member in members]
     for member in members:
-        lacks[member.project.name] -= min(member.account.allowed, gpus[member.job.id])
+        lacks[member.project.name] -= min(member.ceiling, gpus[member.job.id])
     lifted = []
     for member in members:
-        name, has = member.project.name, member.account.allowed
-        ceiling = max((size for size in member.sizes if has < size <= has + lacks[name]), default=0)
-        if member.fixed is not None or ceiling <= member.ceiling:
-            ceiling = member.ceiling
-        else:
-            lacks[name] -= ceiling - max(has, member.ceiling)
+        name, ceiling = member.project.name, member.ceiling
+        if member.fixed is None:
+            ceiling = max((size for size in member.sizes if ceiling < size <= ceiling + lacks[name]), default=ceiling)
+        lacks[name] -= ceiling - member.ceiling
         lifted.append(replace(member, keeps=0, ceiling=ceiling))
     return lifted
+
+
+def _as_after(member: Member, gpus: int) -> Member:
+    """Returns a member as the next round would see it: a job that is cut in this one has just shrunk in that one."""
+    return replace(member, ceiling=gpus) if gpus < member.account.allowed else member
 
 
 class _Plan:
