@@ -90,7 +90,7 @@ def fixed_by_hand(rows: Iterable[Mapping[str, Any]], jobs: Iterable[Job], now: f
         demand = Demand(job.match, job.minimum, job.maximum)
         found = resolve(document, demand, now=now, starting=False)
         if found.matched:
-            fixed[job.id] = max((size for size in job.sizes if size <= found.nodes), default=0)
+            fixed[job.id] = job.usable(found.nodes)
     return fixed
 
 

@@ -87,6 +87,10 @@ class Job:
     finished: bool
     reported_at: float
 
+    def usable(self, allowed: int) -> int:
+        """Returns what it holds of so many GPUs: its largest size within them, or 0 if they are below its minimum."""
+        return max((size for size in self.sizes if size <= allowed), default=0)
+
 
 class _Following(Struct):
     allowed: _Gpus | None = None

@@ -28,6 +28,7 @@ class Account:
         grown_at: When ``allowed`` last rose, or None.
         shrunk_at: When ``allowed`` last fell, or None.
         reclaim_by: When GPUs above ``allowed`` may be killed; None while nothing is being taken back.
+        overdue: Whether the job has kept GPUs since long after that.
         reason: Why the job has what it has, in one line.
     """
 
@@ -41,11 +42,17 @@ class Account:
     shrunk_at: float | None = None
     reclaim_by: float | None = None
     reason: str = ""
+    overdue: bool = False
 
     @property
     def committed(self) -> int:
         """GPUs that the job holds or may still take."""
         return max(self.held, self.outstanding)
+
+    @property
+    def counted(self) -> int:
+        """GPUs that its project has by it: what it is allowed, or all that it keeps once that is overdue."""
+        return self.committed if self.overdue else self.allowed
 
     def change(self, allowed: int, generation: int, now: float, reason: str, reclaim_by: float | None) -> Account:
         """Returns the account after a hint that allows another number."""
@@ -114,14 +121,14 @@ def ledger_of(found: Mapping[str, Any]) -> Ledger:
 
 
 def allowed_by_project(accounts: Iterable[Account], rigid: Mapping[str, int]) -> dict[str, int]:
-    """Returns what each project's own jobs are allowed, with its pods that are not elastic."""
+    """Returns what each project's own jobs are allowed or keep, with its pods that are not elastic."""
     allowed = dict(rigid)
     for account in accounts:
-        allowed[account.project] = allowed.get(account.project, 0) + account.allowed
+        allowed[account.project] = allowed.get(account.project, 0) + account.counted
     return allowed
 
 
-def settle(ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str]) -> Ledger:
+def settle(ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str], patience: float) -> Ledger:
     """Returns the ledger after the jobs' reports.
 
     A job that the controller has not promised anything is taken over with what it holds. A job that is no longer
@@ -132,6 +139,7 @@ def settle(ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str]) -> 
         ledger: The promises so far.
         jobs: The reports, one for each job.
         projects: The name of each job's project, by the job's id.
+        patience: When GPUs had to be given back by at the latest that are overdue now, in seconds since the epoch.
     """
     accounts = {}
     for job in jobs:
@@ -144,14 +152,21 @@ def settle(ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str]) -> 
             known = replace(known, held=job.held, reported_at=job.reported_at, outstanding=_outstanding(known, job))
         if job.finished:
             known = replace(known, allowed=0, outstanding=0, reason="it has ended")
-        if known.reclaim_by is not None and known.committed <= known.allowed:
-            known = replace(known, reclaim_by=None)
+        if known.committed <= known.allowed:
+            known = replace(known, reclaim_by=None, overdue=False)
+        elif known.reclaim_by is not None and known.reclaim_by <= patience:
+            known = replace(known, overdue=True)
         accounts[job.id] = replace(known, project=projects[job.id])
     return replace(ledger, accounts=MappingProxyType(accounts))
 
 
 def _outstanding(account: Account, job: Job) -> int:
-    """Returns what a job may still follow: the newest number alone once it follows that, or a later document."""
+    """Returns what a job may still follow: the newest number alone once it follows that, or a later document.
+
+    An entry written by hand may allow a number that the job can't use: it follows what it uses of that.
+    """
     seen = job.following_generation
-    follows = seen is not None and seen >= account.generation and job.following == account.allowed
+    if seen is None or seen < account.generation or job.following is None:
+        return account.outstanding
+    follows = account.allowed in (job.following, job.usable(job.following))
     return account.allowed if follows else account.outstanding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -27,10 +28,14 @@ class Reasons:
         self._accounts = ledger.accounts
         self._allowed = allowed_by_project(ledger.accounts.values(), world.rigid)
         self._capacity = _capacity(world.capacity, ledger.plan)
+        self._planned = Counter(world.rigid)
+        for name, count in targets.gpus.items():
+            self._planned[ledger.accounts[name].project] += count
 
     def lacks(self, project: str) -> int:
-        """Returns how many GPUs a project is short of what it may have within its guarantee; 0 if none."""
-        return max(0, self._targets.entitled.get(project, 0) - self._allowed.get(project, 0))
+        """Returns how many GPUs a project is to get within its guarantee; 0 if none."""
+        entitled = min(self._targets.entitled.get(project, 0), self._planned[project])
+        return max(0, entitled - self._allowed.get(project, 0))
 
     def of_shrink(self, member: Member, after: int) -> tuple[Cause, str]:
         """Returns why a job has to give up GPUs."""
@@ -92,7 +97,7 @@ class Reasons:
 
     def of_wait(self, member: Member, ledger: Ledger, now: float) -> str:
         """Returns why a job has no GPU."""
-        own, least = member.project.name, member.job.minimum
+        name, own, least = member.job.id, member.project.name, member.job.minimum
         if member.fixed is not None:
             return f"waits: an entry written by hand gives it {member.fixed}"
         for bound in member.bounds:
@@ -103,7 +108,17 @@ class Reasons:
             return f"waits: it needs {gpus(least)}, and the limit of project {own} is {limit}"
         if least > self._world.capacity:
             return f"waits: it needs {gpus(least)}, and {self._capacity}"
-        if not self._targets.gpus[member.job.id]:
+        late = sorted(
+            name
+            for name, account in ledger.accounts.items()
+            if account.committed > account.allowed and account.reclaim_by is not None and account.reclaim_by <= now
+        )
+        if name in late:
+            return f"waits: it still holds {gpus(member.account.committed)} that were to be free by now"
+        kept = f"waits: {_listed(late)} still hold{'s' if len(late) == 1 else ''} GPUs that were to be free by now"
+        if late and self._allowed.get(own, 0) < min(self._targets.demands[own], member.project.guaranteed):
+            return kept
+        if not self._targets.gpus[name]:
             if not member.ceiling:
                 return f"waits: it was paused less than {self._projects.grow_after:g} s ago"
             for bound in member.bounds:
@@ -115,13 +130,8 @@ class Reasons:
             )
         if self._world.stale:
             return "waits: what the cluster holds could not be read, and nothing grows before it can"
-        late = sorted(
-            name
-            for name, account in ledger.accounts.items()
-            if account.committed > account.allowed and account.reclaim_by is not None and account.reclaim_by <= now
-        )
         if late:
-            return f"waits: {_listed(late)} still hold{'s' if len(late) == 1 else ''} GPUs that were to be free by now"
+            return kept
         times = [
             account.reclaim_by
             for account in ledger.accounts.values()

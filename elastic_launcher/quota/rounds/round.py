@@ -105,7 +105,7 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
     strangers = sum(job.held for job in world.jobs if job.id in refused)
     jobs = tuple(job for job in world.jobs if job.id in owners)
     world = replace(world, jobs=jobs, capacity=max(0, world.capacity - strangers))
-    ledger = settle(ledger, world.jobs, owners)
+    ledger = settle(ledger, world.jobs, owners, now - projects.grow_after)
     members = members_of(world, projects, ledger, now)
     plan = plan_of(world, projects, members, ledger, now)
     if plan is not None:

@@ -7,6 +7,7 @@ targets depend on the world, the documents and the ledger alone, and not on the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -48,8 +49,12 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
 
     Fair shares come first: what is guaranteed, then what is over quota. In each project, jobs get their minimum by
     priority and age, and the rest goes where it is worth most. What no project can use of its share goes to whoever
-    can. A job that has just grown is not cut, unless that keeps a project from its guarantee.
+    can. A job that has just grown is not cut, unless that keeps a project from its guarantee. A job that keeps GPUs
+    for long after its grace period counts as pods that are not elastic, until it has given them back.
     """
+    overdue = [member for member in members if member.account.overdue and member.fixed is None]
+    if overdue:
+        world, members = _as_rigid(world, members, overdue)
     portions = portions_of(world.bounds, world.rigid, projects, members)
     demands = demands_of(world.rigid, members, portions)
     shares = fair_share(world.capacity, projects.claims(demands, world.rigid))
@@ -70,7 +75,26 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
         if found < cost:
             owed |= {name for name, least in entitled.items() if best.room.own(name) < least}
             best, gpus, cost = other, made, found
+    gpus |= {member.job.id: member.account.allowed for member in overdue}
     return Targets(MappingProxyType(gpus), shares, demands, entitled, owed)
+
+
+def _as_rigid(world: World, members: Sequence[Member], overdue: Sequence[Member]) -> tuple[World, list[Member]]:
+    """Returns what is there, and the other members, with the GPUs that overdue jobs keep as those of rigid pods."""
+    kept = {member.job.id: member.account.committed for member in overdue}
+    rigid = Counter(world.rigid)
+    for member in overdue:
+        rigid[member.project.name] += kept[member.job.id]
+    left = {
+        bound: replace(bound, gpus=max(0, bound.gpus - sum(kept[name] for name in bound.jobs & kept.keys())))
+        for bound in world.bounds
+    }
+    others = [
+        replace(member, bounds=tuple(left[bound] for bound in member.bounds))
+        for member in members
+        if member.job.id not in kept
+    ]
+    return replace(world, rigid=rigid, bounds=tuple(left.values())), others
 
 
 def _lacking(plan: _Plan, entitled: Mapping[str, int]) -> int:

@@ -90,8 +90,24 @@ def test_what_a_job_may_still_follow_is_promised_to_nobody_else() -> None:
 def test_a_job_that_ignores_its_hints_is_named() -> None:
     ledger = Ledger(4, {"deaf": Account("nlp", 1, 4, 4, held=4, reclaim_by=NOW - 20.0, shrunk_at=NOW - 50.0)})
     deaf = job("deaf", held=4, following=4, following_generation=3)
-    _, why, _ = play(World(4, (deaf, job("owner", "vision", 3, 3))), ledger, OWNED)
+    owner = job("owner", "vision", 3, 3)
+    _, why, _ = play(World(4, (deaf, owner)), ledger, OWNED)
     assert why["owner"] == "waits: deaf still holds GPUs that were to be free by now"
+
+
+def test_gpus_that_a_job_keeps_from_another_one_do_not_leave_the_free_ones_idle() -> None:
+    deaf = job("deaf", held=3, following=3, following_generation=3)
+    owner, small = job("owner", "vision", 4, 4), held("small", 1, most=2, priority=1)
+    jobs = {"deaf": (0, 3, NOW - 20.0), "small": (1, 1, None)}
+    for late, allowed in ((0.0, 1), (60.0, 2)):
+        accounts = {
+            name: Account("nlp", gpus, most, 4, held=most, reclaim_by=by and by - late)
+            for name, (gpus, most, by) in jobs.items()
+        }
+        found, why, _ = play(World(5, (deaf, owner, small)), Ledger(4, accounts), OWNED)
+        assert found == {"deaf": 0, "owner": 0, "small": allowed}
+        assert why["owner"] == "waits: deaf still holds GPUs that were to be free by now"
+    assert why["deaf"] == "waits: it still holds 3 GPUs that were to be free by now"
 
 
 def test_a_large_job_is_served_although_small_ones_keep_coming() -> None:
