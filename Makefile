@@ -46,6 +46,7 @@ test-cluster: $(STAMP) cluster ## the tests that need a cluster, one case of eac
 test-cluster-full: $(STAMP) cluster ## all tests that need a cluster, with a table of what each took, and 20 seeds of chaos on it
 	@$(KNOWN) && $(BIN)/python -m pytest -q -rap --durations=0 --durations-min=1 tests/cluster
 	$(BIN)/python -m tests.cluster.chaos --seeds $(or $(SEEDS),1-20)
+	$(BIN)/python -m tests.cluster.quota_chaos --seeds 1-10
 
 cluster-down: ## end the cluster and leave nothing of it but the cache of its programs
 	$(PYTHON) -m tests.cluster down

@@ -29,7 +29,11 @@ def main() -> int:
     parser.add_argument("--seed", type=seeds, help="plays this one, and tells of each act")
     parser.add_argument("--seeds", type=seeds, default=range(1, 51), help="which are played (1-50)")
     options = parser.parse_args()
-    say = print if options.seed else str
+
+    def say(line: str) -> None:
+        if options.seed:
+            print(line)
+
     good = True
     for seed in options.seed or options.seeds:
         held, line = play(seed, say)

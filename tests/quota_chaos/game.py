@@ -23,16 +23,18 @@ class Stage(Protocol):
     """Where the controller runs.
 
     Attributes:
-        now: Seconds since the epoch.
         grow_after: Seconds between a growth and a shrink of one job.
         grace: Seconds in which GPUs are given back.
         rest: Rounds without an act after which everything has come to rest.
     """
 
-    now: float
     grow_after: float
     grace: float
     rest: int
+
+    @property
+    def now(self) -> float:
+        """Seconds since the epoch."""
 
     def report(self, player: Player, status: Mapping[str, Any]) -> None:
         """Lets a report arrive."""
@@ -156,7 +158,7 @@ class Game:
         least, more, per_node, priority = act.shape
         self._count += 1
         project = str(self._rows[act.place % len(self._rows)]["name"])
-        name = f"job-{self._count:02}"
+        name = f"job-{self._history.seed}-{self._count:02}"
         least, most = least * per_node, (least + more) * per_node
         player = Player(name, project, least, most, per_node, priority, self._stage.now)
         self.players[name] = player

@@ -7,7 +7,7 @@ history can be drawn before anybody knows what it leads to, and played against t
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 FIRST_ACTS, MOST_ACTS = 20, 40
@@ -92,13 +92,16 @@ class History:
     acts: tuple[Act, ...]
 
 
-def draw(seed: int, kinds: frozenset[str] = frozenset(KINDS), most: int = MOST_ACTS) -> History:
+def draw(
+    seed: int, kinds: frozenset[str] = frozenset(KINDS), most: int = MOST_ACTS, rests: Sequence[int] = RESTS
+) -> History:
     """Returns the history of a seed.
 
     Args:
         seed: Whole number.
         kinds: What may happen.
         most: Acts at most.
+        rests: Rounds in which nothing else happens after an act: one of these.
     """
     dice = random.Random(seed)
     weighed = {kind: weight for kind, weight in KINDS.items() if kind in kinds}
@@ -106,5 +109,5 @@ def draw(seed: int, kinds: frozenset[str] = frozenset(KINDS), most: int = MOST_A
     for number in range(dice.randint(min(FIRST_ACTS, most), most)):
         kind = "submit" if number < 2 else dice.choices(list(weighed), list(weighed.values()))[0]
         shape = dice.choice((1, 1, 1, 2, 3)), dice.randrange(5), dice.choice((1, 1, 1, 2)), dice.choice((0, 0, 0, 5))
-        acts.append(Act(kind, dice.randrange(10**6), dice.randint(1, 4), shape, dice.choice(RESTS)))
+        acts.append(Act(kind, dice.randrange(10**6), dice.randint(1, 4), shape, dice.choice(rests)))
     return History(seed, dice.randint(4, 16), dice.choice(TREES), tuple(acts))
