@@ -316,7 +316,7 @@ def simulate_trace(
         if change_seconds is not None:
             jobs = [replace(job, delay=change_seconds) for job in jobs]
         names = sorted({job.project for job in jobs})
-        projects = Projects(tuple(map(Project, names))) if document is None else _projects(document)
+        projects = Projects(tuple(map(Project, names))) if document is None else without_cluster(_projects(document))
         if machines is None and (projects.capacity is None or projects.capacity.gpus is None):
             raise QuotaError(
                 'how many GPUs are there? Give --machines, such as 16x8, or add "capacity: {gpus: N}" to the document'

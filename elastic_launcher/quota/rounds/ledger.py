@@ -54,6 +54,10 @@ class Account:
         """GPUs that its project has by it: what it is allowed, or all that it keeps once that is overdue."""
         return self.committed if self.overdue else self.allowed
 
+    def is_late(self, time: float) -> bool:
+        """Returns whether the job keeps GPUs that were to be free by a time, in seconds since the epoch."""
+        return self.committed > self.allowed and self.reclaim_by is not None and self.reclaim_by <= time
+
     def change(self, allowed: int, generation: int, now: float, reason: str, reclaim_by: float | None) -> Account:
         """Returns the account after a hint that allows another number."""
         grows = allowed > self.allowed
@@ -152,9 +156,9 @@ def settle(ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str], pat
             known = replace(known, held=job.held, reported_at=job.reported_at, outstanding=_outstanding(known, job))
         if job.finished:
             known = replace(known, allowed=0, outstanding=0, reason="it has ended")
-        if known.committed <= known.allowed:
+        if known.committed <= known.allowed and (known.reclaim_by is not None or known.overdue):
             known = replace(known, reclaim_by=None, overdue=False)
-        elif known.reclaim_by is not None and known.reclaim_by <= patience:
+        elif known.is_late(patience):
             known = replace(known, overdue=True)
         accounts[job.id] = replace(known, project=projects[job.id])
     return replace(ledger, accounts=MappingProxyType(accounts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -95,8 +96,15 @@ class Reasons:
             return "fair_share", f"{change}: the fair share of project {own} is {gpus(share)}"
         return "free", f"{change}: nobody else can use them"
 
-    def of_wait(self, member: Member, ledger: Ledger, now: float) -> str:
-        """Returns why a job has no GPU."""
+    def of_wait(self, member: Member, ledger: Ledger, late: Sequence[str], now: float) -> str:
+        """Returns why a job has no GPU.
+
+        Args:
+            member: The job.
+            ledger: The promises from now on.
+            late: Jobs that keep GPUs which were to be free by now.
+            now: Seconds since the epoch.
+        """
         name, own, least = member.job.id, member.project.name, member.job.minimum
         if member.fixed is not None:
             return f"waits: an entry written by hand gives it {member.fixed}"
@@ -108,12 +116,7 @@ class Reasons:
             return f"waits: it needs {gpus(least)}, and the limit of project {own} is {limit}"
         if least > self._world.capacity:
             return f"waits: it needs {gpus(least)}, and {self._capacity}"
-        late = sorted(
-            name
-            for name, account in ledger.accounts.items()
-            if account.committed > account.allowed and account.reclaim_by is not None and account.reclaim_by <= now
-        )
-        if name in late:
+        if ledger.accounts[name].is_late(now):
             return f"waits: it still holds {gpus(member.account.committed)} that were to be free by now"
         kept = f"waits: {_listed(late)} still hold{'s' if len(late) == 1 else ''} GPUs that were to be free by now"
         if late and self._allowed.get(own, 0) < min(self._targets.demands[own], member.project.guaranteed):
@@ -161,7 +164,7 @@ def _of(asked: int, guaranteed: int) -> str:
     return f"{asked} of its {guaranteed}" if asked <= guaranteed else f"its {guaranteed}"
 
 
-def _listed(names: list[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(names[:3])
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 

@@ -219,6 +219,7 @@ def _grants(
     now: float,
 ) -> tuple[Grant, ...]:
     guaranteed = _guaranteed(projects, members, ledger.accounts)
+    late = sorted(name for name, account in ledger.accounts.items() if account.is_late(now))
     grants = []
     for member in members:
         name = member.job.id
@@ -232,7 +233,7 @@ def _grants(
                 projects.limit_of(account.project),
                 account.committed,
                 account.reclaim_by,
-                account.reason if account.allowed else reasons.of_wait(member, ledger, now),
+                account.reason if account.allowed else reasons.of_wait(member, ledger, late, now),
                 member.project.wait_seconds,
             )
         )
