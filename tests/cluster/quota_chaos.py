@@ -113,6 +113,13 @@ class ClusterStage:
         self._document = seen
         return None
 
+    def clear(self) -> None:
+        """Removes all jobs, and what was written by hand, and waits until the hints name none."""
+        self._there.kubectl("delete", "services", "--all", f"--namespace={self._space}")
+        if self._there.document()["hints"]:
+            self.edit_hints(lambda rows: [row for row in rows if "priority" not in row])
+        until(lambda: not self._there.document()["hints"], "the hints name no job", LONG)
+
     def document(self) -> str:
         """Returns the hints as they are once they no longer change."""
         return json.dumps(self._document)
@@ -122,11 +129,13 @@ def play(there: Controllers, seed: int) -> tuple[bool, str]:
     """Plays one history; returns whether all held, and what was found, in a line."""
     began, told = time.monotonic(), list[str]()
     with pods.namespace(there.kubectl, "fakes") as space:
+        stage = ClusterStage(there, space)
         try:
-            history = draw(seed, IN_CLUSTER, MOST, RESTS)
-            found = Game(history, ClusterStage(there, space), told.append).play()
+            found = Game(draw(seed, IN_CLUSTER, MOST, RESTS), stage, told.append).play()
         except AssertionError as error:
             return False, f"FAILED: {error}; acts: {'; '.join(told)}"
+        finally:
+            stage.clear()
     return True, f"{time.monotonic() - began:.0f} s, {found}"
 
 
