@@ -105,6 +105,7 @@ class _Counting:
             if queue:
                 self._local[name] = local_queue
                 self._jobs.setdefault(QUEUE + queue, []).append(job)
+        self._use = {queue: sum(job.maximum for job in those) for queue, those in self._jobs.items()}
 
     def _take_own(self, workload: Workload, job: Job) -> None:
         for flavor, gpus in self._gpus(workload):
@@ -187,15 +188,21 @@ class _Counting:
         return every or self._taken_back(node, flavor) > 0
 
     def _owned(self, node: str, flavor: str, others: FlavorTree) -> int:
-        """Returns what a queue's jobs may have of what it owns: what is free of it, and what Kueue takes back."""
+        """Returns what a queue's jobs may have of what it owns: what they have, what is free, what is taken back."""
         owned = self._kueue.quotas[flavor].get(node, NO_QUOTA).nominal - self._usage[node].others.get(flavor, 0)
-        return max(0, min(owned, others.available(node) + self._taken_back(node, flavor)))
+        has = self._usage[node].own.get(flavor, 0)
+        return max(0, min(owned, max(has, others.available(node) + self._taken_back(node, flavor))))
 
     def _of_cohort(self, node: str, others: Mapping[str, FlavorTree], both: Mapping[str, FlavorTree]) -> int:
         """Returns what the jobs of a cohort may have together: what is free, and what Kueue takes back for them."""
-        return sum(
-            max(0, tree.room(node) + self._missing(node, flavor, tree, both[flavor])) for flavor, tree in others.items()
-        )
+        gpus = 0
+        for flavor, tree in others.items():
+            safe = sum(
+                min(self._usage[queue].own.get(flavor, 0), self._owned(queue, flavor, tree))
+                for queue in self._kueue.below(node)
+            )
+            gpus += max(safe, tree.room(node, self._use) + self._missing(node, flavor, tree, both[flavor]))
+        return gpus
 
     def _missing(self, node: str, flavor: str, others: FlavorTree, both: FlavorTree) -> int:
         """Returns how much Kueue is to take back for the jobs below a node.
@@ -209,7 +216,7 @@ class _Counting:
                 most = max(most, back)
                 asked = self._asked(queue, self._owned(queue, flavor, others))
                 lacks += max(0, asked - self._usage[queue].own.get(flavor, 0))
-        return min(most, max(0, lacks - max(0, both.room(node))))
+        return min(most, max(0, lacks - both.room(node, self._use))) if lacks else 0
 
     def _asked(self, node: str, owned: int) -> int:
         """Returns how much of what their queue owns the jobs of a queue can use."""

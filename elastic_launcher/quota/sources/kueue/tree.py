@@ -80,10 +80,21 @@ class FlavorTree:
             above = min(above, self._subtree[name] - local - max(0, self._used[name] - local) + borrowing)
         return max(0, local - self._used[name]) + above
 
-    def room(self, name: str) -> int:
-        """Returns how much more a node and all below it may take together."""
-        kept = sum(max(0, self._local(one) - self._used[one]) for one in self._below(name))
+    def room(self, name: str, use: Mapping[str, int] | None = None) -> int:
+        """Returns how much more a node and all below it may take together.
+
+        Args:
+            name: The node.
+            use: The most that each queue would take; what a node does not lend counts up to that. None for any number.
+        """
+        kept = 0
+        for one in self._below(name):
+            most = max(0, self._local(one) - self._used[one])
+            kept += most if use is None else min(most, self._useful(one, use))
         return self.available(name) + kept
+
+    def _useful(self, name: str, use: Mapping[str, int]) -> int:
+        return use.get(name, 0) + sum(use.get(one, 0) for one in self._below(name))
 
     def _below(self, name: str) -> Iterator[str]:
         for child in self._children.get(name, ()):
