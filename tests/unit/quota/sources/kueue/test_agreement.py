@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field, replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elastic_launcher.quota.projects import Projects
@@ -131,6 +131,10 @@ quotas = st.builds(Quota, st.integers(0, 4), limits, limits)
 rigid = st.builds(Work, st.just(""), st.sampled_from(QUEUES), st.integers(1, 3))
 
 
+def _owning(*nominal: int) -> dict[str, Quota]:
+    return {name: Quota(gpus) for name, gpus in zip(QUEUES, nominal, strict=True)}
+
+
 @settings(deadline=None, max_examples=30)
 @given(
     st.fixed_dictionaries(dict.fromkeys(QUEUES, quotas)),
@@ -138,6 +142,12 @@ rigid = st.builds(Work, st.just(""), st.sampled_from(QUEUES), st.integers(1, 3))
     st.dictionaries(st.sampled_from(QUEUES), st.integers(1, 6), min_size=1),
     st.lists(rigid, max_size=4),
 )
+@example(_owning(0, 0, 2), frozenset("ab"), {"a": 1, "b": 1}, [Work("", "a", 1)])
+@example(_owning(0, 1, 1), frozenset("ab"), {"a": 1, "b": 1, "c": 1}, [Work("", "a", 1)])
+@example(_owning(0, 2, 1), frozenset("ab"), {"a": 1, "b": 2, "c": 1}, [Work("", "a", 1), Work("", "a", 1)])
+@example(_owning(0, 1, 1), frozenset("b"), {"a": 1, "b": 1}, [Work("", "a", 1), Work("", "a", 1), Work("", "c", 1)])
+@example({**_owning(0, 1, 0), "a": Quota(1, None, 0)}, frozenset(), {"b": 1, "c": 1}, [])
+@example({**_owning(1, 0, 0), "b": Quota(1, None, 0)}, frozenset("a"), {"a": 1}, [Work("", "c", 1)])
 def test_in_the_end_all_hinted_nodes_are_admitted_and_hints_stay(
     quotas: dict[str, Quota], reclaims: frozenset[str], jobs: dict[str, int], others: list[Work]
 ) -> None:
