@@ -4,7 +4,8 @@ All is summed from Workloads: a ClusterQueue's status lags them by up to a secon
 
 A job may count on what Kueue would admit if all jobs of the controller gave way, for the controller is who makes them
 give way: so a bound is what the tree leaves beside the Workloads of others. Where a cohort's queues have lending
-limits, that is not enough for all of them at once, and a queue is bound by what it has and what is free now, too.
+limits, or Workloads of others wait to borrow, that is more than all can have at once. There a queue is bound by what it
+has and what is free now, too.
 
 Invariants: the bounds do not depend on the order of the objects; a queue is left at least what it owns and Kueue would
 take back for it; Workloads of others that wait for what their queue owns count as if they had it, so that jobs make
@@ -35,14 +36,10 @@ class Leave:
         bounds: What each queue and each cohort leaves to its jobs.
         taken: What the Workloads of others have, or will get for they wait for what their queue owns, by namespace and
             LocalQueue; without what Kueue would take from them for jobs.
-        reserved: What the jobs' own Workloads have, by the job's id.
-        local_queues: The LocalQueue of each job that has one, by the job's id.
     """
 
     bounds: tuple[Bound, ...]
     taken: Mapping[tuple[str, str], int]
-    reserved: Mapping[str, int]
-    local_queues: Mapping[str, str]
 
 
 def leave(kueue: Kueue, jobs: Iterable[Job]) -> Leave:
@@ -82,7 +79,6 @@ class _Counting:
     def __init__(self, kueue: Kueue, jobs: Mapping[tuple[str, str], Job]) -> None:
         self._kueue = kueue
         self._usage = {node: _Usage() for node in kueue.parents if node.startswith(QUEUE)}
-        self._reserved: dict[str, int] = {}
         self._priorities: dict[str, int] = {}
         self._coveted: set[str] = set()  # the roots under which Workloads of others wait to borrow
         local: dict[tuple[str, str], str] = {}
@@ -91,25 +87,22 @@ class _Counting:
             job = jobs.get((one.namespace, job_of_node(one.owner)))
             if job is not None:
                 local[one.namespace, job.id] = one.local_queue
-                self._take_own(one, job)
+                self._take_own(one)
             elif one.queue:
                 self._take_other(one)
             else:
                 waiting.append(one)
         self._take_waiting(waiting)
         self._jobs: dict[str, list[Job]] = {}
-        self._local: dict[str, str] = {}
         for (namespace, name), job in sorted(jobs.items()):
             local_queue = local.get((namespace, name)) or job.match.get("queue") or DEFAULT_QUEUE
             queue = kueue.queue_of(namespace, local_queue)
             if queue:
-                self._local[name] = local_queue
                 self._jobs.setdefault(QUEUE + queue, []).append(job)
         self._use = {queue: sum(job.maximum for job in those) for queue, those in self._jobs.items()}
 
-    def _take_own(self, workload: Workload, job: Job) -> None:
+    def _take_own(self, workload: Workload) -> None:
         for flavor, gpus in self._gpus(workload):
-            _add(self._reserved, job.id, gpus)
             if QUEUE + workload.queue in self._usage:
                 _add(self._usage[QUEUE + workload.queue].own, flavor, gpus)
         queue = QUEUE + self._kueue.queue_of(workload.namespace, workload.local_queue)
@@ -160,7 +153,7 @@ class _Counting:
                 bounds.append(Bound(node, jobs, self._of_queue(node, others, both)))
             elif jobs:
                 bounds.append(Bound(node, jobs, self._of_cohort(node, others, both)))
-        return Leave(tuple(bounds), self._taken(), self._reserved, self._local)
+        return Leave(tuple(bounds), self._taken())
 
     def _of_queue(self, node: str, others: Mapping[str, FlavorTree], both: Mapping[str, FlavorTree]) -> int:
         return sum(max(0, self._of_flavor(node, flavor, others[flavor], both[flavor])) for flavor in others)

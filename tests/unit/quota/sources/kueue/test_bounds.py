@@ -103,7 +103,6 @@ def test_two_jobs_share_what_their_cohort_has() -> None:
     there = [*nodes("bert", "a", 4)]
     left = leave(kueue(PAIR, there), [elastic("bert", "a"), elastic("resnet", "b")])
     assert bounds(left) == {A: 4, B: 4, "Cohort all": 4}
-    assert left.reserved == {"bert": 4}
     assert {bound.name: bound.jobs for bound in left.bounds}["Cohort all"] == {"bert", "resnet"}
 
 
@@ -160,7 +159,6 @@ def test_a_job_belongs_to_the_queue_of_its_workloads_and_without_any_to_the_defa
     )
     unlabelled = replace(job("probe"), match={"id": "probe", "namespace": "a"})
     left = leave(there, [elastic("bert", "a", "mistaken"), unlabelled, elastic("gpt", "a", "none")])
-    assert left.local_queues == {"bert": "gpus", "probe": "default"}
     assert {bound.name: bound.jobs for bound in left.bounds} == {
         A: {"bert"},
         B: {"probe"},
@@ -170,7 +168,23 @@ def test_a_job_belongs_to_the_queue_of_its_workloads_and_without_any_to_the_defa
 
 def test_a_job_of_another_namespace_with_the_same_name_is_another_one() -> None:
     left = leave(kueue(PAIR, nodes("bert", "b", 2)), [elastic("bert", "a")])
-    assert (bounds(left)[A], left.reserved) == (2, {})
+    assert bounds(left)[A] == 2
+
+
+def test_while_others_wait_to_borrow_a_queue_that_takes_nothing_back_has_what_it_has_and_what_is_free() -> None:
+    queues = (PAIR[0], cluster_queue("b", 2, "all", reclaim="Never"))
+    there = [*nodes("bert", "a", 3), *nodes("resnet", "b", 1)]
+    jobs = [elastic("bert", "a"), elastic("resnet", "b")]
+    assert bounds(leave(kueue(queues, there), jobs)) == {A: 4, B: 4, "Cohort all": 4}
+    left = leave(kueue(queues, [*there, rigid("a", 3)]), jobs)
+    assert bounds(left) == {A: 3, B: 1, "Cohort all": 4}
+
+
+def test_what_a_queue_does_not_lend_is_nothing_to_jobs_of_others() -> None:
+    queues = (cluster_queue("a", 2, "all", lendingLimit=0), cluster_queue("b", 2, "all"))
+    assert bounds(leave(kueue(queues), [elastic("resnet", "b")])) == {B: 2, "Cohort all": 2}
+    jobs = [elastic("bert", "a"), elastic("resnet", "b")]
+    assert bounds(leave(kueue(queues), jobs)) == {A: 4, B: 2, "Cohort all": 4}
 
 
 def test_a_queue_without_a_cohort_has_its_quota_alone() -> None:
