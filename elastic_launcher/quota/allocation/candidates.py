@@ -15,7 +15,6 @@ START_SECONDS = 30.0  # until a job has reported how long its nodes take to star
 MACHINE_GPUS = 8  # of a machine, while nothing says how many there are
 GROWTH = 4  # a job's speed is believed up to so many times the size that it was measured on
 BEYOND = 1e-3  # what each further GPU adds to the speed: enough to take what nobody else can use
-MANY = 16  # sizes up to which a division looks at each
 
 
 def candidate(job: Job, sizes: tuple[int, ...], now: float) -> Candidate:
@@ -62,14 +61,3 @@ class _Believed:
     def at(self, machines: int, gpus: int) -> float:
         """Returns the speed on GPUs of a number of machines, over one GPU."""
         return self.measured.at(machines, min(gpus, self.most)) * (1 + BEYOND * max(0, gpus - self.most))
-
-
-def thinned(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the sizes that a division looks at: of many, the 1st, 2nd, 3rd, 4th, 6th, 8th, 12th and so on."""
-    if len(sizes) <= MANY:
-        return sizes
-    chosen, step = {0, len(sizes) - 1}, 1
-    while step <= len(sizes):
-        chosen |= {step - 1, min(step + step // 2, len(sizes)) - 1}
-        step *= 2
-    return tuple(sizes[place] for place in sorted(chosen))

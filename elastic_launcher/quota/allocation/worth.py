@@ -18,6 +18,7 @@ Counts = NDArray[np.int64]
 Values = NDArray[np.float64]
 
 LESS = 1e-9  # of a value: a smaller difference is one of rounding
+MANY = 16  # sizes up to which a division looks at each
 _UNKNOWN_WORK = 1800.0  # seconds of work of a job that has not measured its speed
 _UNDERSTATED = 0.3  # a job has at least this share of what it already received still to do
 
@@ -76,10 +77,11 @@ class Candidate:
     def considered(self) -> list[int]:
         """Returns the legal numbers of GPUs among which a division chooses, ascending.
 
-        Where each number is legal, these are the minimum, the limit, and 1, 2, 3, 4, 6, 8, 12 and so on nodes.
+        Of many, these are a few: see `thinned`. Where each number is legal, they are the minimum, the limit, and 1, 2,
+        3, 4, 6, 8, 12 and so on nodes.
         """
         if self.sizes:
-            return [size for size in self.sizes if self.is_legal(size)]
+            return [size for size in thinned(self.sizes) if self.is_legal(size)]
         node, sizes = self.node_gpus, {-(-self.minimum // self.node_gpus), self.limit // self.node_gpus}
         step = 1
         while step * node <= self.limit:
@@ -143,6 +145,17 @@ def _size(candidate: Candidate) -> float:
     if candidate.work is None:
         return max(_UNKNOWN_WORK, received)
     return max(candidate.work, _UNDERSTATED * received)
+
+
+def thinned(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the sizes that a division looks at: of many, the 1st, 2nd, 3rd, 4th, 6th, 8th, 12th and so on."""
+    if len(sizes) <= MANY:
+        return sizes
+    chosen, step = {0, len(sizes) - 1}, 1
+    while step <= len(sizes):
+        chosen |= {step - 1, min(step + step // 2, len(sizes)) - 1}
+        step *= 2
+    return tuple(sizes[place] for place in sorted(chosen))
 
 
 def options(

@@ -18,7 +18,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_launcher.quota.allocation.candidates import candidate, thinned
+from elastic_launcher.quota.allocation.candidates import candidate
+from elastic_launcher.quota.allocation.worth import thinned
 from elastic_launcher.quota.fair_share import fair_share
 from elastic_launcher.quota.projects import Autoscale, Projects
 from elastic_launcher.quota.rounds.demands import demands_of, portions_of

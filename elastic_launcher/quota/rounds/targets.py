@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from elastic_launcher.quota.allocation.candidates import candidate, thinned
+from elastic_launcher.quota.allocation.candidates import candidate
 from elastic_launcher.quota.allocation.division import divide
 from elastic_launcher.quota.fair_share import fair_share
 from elastic_launcher.quota.projects import Project, Projects
@@ -271,7 +271,7 @@ class _Plan:
         has = self._counts[member.job.id]
         if member.fixed is not None:
             return (has,)
-        return (has, *thinned(tuple(size for size in member.sizes if has < size <= member.ceiling)))
+        return (has, *(size for size in member.sizes if has < size <= member.ceiling))
 
     def _reserve(self, name: str, budget: int, *, within_portions: bool = False) -> None:
         """Sets apart as many GPUs as a project's jobs that have their minimum can use of the budget.

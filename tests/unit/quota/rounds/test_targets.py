@@ -177,3 +177,11 @@ def test_projects_that_share_a_bound_count_on_their_fair_shares_of_it() -> None:
     allowed, _, decision = play(World(8, jobs, bounds=quota(4, "nlp-job", "vision-job")), Ledger(), projects)
     assert allowed == {"nlp-job": 1, "vision-job": 3}
     assert decision.targets.demands == {"nlp": 1, "vision": 3}
+
+
+@pytest.mark.parametrize("capacity", [24, 32, 40])
+def test_no_gpu_idles_beside_jobs_that_can_use_any_number(capacity: int) -> None:
+    allowed, _, _ = play(World(capacity, (held("bert", capacity, most=64),)), holding({"bert": capacity}))
+    assert allowed == {"bert": capacity}
+    allowed, _, _ = play(World(capacity, (job("bert", most=64), job("gpt", least=3, most=50))), Ledger())
+    assert sum(allowed.values()) == capacity
