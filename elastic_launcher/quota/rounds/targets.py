@@ -75,7 +75,7 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
         if found < cost:
             owed |= {name for name, least in entitled.items() if best.room.own(name) < least}
             best, gpus, cost = other, made, found
-    gpus |= {member.job.id: member.account.allowed for member in overdue}
+    gpus |= _kept(overdue)
     return Targets(MappingProxyType(gpus), shares, demands, entitled, owed)
 
 
@@ -95,6 +95,18 @@ def _as_rigid(world: World, members: Sequence[Member], overdue: Sequence[Member]
         if member.job.id not in kept
     ]
     return replace(world, rigid=rigid, bounds=tuple(left.values())), others
+
+
+def _kept(overdue: Sequence[Member]) -> dict[str, int]:
+    """Returns the targets of overdue jobs: what they are allowed already, as far as limits and bounds still have it."""
+    left = {bound.name: bound.gpus for member in overdue for bound in member.bounds}
+    found = {}
+    for member in overdue:
+        most = min([member.account.allowed, *(left[bound.name] for bound in member.bounds)])
+        gpus = found[member.job.id] = max((size for size in member.sizes if size <= most), default=0)
+        for bound in member.bounds:
+            left[bound.name] -= gpus
+    return found
 
 
 def _lacking(plan: _Plan, entitled: Mapping[str, int]) -> int:
