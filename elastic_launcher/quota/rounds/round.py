@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Projects, QuotaError
 from elastic_launcher.quota.rounds.autoscale import plan_of
 from elastic_launcher.quota.rounds.ledger import Account, Ledger, allowed_by_project, settle
@@ -102,9 +103,7 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
         now: Seconds since the epoch.
     """
     owners, refused = _owners(world, projects)
-    strangers = sum(job.held for job in world.jobs if job.id in refused)
-    jobs = tuple(job for job in world.jobs if job.id in owners)
-    world = replace(world, jobs=jobs, capacity=max(0, world.capacity - strangers))
+    world = _without(world, [job for job in world.jobs if job.id in refused])
     ledger = settle(ledger, world.jobs, owners, now - projects.grow_after)
     members = members_of(world, projects, ledger, now)
     plan = plan_of(world, projects, members, ledger, now)
@@ -137,6 +136,20 @@ def _owners(world: World, projects: Projects) -> tuple[dict[str, str], dict[str,
         else:
             owners[job.id] = project.name
     return owners, refused
+
+
+def _without(world: World, strangers: Sequence[Job]) -> World:
+    """Returns the world without jobs of no project, and without what these hold."""
+    held = {job.id: job.held for job in strangers}
+    return replace(
+        world,
+        jobs=tuple(job for job in world.jobs if job.id not in held),
+        capacity=max(0, world.capacity - sum(held.values())),
+        bounds=tuple(
+            replace(bound, gpus=max(0, bound.gpus - sum(held[name] for name in bound.jobs & held.keys())))
+            for bound in world.bounds
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)

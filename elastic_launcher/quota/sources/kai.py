@@ -119,11 +119,10 @@ def bounds_of(
     for job in jobs:
         for name in _path(by_name, _project(projects, job)):
             of_queue[name].add(job.id)
-    names = {(job.match.get("namespace", ""), job.id) for job in jobs}
     others = dict.fromkeys(by_name, 0)
     for pod in pods:
-        if pod.machine and not (pod.is_node and (pod.namespace, pod.job) in names):
-            for name in _path(by_name, pod.queue):
+        for name in _path(by_name, pod.queue) if pod.machine else ():
+            if not (pod.is_node and pod.job in of_queue[name]):
                 others[name] += pod.resources.get(resource, 0)
     return [
         Bound(f"KAI queue {name}", frozenset(of_queue[name]), max(0, queue.limit - others[name]))

@@ -171,6 +171,11 @@ def test_nothing_grows_into_what_jobs_of_a_bound_have_not_given_back() -> None:
     assert (allowed["other"], decision.targets.gpus["other"]) == (0, 3)
 
 
+def test_what_a_job_of_no_project_holds_is_taken_off_its_bounds() -> None:
+    jobs = (held("stranger", 3, "unknown"), job("known", most=8))
+    assert play(World(8, jobs, bounds=quota(5, "stranger", "known")), Ledger())[0] == {"known": 2}
+
+
 def test_projects_that_share_a_bound_count_on_their_fair_shares_of_it() -> None:
     projects = Projects((Project("nlp", guaranteed=1), Project("vision", guaranteed=3)))
     jobs = (job("nlp-job", most=8), job("vision-job", "vision", most=8))

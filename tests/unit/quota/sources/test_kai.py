@@ -77,10 +77,11 @@ def test_a_limit_bounds_the_jobs_of_its_queue_and_of_those_below_by_what_other_p
         Pod("other", {GPU: 2}, "m0", queue="b"),
         Pod("ml", {GPU: 4}, queue="b"),
         Pod("ml", {GPU: 4}, "m0"),
+        Pod("ml", {GPU: 1}, "m0", "stranger", True, queue="a"),
     ]
     assert bounds_of(queues, GPU, projects, jobs, pods) == [
-        Bound("KAI queue a", frozenset({"bert"}), 5),
-        Bound("KAI queue org", frozenset({"bert", "gpt"}), 5),
+        Bound("KAI queue a", frozenset({"bert"}), 4),
+        Bound("KAI queue org", frozenset({"bert", "gpt"}), 4),
     ]
 
 
