@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from elastic_launcher.host.prometheus import PREFIX
 from elastic_launcher.quota.controller import Made
-from elastic_launcher.quota.metrics.figures import Figures, Lack, figures_of, follow_lacks, own_figures
+from elastic_launcher.quota.metrics.figures import Figures, Shortfall, figures_of, follow_lacks, own_figures
 from elastic_launcher.quota.projects import Projects
 from elastic_launcher.quota.rounds.reasons import Cause
 
@@ -63,7 +63,7 @@ class QuotaMetrics(Collector):
     def restart(self) -> None:
         """Forgets the last round: this controller begins to lead, or no longer does."""
         self._shown: _Shown | None = None
-        self._lacks: Mapping[str, Lack] = {}
+        self._lacks: Mapping[str, Shortfall] = {}
         self._current_at = self._clock()
 
     def take(self, seconds: float, made: Made | None) -> None:

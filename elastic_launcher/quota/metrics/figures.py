@@ -55,7 +55,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class Shortfall:
     """A project that waits for GPUs of its guarantee.
 
     Attributes:
@@ -136,7 +136,9 @@ def figures_of(projects: Projects, own: Mapping[str, Own], shares: Mapping[str, 
     return figures
 
 
-def follow_lacks(before: Mapping[str, Lack], own: Mapping[str, Own], now: float) -> tuple[dict[str, Lack], list[float]]:
+def follow_lacks(
+    before: Mapping[str, Shortfall], own: Mapping[str, Own], now: float
+) -> tuple[dict[str, Shortfall], list[float]]:
     """Returns which projects wait for GPUs of their guarantees, and how long each wait took that is over now.
 
     A wait that ends because less is asked for is left out.
@@ -150,7 +152,7 @@ def follow_lacks(before: Mapping[str, Lack], own: Mapping[str, Own], now: float)
     for name, one in own.items():
         lack = before.get(name)
         if one.lacks:
-            waits[name] = Lack(now if lack is None else lack.since, one.wanted)
+            waits[name] = Shortfall(now if lack is None else lack.since, one.wanted)
         elif lack is not None and one.held >= lack.wanted:
             over.append(now - lack.since)
     return waits, over

@@ -34,7 +34,7 @@ PAUSE_SECONDS = 1800.0
 """After a vain wait, for so long a plan has no GPUs but those that are there, unless one comes."""
 
 
-class Course:
+class SpeedCurve:
     """The speed of all jobs together by the number of GPUs: minimums first, then where a GPU adds most.
 
     Args:
@@ -67,7 +67,9 @@ class Course:
         return speeds / counts
 
 
-def course_of(world: World, projects: Projects, members: Sequence[Member], rule: Autoscale, now: float) -> Course:
+def speed_curve_of(
+    world: World, projects: Projects, members: Sequence[Member], rule: Autoscale, now: float
+) -> SpeedCurve:
     """Returns how fast the jobs would be.
 
     Args:
@@ -102,7 +104,7 @@ def course_of(world: World, projects: Projects, members: Sequence[Member], rule:
     claims = projects.claims(demands, world.rigid)
     shares = fair_share(most, [replace(claim, weight=0.0) for claim in claims])  # what is guaranteed, and no more
     guaranteed = sum(shares[claim.name] for claim in claims if claim.parent is None)
-    return Course(steps, min(most, max(minimums, guaranteed)))
+    return SpeedCurve(steps, min(most, max(minimums, guaranteed)))
 
 
 def _speeds(member: Member, sizes: NDArray[np.int64], rule: Autoscale, now: float) -> NDArray[np.float64]:
@@ -139,19 +141,19 @@ def plan_of(world: World, projects: Projects, members: Sequence[Member], ledger:
     if rule is None:
         return None
     promised = sum(account.committed for account in ledger.accounts.values()) + sum(world.rigid.values())
-    course = course_of(world, projects, members, rule, now)
-    return plan_capacity(world, promised, course, rule, ledger.plan, now)
+    curve = speed_curve_of(world, projects, members, rule, now)
+    return plan_capacity(world, promised, curve, rule, ledger.plan, now)
 
 
 def plan_capacity(
-    world: World, promised: int, course: Course, rule: Autoscale, before: Plan | None, now: float
+    world: World, promised: int, curve: SpeedCurve, rule: Autoscale, before: Plan | None, now: float
 ) -> Plan:
     """Returns with how many GPUs a round plans.
 
     Args:
         world: What is there.
         promised: GPUs that jobs and other pods hold or may take; pods wait for those above what is there.
-        course: How fast the jobs would be.
+        curve: How fast the jobs would be.
         rule: What the projects document says.
         before: The last plan, or None.
         now: Seconds since the epoch.
@@ -163,31 +165,31 @@ def plan_capacity(
         return replace(before, gpus=min(before.gpus, max(there, rule.max)))
     came = there > before.there
     pauses = None if came or before.pauses_until is None or now >= before.pauses_until else before.pauses_until
-    gpus = _planned(world, course, rule, before, there if pauses else max(there, rule.max))
+    gpus = _planned(world, curve, rule, before, there if pauses else max(there, rule.max))
     waits = None
     if min(gpus, promised) > there:
         waits = now if came or before.waits_since is None else before.waits_since
         if now - waits >= ARRIVAL_SECONDS:
             waits, pauses = None, now + PAUSE_SECONDS
-            gpus = _planned(world, course, rule, before, there)
+            gpus = _planned(world, curve, rule, before, there)
     return Plan(gpus, there, waits, pauses)
 
 
-def _planned(world: World, course: Course, rule: Autoscale, before: Plan, most: int) -> int:
+def _planned(world: World, curve: SpeedCurve, rule: Autoscale, before: Plan, most: int) -> int:
     """Returns how many GPUs to plan with: as many as before while that is within the band and its bounds."""
     there = world.capacity
-    most = max(there, min(most, course.most))
-    least = min(course.least, most)
+    most = max(there, min(most, curve.most))
+    least = min(curve.least, most)
     gpus = min(before.gpus, most)
     empties = there == before.there and there - gpus in world.machines
     if gpus < least or (gpus < there and not empties):
         gpus = max(there, least)
-    if gpus > max(there, least) and course.utility(gpus) < rule.low:
+    if gpus > max(there, least) and curve.utility(gpus) < rule.low:
         gpus = max(there, least)
-    if course.utility(gpus) > rule.high:
-        return course.last_at(rule.high, max(gpus, there), most)
+    if curve.utility(gpus) > rule.high:
+        return curve.last_at(rule.high, max(gpus, there), most)
     machine = min(world.machines, default=0)
-    if gpus == there and machine and course.utility(there) < rule.low:
-        if there - machine >= least and course.utility(there - machine) <= rule.high:
+    if gpus == there and machine and curve.utility(there) < rule.low:
+        if there - machine >= least and curve.utility(there - machine) <= rule.high:
             return there - machine
     return gpus

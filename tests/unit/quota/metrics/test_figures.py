@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_launcher.quota.metrics.figures import Figures, Lack, Own, figures_of, follow_lacks, own_figures
+from elastic_launcher.quota.metrics.figures import Figures, Own, Shortfall, figures_of, follow_lacks, own_figures
 from elastic_launcher.quota.projects import Project, Projects
 from tests.support.quota_world import Cluster
 
@@ -82,9 +82,9 @@ def test_a_project_counts_with_those_below_it() -> None:
 
 def test_a_wait_takes_from_the_first_demand_until_the_gpus_are_there() -> None:
     waits, over = follow_lacks({}, {"nlp": Own(held=0, wanted=2, waiting=1)}, 10.0)
-    assert (waits, over) == ({"nlp": Lack(10.0, 2)}, [])
+    assert (waits, over) == ({"nlp": Shortfall(10.0, 2)}, [])
     waits, over = follow_lacks(waits, {"nlp": Own(held=1, wanted=4, waiting=1)}, 20.0)
-    assert (waits, over) == ({"nlp": Lack(10.0, 4)}, [])
+    assert (waits, over) == ({"nlp": Shortfall(10.0, 4)}, [])
     assert follow_lacks(waits, {"nlp": Own(held=4, wanted=4, waiting=0)}, 35.0) == ({}, [25.0])
 
 
@@ -94,7 +94,7 @@ def test_a_wait_whose_job_ends_is_left_out() -> None:
 
 
 def test_projects_that_are_gone_wait_no_more() -> None:
-    assert follow_lacks({"nlp": Lack(10.0, 2)}, {}, 20.0) == ({}, [])
+    assert follow_lacks({"nlp": Shortfall(10.0, 2)}, {}, 20.0) == ({}, [])
 
 
 owns = st.builds(Own, held=st.integers(0, 8), wanted=st.integers(0, 8), waiting=st.just(0))
@@ -102,7 +102,7 @@ owns = st.builds(Own, held=st.integers(0, 8), wanted=st.integers(0, 8), waiting=
 
 @given(st.lists(st.tuples(st.floats(0, 100), owns), max_size=20))
 def test_waits_are_never_longer_than_the_history_and_never_overlap(history: list[tuple[float, Own]]) -> None:
-    now, total, waits = 0.0, 0.0, dict[str, Lack]()
+    now, total, waits = 0.0, 0.0, dict[str, Shortfall]()
     for seconds, one in history:
         now += seconds
         waits, over = follow_lacks(waits, {"nlp": one}, now)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastic_launcher.quota.projects import Autoscale, Project, Projects
-from elastic_launcher.quota.rounds.autoscale import ARRIVAL_SECONDS, PAUSE_SECONDS, Course, plan_capacity
+from elastic_launcher.quota.rounds.autoscale import ARRIVAL_SECONDS, PAUSE_SECONDS, SpeedCurve, plan_capacity
 from elastic_launcher.quota.rounds.ledger import Plan
 from elastic_launcher.quota.rounds.round import decide
 from elastic_launcher.quota.rounds.world import World
@@ -22,12 +22,12 @@ RULE = Autoscale(64, 0.35, 0.65)
 PROJECTS = Projects((Project("nlp", guaranteed=8), Project("vision", guaranteed=4, limit=24), Project("guest")))
 
 
-def course(*steps: tuple[int, float], least: int = 0) -> Course:
-    return Course(steps, least)
+def curve(*steps: tuple[int, float], least: int = 0) -> SpeedCurve:
+    return SpeedCurve(steps, least)
 
 
 def plan(
-    there: int, found: Course, before: Plan | None = None, now: float = NOW, machines: tuple[int, ...] = (4, 8)
+    there: int, found: SpeedCurve, before: Plan | None = None, now: float = NOW, machines: tuple[int, ...] = (4, 8)
 ) -> Plan:
     return plan_capacity(World(there, (), machines=machines), 100, found, RULE, before, now)
 
@@ -35,30 +35,30 @@ def plan(
 @pytest.mark.parametrize(
     ("there", "found", "gpus"),
     [
-        (8, course((100, 100.0)), 64),  # each GPU counts in full: as many as there may be
-        (8, course((20, 20.0)), 20),  # no job can use more
-        (8, course((8, 8.0), (92, 0.0)), 12),  # 8 / 12 is at the top of the band, 8 / 13 is within it
-        (100, course((100, 100.0)), 100),  # more are there than hints may add up to
-        (8, course((8, 4.0)), 8),  # within the band
-        (8, course((8, 2.4)), 4),  # below it: the smaller machine
-        (8, course((8, 2.4), least=6), 8),  # whose GPUs are guaranteed
-        (8, course(least=0), 4),  # nobody wants any
-        (0, course(least=0), 0),
-        (0, course((6, 0.6), least=6), 6),  # minimums and guarantees, whatever they are worth
+        (8, curve((100, 100.0)), 64),  # each GPU counts in full: as many as there may be
+        (8, curve((20, 20.0)), 20),  # no job can use more
+        (8, curve((8, 8.0), (92, 0.0)), 12),  # 8 / 12 is at the top of the band, 8 / 13 is within it
+        (100, curve((100, 100.0)), 100),  # more are there than hints may add up to
+        (8, curve((8, 4.0)), 8),  # within the band
+        (8, curve((8, 2.4)), 4),  # below it: the smaller machine
+        (8, curve((8, 2.4), least=6), 8),  # whose GPUs are guaranteed
+        (8, curve(least=0), 4),  # nobody wants any
+        (0, curve(least=0), 0),
+        (0, curve((6, 0.6), least=6), 6),  # minimums and guarantees, whatever they are worth
     ],
 )
-def test_the_plan_follows_what_the_jobs_make_of_gpus(there: int, found: Course, gpus: int) -> None:
+def test_the_plan_follows_what_the_jobs_make_of_gpus(there: int, found: SpeedCurve, gpus: int) -> None:
     first = plan(there, found)
     assert first.gpus == gpus
     assert plan(there, found, first) == first, "nothing has changed"
 
 
 def test_a_machine_with_pods_of_others_is_not_emptied() -> None:
-    assert plan(8, course((8, 1.0)), machines=()).gpus == 8
+    assert plan(8, curve((8, 1.0)), machines=()).gpus == 8
 
 
 def test_machines_are_emptied_one_by_one() -> None:
-    poor = course((100, 1.0))
+    poor = curve((100, 1.0))
     first = plan(16, poor)
     assert first.gpus == 12
     assert plan(16, poor, first, NOW + 3600).gpus == 12, "the machine is still there"
@@ -66,24 +66,24 @@ def test_machines_are_emptied_one_by_one() -> None:
 
 
 def test_a_machine_that_is_larger_than_what_was_asked_for_is_used() -> None:
-    found = course((16, 8.0))
+    found = curve((16, 8.0))
     assert plan(16, found, Plan(12, 8, NOW)).gpus == 16
     assert plan(16, found, Plan(8, 8)).gpus == 16
 
 
 def test_a_plan_stays_within_the_band() -> None:
-    asked = plan(8, course((16, 12.0), (84, 0.0)))
+    asked = plan(8, curve((16, 12.0), (84, 0.0)))
     assert asked.gpus == 18
-    assert plan(8, course((16, 10.0), (84, 0.0)), asked).gpus == 18, "10 / 18 is within the band"
-    assert plan(8, course((16, 6.0), (84, 0.0)), asked).gpus == 8
-    emptied = plan(16, course((16, 5.0)))
+    assert plan(8, curve((16, 10.0), (84, 0.0)), asked).gpus == 18, "10 / 18 is within the band"
+    assert plan(8, curve((16, 6.0), (84, 0.0)), asked).gpus == 8
+    emptied = plan(16, curve((16, 5.0)))
     assert emptied.gpus == 12
-    assert plan(16, course((16, 7.0)), emptied).gpus == 12, "7 / 16 is within the band"
-    assert plan(16, course((16, 13.0)), emptied).gpus == 16
+    assert plan(16, curve((16, 7.0)), emptied).gpus == 12, "7 / 16 is within the band"
+    assert plan(16, curve((16, 13.0)), emptied).gpus == 16
 
 
 def test_gpus_that_do_not_come_are_given_up_for_a_while() -> None:
-    good = course((16, 16.0))
+    good = curve((16, 16.0))
     asked = plan(8, good)
     assert (asked.gpus, asked.waits_since) == (16, NOW)
     waits = plan(8, good, asked, NOW + ARRIVAL_SECONDS - 1)
@@ -97,28 +97,28 @@ def test_gpus_that_do_not_come_are_given_up_for_a_while() -> None:
 
 
 def test_a_machine_that_comes_prolongs_the_wait_for_the_next_one() -> None:
-    good = course((16, 16.0))
+    good = curve((16, 16.0))
     asked = plan(8, good)
     assert plan(12, good, asked, NOW + 500).waits_since == NOW + 500
     assert plan(16, good, asked, NOW + 500) == Plan(16, 16)
 
 
 def test_nothing_is_waited_for_before_pods_do() -> None:
-    good = course((16, 16.0))
+    good = curve((16, 16.0))
     asked = plan_capacity(World(8, ()), 8, good, RULE, None, NOW)
     assert asked == Plan(16, 8)
     assert plan_capacity(World(8, ()), 8, good, RULE, asked, NOW + ARRIVAL_SECONDS) == asked
 
 
 def test_a_machine_that_is_lost_is_asked_for_again() -> None:
-    found = course((16, 10.0))
+    found = curve((16, 10.0))
     assert plan(8, found, Plan(16, 16)).gpus == 16
 
 
 def test_nothing_is_planned_anew_from_what_could_not_be_read() -> None:
     before = Plan(12, 8, NOW)
     world = World(0, (), stale=True)
-    assert plan_capacity(world, 0, course(), RULE, before, NOW + 3600) == before
+    assert plan_capacity(world, 0, curve(), RULE, before, NOW + 3600) == before
 
 
 steps = st.lists(st.tuples(st.integers(1, 20), st.floats(0, 1)), max_size=6)
@@ -134,7 +134,7 @@ def test_a_second_plan_is_the_same_and_no_plan_leaves_its_bounds(
     for machines, found, least, seconds in history:
         there, now = MACHINE * machines, now + seconds
         most = sum(gpus for gpus, _ in found)
-        jobs = course(*((gpus, gpus * worth) for gpus, worth in found), least=min(least, most))
+        jobs = curve(*((gpus, gpus * worth) for gpus, worth in found), least=min(least, most))
         before = plan(there, jobs, before, now, (MACHINE,) * machines)
         assert plan(there, jobs, before, now, (MACHINE,) * machines) == before
         assert there - MACHINE <= before.gpus <= max(there, RULE.max)
