@@ -422,7 +422,7 @@ def _serve_machine(path: Path, jobs: Path, gpus: int | None, metrics_port: int |
     controller = Controller(projects, machine, place, partial(changes.append, jobs / HISTORY), _say, time.time)
     try:
         with _metrics(metrics_port, controller):
-            _say(f"serving the jobs in {jobs}; run them with --hints {jobs / HINTS} --wait-for-quota 86400")
+            _say(f"serving the jobs in {jobs}; run them with --hints {jobs / HINTS}")
             serve(controller, marks(jobs, path, jobs / HINTS), stop)
     finally:
         lock.release()

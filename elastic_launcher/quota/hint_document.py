@@ -119,20 +119,19 @@ def _defaults(written: Written, projects: Projects) -> dict[str, Any]:
     others = {key: value for key, value in (written.defaults or _NOTHING).items() if key != "waitSeconds"}
     if others != _NOTHING:
         return dict(written.defaults or {})
-    waits = [project.wait_seconds for project in projects.projects if project.wait_seconds]
-    return {**_NOTHING, "waitSeconds": max(waits)} if waits else dict(_NOTHING)  # their project is not known yet
+    waits = (project.wait_seconds for project in projects.projects)  # their project is not known yet
+    return {**_NOTHING, "waitSeconds": max(waits, default=projects.wait_seconds)}
 
 
 def _entry(grant: Grant) -> dict[str, Any]:
     numbers = {"guaranteed": grant.guaranteed, "allowed": grant.allowed}
     entry: dict[str, Any] = {"match": {"id": grant.job}, "gpus": numbers, "growAfterSeconds": 0}
+    entry["waitSeconds"] = grant.wait_seconds
     if grant.reclaim_by is not None and grant.holds > grant.allowed:
         numbers["allowed"] = grant.holds
         entry["reclaim"] = {"to": grant.allowed, "by": _moment(grant.reclaim_by), "reason": grant.reason}
     if grant.limit is not None:
         numbers["limit"] = max(grant.limit, numbers["allowed"])
-    if grant.wait_seconds is not None:
-        entry["waitSeconds"] = grant.wait_seconds
     return entry
 
 

@@ -11,6 +11,8 @@ from elastic_launcher.hints.match import ANY, matches, named, specificity, spell
 from elastic_launcher.quota.fair_share import Claim
 
 GPU = "nvidia.com/gpu"
+WAIT_SECONDS = 86_400.0
+"""For so long jobs wait for quota if neither they nor the projects document say it."""
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 _Items = tuple[tuple[str, str], ...]
 
@@ -43,7 +45,7 @@ class Project:
         min_run_seconds: For so long a job that has started is not paused, only cut to its minimum.
         grace_period: Seconds from "a GPU is taken back" to "it may be killed".
         patterns: What its own jobs are matched by; None for jobs that name the project.
-        wait_seconds: Seconds that its jobs wait for quota unless they say it themselves; None for what they do anyway.
+        wait_seconds: Seconds that its jobs wait for quota unless they say it themselves; with 0 they end instead.
     """
 
     name: str
@@ -55,7 +57,7 @@ class Project:
     min_run_seconds: float = 0.0
     grace_period: float = 30.0
     patterns: tuple[Mapping[str, str], ...] | None = None
-    wait_seconds: float | None = None
+    wait_seconds: float = WAIT_SECONDS
 
     @property
     def matched_by(self) -> tuple[Mapping[str, str], ...]:
@@ -135,7 +137,7 @@ class Projects:
     warnings: tuple[str, ...] = ()
     given: Mapping[str, frozenset[str]] = field(default_factory=lambda: MappingProxyType({}))
     grace_period: float = 30.0
-    wait_seconds: float | None = None
+    wait_seconds: float = WAIT_SECONDS
 
     def named(self, name: str) -> Project:
         """Returns the project of that name.

@@ -18,7 +18,16 @@ from typing import Any
 from elastic_launcher.hints.document import DEFAULT_GROW_AFTER, MAX_BYTES, MAX_GPUS
 from elastic_launcher.hints.match import named, read_match, spelled
 from elastic_launcher.hints.values import HintError, describe, join, missing, objects, quoted, seconds, whole, wrong
-from elastic_launcher.quota.projects import GPU, Autoscale, Capacity, Project, Projects, QuotaError, with_guarantees
+from elastic_launcher.quota.projects import (
+    GPU,
+    WAIT_SECONDS,
+    Autoscale,
+    Capacity,
+    Project,
+    Projects,
+    QuotaError,
+    with_guarantees,
+)
 from elastic_launcher.quota.yaml_text import Loaded, load
 
 API_VERSION = "elastic-quota/v1"
@@ -86,7 +95,7 @@ def _parse(loaded: Loaded) -> Projects:
     capacity = _capacity(found)
     grace = _seconds(found, "gracePeriodSeconds", "", 30.0)
     grow_after = _seconds(found, "growAfterSeconds", "", DEFAULT_GROW_AFTER)
-    wait = seconds(found, "waitSeconds", "")
+    wait = _seconds(found, "waitSeconds", "", WAIT_SECONDS)
     ttl = _seconds(found, "ttlSeconds", "", 120.0)
     if not ttl:
         raise wrong("ttlSeconds", found["ttlSeconds"], "a number of seconds above 0, or hints never hold")
@@ -125,7 +134,7 @@ def _rows(found: Mapping[str, Any], queues: bool) -> list[dict[str, Any]]:
     return [objects(row, f"projects[{number}]", 'an object with "name"') for number, row in enumerate(rows)]
 
 
-def _project(row: Mapping[str, Any], path: str, grace: float, wait: float | None) -> Project:
+def _project(row: Mapping[str, Any], path: str, grace: float, wait: float) -> Project:
     _refuse_unknown(row, _PROJECT_KEYS, path)
     if "name" not in row:
         raise missing(f"{path}.name", _NAME_FORM)
@@ -145,7 +154,7 @@ def _project(row: Mapping[str, Any], path: str, grace: float, wait: float | None
         _seconds(row, "minRunSeconds", path, 0.0),
         _seconds(row, "gracePeriodSeconds", path, grace),
         _patterns(row["match"], f"{path}.match") if "match" in row else None,
-        seconds(row, "waitSeconds", path) if "waitSeconds" in row else wait,
+        _seconds(row, "waitSeconds", path, wait),
     )
 
 

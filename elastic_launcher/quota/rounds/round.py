@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from elastic_launcher.quota.jobs import Job
-from elastic_launcher.quota.projects import Projects, QuotaError
+from elastic_launcher.quota.projects import WAIT_SECONDS, Projects, QuotaError
 from elastic_launcher.quota.rounds.autoscale import plan_of
 from elastic_launcher.quota.rounds.ledger import Account, Ledger, allowed_by_project, settle
 from elastic_launcher.quota.rounds.members import Member, members_of
@@ -58,7 +58,7 @@ class Grant:
         holds: What it holds or may still take of an earlier hint.
         reclaim_by: When what it holds above ``allowed`` may be killed, in seconds since the epoch, or None.
         reason: Why it has what it has, or why it waits.
-        wait_seconds: Seconds that it waits for quota unless its user has said it, or None.
+        wait_seconds: Seconds that it waits for quota unless its user has said it.
     """
 
     job: str
@@ -69,7 +69,7 @@ class Grant:
     holds: int
     reclaim_by: float | None
     reason: str
-    wait_seconds: float | None = None
+    wait_seconds: float = WAIT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,14 +60,16 @@ def test_the_next_controller_goes_on_from_the_document_alone() -> None:
 
 
 def test_the_jobs_of_a_project_read_how_long_they_wait_and_a_job_that_is_not_known_waits_for_its_first_hint() -> None:
-    projects = Projects((Project("nlp", wait_seconds=60.0), Project("vision", wait_seconds=0.0), Project("default")))
+    projects = Projects(
+        (Project("nlp", wait_seconds=60.0), Project("vision", wait_seconds=0.0), Project("default", wait_seconds=30.0))
+    )
     _, text = made("", job("bert"), job("resnet", "vision"), job("gpt", "default"), projects=projects)
     waits = [resolve(parse(text), Demand({"id": name}, 1, 8), now=NOW, starting=True).wait for name in ("bert", "gpt")]
-    assert waits == [60.0, None]
-    assert [row.get("waitSeconds") for row in json.loads(text)["hints"]] == [60.0, None, 0.0]
+    assert waits == [60.0, 30.0]
+    assert [row.get("waitSeconds") for row in json.loads(text)["hints"]] == [60.0, 30.0, 0.0]
     assert json.loads(text)["defaults"] == {"gpus": {"allowed": 0}, "waitSeconds": 60.0}
     _, text = made(text, job("bert"))
-    assert json.loads(text)["defaults"] == {"gpus": {"allowed": 0}}
+    assert json.loads(text)["defaults"] == {"gpus": {"allowed": 0}, "waitSeconds": 86_400.0}
 
 
 @pytest.mark.parametrize("gpus", [{"allowed": 2}, {"allowed": 0, "limit": 0}])

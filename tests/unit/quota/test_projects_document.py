@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projects, QuotaError
 from elastic_launcher.quota.projects_document import parse_projects
 
+DAY = 86_400.0
 EXAMPLE = """apiVersion: elastic-quota/v1
 capacity: {gpus: 16}
 gracePeriodSeconds: 20
@@ -57,15 +58,15 @@ def test_the_example() -> None:
 
 @pytest.mark.parametrize(
     ("top", "own", "waits"),
-    [("", "", None), ("waitSeconds: 600", "", 600.0), ("waitSeconds: 600", "0", 0.0), ("", "86400", 86400.0)],
+    [("", "", DAY), ("waitSeconds: 600", "", 600.0), ("waitSeconds: 600", "0", 0.0), ("", "60", 60.0)],
 )
 def test_the_jobs_of_a_project_wait_as_long_as_it_says_or_else_as_the_document_says(
-    top: str, own: str, waits: float | None
+    top: str, own: str, waits: float
 ) -> None:
     row = f"- {{name: nlp{', waitSeconds: ' if own else ''}{own}}}"
     found = parse_projects(f"apiVersion: elastic-quota/v1\n{top}\nprojects:\n{row}\n")
     assert found.named("nlp").wait_seconds == waits
-    assert found.named("default").wait_seconds == (600.0 if top else None)
+    assert found.named("default").wait_seconds == (600.0 if top else DAY)
 
 
 def test_json_is_read_alike() -> None:

@@ -149,7 +149,7 @@ def test_a_job_gets_its_hint_and_the_change_is_recorded() -> None:
         there.start()
         await there.job("bert", "nlp", maximum=4)
         document = await there.until({"bert": 4})
-        assert document["defaults"] == {"gpus": {"allowed": 0}}, "a job that is new waits for its hint"
+        assert document["defaults"] == {"gpus": {"allowed": 0}, "waitSeconds": 86_400.0}, "a new job waits for its hint"
         (row,) = await there.cluster.until(there.history)
         assert (row["job"], row["project"], row["before"], row["after"]) == ("bert", "nlp", 0, 4)
         (event,) = await there.cluster.until(lambda: there.cluster.all("events"))
