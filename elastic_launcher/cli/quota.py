@@ -317,6 +317,8 @@ def simulate_trace(
             jobs = [replace(job, delay=change_seconds) for job in jobs]
         names = sorted({job.project for job in jobs})
         projects = Projects(tuple(map(Project, names))) if document is None else without_cluster(_projects(document))
+        if projects.capacity is not None and projects.capacity.autoscale is not None:
+            raise QuotaError("capacity.autoscale: the machines of a simulation do not come and go; leave it out here")
         if machines is None and (projects.capacity is None or projects.capacity.gpus is None):
             raise QuotaError(
                 'how many GPUs are there? Give --machines, such as 16x8, or add "capacity: {gpus: N}" to the document'

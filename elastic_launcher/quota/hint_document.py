@@ -7,13 +7,13 @@ by hand stay as they are.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from elastic_launcher.hints import Demand, HintError, parse, resolve
-from elastic_launcher.hints.document import API_VERSION, load
+from elastic_launcher.hints.document import API_VERSION, MAX_HINTS, load
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Projects
 from elastic_launcher.quota.rounds.ledger import Ledger, ledger_of
@@ -102,6 +102,9 @@ def hint_document(written: Written, decision: Decision, projects: Projects, *, n
         decision: The outcome of the round; the generation of its ledger is the document's.
         projects: The projects document.
         now: Seconds since the epoch.
+
+    Raises:
+        HintError: If more jobs have GPUs than a document has entries.
     """
     return {
         "apiVersion": API_VERSION,
@@ -110,8 +113,23 @@ def hint_document(written: Written, decision: Decision, projects: Projects, *, n
         "ttlSeconds": projects.ttl_seconds,
         "source": {"kind": KIND, "ledger": decision.ledger.as_json()},
         "defaults": _defaults(written, projects),
-        "hints": [*written.by_hand, *map(_entry, decision.grants)],
+        "hints": [*written.by_hand, *map(_entry, _told(written, decision.grants))],
     }
+
+
+def _told(written: Written, grants: Sequence[Grant]) -> Sequence[Grant]:
+    """Returns what gets an entry: where there are too many, jobs that wait go by the defaults, which say the same."""
+    most = MAX_HINTS - len(written.by_hand)
+    if len(grants) <= most:
+        return grants
+    holding = [grant for grant in grants if grant.allowed or grant.holds]
+    if len(holding) > most:
+        raise HintError(
+            f"{len(holding)} jobs have GPUs, and a document has {MAX_HINTS} entries at most; "
+            "divide the namespaces among several controllers (--namespace)"
+        )
+    waiting = [grant for grant in grants if not grant.allowed and not grant.holds]
+    return sorted(holding + waiting[: most - len(holding)], key=lambda grant: grant.job)
 
 
 def _defaults(written: Written, projects: Projects) -> dict[str, Any]:

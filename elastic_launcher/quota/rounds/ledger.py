@@ -7,11 +7,13 @@ earlier hint. A lower number frees GPUs only when the job reports that it follow
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from elastic_launcher.quota.jobs import Job
+
+T = TypeVar("T", "Account", "Plan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Account:
         grown_at: When ``allowed`` last rose, or None.
         shrunk_at: When ``allowed`` last fell, or None.
         reclaim_by: When GPUs above ``allowed`` may be killed; None while nothing is being taken back.
-        overdue: Whether the job has kept GPUs since long after that.
+        overdue: GPUs that the job has kept since long after that.
         reason: Why the job has what it has, in one line.
     """
 
@@ -42,7 +44,7 @@ class Account:
     shrunk_at: float | None = None
     reclaim_by: float | None = None
     reason: str = ""
-    overdue: bool = False
+    overdue: int = 0
 
     @property
     def committed(self) -> int:
@@ -50,9 +52,14 @@ class Account:
         return max(self.held, self.outstanding)
 
     @property
+    def kept(self) -> int:
+        """GPUs beyond what it is allowed that it has kept since long after its grace period."""
+        return min(self.overdue, max(0, self.committed - self.allowed))
+
+    @property
     def counted(self) -> int:
-        """GPUs that its project has by it: what it is allowed, or all that it keeps once that is overdue."""
-        return self.committed if self.overdue else self.allowed
+        """GPUs that its project has by it."""
+        return self.allowed + self.kept
 
     def is_late(self, time: float) -> bool:
         """Returns whether the job keeps GPUs that were to be free by a time, in seconds since the epoch."""
@@ -108,19 +115,32 @@ class Ledger:
         """Returns the ledger as it is stored beside the hints."""
         return {
             "generation": self.generation,
-            "accounts": {name: asdict(account) for name, account in sorted(self.accounts.items())},
+            "accounts": {name: _as_json(account) for name, account in sorted(self.accounts.items())},
             **({} if self.plan is None else {"plan": asdict(self.plan)}),
         }
+
+
+def _as_json(account: Account) -> dict[str, Any]:
+    row = asdict(account)
+    if not account.overdue:
+        del row["overdue"]  # an earlier controller, after a rollback, refuses fields that it does not know
+    return row
+
+
+def _read(kind: type[T], row: Mapping[str, Any]) -> T:
+    """Returns an account or a plan; fields of a later controller are left out."""
+    known = {one.name for one in fields(kind)}
+    return kind(**{name: value for name, value in row.items() if name in known})
 
 
 def ledger_of(found: Mapping[str, Any]) -> Ledger:
     """Returns the ledger that ``as_json`` made.
 
     Raises:
-        TypeError: If a field is missing or unknown.
+        TypeError: If a field is missing.
     """
-    accounts = {str(name): Account(**fields) for name, fields in found.get("accounts", {}).items()}
-    plan = Plan(**found["plan"]) if "plan" in found else None
+    accounts = {str(name): _read(Account, row) for name, row in found.get("accounts", {}).items()}
+    plan = _read(Plan, found["plan"]) if "plan" in found else None
     return Ledger(int(found.get("generation", 0)), MappingProxyType(accounts), plan)
 
 
@@ -157,9 +177,9 @@ def settle(ledger: Ledger, jobs: Iterable[Job], projects: Mapping[str, str], pat
         if job.finished:
             known = replace(known, allowed=0, outstanding=0, reason="it has ended")
         if known.committed <= known.allowed and (known.reclaim_by is not None or known.overdue):
-            known = replace(known, reclaim_by=None, overdue=False)
+            known = replace(known, reclaim_by=None, overdue=0)
         elif known.is_late(patience):
-            known = replace(known, overdue=True)
+            known = replace(known, overdue=known.committed - known.allowed)
         accounts[job.id] = replace(known, project=projects[job.id])
     return replace(ledger, accounts=MappingProxyType(accounts))
 

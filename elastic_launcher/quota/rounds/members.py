@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from elastic_launcher.quota.jobs import Job
@@ -65,6 +67,33 @@ def members_of(world: World, projects: Projects, ledger: Ledger, now: float) -> 
         member = Member(job, project, account, sizes, fixed=fixed, bounds=above)
         members.append(_bounded(member, projects.grow_after, now))
     return sorted(members, key=lambda member: member.order)
+
+
+def without_kept(world: World, members: Sequence[Member]) -> tuple[World, list[Member]]:
+    """Returns what is left to plan with while overdue jobs keep GPUs that they should have given back.
+
+    What such a job keeps beyond what it is allowed counts as that of pods that are not elastic, and the job does not
+    grow meanwhile.
+    """
+    kept = {member.job.id: member.account.kept for member in members if member.account.kept and member.fixed is None}
+    if not kept:
+        return world, list(members)
+    rigid = Counter(world.rigid)
+    for member in members:
+        rigid[member.project.name] += kept.get(member.job.id, 0)
+    left = {
+        bound: replace(bound, gpus=max(0, bound.gpus - sum(kept[name] for name in bound.jobs & kept.keys())))
+        for bound in world.bounds
+    }
+    found = [
+        replace(
+            member,
+            bounds=tuple(left[bound] for bound in member.bounds),
+            ceiling=min(member.ceiling, member.account.allowed) if member.job.id in kept else member.ceiling,
+        )
+        for member in members
+    ]
+    return replace(world, rigid=rigid, bounds=tuple(left.values())), found
 
 
 def _bounded(member: Member, grow_after: float, now: float) -> Member:

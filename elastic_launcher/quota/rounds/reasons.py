@@ -31,7 +31,8 @@ class Reasons:
         self._capacity = _capacity(world.capacity, ledger.plan)
         self._planned = Counter(world.rigid)
         for name, count in targets.gpus.items():
-            self._planned[ledger.accounts[name].project] += count
+            account = ledger.accounts[name]
+            self._planned[account.project] += count + account.kept
 
     def lacks(self, project: str) -> int:
         """Returns how many GPUs a project is to get within its guarantee; 0 if none."""
@@ -53,7 +54,7 @@ class Reasons:
             if above.limit is not None and has > above.limit:
                 return "limit", f"{change}: the limit of project {above.name} is {above.limit}, and it has {has}"
         for bound in member.bounds:
-            if sum(self._accounts[name].allowed for name in bound.jobs if name in self._accounts) > bound.gpus:
+            if sum(self._accounts[name].counted for name in bound.jobs if name in self._accounts) > bound.gpus:
                 return "limit", f"{change}: {bound.name} leaves {bound.gpus}"
         short = {name for name in self._targets.entitled if self.lacks(name)} | self._targets.owed
         short = (short - {own}) or (short & self._targets.owed)

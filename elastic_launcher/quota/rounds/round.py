@@ -17,7 +17,7 @@ from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import WAIT_SECONDS, Projects, QuotaError
 from elastic_launcher.quota.rounds.autoscale import plan_of
 from elastic_launcher.quota.rounds.ledger import Account, Ledger, allowed_by_project, settle
-from elastic_launcher.quota.rounds.members import Member, members_of
+from elastic_launcher.quota.rounds.members import Member, members_of, without_kept
 from elastic_launcher.quota.rounds.reasons import Cause, Reasons
 from elastic_launcher.quota.rounds.room import Room
 from elastic_launcher.quota.rounds.targets import Targets, decide_targets
@@ -106,10 +106,11 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
     world = _without(world, [job for job in world.jobs if job.id in refused])
     ledger = settle(ledger, world.jobs, owners, now - projects.grow_after)
     members = members_of(world, projects, ledger, now)
-    plan = plan_of(world, projects, members, ledger, now)
+    around, elastic = without_kept(world, members)
+    plan = plan_of(around, projects, elastic, ledger, now)
     if plan is not None:
-        world = replace(world, capacity=plan.gpus)
-    targets = decide_targets(world, projects, members, now)
+        world, around = replace(world, capacity=plan.gpus), replace(around, capacity=plan.gpus)
+    targets = decide_targets(around, projects, elastic, now)
     reasons = Reasons(world, projects, replace(ledger, plan=plan), targets)
     accounts = dict(ledger.accounts)
     generation = ledger.generation + 1
@@ -118,7 +119,7 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
     if not world.stale:
         _grow(world, projects, members, targets, hints, reasons)
     after = Ledger(generation, MappingProxyType(accounts), plan)
-    grants = _grants(projects, members, after, reasons, now)
+    grants = _grants(projects, members, after, world.rigid, reasons, now)
     return Decision(after, grants, tuple(hints.changes), targets, world.capacity, refused)
 
 
@@ -228,10 +229,11 @@ def _grants(
     projects: Projects,
     members: Sequence[Member],
     ledger: Ledger,
+    rigid: Mapping[str, int],
     reasons: Reasons,
     now: float,
 ) -> tuple[Grant, ...]:
-    guaranteed = _guaranteed(projects, members, ledger.accounts)
+    guaranteed = _guaranteed(projects, members, ledger.accounts, rigid)
     late = sorted(name for name, account in ledger.accounts.items() if account.is_late(now))
     grants = []
     for member in members:
@@ -253,9 +255,19 @@ def _grants(
     return tuple(sorted(grants, key=lambda grant: grant.job))
 
 
-def _guaranteed(projects: Projects, members: Sequence[Member], accounts: Mapping[str, Account]) -> dict[str, int]:
-    """Returns what of each job's GPUs is within its project's guarantee: minimums first, in the order of service."""
-    left = {project.name: project.guaranteed for project in projects.projects}
+def _guaranteed(
+    projects: Projects, members: Sequence[Member], accounts: Mapping[str, Account], rigid: Mapping[str, int]
+) -> dict[str, int]:
+    """Returns what of each job's GPUs is within its project's guarantee: minimums first, in the order of service.
+
+    Pods that are not elastic, and the projects below it, have their part of that before.
+    """
+    left = {
+        project.name: project.guaranteed
+        - rigid.get(project.name, 0)
+        - sum(projects.named(child).guaranteed for child in projects.children(project.name))
+        for project in projects.projects
+    }
     given = {member.job.id: 0 for member in members}
     for whole in (False, True):
         for member in members:

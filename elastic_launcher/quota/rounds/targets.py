@@ -7,7 +7,6 @@ targets depend on the world, the documents and the ledger alone, and not on the 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -49,12 +48,8 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
 
     Fair shares come first: what is guaranteed, then what is over quota. In each project, jobs get their minimum by
     priority and age, and the rest goes where it is worth most. What no project can use of its share goes to whoever
-    can. A job that has just grown is not cut, unless that keeps a project from its guarantee. A job that keeps GPUs
-    for long after its grace period counts as pods that are not elastic, until it has given them back.
+    can. A job that has just grown is not cut, unless that keeps a project from its guarantee.
     """
-    overdue = [member for member in members if member.account.overdue and member.fixed is None]
-    if overdue:
-        world, members = _as_rigid(world, members, overdue)
     portions = portions_of(world.bounds, world.rigid, projects, members)
     demands = demands_of(world.rigid, members, portions)
     shares = fair_share(world.capacity, projects.claims(demands, world.rigid))
@@ -75,38 +70,7 @@ def decide_targets(world: World, projects: Projects, members: Sequence[Member], 
         if found < cost:
             owed |= {name for name, least in entitled.items() if best.room.own(name) < least}
             best, gpus, cost = other, made, found
-    gpus |= _kept(overdue)
     return Targets(MappingProxyType(gpus), shares, demands, entitled, owed)
-
-
-def _as_rigid(world: World, members: Sequence[Member], overdue: Sequence[Member]) -> tuple[World, list[Member]]:
-    """Returns what is there, and the other members, with the GPUs that overdue jobs keep as those of rigid pods."""
-    kept = {member.job.id: member.account.committed for member in overdue}
-    rigid = Counter(world.rigid)
-    for member in overdue:
-        rigid[member.project.name] += kept[member.job.id]
-    left = {
-        bound: replace(bound, gpus=max(0, bound.gpus - sum(kept[name] for name in bound.jobs & kept.keys())))
-        for bound in world.bounds
-    }
-    others = [
-        replace(member, bounds=tuple(left[bound] for bound in member.bounds))
-        for member in members
-        if member.job.id not in kept
-    ]
-    return replace(world, rigid=rigid, bounds=tuple(left.values())), others
-
-
-def _kept(overdue: Sequence[Member]) -> dict[str, int]:
-    """Returns the targets of overdue jobs: what they are allowed already, as far as limits and bounds still have it."""
-    left = {bound.name: bound.gpus for member in overdue for bound in member.bounds}
-    found = {}
-    for member in overdue:
-        most = min([member.account.allowed, *(left[bound.name] for bound in member.bounds)])
-        gpus = found[member.job.id] = max((size for size in member.sizes if size <= most), default=0)
-        for bound in member.bounds:
-            left[bound.name] -= gpus
-    return found
 
 
 def _lacking(plan: _Plan, entitled: Mapping[str, int]) -> int:
@@ -143,7 +107,7 @@ def _lifted(
     lifted = []
     for member in members:
         name, ceiling = member.project.name, member.ceiling
-        if member.fixed is None:
+        if member.fixed is None and not member.account.kept:
             ceiling = max((size for size in member.sizes if ceiling < size <= ceiling + lacks[name]), default=ceiling)
         lacks[name] -= ceiling - member.ceiling
         lifted.append(replace(member, keeps=0, ceiling=ceiling))
@@ -169,6 +133,7 @@ class _Plan:
         self, world: World, projects: Projects, members: Sequence[Member], portions: Portions, now: float
     ) -> None:
         self.room = Room(projects, world.capacity)
+        self._capacity = world.capacity
         self._projects = projects
         self._members = members
         self._portions = portions
@@ -226,7 +191,7 @@ class _Plan:
 
     def _add(self, member: Member) -> None:
         """Has a job that has its minimum take part in the division of what is set apart."""
-        self._groups[member.project.name][member.bounds].add(self._options(member))
+        self._groups[member.project.name][member.bounds].add(self._options(member), self._capacity)
 
     def _within(self, member: Member) -> int:
         """Returns how many more GPUs a job may have by the limits and bounds above it."""
@@ -283,7 +248,8 @@ class _Plan:
         has = self._counts[member.job.id]
         if member.fixed is not None:
             return (has,)
-        return (has, *(size for size in member.sizes if has < size <= member.ceiling))
+        most = min(member.ceiling, self._capacity)
+        return (has, *(size for size in member.sizes if has < size <= most))
 
     def _reserve(self, name: str, budget: int, *, within_portions: bool = False) -> None:
         """Sets apart as many GPUs as a project's jobs that have their minimum can use of the budget.
@@ -342,13 +308,13 @@ class _Group:
     jobs: int = 0
     sums: int = 1
 
-    def add(self, options: Iterable[int]) -> None:
-        """Adds a job that has the least of its options."""
+    def add(self, options: Iterable[int], capacity: int) -> None:
+        """Adds a job that has the least of its options; sums above the capacity are left out."""
         sums, first = 0, None
         for size in options:
             first = size if first is None else first
             sums |= self.sums << size
-        self.sums = sums
+        self.sums = sums & ((1 << max(capacity, self.gpus + (first or 0)) + 1) - 1)
         self.gpus += first or 0
         self.jobs += 1
 

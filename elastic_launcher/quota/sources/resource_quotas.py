@@ -126,7 +126,8 @@ def leaves(quotas: Iterable[ResourceQuota], resource: str, jobs: Sequence[Job], 
     """Returns what quotas of a resource leave to the jobs of their namespaces.
 
     A quota with a scope of priority classes counts for the jobs that have nodes of these, and for those without nodes,
-    whose class is not known yet.
+    whose class is not known yet. Nodes of such a job that the quota does not select are no part of what it leaves: the
+    job may have them besides.
     """
     names = {(job.match.get("namespace", ""), job.id) for job in jobs}
     by_namespace: dict[str, list[Pod]] = {}
@@ -134,15 +135,17 @@ def leaves(quotas: Iterable[ResourceQuota], resource: str, jobs: Sequence[Job], 
         by_namespace.setdefault(pod.namespace, []).append(pod)
     found = []
     for quota in sorted(quotas, key=lambda one: (one.namespace, one.name)):
-        others = 0
+        others, besides = 0, dict[str, int]()
         counted = {name: set[bool]() for namespace, name in names if namespace == quota.namespace}
         for pod in by_namespace.get(quota.namespace, ()):
+            gpus, selects = pod.resources.get(resource, 0), quota.selects(pod)
             if pod.is_node and pod.job in counted:
-                counted[pod.job].add(quota.selects(pod))
-            elif quota.selects(pod):
-                others += pod.resources.get(resource, 0)
+                counted[pod.job].add(selects)
+                besides[pod.job] = besides.get(pod.job, 0) + (0 if selects else gpus)
+            elif selects:
+                others += gpus
         bound = frozenset(name for name, nodes in counted.items() if nodes != {False})
-        left = max(0, quota.hard[resource] - others)
+        left = max(0, quota.hard[resource] - others) + sum(besides.get(name, 0) for name in bound)
         found.append(Bound(f"ResourceQuota {quota.namespace}/{quota.name}", bound, left))
     return found
 

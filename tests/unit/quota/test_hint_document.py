@@ -85,7 +85,7 @@ def test_the_next_controller_knows_since_when_machines_are_waited_for() -> None:
     decision = decide(World(0, (job("bert", held=2),)), projects, read_written("").ledger, NOW)
     text = json.dumps(hint_document(read_written(""), decision, projects, now=NOW))
     assert read_written(text).ledger.plan == decision.ledger.plan == Plan(3, 0, NOW)
-    broken = text.replace('"waits_since"', '"waits"')
+    broken = text.replace('"there"', '"near"')
     with pytest.raises(HintError, match='"ledger" can\'t be read'):
         read_written(broken)
 
@@ -120,3 +120,12 @@ def test_a_stale_document_gives_a_job_that_starts_what_is_guaranteed() -> None:
 def test_a_document_that_the_controller_can_not_go_on_from_is_refused(text: str, message: str) -> None:
     with pytest.raises(HintError, match=message):
         read_written(text)
+
+
+def test_of_more_jobs_than_entries_those_that_wait_go_by_the_defaults() -> None:
+    jobs = [job(f"job-{number:04}", least=2) for number in range(1001)]
+    _, text = made("", *jobs)
+    rows = json.loads(text)["hints"]
+    assert len(rows) == 1000
+    assert {"job-0000", "job-0001"} <= {row["match"]["id"] for row in rows if row["gpus"]["allowed"]}
+    assert read_written(text).ledger.generation == json.loads(text)["generation"]

@@ -79,6 +79,9 @@ class _Counting:
     def __init__(self, kueue: Kueue, jobs: Mapping[tuple[str, str], Job]) -> None:
         self._kueue = kueue
         self._usage = {node: _Usage() for node in kueue.parents if node.startswith(QUEUE)}
+        self._gone = _Usage()  # of queues that are gone, or no longer have the resource
+        self._back: dict[tuple[str, str], int] = {}  # what was counted already
+        self._lacks: dict[tuple[str, str], int] = {}
         self._priorities: dict[str, int] = {}
         self._coveted: set[str] = set()  # the roots under which Workloads of others wait to borrow
         local: dict[tuple[str, str], str] = {}
@@ -114,7 +117,7 @@ class _Counting:
         ]
 
     def _take_other(self, workload: Workload) -> None:
-        usage = self._usage.get(QUEUE + workload.queue, _Usage())  # a queue that is gone bounds nobody
+        usage = self._usage.get(QUEUE + workload.queue, self._gone)
         for flavor, gpus in self._gpus(workload):
             usage.take(flavor, gpus, (workload.namespace, workload.local_queue))
             usage.reserved.append((flavor, gpus, workload.priority))
@@ -149,7 +152,9 @@ class _Counting:
         bounds = []
         for node in downwards(self._kueue.children):
             jobs = frozenset(job.id for queue in self._kueue.below(node) for job in self._jobs.get(queue, ()))
-            if jobs and node.startswith(QUEUE):
+            if jobs and node.startswith(QUEUE) and self._kueue.queues[node.removeprefix(QUEUE)].stopped:
+                bounds.append(Bound(node, jobs, sum(self._usage[node].own.values())))  # it admits nothing now
+            elif jobs and node.startswith(QUEUE):
                 bounds.append(Bound(node, jobs, self._of_queue(node, others, both)))
             elif jobs:
                 bounds.append(Bound(node, jobs, self._of_cohort(node, others, both)))
@@ -202,6 +207,8 @@ class _Counting:
 
         It takes nothing back for a queue that has what it owns, and nothing while something is free.
         """
+        if (node, flavor) in self._lacks:
+            return self._lacks[node, flavor]
         most = lacks = 0
         for queue in self._kueue.below(node):
             back = self._taken_back(queue, flavor) if queue in self._jobs else 0
@@ -209,7 +216,8 @@ class _Counting:
                 most = max(most, back)
                 asked = self._asked(queue, self._owned(queue, flavor, others))
                 lacks += max(0, asked - self._usage[queue].own.get(flavor, 0))
-        return min(most, max(0, lacks - both.room(node, self._use))) if lacks else 0
+        self._lacks[node, flavor] = min(most, max(0, lacks - both.room(node, self._use))) if lacks else 0
+        return self._lacks[node, flavor]
 
     def _asked(self, node: str, owned: int) -> int:
         """Returns how much of what their queue owns the jobs of a queue can use."""
@@ -228,13 +236,16 @@ class _Counting:
         reclaims = self._kueue.queues[node.removeprefix(QUEUE)].reclaims
         if reclaims == NEVER:
             return 0
+        if (node, flavor) in self._back:
+            return self._back[node, flavor]
         below = self._priorities.get(node, 0) if reclaims == LOWER_PRIORITY else None
         root = self._kueue.root(node)
-        return sum(
+        self._back[node, flavor] = sum(
             self._borrowed(other, flavor, below)
             for other in self._usage
             if other != node and self._kueue.root(other) == root
         )
+        return self._back[node, flavor]
 
     def _borrowed(self, node: str, flavor: str, below: int | None = None) -> int:
         """Returns what others have in a queue beyond its own quota, of priorities below a number."""
@@ -248,6 +259,9 @@ class _Counting:
     def _taken(self) -> Mapping[tuple[str, str], int]:
         """Returns what others have, less what Kueue would take from them for jobs."""
         found: dict[tuple[str, str], int] = {}
+        for taken in self._gone.taken.values():
+            for whose, gpus in taken.items():
+                _add(found, whose, gpus)
         for node, usage in self._usage.items():
             for flavor, taken in usage.taken.items():
                 back = self._borrowed(node, flavor) if self._would_take(node) else 0

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic_launcher.quota.projects import Autoscale, Project, Projects
+from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projects
 from elastic_launcher.quota.rounds.autoscale import ARRIVAL_SECONDS, PAUSE_SECONDS, SpeedCurve, plan_capacity
-from elastic_launcher.quota.rounds.ledger import Plan
+from elastic_launcher.quota.rounds.ledger import Account, Ledger, Plan
 from elastic_launcher.quota.rounds.round import decide
 from elastic_launcher.quota.rounds.world import World
 from tests.support.quota_autoscaler import MACHINE, AutoscaledCluster, autoscaled
+from tests.support.quota_jobs import job
 from tests.support.quota_world import random_event
 
 NOW = 1000.0
@@ -225,11 +226,24 @@ def test_whatever_happens_no_gpu_is_promised_twice_and_machines_come_to_rest(
         there.measure()
         there.provide()
     there.stale, there.offered = False, 100
-    for job in there.jobs.values():
-        job.deaf = False
+    for one in there.jobs.values():
+        one.deaf = False
     there.settle(5400)
     before = there.machines
     for _ in range(10):
         there.wait(60)
         assert there.machines == before
         assert there.decision is not None and there.decision.changes == ()
+
+
+def test_a_machine_that_an_overdue_job_keeps_is_not_one_for_the_minimum_of_others() -> None:
+    speeds = dict.fromkeys(range(1, 9), 1.0)
+    deaf = job("deaf", most=8, held=8, following=8, following_generation=2, speeds=speeds)
+    runs = job("runs", least=7, most=8, held=7, following=7, following_generation=3, speeds=speeds)
+    accounts = {
+        "deaf": Account("nlp", 0, 8, 3, held=8, reclaim_by=NOW - 500.0, overdue=8),
+        "runs": Account("nlp", 7, 7, 3, held=7),
+    }
+    projects = Projects((Project("nlp"),), capacity=Capacity(autoscale=RULE))
+    decision = decide(World(16, (deaf, runs), machines=(8,)), projects, Ledger(3, accounts), NOW)
+    assert decision.ledger.accounts["runs"].allowed >= 7

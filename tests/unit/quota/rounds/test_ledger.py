@@ -59,7 +59,8 @@ def test_a_job_is_overdue_from_the_end_of_its_grace_until_it_has_given_its_gpus_
     late = settle(SHRUNK, [deaf], OWNERS, 40.0)
     assert late.accounts["job"].overdue
     cut = Ledger(8, {"job": late.accounts["job"].change(1, 8, 41.0, "", 71.0)})
-    assert settle(cut, [deaf], OWNERS, 42.0).accounts["job"].overdue
+    again = settle(cut, [deaf], OWNERS, 42.0).accounts["job"]
+    assert (again.committed, again.kept) == (4, late.accounts["job"].kept), "what it is cut by now has its own grace"
     obeys = job("job", held=1, following=1, following_generation=8, reported_at=43.0)
     assert not settle(cut, [obeys], OWNERS, 44.0).accounts["job"].overdue
 
@@ -74,3 +75,10 @@ def test_a_job_that_is_over_or_gone_is_promised_nothing() -> None:
 def test_a_ledger_is_the_same_after_it_was_stored() -> None:
     found = ledger_of(json.loads(json.dumps(SHRUNK.as_json())))
     assert (found.generation, dict(found.accounts)) == (7, dict(SHRUNK.accounts))
+
+
+def test_controllers_before_and_after_this_one_can_read_its_ledger() -> None:
+    written = SHRUNK.as_json()
+    assert "overdue" not in written["accounts"]["job"], "an earlier one refuses fields that it does not know"
+    written["accounts"]["job"]["of_a_later_one"] = 1
+    assert ledger_of(written) == SHRUNK

@@ -190,3 +190,34 @@ def test_no_gpu_idles_beside_jobs_that_can_use_any_number(capacity: int) -> None
     assert allowed == {"bert": capacity}
     allowed, _, _ = play(World(capacity, (job("bert", most=64), job("gpt", least=3, most=50))), Ledger())
     assert sum(allowed.values()) == capacity
+
+
+def test_a_gpu_that_is_stuck_keeps_a_job_from_nothing_but_growth() -> None:
+    world = World(8, (held("guest", 8), job("owner", "vision", least=1, most=8)))
+    ledger = Ledger(3, {"guest": Account("nlp", 7, 8, 3, held=8, reclaim_by=NOW - 500.0, overdue=1)})
+    projects = Projects((Project("nlp"), Project("vision", guaranteed=8)))
+    allowed, _, decision = play(world, ledger, projects)
+    assert allowed == {"guest": 0, "owner": 0}
+    assert decision.targets.gpus["owner"] == 7, "all but the one that is stuck"
+    assert decide(world, projects, decision.ledger, NOW).changes == ()
+
+
+def test_overdue_jobs_are_within_the_limits_too() -> None:
+    world = World(8, (held("first", 4), held("second", 4)))
+    late = Account("nlp", 3, 4, 3, held=4, reclaim_by=NOW - 500.0, overdue=1)
+    projects = Projects((Project("nlp", limit=4),))
+    allowed, _, decision = play(world, Ledger(3, {"first": late, "second": late}), projects)
+    assert sum(allowed.values()) <= 2, "two more are stuck"
+    assert decide(world, projects, decision.ledger, NOW).changes == ()
+
+
+def test_what_is_guaranteed_to_jobs_is_without_what_pods_and_projects_below_have_of_it() -> None:
+    projects = Projects((Project("org", guaranteed=8), Project("nlp", guaranteed=3, parent="org")))
+    world = World(16, (job("top", "org", most=8), job("low", "nlp", most=8)), rigid={"org": 2})
+    _, _, decision = play(world, Ledger(), projects)
+    assert {grant.job: grant.guaranteed for grant in decision.grants} == {"top": 3, "low": 3}
+
+
+def test_sizes_beyond_what_there_is_cost_nothing() -> None:
+    jobs = tuple(job(f"job-{number}", most=100_000) for number in range(6))
+    assert sum(play(World(8, jobs), Ledger())[0].values()) == 8

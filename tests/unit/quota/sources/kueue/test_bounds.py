@@ -223,3 +223,14 @@ def test_cohorts_above_a_cohort_bound_it_too() -> None:
 )
 def test_a_node_is_known_by_the_name_of_its_job(name: str, job: str) -> None:
     assert job_of_node(name) == job
+
+
+def test_a_stopped_queue_leaves_its_jobs_what_they_have() -> None:
+    queues = (PAIR[0], cluster_queue("b", 2, "all", stopPolicy="Hold"))
+    left = leave(kueue(queues, nodes("resnet", "b", 1)), [elastic("bert", "a"), elastic("resnet", "b")])
+    assert bounds(left)[B] == 1
+
+
+def test_what_workloads_of_a_queue_that_is_gone_have_is_taken() -> None:
+    left = leave(kueue((PAIR[0],), [rigid("b", 2, "b")]), [elastic("bert", "a")])
+    assert left.taken == {("b", "gpus"): 2}
