@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble
@@ -89,12 +89,8 @@ class KueueSource:
 
     def remarks(self, projects: Projects) -> list[str]:
         """Returns what can't be used of Kueue's objects, a line each."""
-        refused = [
-            f"{one.why}; nothing grows until it can be used"
-            for watched in self.watched
-            for one in watched.objects.values()
-            if isinstance(one, Refused)
-        ]
+        followed = (self._queues, self._cohorts, self._local_queues, self._workloads)
+        refused = [f"{why}; nothing grows until it can be used" for watched in followed for why in watched.refused()]
         circles = [
             f"Cohort {name} is its own ancestor; nothing grows until it is not"
             for name in self._kueue(projects).circles
@@ -115,7 +111,20 @@ class KueueSource:
         )
 
 
-class _Watched(Watched[T | Refused]):
+@dataclass(frozen=True, slots=True)
+class _Kept(Generic[T]):
+    """What is kept of one object.
+
+    Attributes:
+        good: The newest state that can be used; None if there was none.
+        refused: Why the state that it has now can't be; None if it can.
+    """
+
+    good: T | None
+    refused: Refused | None = None
+
+
+class _Watched(Watched[_Kept[T]]):
     """One of Kueue's collections, in the newest version that the cluster has.
 
     Args:
@@ -131,15 +140,19 @@ class _Watched(Watched[T | Refused]):
         super().__init__(
             f"Kueue's {resource}",
             Collection(""),
-            lambda one, _: parse(one),
+            lambda one, before: _kept(parse(one), before),
             _whole,
             following.lock,
             following.changed,
         )
 
     def good(self) -> list[T]:
-        """Returns the objects that can be used."""
-        return [one for one in self.objects.values() if not isinstance(one, Refused)]
+        """Returns the objects, as they were last where they can't be used now."""
+        return [one.good for one in self.objects.values() if one.good is not None]
+
+    def refused(self) -> list[str]:
+        """Returns why objects can't be used."""
+        return [one.refused.why for one in self.objects.values() if one.refused is not None]
 
     async def follow(self, api: Api) -> None:
         """Follows it until it is cancelled; a Kueue that is not there yet is waited for."""
@@ -158,6 +171,12 @@ class _Watched(Watched[T | Refused]):
             error = change.error
             change = Trouble(ApiError(error.status, error.reason, f"{error}; manifests/overlays/{OVERLAY} grants that"))
         return super()._take(change)
+
+
+def _kept(read: T | Refused | None, before: _Kept[T] | None) -> _Kept[T] | None:
+    if isinstance(read, Refused):
+        return _Kept(before.good if before is not None else None, read)
+    return None if read is None else _Kept(read)
 
 
 async def _version(api: Api) -> str:
