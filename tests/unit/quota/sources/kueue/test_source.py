@@ -168,7 +168,7 @@ def test_an_object_that_can_not_be_used_is_named_and_keeps_all_from_growing() ->
         assert {"nlp", "lab"} <= {one.name for one in seen.source.projects(DOCUMENT).projects}, "the last known stays"
 
     said = follow(steps, cluster=there()).said
-    assert [line.partition(":")[0] for line in said] [:2] == ["ClusterQueue lab", f"Cohort all {_CIRCLE}"]
+    assert [line.partition(":")[0] for line in said][:2] == ["ClusterQueue lab", f"Cohort all {_CIRCLE}"]
 
 
 def test_missing_rights_name_the_overlay(monkeypatch: pytest.MonkeyPatch) -> None:
