@@ -112,7 +112,7 @@ class KueueSource:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept(Generic[T]):
+class Kept(Generic[T]):
     """What is kept of one object.
 
     Attributes:
@@ -124,7 +124,7 @@ class _Kept(Generic[T]):
     refused: Refused | None = None
 
 
-class _Watched(Watched[_Kept[T]]):
+class _Watched(Watched[Kept[T]]):
     """One of Kueue's collections, in the newest version that the cluster has.
 
     Args:
@@ -173,10 +173,10 @@ class _Watched(Watched[_Kept[T]]):
         return super()._take(change)
 
 
-def _kept(read: T | Refused | None, before: _Kept[T] | None) -> _Kept[T] | None:
+def _kept(read: T | Refused | None, before: Kept[T] | None) -> Kept[T] | None:
     if isinstance(read, Refused):
-        return _Kept(before.good if before is not None else None, read)
-    return None if read is None else _Kept(read)
+        return Kept(before.good if before is not None else None, read)
+    return None if read is None else Kept(read)
 
 
 async def _version(api: Api) -> str:

@@ -16,7 +16,7 @@ from elastic_launcher.quota.rounds.round import decide
 from elastic_launcher.quota.rounds.world import World
 from elastic_launcher.quota.sources.enforcer import Following
 from elastic_launcher.quota.sources.kueue.objects import cluster_queue_of, local_queue_of, workload_of
-from elastic_launcher.quota.sources.kueue.source import KueueSource
+from elastic_launcher.quota.sources.kueue.source import Kept, KueueSource
 from elastic_launcher.quota.sources.kueue.tree import FlavorTree, Quota
 from tests.support.kueue_objects import cluster_queue, local_queue, workload
 from tests.support.quota_jobs import job
@@ -108,7 +108,7 @@ class Scene:
     def round(self, source: KueueSource, projects: Projects) -> dict[str, int]:
         """Makes a round; returns what each job is allowed."""
         shown = [workload(one.queue, one.name, "gpus", one.gpus, one.queue if one.since else "") for one in self.works]
-        source.watched[3].objects = {one["metadata"]["uid"]: workload_of(one) for one in shown}
+        source.watched[3].objects = {one["metadata"]["uid"]: Kept(workload_of(one)) for one in shown}
         self.generation += 1
         jobs = [
             replace(
@@ -168,8 +168,8 @@ def test_in_the_end_all_hinted_nodes_are_admitted_and_hints_stay(
         )
         for name, quota in quotas.items()
     ]
-    source.watched[0].objects = {one["metadata"]["name"]: cluster_queue_of(one) for one in shown}
-    source.watched[2].objects = {name: local_queue_of(local_queue(name, "gpus", name)) for name in QUEUES}
+    source.watched[0].objects = {one["metadata"]["name"]: Kept(cluster_queue_of(one)) for one in shown}
+    source.watched[2].objects = {name: Kept(local_queue_of(local_queue(name, "gpus", name))) for name in QUEUES}
     projects = with_queues(DOCUMENT, source.queues(DOCUMENT))
     scene.admit()
     seen = []
