@@ -16,10 +16,10 @@ from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Projects
 from elastic_launcher.quota.queues import with_queues
 from elastic_launcher.quota.rounds.world import World
-from elastic_launcher.quota.sources.enforcer import Enforcer, Following
+from elastic_launcher.quota.sources.enforcer import Enforcer, Following, with_words
 from elastic_launcher.quota.sources.kai import Kai
 from elastic_launcher.quota.sources.kueue.source import KueueSource
-from elastic_launcher.quota.sources.machines import Cluster, Machine, Pod, Service, count
+from elastic_launcher.quota.sources.machines import Cluster, Service, count
 from elastic_launcher.quota.sources.objects import machine_of, pod_of, service_of
 from elastic_launcher.quota.sources.resource_quotas import ResourceQuotas
 from elastic_launcher.quota.sources.watched import Watched
@@ -53,8 +53,7 @@ class ClusterSource:
         self._odd: frozenset[str] = frozenset()
         self._loop: asyncio.AbstractEventLoop | None = None
         following = Following(namespaces, self._lock, changed)
-        self._kueue = KueueSource(following)
-        self._enforcers: tuple[Enforcer, ...] = (ResourceQuotas(following), Kai(following), self._kueue)
+        self._enforcers: tuple[Enforcer, ...] = (ResourceQuotas(following), Kai(following), KueueSource(following))
         self._wanted = {enforcer.key: asyncio.Event() for enforcer in self._enforcers}
         places = [f"/api/v1/namespaces/{name}/services" for name in namespaces] or ["/api/v1/services"]
         self._services = [
@@ -62,9 +61,9 @@ class ClusterSource:
                 "the Services of jobs" + (f" in namespace {path.split('/')[4]}" if namespaces else ""),
                 Collection(path, selector=JOB_LABEL),
                 lambda one, before: service_of(one, before, clock()),
-                _gist_of_service,
                 self._lock,
                 changed,
+                _gist_of_service,
             )
             for path in places
         ]
@@ -72,7 +71,6 @@ class ClusterSource:
             "the cluster's pods",
             Collection("/api/v1/pods", fields=UNENDED),
             lambda one, _: pod_of(one),
-            _whole,
             self._lock,
             changed,
         )
@@ -80,7 +78,6 @@ class ClusterSource:
             "the cluster's machines",
             Collection("/api/v1/nodes"),
             lambda one, _: machine_of(one),
-            _whole,
             self._lock,
             changed,
         )
@@ -156,15 +153,11 @@ class ClusterSource:
                 stale=bool(troubles),
             )
             found = count(cluster, projects, self._clock(), self._doubts)
-            bounds = [
-                bound for enforcer in enforcers for bound in enforcer.bounds(projects, found.world.jobs, cluster.pods)
-            ]
-            world, of_kueue = found.world, list[str]()
-            if self._kueue in enforcers:
-                world, of_kueue = self._kueue.recount(world, projects), self._kueue.remarks(projects)
+            words = [enforcer.word(projects, found.world.jobs, cluster.pods) for enforcer in enforcers]
         self._doubts = found.doubts
-        self._tell({*self._odd, *found.remarks, *of_kueue, *map(partial(_unreadable, troubles), troubles)})
-        return replace(world, bounds=tuple(bounds))
+        refused = [line for word in words for line in word.refused]
+        self._tell({*self._odd, *found.remarks, *refused, *map(partial(_unreadable, troubles), troubles)})
+        return with_words(found.world, projects, words)
 
     def service(self, job: str) -> Service | None:
         """Returns the Service of a job; None if it is gone."""
@@ -191,10 +184,6 @@ def _why(error: ApiError) -> str:
 
 def _unreadable(troubles: Mapping[str, ApiError], what: str) -> str:
     return f"{what} can't be read ({_why(troubles[what])}): what was known stays, and nothing grows until they can"
-
-
-def _whole(one: Machine | Pod) -> object:
-    return one
 
 
 def _gist_of_service(one: Service) -> object:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from elastic_launcher.quota.jobs import Job
-from elastic_launcher.quota.projects import Projects
+from elastic_launcher.quota.projects import Projects, QuotaError
 from elastic_launcher.quota.queues import Queue
-from elastic_launcher.quota.rounds.world import Bound
+from elastic_launcher.quota.rounds.world import Bound, World
 from elastic_launcher.quota.sources.machines import Pod
 from elastic_launcher.quota.sources.watched import Watched
 
@@ -30,6 +31,21 @@ class Following:
     changed: Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What an enforcer says.
+
+    Attributes:
+        bounds: What it leaves to some of the jobs.
+        taken: GPUs of others whose pods are not counted, by namespace and queue.
+        refused: What of it can't be used, a line each; nothing grows while there is any.
+    """
+
+    bounds: Sequence[Bound]
+    taken: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
+    refused: Sequence[str] = ()
+
+
 class Enforcer(Protocol):
     """Another enforcer. It is followed, and asked, only if the projects document names it.
 
@@ -44,11 +60,32 @@ class Enforcer(Protocol):
     def queues(self, document: Projects) -> Sequence[Queue]:
         """Returns its queues, which are projects; none if it has no such thing."""
 
-    def bounds(self, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]) -> Sequence[Bound]:
-        """Returns what it leaves to some of the jobs.
+    def word(self, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]) -> Word:
+        """Returns what it says of the jobs.
 
         Args:
             projects: All projects.
             jobs: Those that count, with what they hold. Their match keys have the namespace.
             pods: Those of the whole cluster that have not ended, with extended resources or of a job.
         """
+
+
+def with_words(world: World, projects: Projects, words: Iterable[Word]) -> World:
+    """Returns the world with what enforcers say: their bounds, and what others have by them.
+
+    What nobody's project has is off the capacity.
+    """
+    rigid, capacity, bounds, stale = dict(world.rigid), world.capacity, list(world.bounds), world.stale
+    for word in words:
+        bounds += word.bounds
+        stale |= bool(word.refused)
+        for (namespace, queue), gpus in word.taken.items():
+            try:
+                project = projects.project_of({"namespace": namespace, "queue": queue})
+            except QuotaError:
+                project = None
+            if project is None:
+                capacity = max(0, capacity - gpus)
+            else:
+                rigid[project.name] = rigid.get(project.name, 0) + gpus
+    return replace(world, capacity=capacity, rigid=rigid, bounds=tuple(bounds), stale=stale)

@@ -17,7 +17,7 @@ from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Capacity, Projects, QuotaError
 from elastic_launcher.quota.queues import Queue
 from elastic_launcher.quota.rounds.world import Bound
-from elastic_launcher.quota.sources.enforcer import Following
+from elastic_launcher.quota.sources.enforcer import Following, Word
 from elastic_launcher.quota.sources.machines import Pod
 from elastic_launcher.quota.sources.watched import Watched
 
@@ -167,7 +167,6 @@ class Kai:
             "the queues of KAI",
             Collection("/apis/scheduling.run.ai/v2/queues"),
             lambda one, _: queue_of(one),
-            _whole,
             following.lock,
             following.changed,
         )
@@ -177,11 +176,7 @@ class Kai:
         """Returns the queues as projects."""
         return projects_of(self._queues.objects.values())
 
-    def bounds(self, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]) -> list[Bound]:
+    def word(self, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]) -> Word:
         """Returns what the queues' limits leave to jobs."""
         resource = (projects.capacity or Capacity()).resource
-        return bounds_of(self._queues.objects.values(), resource, projects, jobs, pods)
-
-
-def _whole(one: KaiQueue) -> object:
-    return one
+        return Word(bounds_of(self._queues.objects.values(), resource, projects, jobs, pods))

@@ -16,7 +16,7 @@ from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Capacity, Projects
 from elastic_launcher.quota.queues import Queue
 from elastic_launcher.quota.rounds.world import Bound
-from elastic_launcher.quota.sources.enforcer import Following
+from elastic_launcher.quota.sources.enforcer import Following, Word
 from elastic_launcher.quota.sources.machines import Pod
 from elastic_launcher.quota.sources.objects import whole_number
 from elastic_launcher.quota.sources.watched import Watched
@@ -104,7 +104,6 @@ class ResourceQuotas:
                 "the ResourceQuotas" + (f" of namespace {name}" if name else ""),
                 Collection(f"/api/v1/namespaces/{name}/resourcequotas" if name else "/api/v1/resourcequotas"),
                 lambda one, _: quota_of(one),
-                _whole,
                 following.lock,
                 following.changed,
             )
@@ -115,11 +114,11 @@ class ResourceQuotas:
         """Returns nothing: a quota caps a namespace, and guarantees nothing."""
         return ()
 
-    def bounds(self, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]) -> list[Bound]:
+    def word(self, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]) -> Word:
         """Returns what each quota leaves to the jobs of its namespace."""
         resource = (projects.capacity or Capacity()).resource
         quotas = [one for watched in self.watched for one in watched.objects.values() if resource in one.hard]
-        return leaves(quotas, resource, jobs, pods)
+        return Word(leaves(quotas, resource, jobs, pods))
 
 
 def leaves(quotas: Iterable[ResourceQuota], resource: str, jobs: Sequence[Job], pods: Sequence[Pod]) -> list[Bound]:
@@ -148,7 +147,3 @@ def leaves(quotas: Iterable[ResourceQuota], resource: str, jobs: Sequence[Job], 
         left = max(0, quota.hard[resource] - others) + sum(besides.get(name, 0) for name in bound)
         found.append(Bound(f"ResourceQuota {quota.namespace}/{quota.name}", bound, left))
     return found
-
-
-def _whole(one: ResourceQuota) -> object:
-    return one

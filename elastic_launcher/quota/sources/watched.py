@@ -20,9 +20,9 @@ class Watched(Generic[T]):
         what: The name of it in messages.
         collection: Which.
         parse: Makes what is kept of an object, and of what was kept of it before; None is not kept.
-        gist: Returns that of it by which a change is one that matters.
         lock: Held while it changes.
         changed: Called after a change that matters.
+        gist: Returns that of it by which a change is one that matters; all of it by default.
 
     Attributes:
         objects: What is kept, by the objects' uids.
@@ -35,9 +35,9 @@ class Watched(Generic[T]):
         what: str,
         collection: Collection,
         parse: Callable[[Mapping[str, Any], T | None], T | None],
-        gist: Callable[[T], object],
         lock: threading.Lock,
         changed: Callable[[], None],
+        gist: Callable[[T], object] = lambda kept: kept,
     ) -> None:
         self.what = what
         self.objects: dict[str, T] = {}

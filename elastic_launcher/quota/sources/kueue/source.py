@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError
 from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble
 from elastic_launcher.quota.jobs import Job
-from elastic_launcher.quota.projects import Capacity, Projects, QuotaError
+from elastic_launcher.quota.projects import Capacity, Projects
 from elastic_launcher.quota.queues import Queue
-from elastic_launcher.quota.rounds.world import Bound, World
-from elastic_launcher.quota.sources.enforcer import Following
-from elastic_launcher.quota.sources.kueue.bounds import Leave, leave
+from elastic_launcher.quota.sources.enforcer import Following, Word
+from elastic_launcher.quota.sources.kueue.bounds import leave
 from elastic_launcher.quota.sources.kueue.kueue import Kueue
 from elastic_launcher.quota.sources.kueue.objects import (
     GROUP,
@@ -66,39 +65,14 @@ class KueueSource:
         """Returns the queues and cohorts that have the resource, as projects."""
         return queues_of(self._kueue(document))
 
-    def bounds(self, projects: Projects, jobs: Sequence[Job], _: Sequence[Pod]) -> Sequence[Bound]:
-        """Returns what the queues and cohorts leave to their jobs."""
-        return self._leave(projects, jobs).bounds
-
-    def recount(self, world: World, projects: Projects) -> World:
-        """Returns the world with what Workloads of others have, whose pods were left out.
-
-        What nobody's project has is off the capacity. Nothing grows while an object can't be used.
-        """
-        rigid, capacity = dict(world.rigid), world.capacity
-        for (namespace, name), gpus in self._leave(projects, world.jobs).taken.items():
-            try:
-                project = projects.project_of({"namespace": namespace, "queue": name})
-            except QuotaError:
-                project = None
-            if project is None:
-                capacity = max(0, capacity - gpus)
-            else:
-                rigid[project.name] = rigid.get(project.name, 0) + gpus
-        return replace(world, capacity=capacity, rigid=rigid, stale=world.stale or bool(self.remarks(projects)))
-
-    def remarks(self, projects: Projects) -> list[str]:
-        """Returns what can't be used of Kueue's objects, a line each."""
+    def word(self, projects: Projects, jobs: Sequence[Job], _: Sequence[Pod]) -> Word:
+        """Returns what the queues and cohorts leave to their jobs, and what Workloads of others have."""
+        kueue = self._kueue(projects)
+        left = leave(kueue, jobs)
         followed = (self._queues, self._cohorts, self._local_queues, self._workloads)
         refused = [f"{why}; nothing grows until it can be used" for watched in followed for why in watched.refused()]
-        circles = [
-            f"Cohort {name} is its own ancestor; nothing grows until it is not"
-            for name in self._kueue(projects).circles
-        ]
-        return refused + circles
-
-    def _leave(self, projects: Projects, jobs: Sequence[Job]) -> Leave:
-        return leave(self._kueue(projects), jobs)
+        circles = [f"Cohort {name} is its own ancestor; nothing grows until it is not" for name in kueue.circles]
+        return Word(left.bounds, left.taken, (*refused, *circles))
 
     def _kueue(self, projects: Projects) -> Kueue:
         local_queues = self._local_queues.good()
@@ -141,7 +115,6 @@ class _Watched(Watched[Kept[T]]):
             f"Kueue's {resource}",
             Collection(""),
             lambda one, before: _kept(parse(one), before),
-            _whole,
             following.lock,
             following.changed,
         )
@@ -197,7 +170,3 @@ async def _version(api: Api) -> str:
             return version
     what = f"the cluster has no {GROUP} in {' or '.join(VERSIONS)}: install Kueue, or take kueue out of capacity"
     raise ApiError(0, "NoKueue", what)
-
-
-def _whole(one: object) -> object:
-    return one

@@ -14,7 +14,7 @@ from elastic_launcher.quota.queues import with_queues
 from elastic_launcher.quota.rounds.ledger import Ledger
 from elastic_launcher.quota.rounds.round import decide
 from elastic_launcher.quota.rounds.world import World
-from elastic_launcher.quota.sources.enforcer import Following
+from elastic_launcher.quota.sources.enforcer import Following, with_words
 from elastic_launcher.quota.sources.kueue.objects import cluster_queue_of, local_queue_of, workload_of
 from elastic_launcher.quota.sources.kueue.source import Kept, KueueSource
 from elastic_launcher.quota.sources.kueue.tree import FlavorTree, Quota
@@ -120,8 +120,7 @@ class Scene:
             )
             for queue, most in self.jobs.items()
         ]
-        world = source.recount(World(100, tuple(jobs)), projects)
-        world = replace(world, bounds=tuple(source.bounds(projects, jobs, ())))
+        world = with_words(World(100, tuple(jobs)), projects, [source.word(projects, jobs, ())])
         self.ledger = decide(world, projects, self.ledger, self.generation * 100.0).ledger
         return {name: account.allowed for name, account in self.ledger.accounts.items()}
 
