@@ -143,6 +143,8 @@ class Reasons:
         ]
         if times:
             return f"waits: GPUs are being taken back for it, by {_clock(max(times))}"
+        if self._world.leaving:
+            return f"waits: it needs {gpus(least)}; pods that are about to end still hold {self._world.leaving}"
         rigid = sum(self._world.rigid.values())
         return f"waits: it needs {gpus(least)}; pods that are not elastic hold {rigid}"
 

@@ -191,7 +191,7 @@ def _grow(
     While GPUs are being taken back, those that are free are kept for the jobs that come first.
     """
     accounts, now = hints.accounts, hints.now
-    room = Room(projects, world.capacity)
+    room = Room(projects, world.capacity - world.leaving)
     for name, gpus in world.rigid.items():
         room.take(name, gpus)
     bounds = {member.job.id: member.bounds for member in members}

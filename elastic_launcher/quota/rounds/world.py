@@ -44,6 +44,8 @@ class World:
         stale: Whether something could not be read: what is known stays, and nothing grows.
         machines: Where machines come and go: the GPUs of each that could be emptied, for only jobs hold GPUs there.
         bounds: What other enforcers leave to some of the jobs. A job may be in several.
+        leaving: GPUs that pods of others still have which are not counted any more, for they end. A round plans with
+            these, and nobody grows onto them before they are free.
     """
 
     capacity: int
@@ -53,3 +55,4 @@ class World:
     stale: bool = False
     machines: tuple[int, ...] = ()
     bounds: tuple[Bound, ...] = ()
+    leaving: int = 0

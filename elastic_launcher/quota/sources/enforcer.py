@@ -39,11 +39,13 @@ class Word:
         bounds: What it leaves to some of the jobs.
         taken: GPUs of others whose pods are not counted, by namespace and queue.
         refused: What of it can't be used, a line each; nothing grows while there is any.
+        leaving: GPUs that pods of others still have which are not in ``taken`` any more, for they end.
     """
 
     bounds: Sequence[Bound]
     taken: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
     refused: Sequence[str] = ()
+    leaving: int = 0
 
 
 class Enforcer(Protocol):
@@ -75,10 +77,12 @@ def with_words(world: World, projects: Projects, words: Iterable[Word]) -> World
 
     What nobody's project has is off the capacity.
     """
-    rigid, capacity, bounds, stale = dict(world.rigid), world.capacity, list(world.bounds), world.stale
+    rigid, capacity, bounds = dict(world.rigid), world.capacity, list(world.bounds)
+    stale, leaving = world.stale, world.leaving
     for word in words:
         bounds += word.bounds
         stale |= bool(word.refused)
+        leaving += word.leaving
         for (namespace, queue), gpus in word.taken.items():
             try:
                 project = projects.project_of({"namespace": namespace, "queue": queue})
@@ -88,4 +92,4 @@ def with_words(world: World, projects: Projects, words: Iterable[Word]) -> World
                 capacity = max(0, capacity - gpus)
             else:
                 rigid[project.name] = rigid.get(project.name, 0) + gpus
-    return replace(world, capacity=capacity, rigid=rigid, bounds=tuple(bounds), stale=stale)
+    return replace(world, capacity=capacity, rigid=rigid, bounds=tuple(bounds), stale=stale, leaving=leaving)

@@ -64,6 +64,9 @@ class Pod:
         priority_class: Its priority class; "" for none.
         queue: The queue of KAI that it is in; "" for none.
         of_kueue: Whether Kueue has admitted it: it is counted by its Workload where the document names Kueue.
+        workload: The name of its Workload of Kueue, where it says that; "" otherwise.
+        owners: The uids of itself and of what controls it.
+        leaves: Whether it is being deleted.
     """
 
     namespace: str
@@ -75,6 +78,9 @@ class Pod:
     priority_class: str = ""
     queue: str = ""
     of_kueue: bool = False
+    workload: str = ""
+    owners: frozenset[str] = frozenset()
+    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from elastic_launcher.quota.sources.machines import Machine, Pod, Service
 
 ADMITTED = "kueue.x-k8s.io/podset"
 """The label of pods that Kueue has admitted."""
+WORKLOAD = "kueue.x-k8s.io/workload"
+"""The annotation of such pods that names their Workload; with TopologyAwareScheduling alone."""
 ENDED = ("Succeeded", "Failed")
 KAI_QUEUE_LABEL = "kai.scheduler/queue"
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
@@ -65,7 +67,16 @@ def pod_of(pod: Document) -> Pod | None:
         spec.get("priorityClassName") or "",
         labels.get(KAI_QUEUE_LABEL) or "",
         ADMITTED in labels,
+        (metadata.get("annotations") or {}).get(WORKLOAD) or "",
+        _owners(metadata),
+        "deletionTimestamp" in metadata,
     )
+
+
+def _owners(metadata: Document) -> frozenset[str]:
+    """Returns the uids of an object itself and of what controls it."""
+    controllers = (one.get("uid") for one in metadata.get("ownerReferences") or () if one.get("controller"))
+    return frozenset(uid for uid in (metadata.get("uid"), *controllers) if uid)
 
 
 def service_of(service: Document, before: Service | None, now: float) -> Service:

@@ -24,6 +24,7 @@ from elastic_launcher.quota.rounds.world import Bound
 from elastic_launcher.quota.sources.kueue.kueue import QUEUE, Kueue
 from elastic_launcher.quota.sources.kueue.objects import DEFAULT_QUEUE, LOWER_PRIORITY, NEVER, Workload
 from elastic_launcher.quota.sources.kueue.tree import NO_QUOTA, FlavorTree, downwards
+from elastic_launcher.quota.sources.machines import Pod
 
 T = TypeVar("T", bound=Hashable)
 
@@ -36,21 +37,24 @@ class Leave:
         bounds: What each queue and each cohort leaves to its jobs.
         taken: What the Workloads of others have, or will get for they wait for what their queue owns, by namespace and
             LocalQueue; without what Kueue would take from them for jobs.
+        leaving: What pods have beyond what their Workloads count for, as those of a Workload that was evicted.
     """
 
     bounds: tuple[Bound, ...]
     taken: Mapping[tuple[str, str], int]
+    leaving: int = 0
 
 
-def leave(kueue: Kueue, jobs: Iterable[Job]) -> Leave:
+def leave(kueue: Kueue, jobs: Iterable[Job], pods: Iterable[Pod] = ()) -> Leave:
     """Returns what Kueue leaves to jobs.
 
     Args:
         kueue: Kueue's objects.
         jobs: The jobs, with the namespace in their match; one's LocalQueue is that of its Workloads, or else the one
             that it reports, or else the namespace's default.
+        pods: Those that have not ended.
     """
-    return _Counting(kueue, {(job.match.get("namespace", ""), job.id): job for job in jobs}).leave()
+    return _Counting(kueue, {(job.match.get("namespace", ""), job.id): job for job in jobs}).leave(pods)
 
 
 @dataclass(slots=True)
@@ -78,6 +82,8 @@ class _Usage:
 class _Counting:
     def __init__(self, kueue: Kueue, jobs: Mapping[tuple[str, str], Job]) -> None:
         self._kueue = kueue
+        self._named = jobs
+        self._counted: dict[tuple[str, str], int] = {}  # what others have, by the namespace and name of their Workload
         self._usage = {node: _Usage() for node in kueue.parents if node.startswith(QUEUE)}
         self._gone = _Usage()  # of queues that are gone, or no longer have the resource
         self._back: dict[tuple[str, str], int] = {}  # what was counted already
@@ -120,6 +126,7 @@ class _Counting:
         usage = self._usage.get(QUEUE + workload.queue, self._gone)
         for flavor, gpus in self._gpus(workload):
             usage.take(flavor, gpus, (workload.namespace, workload.local_queue))
+            _add(self._counted, (workload.namespace, workload.name), gpus)
             usage.reserved.append((flavor, gpus, workload.priority))
 
     def _take_waiting(self, workloads: Sequence[Workload]) -> None:
@@ -140,12 +147,13 @@ class _Counting:
             for flavor, quotas in sorted(self._kueue.quotas.items()):
                 if asks <= quotas.get(QUEUE + name, NO_QUOTA).nominal - usage.others.get(flavor, 0):
                     usage.take(flavor, asks, (one.namespace, one.local_queue))
+                    _add(self._counted, (one.namespace, one.name), asks)
                     break
             else:
                 if any(tree.available(QUEUE + name) >= asks for tree in empty.values()):
                     self._coveted.add(self._kueue.root(QUEUE + name))
 
-    def leave(self) -> Leave:
+    def leave(self, pods: Iterable[Pod]) -> Leave:
         """Returns the outcome."""
         others = self._kueue.trees({node: usage.others for node, usage in self._usage.items()})
         both = self._kueue.trees({node: _sum(usage.own, usage.others) for node, usage in self._usage.items()})
@@ -158,7 +166,7 @@ class _Counting:
                 bounds.append(Bound(node, jobs, self._of_queue(node, others, both)))
             elif jobs:
                 bounds.append(Bound(node, jobs, self._of_cohort(node, others, both)))
-        return Leave(tuple(bounds), self._taken())
+        return Leave(tuple(bounds), self._taken(), self._leaving(pods))
 
     def _of_queue(self, node: str, others: Mapping[str, FlavorTree], both: Mapping[str, FlavorTree]) -> int:
         return sum(max(0, self._of_flavor(node, flavor, others[flavor], both[flavor])) for flavor in others)
@@ -270,6 +278,20 @@ class _Counting:
                     back -= less
                     _add(found, whose, gpus - less)
         return MappingProxyType({whose: gpus for whose, gpus in found.items() if gpus})
+
+    def _leaving(self, pods: Iterable[Pod]) -> int:
+        """Returns what pods of others still have: Kueue gives their quota to others before they have ended."""
+        held: dict[tuple[str, str], int] = {}
+        unknown = 0
+        for pod in pods:
+            if not pod.of_kueue or not pod.machine or (pod.is_node and (pod.namespace, pod.job) in self._named):
+                continue
+            gpus, workload = pod.resources.get(self._kueue.resource, 0), self._kueue.workload_of(pod)
+            if workload is not None:
+                _add(held, (workload.namespace, workload.name), gpus)
+            elif pod.leaves:
+                unknown += gpus
+        return unknown + sum(max(0, gpus - self._counted.get(name, 0)) for name, gpus in held.items())
 
     def _would_take(self, node: str) -> bool:
         """Returns whether a queue of the same tree has jobs for which Kueue would take from a queue."""

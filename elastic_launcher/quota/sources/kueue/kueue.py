@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from elastic_launcher.quota.sources.kueue.objects import ClusterQueue, Cohort, LocalQueue, Workload
 from elastic_launcher.quota.sources.kueue.tree import FlavorTree, Quota, children_of
+from elastic_launcher.quota.sources.machines import Pod
 
 QUEUE = "ClusterQueue "
 COHORT = "Cohort "
@@ -41,6 +42,16 @@ class Kueue:
         """Returns the ClusterQueue that a LocalQueue leads to; "" where there is none with the resource."""
         found = self.local_queues.get((namespace, local_queue))
         return found.queue if found is not None and QUEUE + found.queue in self.parents else ""
+
+    def workload_of(self, pod: Pod) -> Workload | None:
+        """Returns the Workload that a pod is part of; None where that can't be told."""
+        found = (self._named.get((pod.namespace, uid)) for uid in sorted(pod.owners))
+        return self._named.get((pod.namespace, pod.workload)) or next(filter(None, found), None)
+
+    @cached_property
+    def _named(self) -> Mapping[tuple[str, str], Workload]:
+        """The Workloads by namespace and by their names, and the uids of what they are about."""
+        return {(one.namespace, key): one for one in self.workloads for key in (one.name, *one.owners)}
 
     @cached_property
     def circles(self) -> tuple[str, ...]:

@@ -113,6 +113,7 @@ class Workload:
         priority: Its priority.
         active: Whether it is to be admitted at all.
         created: When it was made, as the API shows it.
+        owners: The uids of what it is about.
     """
 
     namespace: str
@@ -125,6 +126,7 @@ class Workload:
     priority: int = 0
     active: bool = True
     created: str = ""
+    owners: frozenset[str] = frozenset()
 
 
 def cluster_queue_of(found: Document) -> ClusterQueue | Refused:
@@ -168,14 +170,15 @@ def workload_of(found: Document) -> Workload | Refused | None:
     metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
     if condition(status, "Finished") is not None:
         return None
-    owners = [one for one in metadata.get("ownerReferences") or () if one.get("kind") == "Job"]
+    owners = metadata.get("ownerReferences") or ()
+    jobs = [one["name"] for one in owners if one.get("kind") == "Job"]
     admission = status.get("admission") or {} if condition(status, "QuotaReserved") is not None else {}
     what = f"Workload {metadata['namespace']}/{metadata['name']}"
     try:
         return Workload(
             metadata["namespace"],
             metadata["name"],
-            owners[0]["name"] if owners else "",
+            jobs[0] if jobs else "",
             str(spec.get("queueName") or (metadata.get("labels") or {}).get(KUEUE_LABEL, "")),
             str(admission.get("clusterQueue") or ""),
             _reserved(status, admission, what),
@@ -183,6 +186,7 @@ def workload_of(found: Document) -> Workload | Refused | None:
             int(spec.get("priority") or 0),
             spec.get("active") is not False,
             str(metadata.get("creationTimestamp") or ""),
+            frozenset(one["uid"] for one in owners if one.get("uid")),
         )
     except KueueError as error:
         return Refused(str(error))

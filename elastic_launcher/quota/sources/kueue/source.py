@@ -65,14 +65,14 @@ class KueueSource:
         """Returns the queues and cohorts that have the resource, as projects."""
         return queues_of(self._kueue(document))
 
-    def word(self, projects: Projects, jobs: Sequence[Job], _: Sequence[Pod]) -> Word:
-        """Returns what the queues and cohorts leave to their jobs, and what Workloads of others have."""
+    def word(self, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]) -> Word:
+        """Returns what the queues and cohorts leave to their jobs, and what Workloads and pods of others have."""
         kueue = self._kueue(projects)
-        left = leave(kueue, jobs)
+        left = leave(kueue, jobs, pods)
         followed = (self._queues, self._cohorts, self._local_queues, self._workloads)
         refused = [f"{why}; nothing grows until it can be used" for watched in followed for why in watched.refused()]
         circles = [f"Cohort {name} is its own ancestor; nothing grows until it is not" for name in kueue.circles]
-        return Word(left.bounds, left.taken, (*refused, *circles))
+        return Word(left.bounds, left.taken, (*refused, *circles), left.leaving)
 
     def _kueue(self, projects: Projects) -> Kueue:
         local_queues = self._local_queues.good()

@@ -60,6 +60,14 @@ def test_nothing_grows_while_the_cluster_can_not_be_read() -> None:
     assert why["new"] == "waits: what the cluster holds could not be read, and nothing grows before it can"
 
 
+def test_what_pods_hold_that_end_is_planned_with_and_given_to_nobody_yet() -> None:
+    allowed, why, decision = play(World(8, (job("new", most=8),), leaving=8), Ledger())
+    assert (allowed, decision.targets.gpus) == ({"new": 0}, {"new": 8})
+    assert why["new"] == "waits: it needs 1 GPU; pods that are about to end still hold 8"
+    assert play(World(8, (job("new", most=8),), leaving=5), Ledger())[0] == {"new": 3}
+    assert play(World(8, (held("running", 4, most=8),), leaving=5), holding({"running": 4}))[0] == {"running": 4}
+
+
 def test_a_job_with_an_entry_written_by_hand_gets_that_and_the_others_the_rest() -> None:
     world = World(4, (held("fixed", 4), job("other")), fixed={"fixed": 1})
     allowed, why, _ = play(world, holding({"fixed": 4}))

@@ -98,7 +98,8 @@ def test_a_pod_that_holds_nothing_that_counts_is_left_out(shown: dict[str, Any])
     ],
 )
 def test_a_pod_that_can_not_get_a_place_now_is_known_as_such(shown: dict[str, Any]) -> None:
-    assert pod_of(shown) == Pod("nlp", {GPU: 2}, gated=True)
+    leaves = "deletionTimestamp" in shown["metadata"]
+    assert pod_of(shown) == Pod("nlp", {GPU: 2}, gated=True, leaves=leaves)
 
 
 def test_the_priority_class_of_a_pod_is_kept() -> None:
@@ -107,7 +108,15 @@ def test_the_priority_class_of_a_pod_is_kept() -> None:
 
 def test_a_pod_that_is_being_deleted_holds_its_gpus_until_it_is_gone() -> None:
     shown = pod({GPU: "2"}, metadata={"deletionTimestamp": "2026-11-26T09:00:00Z"})
-    assert pod_of(shown) == Pod("nlp", {GPU: 2}, "m0")
+    assert pod_of(shown) == Pod("nlp", {GPU: 2}, "m0", leaves=True)
+
+
+def test_a_pod_of_kueue_says_what_it_is_part_of() -> None:
+    controllers = [{"uid": "job", "controller": True}, {"uid": "other"}]
+    metadata = {"uid": "pod", "ownerReferences": controllers, "annotations": {"kueue.x-k8s.io/workload": "job-sweep"}}
+    shown = pod({GPU: "2"}, metadata={**metadata, "labels": {"kueue.x-k8s.io/podset": "main"}})
+    owners = frozenset({"pod", "job"})
+    assert pod_of(shown) == Pod("nlp", {GPU: 2}, "m0", of_kueue=True, workload="job-sweep", owners=owners)
 
 
 @pytest.mark.parametrize(

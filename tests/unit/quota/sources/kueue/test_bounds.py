@@ -20,6 +20,7 @@ from elastic_launcher.quota.sources.kueue.objects import (
     local_queue_of,
     workload_of,
 )
+from elastic_launcher.quota.sources.machines import Pod
 from tests.support.kueue_objects import GPU, cluster_queue, local_queue, workload
 from tests.support.quota_jobs import job
 
@@ -234,3 +235,30 @@ def test_a_stopped_queue_leaves_its_jobs_what_they_have() -> None:
 def test_what_workloads_of_a_queue_that_is_gone_have_is_taken() -> None:
     left = leave(kueue((PAIR[0],), [rigid("b", 2, "b")]), [elastic("bert", "a")])
     assert left.taken == {("b", "gpus"): 2}
+
+
+def pod(gpus: int, space: str = "b", owner: str = "other", **more: Any) -> Pod:
+    """Returns a pod that Kueue has admitted."""
+    return Pod(space, {GPU: gpus}, more.pop("machine", "m0"), of_kueue=True, owners=frozenset({f"uid-{owner}"}), **more)
+
+
+@pytest.mark.parametrize(
+    ("workloads", "pods", "leaving"),
+    [
+        ([rigid("b", 2, "b")], [pod(1), pod(1)], 0),
+        ([rigid("b", 3)], [pod(2), pod(1)], 3),  # evicted: it waits to borrow again
+        ([rigid("b", 3)], [replace(pod(3), owners=frozenset(), workload="job-other")], 3),
+        ([rigid("b", 3)], [pod(3, machine="")], 0),
+        ([rigid("b", 2)], [pod(2)], 0),  # counted already, as it waits for what b owns
+        ([rigid("b", 2, "b")], [pod(2, leaves=True), pod(1)], 1),  # admitted again while pods of before end
+        ([rigid("b", 2, active=False)], [pod(2)], 2),
+        ([], [pod(2, leaves=True)], 2),  # its Job was deleted
+        ([], [pod(2)], 0),  # of a Workload that neither the pod nor its owner names
+        (nodes("bert", "a", 1), [pod(1, "a", "bert-2", job="bert", is_node=True)], 0),  # the job holds it
+        (nodes("gpt", "a", 1), [pod(1, "a", "gpt-2", job="gpt", is_node=True, leaves=True)], 1),
+    ],
+)
+def test_pods_that_end_are_counted_until_they_are_gone(
+    workloads: list[dict[str, Any]], pods: list[Pod], leaving: int
+) -> None:
+    assert leave(kueue(PAIR, workloads), [elastic("bert", "a")], pods).leaving == leaving

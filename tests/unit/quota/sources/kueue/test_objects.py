@@ -66,8 +66,9 @@ def test_a_workload_has_its_gpus_from_the_reservation_on() -> None:
     shown = workload("ml", "bert-1", "gpus", 2, "team-a", priority=7)
     read = workload_of(shown)
     assert read == Workload(
-        "ml", "job-bert-1", "bert-1", "gpus", "team-a", {(GPU, FLAVOR): 2}, {GPU: 2}, 7, created="2026-11-26T10:00:00Z"
-    )
+        "ml", "job-bert-1", "bert-1", "gpus", "team-a", {(GPU, FLAVOR): 2}, {GPU: 2}, 7,
+        created="2026-11-26T10:00:00Z", owners=frozenset({"uid-bert-1"}),
+    )  # fmt: skip
     waits = workload_of(workload("ml", "bert-1", "gpus", 2))
     assert isinstance(waits, Workload) and (waits.queue, waits.reserved, waits.asks) == ("", {}, {GPU: 2})
     assert workload_of(workload("ml", "bert-1", "gpus", 2, "team-a", finished=True)) is None

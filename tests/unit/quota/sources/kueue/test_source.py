@@ -40,9 +40,10 @@ def queued(name: str, space: str) -> dict[str, Any]:
     return service(name, space, report(name, match={"id": name, "job": name, "queue": "gpus"}))
 
 
-def admitted(shown: dict[str, Any]) -> dict[str, Any]:
-    """Returns a pod that Kueue has admitted."""
+def admitted(shown: dict[str, Any], job: str = "") -> dict[str, Any]:
+    """Returns a pod that Kueue has admitted, of a Job."""
     shown["metadata"]["labels"]["kueue.x-k8s.io/podset"] = "main"
+    shown["metadata"]["ownerReferences"] = [{"kind": "Job", "name": job, "uid": f"uid-{job}", "controller": True}]
     return shown
 
 
@@ -228,3 +229,24 @@ def test_borrowed_gpus_move_to_the_queue_that_owns_them_only_once_kueue_can_admi
         assert {grant.job: grant.allowed for grant in third.grants} == {"bert": 4, "resnet": 0}, "bert holds them still"
 
     follow(steps, cluster=there())
+
+
+def test_a_job_grows_onto_the_gpus_of_an_evicted_workload_only_once_its_pods_are_gone() -> None:
+    async def steps(seen: Seen) -> None:
+        await put_queues(seen)
+        await seen.cluster.put("services", queued("bert", "nlp"))
+        await seen.cluster.put("workloads", workload("vision", "sweep", "gpus", 5, "vision"))
+        await seen.cluster.put("pods", admitted(pod("sweep", 5, "vision"), "sweep"))
+        found = await projects(seen, {"all", "nlp", "vision"})
+        world = await seen.world(lambda world: dict(world.rigid) == {"vision": 4} and len(world.jobs) == 1, found)
+        first = decide(world, found, Ledger(), seen.now)
+        assert [grant.allowed for grant in first.grants] == [4], "Kueue takes back what vision has borrowed"
+        await seen.cluster.put("workloads", workload("vision", "sweep", "gpus", 5, active=False))
+        world = await seen.world(lambda world: not world.rigid, found)
+        second = decide(world, found, first.ledger, seen.now)
+        assert (world.leaving, [grant.allowed for grant in second.grants]) == (5, [4])
+        await seen.cluster.delete("pods", "sweep", "vision")
+        world = await seen.world(lambda world: not world.leaving, found)
+        assert [grant.allowed for grant in decide(world, found, second.ledger, seen.now).grants] == [8]
+
+    assert not follow(steps, cluster=there()).said
