@@ -19,7 +19,7 @@ from elastic_launcher.quota.rounds.world import World
 from elastic_launcher.quota.sources.enforcer import Enforcer, Following, with_words
 from elastic_launcher.quota.sources.kai import Kai
 from elastic_launcher.quota.sources.kueue.source import KueueSource
-from elastic_launcher.quota.sources.machines import Cluster, Service, count
+from elastic_launcher.quota.sources.machines import Cluster, Pod, Service, count
 from elastic_launcher.quota.sources.objects import machine_of, pod_of, service_of
 from elastic_launcher.quota.sources.resource_quotas import ResourceQuotas
 from elastic_launcher.quota.sources.watched import Watched
@@ -146,9 +146,12 @@ class ClusterSource:
             needed += [watched for enforcer in enforcers for watched in enforcer.watched]
             _refuse_unread(needed)
             troubles = {one.what: one.error for one in needed if one.error is not None}
+            pods: Sequence[Pod] = list(self._pods.objects.values())
+            for enforcer in enforcers:
+                pods = enforcer.marked(projects, pods)
             cluster = Cluster(
                 [one for watched in self._services for one in watched.objects.values()],
-                list(self._pods.objects.values()),
+                pods,
                 list(self._machines.objects.values()),
                 stale=bool(troubles),
             )

@@ -62,6 +62,9 @@ class Enforcer(Protocol):
     def queues(self, document: Projects) -> Sequence[Queue]:
         """Returns its queues, which are projects; none if it has no such thing."""
 
+    def marked(self, projects: Projects, pods: Sequence[Pod]) -> Sequence[Pod]:
+        """Returns the pods, with those marked that its own objects count."""
+
     def word(self, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]) -> Word:
         """Returns what it says of the jobs.
 

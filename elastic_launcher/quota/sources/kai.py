@@ -176,6 +176,10 @@ class Kai:
         """Returns the queues as projects."""
         return projects_of(self._queues.objects.values())
 
+    def marked(self, _: Projects, pods: Sequence[Pod]) -> Sequence[Pod]:
+        """Returns the pods as they are: all count by themselves."""
+        return pods
+
     def word(self, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]) -> Word:
         """Returns what the queues' limits leave to jobs."""
         resource = (projects.capacity or Capacity()).resource

@@ -63,7 +63,7 @@ class Pod:
         gated: Whether it waits behind a gate, such as that of a queue: it asks the scheduler for nothing yet.
         priority_class: Its priority class; "" for none.
         queue: The queue of KAI that it is in; "" for none.
-        of_kueue: Whether Kueue has admitted it: it is counted by its Workload where the document names Kueue.
+        of_kueue: Whether it is part of a Workload of Kueue, which counts it where the document names Kueue.
         workload: The name of its Workload of Kueue, where it says that; "" otherwise.
         owners: The uids of itself and of what controls it.
         leaves: Whether it is being deleted.

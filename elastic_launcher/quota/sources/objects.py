@@ -16,7 +16,7 @@ from elastic_launcher.quota.jobs import Job, ReportError, job_of
 from elastic_launcher.quota.sources.machines import Machine, Pod, Service
 
 ADMITTED = "kueue.x-k8s.io/podset"
-"""The label of pods that Kueue has admitted."""
+"""The label of pods that Kueue has admitted; older versions set it with TopologyAwareScheduling alone."""
 WORKLOAD = "kueue.x-k8s.io/workload"
 """The annotation of such pods that names their Workload; with TopologyAwareScheduling alone."""
 ENDED = ("Succeeded", "Failed")

@@ -114,6 +114,10 @@ class ResourceQuotas:
         """Returns nothing: a quota caps a namespace, and guarantees nothing."""
         return ()
 
+    def marked(self, _: Projects, pods: Sequence[Pod]) -> Sequence[Pod]:
+        """Returns the pods as they are: all count by themselves."""
+        return pods
+
     def word(self, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]) -> Word:
         """Returns what each quota leaves to the jobs of its namespace."""
         resource = (projects.capacity or Capacity()).resource

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError
@@ -64,6 +64,11 @@ class KueueSource:
     def queues(self, document: Projects) -> list[Queue]:
         """Returns the queues and cohorts that have the resource, as projects."""
         return queues_of(self._kueue(document))
+
+    def marked(self, projects: Projects, pods: Sequence[Pod]) -> Sequence[Pod]:
+        """Returns the pods, with all marked that are part of a Workload: older versions of Kueue label few of them."""
+        kueue = self._kueue(projects)
+        return [pod if pod.of_kueue or kueue.workload_of(pod) is None else replace(pod, of_kueue=True) for pod in pods]
 
     def word(self, projects: Projects, jobs: Sequence[Job], pods: Sequence[Pod]) -> Word:
         """Returns what the queues and cohorts leave to their jobs, and what Workloads and pods of others have."""

@@ -43,6 +43,11 @@ def queued(name: str, space: str) -> dict[str, Any]:
 def admitted(shown: dict[str, Any], job: str = "") -> dict[str, Any]:
     """Returns a pod that Kueue has admitted, of a Job."""
     shown["metadata"]["labels"]["kueue.x-k8s.io/podset"] = "main"
+    return unlabelled(shown, job)
+
+
+def unlabelled(shown: dict[str, Any], job: str) -> dict[str, Any]:
+    """Returns a pod of a Job, as older versions of Kueue admit it."""
     shown["metadata"]["ownerReferences"] = [{"kind": "Job", "name": job, "uid": f"uid-{job}", "controller": True}]
     return shown
 
@@ -107,6 +112,22 @@ def test_workloads_of_others_count_for_their_queue_and_not_by_their_pods() -> No
         await seen.cluster.delete("workloads", "job-more", "vision")
         await seen.cluster.put("workloads", workload("vision", "sweep", "gpus", 3, "vision", finished=True))
         await seen.world(lambda world: not world.rigid and bounds(world)["Cohort all"] == 8, found)
+
+    assert not follow(steps, cluster=there()).said
+
+
+def test_a_pod_without_the_label_of_kueue_is_known_by_the_job_that_controls_it() -> None:
+    async def steps(seen: Seen) -> None:
+        await put_queues(seen)
+        await seen.cluster.put("workloads", workload("vision", "sweep", "gpus", 3, "vision"))
+        await seen.cluster.put("pods", unlabelled(pod("sweep", 3, "vision"), "sweep"))
+        await seen.cluster.put("pods", unlabelled(pod("notebook", 1, "vision"), "notebook"))
+        found = await projects(seen, {"all", "nlp", "vision"})
+        world = await seen.world(lambda world: world.capacity < 8 and bool(world.rigid), found)
+        assert (world.capacity, dict(world.rigid), world.leaving) == (7, {"vision": 3}, 0)
+        await seen.cluster.put("workloads", workload("vision", "sweep", "gpus", 3, active=False))
+        world = await seen.world(lambda world: not world.rigid, found)
+        assert (world.capacity, world.leaving) == (7, 3)
 
     assert not follow(steps, cluster=there()).said
 
