@@ -7,7 +7,7 @@ minimum.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -101,12 +101,12 @@ def resolve(document: Document, demand: Demand, *, now: float, starting: bool) -
         now: Seconds since the epoch.
         starting: Whether the job holds nothing yet: then a stale document gives only what is guaranteed.
     """
-    matching = [entry for entry in document.entries if matches(entry.match, demand.match)]
-    winner = _winner(matching) if matching else document.defaults
+    matching = _ranked(entry for entry in document.entries if matches(entry.match, demand.match))
+    winner = matching[0] if matching else document.defaults
     if winner is None:
         why = ("no entry matches and there are no defaults: the job's minimum",)
         return Resolution(demand.min_nodes, None, None, None, "", is_stale(document, now), DEFAULT_GROW_AFTER, why)
-    others = [entry for entry in matching if entry is not winner]
+    others = matching[1:]
     numbers, why_numbers = _numbers(winner, others, demand.share)
     stale = is_stale(document, now)
     nodes, why_nodes = _nodes(winner, numbers, demand, stale, starting)
@@ -120,13 +120,19 @@ def resolve(document: Document, demand: Demand, *, now: float, starting: bool) -
         winner.grow_after,
         (_why_winner(winner, others), *why_numbers, *why_nodes),
         winner.reclaim_by if _reclaims(winner) else None,
-        winner.wait,
+        _wait(matching, document.defaults),
     )
 
 
-def _winner(matching: Sequence[Entry]) -> Entry:
-    """Returns the most specific entry; of equal ones that of the highest priority, and then the first."""
-    return max(matching, key=lambda entry: (specificity(entry.match), entry.priority))
+def _ranked(matching: Iterable[Entry]) -> list[Entry]:
+    """Returns the most specific entry first; of equal ones that of the highest priority, and then the first."""
+    return sorted(matching, key=lambda entry: (specificity(entry.match), entry.priority), reverse=True)
+
+
+def _wait(ranked: Sequence[Entry], defaults: Entry | None) -> float | None:
+    """Returns the waiting time of the first entry that names one; who writes only a size leaves it as it is."""
+    named = (entry.wait for entry in (*ranked, defaults) if entry is not None)
+    return next((wait for wait in named if wait is not None), None)
 
 
 def _why_winner(winner: Entry, others: Sequence[Entry]) -> str:

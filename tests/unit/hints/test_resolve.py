@@ -46,6 +46,23 @@ def test_the_most_specific_match_wins(rows: list[dict[str, Any]], winner: str) -
     assert winner in found.why[0]
 
 
+@pytest.mark.parametrize(
+    ("rows", "wait"),
+    [
+        ([hint(1, match={"job": "bert"}, priority=9), hint(match={"job": "bert"}, waitSeconds=60)], 60.0),
+        ([hint(match={"job": "b*"}, waitSeconds=5), hint(match={"job": "bert"}, waitSeconds=60), hint(1)], 60.0),
+        ([hint(match={"job": "bert"}, priority=9, waitSeconds=0), hint(match={"job": "bert"}, waitSeconds=60)], 0.0),
+        ([hint(match={"job": "other"}, waitSeconds=60), hint(match={"job": "bert"})], 900.0),
+        ([], 900.0),
+    ],
+)
+def test_the_waiting_time_is_that_of_the_most_specific_entry_that_names_one(
+    rows: list[dict[str, Any]], wait: float
+) -> None:
+    assert resolved(document(*rows, defaults=hint(1, waitSeconds=900))).wait == wait
+    assert resolved(document(hint(1))).wait is None
+
+
 def test_nothing_that_matches_is_the_minimum() -> None:
     found = resolved(document(hint(9, match={"job": "other"})), min_nodes=2)
     assert (found.nodes, found.allowed, found.matched, found.grow_after) == (2, None, "", 60.0)
