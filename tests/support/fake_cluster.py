@@ -31,7 +31,7 @@ class FakeCluster:
         forbidden: Verbs and kinds that are refused, such as ``("list", "pods")``.
         unknown: Kinds that the server does not know, as if no CustomResourceDefinition were there.
         asked: The verbs and kinds of all requests that were not refused, in order.
-        served: The versions of groups that it says it has; none of them is missing otherwise.
+        served: The versions of groups that it has, and says it has; of other groups it has any, and says nothing.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class FakeCluster:
         match = _PATH.fullmatch(request.path)
         if self.down:
             return _status(503, "ServiceUnavailable")
-        if match is None or match["kind"] in self.unknown:
+        if match is None or match["kind"] in self.unknown or not self._serves(match["root"]):
             return _status(404, "NotFound")
         kind, space, name = match["kind"], match["space"] or "", match["name"]
         watches = request.query.get("watch") == "true"
@@ -120,6 +120,10 @@ class FakeCluster:
             chosen = _Chosen(kind, space, request.query)
             return await self._watch(request, chosen) if watches else self._list(chosen)
         return await self._one(request.method, kind, space, name, body)
+
+    def _serves(self, root: str) -> bool:
+        group, _, version = root.removeprefix("/apis/").rpartition("/")
+        return version in self.served.get(group, [version])
 
     async def _create(self, kind: str, space: str, body: Object) -> web.Response:
         metadata = body["metadata"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from elastic_launcher.kube.api import NOT_FOUND, Api, ApiError
-from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble
+from elastic_launcher.kube.collection import Change, Collection, Snapshot, Trouble, changes
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Capacity, Projects
 from elastic_launcher.quota.queues import Queue
@@ -133,16 +134,22 @@ class _Watched(Watched[Kept[T]]):
         return [one.refused.why for one in self.objects.values() if one.refused is not None]
 
     async def follow(self, api: Api) -> None:
-        """Follows it until it is cancelled; a Kueue that is not there yet is waited for."""
-        while not self._collection.path:
+        """Follows it until it is cancelled; a Kueue that is not there yet is waited for.
+
+        Once its version is no longer served, as after an upgrade of Kueue, another one is looked for.
+        """
+        while True:
             try:
                 path = f"/apis/{GROUP}/{await _version(api)}/{self._resource}"
             except ApiError as error:
                 self._tell(Trouble(error))
                 await asyncio.sleep(LOOK_SECONDS)
-            else:
-                self._collection = Collection(path)
-        await super().follow(api)
+                continue
+            async with aclosing(changes(api, Collection(path))) as found:
+                async for change in found:
+                    self._tell(change)
+                    if isinstance(change, Trouble) and change.error.status == NOT_FOUND:
+                        break
 
     def _take(self, change: Snapshot | Change | Trouble) -> bool:
         if isinstance(change, Trouble) and change.error.status == FORBIDDEN:

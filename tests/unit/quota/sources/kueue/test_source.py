@@ -175,6 +175,23 @@ def test_a_cluster_without_kueue_is_said_in_one_line_and_waited_for(monkeypatch:
     assert lines - {"Kueue's clusterqueues can't be read yet"} == {missing}
 
 
+def test_an_upgrade_that_ends_the_version_in_use_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_launcher.kube.follow.FIRST_DELAY", 0.001)
+
+    async def steps(seen: Seen) -> None:
+        await put_queues(seen, version="v1beta1")
+        await projects(seen, {"all", "nlp", "vision"})
+        seen.cluster.served = {GROUP: ["v1beta2"]}
+        await seen.cluster.forget()
+        await seen.cluster.put("clusterqueues", cluster_queue("lab", 2, "all"))
+        await projects(seen, {"all", "nlp", "vision", "lab"})
+        found = seen.source.projects(DOCUMENT)
+        await seen.world(lambda world: not world.stale, found)
+
+    said = follow(steps, cluster=there("v1beta1")).said
+    assert all("the API server knows no such objects" in line for line in said)
+
+
 def test_an_object_that_can_not_be_used_is_named_and_keeps_all_from_growing() -> None:
     async def steps(seen: Seen) -> None:
         await put_queues(seen)
