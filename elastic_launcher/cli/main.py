@@ -38,7 +38,7 @@ COMMANDS = {
     ),
     "plan": Command("elastic_launcher.cli.plan:plan", "Show how an optimizer step is divided among ranks."),
     "hints": Command("elastic_launcher.cli.hints:hints_app", "Check, show and edit quota hints."),
-    "quota": Command("elastic_launcher.cli.quota:quota_app", "Divide GPUs among projects with guaranteed quotas."),
+    "quota": Command("elastic_launcher.cli.quota.app:quota_app", "Divide GPUs among projects with guaranteed quotas."),
     "status": Command("elastic_launcher.cli.status:status", "Show how a job is doing, or how it ended."),
     "checkpoint": Command(
         "elastic_launcher.cli.checkpoint:checkpoint", "Save a running job now, or export what is saved."

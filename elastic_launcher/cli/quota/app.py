@@ -7,34 +7,27 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from enum import StrEnum
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from elastic_launcher.cli.job_argument import refuse
-from elastic_launcher.config import ExitCode
+from elastic_launcher.cli.quota.shared import AsJson, read_projects, show_table, usage_errors
+from elastic_launcher.cli.quota.simulate import simulate_trace
 from elastic_launcher.hints.stores import hint_place
 from elastic_launcher.host.lock import Lock, LockHeld
 from elastic_launcher.quota import history as changes
 from elastic_launcher.quota.controller import Controller, ProjectsFile
 from elastic_launcher.quota.hint_document import read_written
 from elastic_launcher.quota.jobs import Job, ReportError, job_of
-from elastic_launcher.quota.projects import Project, Projects, QuotaError
-from elastic_launcher.quota.projects_document import parse_projects
+from elastic_launcher.quota.projects import Projects, QuotaError
 from elastic_launcher.quota.rounds.ledger import Ledger
 from elastic_launcher.quota.rounds.round import Decision, decide
 from elastic_launcher.quota.rounds.world import World
 from elastic_launcher.quota.serve import Machine, gpus_of, marks, serve, without_cluster
-from elastic_launcher.quota.simulation.run import read_machines, simulated
-from elastic_launcher.quota.simulation.trace import read_trace
 from elastic_launcher.quota.sources.folder import JobFolder
 from elastic_launcher.report.words import clock
 
@@ -55,44 +48,14 @@ HintsConfigMap = Annotated[
 Gpus = Annotated[
     int | None, typer.Option("--gpus", min=0, help="GPUs that there are; default: what the document says.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="As one JSON object.")]
-PROGRESS_SECONDS = 0.5  # between two lines about a simulation
-
-
-class Resize(StrEnum):
-    """What a change does to a job in a simulation; the names are those of `run --resize`."""
-
-    IN_PROCESS = "in-process"
-    RESPAWN = "respawn"
-
-
 HINTS, HISTORY, LOCK = "hints.json", "quota-history.jsonl", "quota.lock"
-
-
-@contextlib.contextmanager
-def _usage_errors() -> Iterator[None]:
-    """Turns what is wrong with the input into one line and exit code 2."""
-    try:
-        yield
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        refuse(f"quota: {where}{error.strerror or error}")
-    except ValueError as error:
-        refuse(f"quota: {error}")
-
-
-def _projects(path: Path) -> Projects:
-    try:
-        return parse_projects(path.read_bytes())
-    except QuotaError as error:
-        raise QuotaError(f"{path}: {error}") from error
 
 
 @quota_app.command()
 def check(path: ProjectsPath) -> None:
     """Checks a projects document, and prints where it is wrong."""
-    with _usage_errors():
-        projects = _projects(path)
+    with usage_errors():
+        projects = read_projects(path)
     for warning in projects.warnings:
         typer.echo(f"warning: {warning}", err=True)
     count = len(projects.projects)
@@ -115,8 +78,8 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Shows what each project and each job would get, and why; changes nothing."""
-    with _usage_errors():
-        projects = without_cluster(_projects(path))
+    with usage_errors():
+        projects = without_cluster(read_projects(path))
         world = _world(projects, jobs, gpus)
         decision = decide(world, projects, Ledger(), time.time())
     if as_json:
@@ -188,31 +151,19 @@ def _show(projects: Projects, world: World, decision: Decision) -> None:
     plan = decision.ledger.plan
     planned = f"; {plan.gpus} are planned with" if plan is not None and plan.gpus != plan.there else ""
     typer.echo(f"{world.capacity} GPUs{planned}")
-    _table(
+    show_table(
         ("PROJECT", "GUARANTEED", "LIMIT", "ASKS FOR", "FAIR SHARE", "HOLDS"),
         [
             [row["project"], row["guaranteed"], row["limit"], row["demand"], row["fair_share"], row["holds"]]
             for row in found["projects"]
         ],
     )
-    _table(
+    show_table(
         ("JOB", "PROJECT", "MIN", "MAX", "HOLDS", "GETS", "TARGET", "WHY"),
         [
             [*(row[key] for key in ("job", "project", "minimum", "maximum", "holds", "allowed", "target", "reason"))]
             for row in found["jobs"]
         ],
-    )
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in head:
-        numbers = name not in ("PROJECT", "JOB", "WHY", "TIME", "CAUSE")
-        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*("-" if value is None else str(value) for value in row))
-    Console(highlight=False, soft_wrap=not Console().is_terminal, width=None if Console().is_terminal else 200).print(
-        table
     )
 
 
@@ -224,7 +175,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Says why a job has what it has, by the hints that the controller wrote last."""
-    with _usage_errors():
+    with usage_errors():
         where = _one_of(jobs, hints)
         ledger = read_written(hint_place(str(where / HINTS) if isinstance(where, Path) else where).read()).ledger
         account = ledger.accounts.get(job)
@@ -262,7 +213,7 @@ def _history(where: Path | str) -> Sequence[Any]:
 
 
 def _show_changes(rows: Sequence[Any]) -> None:
-    _table(
+    show_table(
         ("TIME", "JOB", "PROJECT", "CAUSE", "WHY"),
         [[clock(row["time"]), row["job"], row["project"], row["cause"], row["reason"]] for row in rows],
     )
@@ -276,7 +227,7 @@ def history(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
     """Shows what the controller changed, and why."""
-    with _usage_errors():
+    with usage_errors():
         rows = _history(_one_of(jobs, hints))[-last:]
     if as_json:
         for row in rows:
@@ -285,84 +236,7 @@ def history(
     _show_changes(rows)
 
 
-@quota_app.command("simulate")
-def simulate_trace(
-    path: Annotated[
-        Path,
-        typer.Argument(metavar="TRACE", help="The jobs, as CSV: name,submitted,gpus,min,max,seconds[,project,...]."),
-    ],
-    document: Annotated[
-        Path | None,
-        typer.Option("--projects", metavar="FILE", help="The projects document; default: no project has a guarantee."),
-    ] = None,
-    machines: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[COUNTx]GPUS", help="The machines, such as 16x8; default: one, with the document's GPUs."
-        ),
-    ] = None,
-    resize: Annotated[
-        Resize, typer.Option(help="What a change does to a job: ranks that stay go on, or all start again.")
-    ] = Resize.IN_PROCESS,
-    change_seconds: Annotated[
-        float | None,
-        typer.Option(min=0, help="Seconds until new ranks train; default: the trace's delay, or 30."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Plays the jobs of a trace on simulated machines, and shows how long they take and what each project has."""
-    with _usage_errors():
-        jobs = read_trace(path)
-        if change_seconds is not None:
-            jobs = [replace(job, delay=change_seconds) for job in jobs]
-        names = sorted({job.project for job in jobs})
-        projects = Projects(tuple(map(Project, names))) if document is None else without_cluster(_projects(document))
-        if projects.capacity is not None and projects.capacity.autoscale is not None:
-            raise QuotaError("capacity.autoscale: the machines of a simulation do not come and go; leave it out here")
-        if machines is None and (projects.capacity is None or projects.capacity.gpus is None):
-            raise QuotaError(
-                'how many GPUs are there? Give --machines, such as 16x8, or add "capacity: {gpus: N}" to the document'
-            )
-        there = read_machines(str(gpus_of(projects, None)) if machines is None else machines)
-        try:
-            found = simulated(jobs, projects, there, in_process=resize is Resize.IN_PROCESS, seen=_progress())
-        except KeyboardInterrupt:
-            typer.echo("interrupted: a simulation that is not complete has no figures", err=True)
-            raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
-    if as_json:
-        typer.echo(json.dumps(found))
-        return
-    _show_simulation(found)
-
-
-def _progress() -> Callable[[float, int, int], None]:
-    """Returns what shows on a terminal how far a simulation is."""
-    console = Console(stderr=True, highlight=False)
-    shown = 0.0
-
-    def show(now: float, complete: int, jobs: int) -> None:
-        nonlocal shown
-        if console.is_terminal and (complete == jobs or time.monotonic() - shown >= PROGRESS_SECONDS):
-            shown = time.monotonic()
-            end = "\r\x1b[K" if complete == jobs else ""
-            console.file.write(end or f"\r{complete} of {jobs} jobs complete, {now / 3600:.1f} h simulated\x1b[K")
-            console.file.flush()
-
-    return show
-
-
-def _show_simulation(found: Mapping[str, Any]) -> None:
-    typer.echo(
-        f"{found['jobs']} jobs on {found['gpus']} GPUs for {found['seconds']:.0f} s: {found['gpu_use']:.0%} of the GPUs"
-        f" held\ncompletion time: mean {found['mean_completion_s']:.0f} s, p99 {found['p99_completion_s']:.0f} s; "
-        f"wait for the first GPU: mean {found['mean_wait_s']:.0f} s\nchanges of a job: mean "
-        f"{found['mean_changes']:.2f}, of which {found['mean_stopped']:.2f} stopped its training"
-    )
-    keys = ("guaranteed", "mean_held", "below_guarantee_s", "jobs", "mean_wait_s", "mean_completion_s")
-    _table(
-        ("PROJECT", "GUARANTEED", "MEAN HELD", "BELOW ITS GUARANTEE, S", "JOBS", "MEAN WAIT, S", "MEAN COMPLETION, S"),
-        [[row["project"], *(row[key] for key in keys)] for row in found["projects"]],
-    )
+quota_app.command("simulate")(simulate_trace)
 
 
 @quota_app.command("serve")
@@ -390,7 +264,7 @@ def serve_jobs(
     ] = None,
 ) -> None:
     """Writes the hints of jobs until it is stopped: of those in a folder to DIR/hints.json, or of a cluster's jobs."""
-    with _usage_errors():
+    with usage_errors():
         if kubernetes == (jobs is not None):
             raise QuotaError("give either --jobs DIR, for jobs of this machine, or --kubernetes")
         if jobs is not None and (hints is not None or namespaces):
