@@ -14,7 +14,7 @@ from elastic_launcher.quota.jobs import Job
 START_SECONDS = 30.0  # until a job has reported how long its nodes take to start
 MACHINE_GPUS = 8  # of a machine, while nothing says how many there are
 GROWTH = 4  # a job's speed is believed up to so many times the size that it was measured on
-BEYOND = 1e-3  # what each further GPU adds to the speed: enough to take what nobody else can use
+BEYOND = 1e-3  # what twice the GPUs add to the speed beyond: enough to take what nobody else can use
 
 
 def candidate(job: Job, sizes: tuple[int, ...], now: float) -> Candidate:
@@ -44,20 +44,28 @@ def candidate(job: Job, sizes: tuple[int, ...], now: float) -> Candidate:
         speeds=speeds,
         minimum=job.minimum,
         sizes=sizes,
+        priority=job.priority,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Believed:
-    """Speeds that hardly rise beyond a size, so that no job takes GPUs from others by a speed that nobody measured."""
+    """Speeds that hardly rise beyond a size, so that no job takes GPUs from others by a speed that nobody measured.
+
+    They rise less and less, so that equal jobs get equal parts of what only such jobs can use.
+    """
 
     measured: MeasuredSpeeds
     most: int
 
     def curve(self, counts: Counts) -> Values:
         """Returns the speeds on numbers of GPUs, each on the fewest machines, over one GPU."""
-        return self.measured.curve(np.minimum(counts, self.most)) * (1 + BEYOND * np.maximum(0, counts - self.most))
+        return self.measured.curve(np.minimum(counts, self.most)) * self._beyond(counts)
 
     def at(self, machines: int, gpus: int) -> float:
         """Returns the speed on GPUs of a number of machines, over one GPU."""
-        return self.measured.at(machines, min(gpus, self.most)) * (1 + BEYOND * max(0, gpus - self.most))
+        return self.measured.at(machines, min(gpus, self.most)) * float(self._beyond(np.array([gpus]))[0])
+
+    def _beyond(self, counts: Counts) -> Values:
+        more: Values = 1 + BEYOND * np.log2(np.maximum(counts, self.most) / self.most)
+        return more

@@ -16,6 +16,7 @@ from elastic_launcher.quota.allocation.worth import Candidate, Options, Settings
 __all__ = ["Candidate", "Settings", "divide"]
 
 _ROUNDS = 20  # rounds until the next one would change nothing
+_NEXT = 4  # GPUs beyond its best number that a job is looked at with first, where all are to be used
 NOISE = 1e-12  # a difference of value that rounding can make
 
 _DEFAULT = Settings()
@@ -81,7 +82,7 @@ class Division:
         settings: Settings,
         fill: bool = False,
     ) -> None:
-        self.jobs = sorted(candidates, key=lambda one: (one.service, one.submitted, one.name))
+        self.jobs = sorted(candidates, key=lambda one: (-one.priority, one.service, one.submitted, one.name))
         self.weights = weights(self.jobs, settings)
         self.settings = settings
         self._total = total
@@ -92,7 +93,8 @@ class Division:
     def begin(self, held: Mapping[str, int], speeds: Mapping[str, float]) -> tuple[dict[str, Options], dict[str, int]]:
         """Returns what jobs may be given, and the division of that.
 
-        Where GPUs are left over, each number that could use them is looked at too.
+        Where GPUs are left over, each number that could use them is looked at too. To fill, the next few come first:
+        where growth does not pay, many are left.
 
         Args:
             held: GPUs that jobs hold.
@@ -100,24 +102,30 @@ class Division:
         """
         choices = {job.name: self._options(job, held[job.name], speeds[job.name]) for job in self.jobs}
         found = self.solve(choices)
-        if left := self._total - sum(found.values()):
-            for job in self.jobs:
-                count = found[job.name]
-                more = range(count + 1, count + left + 1)
-                choices[job.name] = self._options(job, held[job.name], speeds[job.name], more)
-            found = self.solve(choices)
+        for most in (_NEXT, self._total) if self._fill else (self._total,):
+            if left := self._total - sum(found.values()):
+                for job in self.jobs:
+                    count = found[job.name]
+                    more = range(count + 1, count + min(left, most) + 1)
+                    choices[job.name] = self._options(job, held[job.name], speeds[job.name], more)
+                found = self.solve(choices, fill=self._fill)
         return choices, found
 
     def _options(self, job: Candidate, held: int, speed: float, more: Iterable[int] = ()) -> Options:
         return options(job, held, speed, self._total, self._floors.get(job.name, 0), self.settings, more)
 
-    def solve(self, choices: Mapping[str, Options]) -> dict[str, int]:
-        """Returns the GPUs of each job."""
+    def solve(self, choices: Mapping[str, Options], *, fill: bool = False) -> dict[str, int]:
+        """Returns the GPUs of each job.
+
+        Args:
+            choices: What jobs may be given.
+            fill: Whether as many GPUs as that allows are used.
+        """
         for job in self.jobs:
             values = choices[job.name].values
             if job.name not in self._weighed or self._weighed[job.name][0] is not values:
                 self._weighed[job.name] = values, Choices(values, self.weights[job.name])
-        found = choose([self._weighed[job.name][1] for job in self.jobs], self._total, fill=self._fill)
+        found = choose([self._weighed[job.name][1] for job in self.jobs], self._total, fill=fill)
         return {job.name: gpus for job, gpus in zip(self.jobs, found, strict=True)}
 
     def keeping(self, held: Mapping[str, int]) -> Division:

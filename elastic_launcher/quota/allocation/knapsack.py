@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 EXACT_CELLS = 400_000  # jobs × GPUs up to which the dynamic program takes well below a second
 _THRIFT = 1e-13  # value lost with each GPU: of equal options the smaller one wins, whatever rounding does
+_LAST = 2.0  # that of the last job over that of the first one: of equal jobs the first one gets more
 
 
 class Choices:
@@ -70,11 +71,11 @@ def _exact(jobs: Sequence[Choices], total: int, fill: bool) -> list[int]:
     best = np.zeros(total + 1)  # by GPUs: the value of the jobs so far with at most so many, or to fill: just so many
     best[1:] = -np.inf if fill else 0.0
     taken: list[NDArray[np.int64]] = []
-    for job in jobs:
+    for job, thrift in zip(jobs, np.linspace(_THRIFT, _LAST * _THRIFT, len(jobs)), strict=True):
         gpus = np.array(job.gpus)
         padded = np.concatenate([np.full(gpus[-1], -np.inf), best])
         reached = padded[np.arange(total + 1) + (gpus[-1] - gpus)[:, None]]
-        reached += (np.array(job.values) - _THRIFT * gpus)[:, None]
+        reached += (np.array(job.values) - thrift * gpus)[:, None]
         option = reached.argmax(axis=0)
         best = np.take_along_axis(reached, option[None], axis=0)[0]
         taken.append(gpus[option])

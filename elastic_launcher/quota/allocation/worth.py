@@ -52,6 +52,7 @@ class Candidate:
         minimum: The fewest GPUs that it runs on.
         sizes: Legal numbers of GPUs, ascending; empty if each from the minimum to the limit is legal.
         node_gpus: GPUs of a node, which is never divided between machines.
+        priority: Of jobs to which a GPU is worth the same, the one with the highest gets it.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Candidate:
     minimum: int = 1
     sizes: tuple[int, ...] = ()
     node_gpus: int = 1
+    priority: int = 0
 
     def is_legal(self, gpus: int) -> bool:
         """Returns whether the job can run on so many GPUs."""
@@ -129,10 +131,14 @@ class Options:
 def weights(candidates: Collection[Candidate], settings: Settings) -> dict[str, float]:
     """Returns the jobs' weights, which add up to 1: the less work a job has left, the more.
 
-    They are those of heSRPT (Berg et al., 2020), weighted shortest remaining processing time for parallel jobs.
+    They are those of heSRPT (Berg et al., 2020), weighted shortest remaining processing time for parallel jobs. Jobs of
+    unknown work share what they have together equally: none of them is known to end before another.
     """
     order = sorted(candidates, key=lambda one: (-_size(one), one.submitted, one.name))
     shares = np.diff((np.arange(len(order) + 1) / max(len(order), 1)) ** settings.exponent)
+    unknown = [place for place, one in enumerate(order) if one.work is None]
+    if unknown:
+        shares[unknown] = shares[unknown].mean()
     return {one.name: share for one, share in zip(order, shares.tolist(), strict=True)}
 
 

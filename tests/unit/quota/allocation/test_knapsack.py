@@ -43,6 +43,11 @@ def test_of_equal_options_the_smaller_one_wins() -> None:
     assert choose([Choices({1: 1.0, 2: 1.0, 4: 1.0}, 1.0)], 4) == [1]
 
 
+def test_of_equal_jobs_the_first_ones_get_more() -> None:
+    jobs = [Choices({1: 1.0, 2: 1.5, 3: 1.7}, 0.1) for _ in range(7)]
+    assert choose(jobs, 11) == [2, 2, 2, 2, 1, 1, 1]
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=5), st.integers(0, 30))
 def test_hulls_are_as_good_where_more_gpus_are_worth_less_and_less(gains: list[list[int]], total: int) -> None:

@@ -28,8 +28,15 @@ def test_a_job_that_understates_its_work_does_not_stay_in_front() -> None:
     assert found["honest"] > found["understates"]
 
 
+def test_jobs_of_unknown_work_weigh_the_same_between_those_of_known_work() -> None:
+    unknown = [candidate("new"), candidate("old", service=1e5)]
+    found = weights([candidate("short", work=1e2), *unknown, candidate("long", work=1e6)], Settings())
+    assert found["long"] < found["new"] == found["old"] < found["short"]
+    assert sum(found.values()) == pytest.approx(1.0)
+
+
 def test_equal_jobs_do_not_change_places_while_their_service_grows() -> None:
-    one, other = candidate("one", service=5000.0), candidate("other", service=5200.0)
+    one, other = candidate("one", service=5000.0, work=1.0), candidate("other", service=5200.0, work=1.0)
     found = weights([one, other], Settings())
     grown = weights([replace(one, service=5300.0), other], Settings())
     assert (found["one"] < found["other"]) == (grown["one"] < grown["other"])

@@ -41,6 +41,23 @@ def test_minimums_come_by_priority_and_then_by_age() -> None:
     assert why["young"] == "waits: it needs 3 GPUs; the fair share of project nlp is 7, and other jobs come first"
 
 
+@pytest.mark.parametrize(
+    ("gpus", "parts"), [(24, (12, 12)), (25, (13, 12)), (24, (8, 8, 8)), (25, (4, 4, 4, 4, 3, 3, 3))]
+)
+def test_equal_jobs_that_report_no_speeds_get_equal_parts(gpus: int, parts: tuple[int, ...]) -> None:
+    jobs = [job(f"job-{number}", most=24, submitted_at=float(number)) for number in range(len(parts))]
+    allowed = play(World(gpus, tuple(jobs)), Ledger())[0]
+    assert tuple(allowed[one.id] for one in jobs) == parts
+
+
+@pytest.mark.parametrize("held_by_first", [12, 24])
+def test_the_parts_of_such_jobs_do_not_depend_on_what_they_had_before(held_by_first: int) -> None:
+    other = 24 - held_by_first
+    first, second = held("first", held_by_first, most=24, service=1e6), held("second", other, most=24, service=50.0)
+    decision = play(World(24, (first, second)), holding({"first": held_by_first, "second": other}))[2]
+    assert decision.targets.gpus == {"first": 12, "second": 12}
+
+
 def test_a_job_that_has_begun_lately_keeps_its_minimum_but_not_more() -> None:
     projects = Projects((Project("nlp", min_run_seconds=600.0), Project("vision", guaranteed=4)))
     running = held("running", 4, training_since=NOW - 500)
