@@ -117,14 +117,17 @@ class Reasons:
             return f"waits: it needs {gpus(least)}, and the limit of project {own} is {limit}"
         if least > self._world.capacity:
             return f"waits: it needs {gpus(least)}, and {self._capacity}"
-        if ledger.accounts[name].is_late(now):
+        account = ledger.accounts[name]
+        if account.is_late(now):
             return f"waits: it still holds {gpus(member.account.committed)} that were to be free by now"
-        kept = f"waits: {_listed(late)} still hold{'s' if len(late) == 1 else ''} GPUs that were to be free by now"
         if late and self._allowed.get(own, 0) < min(self._targets.demands[own], member.project.guaranteed):
-            return kept
+            return _still_held(late)
         if not self._targets.gpus[name]:
-            if not member.ceiling:
-                return f"waits: it was paused less than {self._projects.grow_after:g} s ago"
+            keeping = [one for one in late if ledger.accounts[one].project == own and ledger.accounts[one].kept]
+            if keeping and sum(ledger.accounts[one].kept for one in keeping) >= least:
+                return _still_held(keeping)
+            if account.shrunk_at is not None and now - account.shrunk_at < self._projects.grow_after:
+                return account.reason  # that of its pause
             for bound in member.bounds:
                 if sum(self._targets.gpus.get(name, 0) for name in bound.jobs) + least > bound.gpus:
                     return f"waits: it needs {gpus(least)}; {bound.name} leaves {bound.gpus}, and other jobs come first"
@@ -135,7 +138,7 @@ class Reasons:
         if self._world.stale:
             return "waits: what the cluster holds could not be read, and nothing grows before it can"
         if late:
-            return kept
+            return _still_held(late)
         times = [
             account.reclaim_by
             for account in ledger.accounts.values()
@@ -165,6 +168,10 @@ def gpus(count: int) -> str:
 
 def _of(asked: int, guaranteed: int) -> str:
     return f"{asked} of its {guaranteed}" if asked <= guaranteed else f"its {guaranteed}"
+
+
+def _still_held(late: Sequence[str]) -> str:
+    return f"waits: {_listed(late)} still hold{'s' if len(late) == 1 else ''} GPUs that were to be free by now"
 
 
 def _listed(names: Sequence[str]) -> str:

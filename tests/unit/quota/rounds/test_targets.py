@@ -236,6 +236,26 @@ def test_overdue_jobs_are_within_the_limits_too() -> None:
     assert decide(world, projects, decision.ledger, NOW).changes == ()
 
 
+def test_a_paused_job_says_why_it_was_paused() -> None:
+    world = World(4, (held("guest", 4, least=4), job("owner", "vision", 4, 4)))
+    _, why, decision = play(world, holding({"guest": 4}), OWNED)
+    assert why["guest"] == "4 → 0 GPUs, paused by quota: project vision asks for 4 of its 4 guaranteed"
+    later = decide(world, OWNED, decision.ledger, NOW + 20.0)
+    assert {grant.job: grant.reason for grant in later.grants}["guest"] == why["guest"]
+
+
+def test_a_job_of_a_project_whose_gpus_another_one_keeps_names_that() -> None:
+    accounts = {
+        "deaf": Account("nlp", 0, 6, 3, held=6, reclaim_by=NOW - 500.0, overdue=6),
+        "small": Account("nlp", 0, 0, 3, shrunk_at=NOW - 10.0, reason="1 → 0 GPUs, paused by quota"),
+        "owner": Account("vision", 2, 2, 3, held=2),
+    }
+    jobs = held("deaf", 6, most=6), job("small"), held("owner", 2, "vision", most=2)
+    projects = Projects((Project("nlp", guaranteed=3, priority=1), Project("vision", guaranteed=2)))
+    _, why, _ = play(World(8, jobs), Ledger(3, accounts), projects)
+    assert why["small"] == "waits: deaf still holds GPUs that were to be free by now"
+
+
 def test_what_is_guaranteed_to_jobs_is_without_what_pods_and_projects_below_have_of_it() -> None:
     projects = Projects((Project("org", guaranteed=8), Project("nlp", guaranteed=3, parent="org")))
     world = World(16, (job("top", "org", most=8), job("low", "nlp", most=8)), rigid={"org": 2})
