@@ -68,8 +68,8 @@ class Job:
         finished: Whether its launcher has ended; a later attempt reports again.
         reported_at: When it reported all this.
         per_node: GPUs of a node.
-        scheduling: Which machines its pods can be on: those of its nodes within the guarantee, and those of its nodes above
-            it, where these differ.
+        scheduling: Which machines its pods can be on: of nodes within the guarantee, and of those above it
+            where that differs.
     """
 
     id: str

@@ -7,16 +7,17 @@ in any order.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from elastic_launcher.engines.kubernetes.nodes.taints import NOTICES
 from elastic_launcher.quota.jobs import Job
-from elastic_launcher.quota.projects import Autoscale, Capacity, Projects, QuotaError
+from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projects, QuotaError
 from elastic_launcher.quota.rounds.world import World
 from elastic_launcher.quota.scheduling import Scheduling, Taint
-from elastic_launcher.quota.sources.usable import Stock, bounds_by_machines
+from elastic_launcher.quota.sources.usable import Above, Stock, bounds_by_machines
 
 CLAIM_SECONDS = 60.0
 """For so long a job is believed that reports more GPUs than its pods have: the pods may be about to be made."""
@@ -259,30 +260,47 @@ class _Counting:
         """
         machines = [one for one in machines if one.resources.get(self._resource)]
         jobs = [] if self._by_workloads else [job for job in world.jobs if not job.finished]
-        usable = self._usable(machines, jobs)
+        kinds = self._usable(machines, jobs)
+        usable = {name: frozenset[str]().union(*found) for name, found in kinds.items()}
         every = frozenset(one.name for one in machines if one.takes_pods(self._resource)).union(*usable.values())
         capacity = self._of_machines(machines, every)
         spare = 0 if autoscale is None else max(0, autoscale.max - capacity)
-        bounds = bounds_by_machines(self._stock(machines, jobs), jobs, usable, every, spare)
+        above = self._above(jobs, kinds)
+        bounds = bounds_by_machines(self._stock(machines, jobs), jobs, usable, every, above, spare)
         emptied = () if autoscale is None else self._could_be_emptied(machines, every)
         return replace(world, capacity=capacity, bounds=tuple(bounds), machines=emptied)
 
-    def _usable(self, machines: Sequence[Machine], jobs: Iterable[Job]) -> dict[str, frozenset[str]]:
-        """Returns the machines that each job's pods can come to, by the job's id."""
-        known: dict[tuple[Scheduling, ...], frozenset[str]] = {}
+    def _usable(self, machines: Sequence[Machine], jobs: Iterable[Job]) -> dict[str, tuple[frozenset[str], ...]]:
+        """Returns the machines that each job's pods can come to, by the job's id and by the kind of its nodes."""
+        known: dict[Scheduling, frozenset[str]] = {}
+        found = {}
         for job in jobs:
-            for why in (one.unclear for one in job.scheduling if one.unclear):
-                self.remarks.add(
-                    f"{job.match['namespace']}/{job.id}: which machines its pods can use is not clear ({why}): "
-                    "what is not clear excludes none"
-                )
-            if job.scheduling not in known:
-                known[job.scheduling] = frozenset(
-                    machine.name
-                    for machine in machines
-                    if any(machine.takes_pods(self._resource, one) for one in job.scheduling)
-                )
-        return {job.id: known[job.scheduling] for job in jobs}
+            for one in job.scheduling:
+                if one not in known:
+                    fit = (machine.name for machine in machines if machine.takes_pods(self._resource, one))
+                    known[one] = frozenset(fit)
+                if one.unclear:
+                    self.remarks.add(
+                        f"{job.match['namespace']}/{job.id}: which machines its pods can use is not clear "
+                        f"({one.unclear}): what is not clear excludes none"
+                    )
+            found[job.id] = tuple(known[one] for one in job.scheduling)
+        return found
+
+    def _above(self, jobs: Iterable[Job], kinds: Mapping[str, Sequence[frozenset[str]]]) -> dict[str, Above]:
+        """Returns where nodes above the guarantee can be, of jobs whose nodes are of two kinds."""
+        found = {}
+        for job in jobs:
+            if len(kinds[job.id]) > 1 and (project := self._project_of(job.match)) is not None:
+                below = sum(self._projects.named(child).guaranteed for child in self._projects.children(project.name))
+                guaranteed = max(0, project.guaranteed - below)
+                found[job.id] = Above(kinds[job.id][-1], project.name, guaranteed)
+        return found
+
+    def _project_of(self, match: Mapping[str, str]) -> Project | None:
+        with contextlib.suppress(QuotaError):  # the round refuses the job, and says why
+            return self._projects.project_of(match)
+        return None
 
     def _stock(self, machines: Iterable[Machine], jobs: Iterable[Job]) -> Stock:
         gpus = {one.name: one.resources.get(self._resource, 0) for one in machines if not one.goes}

@@ -6,17 +6,19 @@ the other, or both have no machine in common, the bounds of the two imply that o
 others there are at most `MOST_UNIONS`; beyond that, jobs may be allowed GPUs together that only one of them finds.
 
 What a job holds on machines that it can share is not counted on to move: of a union, it is taken off for those jobs
-that can use no other machines.
+that can use no other machines. Where the nodes above a job's guarantee have machines of their own, jobs have what these
+leave and what their projects are guaranteed.
 
 Invariants: a job is bound by what its machines have, less what pods hold there that are not elastic, in whole nodes;
-what jobs hold on machines that they could not use any more is theirs; with jobs that can all use all machines, there
-is no bound but that of whole nodes.
+what jobs hold on machines that they could not use any more counts for them as long as they do; with jobs that can all
+use all machines, there is no bound but that of whole nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.rounds.world import Bound
@@ -40,8 +42,31 @@ class Stock:
     held: Mapping[str, Mapping[str, int]]
 
 
+@dataclass(frozen=True, slots=True)
+class Above:
+    """Where the nodes above a job's guarantee can be, where that is not the same for its other nodes.
+
+    Attributes:
+        machines: Their names.
+        project: The job's project.
+        guaranteed: What that is guaranteed, without the projects below it.
+    """
+
+    machines: frozenset[str]
+    project: str
+    guaranteed: int
+
+
+_NONE: Mapping[str, Above] = MappingProxyType({})
+
+
 def bounds_by_machines(
-    stock: Stock, jobs: Sequence[Job], usable: Mapping[str, frozenset[str]], every: frozenset[str], spare: int = 0
+    stock: Stock,
+    jobs: Sequence[Job],
+    usable: Mapping[str, frozenset[str]],
+    every: frozenset[str],
+    above: Mapping[str, Above] = _NONE,
+    spare: int = 0,
 ) -> list[Bound]:
     """Returns what machines leave to those jobs that can use these alone.
 
@@ -50,6 +75,7 @@ def bounds_by_machines(
         jobs: Those that count.
         usable: The machines that each job's pods can use, by the job's id.
         every: All machines that the capacity counts in full.
+        above: Those of nodes above the guarantee, by the ids of the jobs where these have machines of their own.
         spare: GPUs of machines that may come; nobody knows yet who can use them.
     """
     machines = _Machines(stock, jobs, usable)
@@ -62,6 +88,16 @@ def bounds_by_machines(
             if mask != whole or gpus < union.left(1):
                 gpus += machines.elsewhere(mask, those) + spare
                 bounds.append(Bound(f"machines {mask:x}, {per_node} GPUs a node", those, gpus, per_node, union.taken))
+    masks = {name: machines.mask(one.machines) for name, one in above.items()}
+    for mask in sorted(set(masks.values())):
+        inside = machines.union(mask).all_jobs
+        others = frozenset(name for name, own in masks.items() if _is_within(own, mask)) - inside
+        if others:
+            union = machines.union(mask, others)
+            guaranteed = sum({above[name].project: above[name].guaranteed for name in others}.values())
+            gpus = union.left(1) + machines.elsewhere(mask, inside) + spare
+            gpus += max(guaranteed, machines.elsewhere(mask, others))
+            bounds.append(Bound(f"machines {mask:x}, above the guarantee", inside | others, gpus, 1, union.taken))
     return bounds
 
 
@@ -94,13 +130,18 @@ class _Union:
     taken: int
 
     def jobs(self) -> Iterator[tuple[int, frozenset[str]]]:
-        """Yields numbers of GPUs, and the jobs whose nodes have multiples of it; the same jobs once, with the largest."""
+        """Yields numbers of GPUs, and the jobs whose nodes have multiples of it; the same jobs once, with the most."""
         seen = set()
         for step in sorted({1, *(per_node for per_node, _ in self.inside)}, reverse=True):
             those = frozenset(name for per_node, names in self.inside if per_node % step == 0 for name in names)
             if those not in seen:
                 seen.add(those)
                 yield step, those
+
+    @property
+    def all_jobs(self) -> frozenset[str]:
+        """All of the jobs."""
+        return frozenset(name for _, names in self.inside for name in names)
 
     def left(self, per_node: int) -> int:
         """Returns what the machines leave to these jobs, in whole nodes."""
@@ -136,12 +177,14 @@ class _Machines:
         """Returns a set of machines."""
         return sum(self._bits[name] for name in names)
 
-    def union(self, mask: int) -> _Union:
-        """Returns machines, with those jobs that can use no others."""
+    def union(self, mask: int, also: Iterable[str] = ()) -> _Union:
+        """Returns machines, with those jobs that can use no others; what further jobs hold there is left, too."""
         own: dict[str, int] = {}
         for other, held in self._held.items():
             if _is_within(other, mask):
                 _add(own, held)
+        for job in also:
+            _add(own, self._stock.held.get(job, {}))
         free, taken = [], 0
         for name in self._of(mask):
             there = self._stock.gpus[name]
