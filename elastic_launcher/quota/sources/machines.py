@@ -26,6 +26,9 @@ SILENT_SECONDS = 300.0
 TOLERATED = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
 """Taints of machines with GPUs that pods tolerate which ask for these; so is one named as the resource itself."""
 
+_Usable = Mapping[tuple[Scheduling, ...], tuple[frozenset[str], ...]]
+"""The names of machines, by what a job's kinds of nodes ask for, and then by the kind."""
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -261,40 +264,40 @@ class _Counting:
         machines = [one for one in machines if one.resources.get(self._resource)]
         jobs = [] if self._by_workloads else [job for job in world.jobs if not job.finished]
         kinds = self._usable(machines, jobs)
-        usable = {name: frozenset[str]().union(*found) for name, found in kinds.items()}
-        every = frozenset(one.name for one in machines if one.takes_pods(self._resource)).union(*usable.values())
+        unions = {scheduling: frozenset[str]().union(*found) for scheduling, found in kinds.items()}
+        every = frozenset(one.name for one in machines if one.takes_pods(self._resource)).union(*unions.values())
         capacity = self._of_machines(machines, every)
         spare = 0 if autoscale is None else max(0, autoscale.max - capacity)
-        above = self._above(jobs, kinds)
-        bounds = bounds_by_machines(self._stock(machines, jobs), jobs, usable, every, above, spare)
+        usable = {job.id: unions[job.scheduling] for job in jobs}
+        stock, above = self._stock(machines, jobs), self._above(jobs, kinds)
+        bounds = bounds_by_machines(stock, jobs, usable, every, above, spare)
         emptied = () if autoscale is None else self._could_be_emptied(machines, every)
         return replace(world, capacity=capacity, bounds=tuple(bounds), machines=emptied)
 
-    def _usable(self, machines: Sequence[Machine], jobs: Iterable[Job]) -> dict[str, tuple[frozenset[str], ...]]:
-        """Returns the machines that each job's pods can come to, by the job's id and by the kind of its nodes."""
-        known: dict[Scheduling, frozenset[str]] = {}
-        found = {}
+    def _usable(self, machines: Sequence[Machine], jobs: Iterable[Job]) -> _Usable:
+        """Returns the machines that jobs' pods can come to, by what they ask for and the kind of nodes."""
+        found: dict[tuple[Scheduling, ...], tuple[frozenset[str], ...]] = {}
         for job in jobs:
-            for one in job.scheduling:
-                if one not in known:
-                    fit = (machine.name for machine in machines if machine.takes_pods(self._resource, one))
-                    known[one] = frozenset(fit)
-                if one.unclear:
-                    self.remarks.add(
-                        f"{job.match['namespace']}/{job.id}: which machines its pods can use is not clear "
-                        f"({one.unclear}): what is not clear excludes none"
-                    )
-            found[job.id] = tuple(known[one] for one in job.scheduling)
+            if job.scheduling not in found:
+                fit = (
+                    [one.name for one in machines if one.takes_pods(self._resource, kind)] for kind in job.scheduling
+                )
+                found[job.scheduling] = tuple(map(frozenset, fit))
+            for why in (one.unclear for one in job.scheduling if one.unclear):
+                self.remarks.add(
+                    f"{job.match['namespace']}/{job.id}: which machines its pods can use is not clear ({why}): "
+                    "what is not clear excludes none"
+                )
         return found
 
-    def _above(self, jobs: Iterable[Job], kinds: Mapping[str, Sequence[frozenset[str]]]) -> dict[str, Above]:
+    def _above(self, jobs: Iterable[Job], kinds: _Usable) -> dict[str, Above]:
         """Returns where nodes above the guarantee can be, of jobs whose nodes are of two kinds."""
         found = {}
         for job in jobs:
-            if len(kinds[job.id]) > 1 and (project := self._project_of(job.match)) is not None:
+            if len(job.scheduling) > 1 and (project := self._project_of(job.match)) is not None:
                 below = sum(self._projects.named(child).guaranteed for child in self._projects.children(project.name))
                 guaranteed = max(0, project.guaranteed - below)
-                found[job.id] = Above(kinds[job.id][-1], project.name, guaranteed)
+                found[job.id] = Above(kinds[job.scheduling][-1], project.name, guaranteed)
         return found
 
     def _project_of(self, match: Mapping[str, str]) -> Project | None:
