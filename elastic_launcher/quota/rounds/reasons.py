@@ -161,9 +161,11 @@ def _left_by(bound: Bound, job: Job) -> str:
     """Returns what a bound leaves to a job, in words."""
     if not bound.per_node:
         return f"{bound.name} leaves {bound.gpus}"
-    matched = "its " + " or ".join(one.words for one in job.scheduling)
+    asked = job.scheduling[-1:] if bound.above else job.scheduling
+    matched = "its " + " or ".join(one.words for one in asked) + " of nodes above the guarantee" * bound.above
     if bound.gpus:
-        return f"the machines that match {matched} leave {bound.gpus}"
+        beside = ", with what is guaranteed" if bound.above else ""
+        return f"the machines that match {matched} leave {bound.gpus}{beside}"
     whose = f": others hold {gpus(bound.taken)} there" if bound.taken else ""
     if bound.per_node > 1:
         return f"no machine that matches {matched} has {bound.per_node} free GPUs, which a node needs{whose}"

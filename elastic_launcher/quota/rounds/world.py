@@ -28,6 +28,7 @@ class Bound:
             enforcer's number is taken off already; what the jobs hold themselves is not.
         per_node: Where machines bound the jobs: of how many GPUs their nodes have multiples. 0 for another enforcer.
         taken: GPUs of these machines that all others hold.
+        above: Whether these are the machines of nodes above the guarantee; then what is guaranteed is part of ``gpus``.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Bound:
     gpus: int
     per_node: int = 0
     taken: int = 0
+    above: bool = False
 
 
 @dataclass(frozen=True, slots=True)

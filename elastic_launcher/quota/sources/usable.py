@@ -97,7 +97,8 @@ def bounds_by_machines(
             guaranteed = sum({above[name].project: above[name].guaranteed for name in others}.values())
             gpus = union.left(1) + machines.elsewhere(mask, inside) + spare
             gpus += max(guaranteed, machines.elsewhere(mask, others))
-            bounds.append(Bound(f"machines {mask:x}, above the guarantee", inside | others, gpus, 1, union.taken))
+            name = f"machines {mask:x}, above the guarantee"
+            bounds.append(Bound(name, inside | others, gpus, 1, union.taken, above=True))
     return bounds
 
 

@@ -141,6 +141,24 @@ def test_nodes_above_the_guarantee_are_no_more_than_their_machines_hold(namespac
     assert allowed(found) == {"bert": gpus}, "what the project is guaranteed, and what spot machines have"
 
 
+@pytest.mark.parametrize(
+    ("gpus", "least", "reason"),
+    [
+        (0, 1, "no machine matches its node selector (pool=spot) of nodes above the guarantee"),
+        (
+            2,
+            3,
+            "the machines that match its node selector (pool=spot) of nodes above the guarantee leave 2, "
+            "with what is guaranteed",
+        ),
+    ],
+)
+def test_the_reason_names_the_machines_of_nodes_above_the_guarantee(gpus: int, least: int, reason: str) -> None:
+    report = service("bert", "rest", 8, pool("on-demand"), pool("spot"), minimum=least, sizes=tuple(range(least, 9)))
+    found = decided(machine("m0", 8, "on-demand"), machine("m1", gpus, "spot"), report)
+    assert [grant.reason for grant in found.grants] == [f"waits: it needs {least} GPU{'s' * (least > 1)}, and {reason}"]
+
+
 def test_what_is_not_clear_is_said() -> None:
     odd = service("bert", "nlp", 8, {"affinity": 7})
     found = count(Cluster([odd], [], [machine("m0")]), PROJECTS, 0.0, {})
