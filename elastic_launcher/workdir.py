@@ -191,13 +191,18 @@ def hint_id(layout: Layout) -> str:
     return str(read_document(layout.job).get("service") or job_id(layout))
 
 
-def note_service(layout: Layout, name: str) -> None:
-    """Records the name of the job's Service in ``job.json``: all attempts of a pipeline step have the same one.
+def note_cluster(layout: Layout, service: str, scheduling: dict[str, Any]) -> None:
+    """Records in ``job.json`` what the job is in its cluster.
+
+    Args:
+        layout: Of the work directory.
+        service: The name of its Service: all attempts of a pipeline step have the same one.
+        scheduling: What says which machines its nodes can be on.
 
     Raises:
         OSError: If it can't be written.
     """
-    write_json(layout.job, read_document(layout.job) | {"service": name}, lasting=True)
+    write_json(layout.job, read_document(layout.job) | {"service": service, "scheduling": scheduling}, lasting=True)
 
 
 def note_past(layout: Layout, past: Past) -> None:

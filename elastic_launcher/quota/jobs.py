@@ -12,9 +12,11 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, ValidationError, convert
 
+from elastic_launcher.engines.kubernetes.objects.template import QUOTA_KINDS
 from elastic_launcher.hints.document import MAX_GPUS
 from elastic_launcher.hints.resolve import SKEW_SECONDS
 from elastic_launcher.options import BY_KEY
+from elastic_launcher.quota.scheduling import Scheduling, scheduling_of
 from elastic_launcher.report.status import GONE
 
 T = TypeVar("T")
@@ -65,6 +67,9 @@ class Job:
         training_since: When it last began to train after a start or a pause; None while it does not train.
         finished: Whether its launcher has ended; a later attempt reports again.
         reported_at: When it reported all this.
+        per_node: GPUs of a node.
+        scheduling: Which machines its pods can be on: of nodes within the guarantee, and of those above it
+            where that differs.
     """
 
     id: str
@@ -86,6 +91,8 @@ class Job:
     training_since: float | None
     finished: bool
     reported_at: float
+    per_node: int = 1
+    scheduling: tuple[Scheduling, ...] = (Scheduling(),)
 
     def usable(self, allowed: int) -> int:
         """Returns what it holds of so many GPUs: its largest size within them, or 0 if they are below its minimum."""
@@ -114,6 +121,7 @@ class _Demand(Struct):
     changes: _Number = 0
     service: _GpuSeconds = 0.0
     started_training: _Moment | None = None
+    scheduling: Any = None
 
 
 class _Report(Struct):
@@ -218,7 +226,16 @@ def _job(status: Mapping[str, Any], report: _Report) -> Job:
         training_since=found.started_training,
         finished=finished,
         reported_at=found.reported,
+        per_node=found.per_node,
+        scheduling=_scheduling(found.scheduling),
     )
+
+
+def _scheduling(found: Any) -> tuple[Scheduling, ...]:
+    """Returns what the pods of each kind of nodes ask of machines; what is not reported asks for nothing."""
+    if not isinstance(found, Mapping):
+        return (Scheduling() if found is None else scheduling_of(found),)
+    return tuple(dict.fromkeys(scheduling_of(found.get(kind, {})) for kind in QUOTA_KINDS))
 
 
 def _old_job(status: Mapping[str, Any], found: _OldStatus) -> Job:

@@ -115,6 +115,7 @@ def demand(state: JobState, job: Mapping[str, Any], *, gone: bool = False, now: 
         "changes": state.usage.changes,
         "service": round(state.usage.gpu_seconds(until)),
         "started_training": None if since is None else round(since, 3),
+        "scheduling": job.get("scheduling"),
         "reported": round(now, 3),
     }
 

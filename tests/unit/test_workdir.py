@@ -33,8 +33,9 @@ from elastic_launcher.workdir import (
     claim,
     follows_another,
     hint_id,
+    note_cluster,
     note_past,
-    note_service,
+    read_document,
     read_job,
     write_json,
 )
@@ -78,9 +79,10 @@ def test_hints_match_a_job_by_its_own_id_and_in_a_cluster_by_the_name_of_its_ser
     for _ in range(2):
         with claim(CONFIG, tmp_path) as work_dir:
             assert hint_id(work_dir.layout) == work_dir.job_id
-    note_service(work_dir.layout, "train-7qk2xw4mzt3a")
+    note_cluster(work_dir.layout, "train-7qk2xw4mzt3a", {"guaranteed": {}})
     note_past(work_dir.layout, Past(term=5))
     assert hint_id(work_dir.layout) == "train-7qk2xw4mzt3a"
+    assert read_document(work_dir.layout.job)["scheduling"] == {"guaranteed": {}}
     assert read_job(work_dir.path)[0] == work_dir.job_id
 
 

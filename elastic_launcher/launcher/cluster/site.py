@@ -22,7 +22,7 @@ from elastic_launcher.engines.kubernetes.job_plan import given_template, make_pl
 from elastic_launcher.engines.kubernetes.leadership.bootstrap import PORTS, JobClaim, claim_job, inspect_cluster
 from elastic_launcher.engines.kubernetes.nodes.dry_run import try_out
 from elastic_launcher.engines.kubernetes.objects.pod import node_pod, user_of
-from elastic_launcher.engines.kubernetes.objects.template import Document, has_kinds
+from elastic_launcher.engines.kubernetes.objects.template import Document, has_kinds, scheduling
 from elastic_launcher.events import EventError, read_events
 from elastic_launcher.hints.reference import parse_reference
 from elastic_launcher.kube.api import LONG_PAUSES, Api, ApiError, insist
@@ -30,7 +30,7 @@ from elastic_launcher.kube.login import Login, log_in
 from elastic_launcher.launcher.cluster.watch import ClusterWatch
 from elastic_launcher.launcher.script_bundle import Code, code_of
 from elastic_launcher.options import ConfigError
-from elastic_launcher.workdir import Past, WorkDir, note_past, note_service
+from elastic_launcher.workdir import Past, WorkDir, note_cluster, note_past
 
 EVERYWHERE = "0.0.0.0"
 
@@ -83,7 +83,7 @@ class ClusterSite:
         login = log_in()
         with refusals():
             claim = asyncio.run(insist(lambda: _claim(login, config, template), LONG_PAUSES))
-        note_service(work_dir.layout, claim.context.names.service)
+        note_cluster(work_dir.layout, claim.context.names.service, scheduling(template))
         return cls(config, work_dir, code, template, login, claim)
 
     def past(self, past: Past) -> Past:

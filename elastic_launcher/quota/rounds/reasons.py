@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
+from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Projects
 from elastic_launcher.quota.rounds.demands import own_share
 from elastic_launcher.quota.rounds.ledger import Ledger, Plan, allowed_by_project
 from elastic_launcher.quota.rounds.members import Member
 from elastic_launcher.quota.rounds.targets import Targets
-from elastic_launcher.quota.rounds.world import World
+from elastic_launcher.quota.rounds.world import Bound, World
 
 Cause = Literal["guarantee", "fair_share", "capacity", "limit", "project", "free", "hand"]
 """Why a job's number changed: a project's guarantee; a share of what is over quota; machines that are gone; a limit, of
@@ -55,7 +56,7 @@ class Reasons:
                 return "limit", f"{change}: the limit of project {above.name} is {above.limit}, and it has {has}"
         for bound in member.bounds:
             if sum(self._accounts[name].counted for name in bound.jobs if name in self._accounts) > bound.gpus:
-                return "limit", f"{change}: {bound.name} leaves {bound.gpus}"
+                return "capacity" if bound.per_node else "limit", f"{change}: {_left_by(bound, member.job)}"
         short = {name for name in self._targets.entitled if self.lacks(name)} | self._targets.owed
         short = (short - {own}) or (short & self._targets.owed)
         if short:
@@ -111,7 +112,7 @@ class Reasons:
             return f"waits: an entry written by hand gives it {member.fixed}"
         for bound in member.bounds:
             if bound.gpus < least:
-                return f"waits: it needs {gpus(least)}, and {bound.name} leaves {bound.gpus}"
+                return f"waits: it needs {gpus(least)}, and {_left_by(bound, member.job)}"
         if not member.sizes:
             limit = self._projects.limit_of(own)
             return f"waits: it needs {gpus(least)}, and the limit of project {own} is {limit}"
@@ -130,7 +131,7 @@ class Reasons:
                 return account.reason  # that of its pause
             for bound in member.bounds:
                 if sum(self._targets.gpus.get(name, 0) for name in bound.jobs) + least > bound.gpus:
-                    return f"waits: it needs {gpus(least)}; {bound.name} leaves {bound.gpus}, and other jobs come first"
+                    return f"waits: it needs {gpus(least)}; {_left_by(bound, member.job)}, and other jobs come first"
             share = own_share(self._projects, self._targets.shares, own)
             return (
                 f"waits: it needs {gpus(least)}; the fair share of project {own} is {share}, and other jobs come first"
@@ -159,6 +160,21 @@ def _capacity(there: int, plan: Plan | None) -> str:
     if plan is not None and plan.pauses_until is not None:
         return f"the capacity is {gpus(there)} now; machines that were asked for did not come"
     return f"the capacity is {gpus(there)} now"
+
+
+def _left_by(bound: Bound, job: Job) -> str:
+    """Returns what a bound leaves to a job, in words."""
+    if not bound.per_node:
+        return f"{bound.name} leaves {bound.gpus}"
+    asked = job.scheduling[-1:] if bound.above else job.scheduling
+    matched = "its " + " or ".join(one.words for one in asked) + " of nodes above the guarantee" * bound.above
+    if bound.gpus:
+        beside = ", with what is guaranteed" if bound.above else ""
+        return f"the machines that match {matched} leave {bound.gpus}{beside}"
+    whose = f": others hold {gpus(bound.taken)} there" if bound.taken else ""
+    if bound.per_node > 1:
+        return f"no machine that matches {matched} has {bound.per_node} free GPUs, which a node needs{whose}"
+    return f"no {'free ' if bound.taken else ''}machine matches {matched}{whose}"
 
 
 def gpus(count: int) -> str:

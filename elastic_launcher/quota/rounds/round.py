@@ -120,7 +120,7 @@ def decide(world: World, projects: Projects, ledger: Ledger, now: float) -> Deci
         _grow(world, projects, members, targets, hints, reasons)
     after = Ledger(generation, MappingProxyType(accounts), plan)
     grants = _grants(projects, members, after, world.rigid, reasons, now)
-    return Decision(after, grants, tuple(hints.changes), targets, world.capacity, refused)
+    return Decision(_with_reasons(after, grants), grants, tuple(hints.changes), targets, world.capacity, refused)
 
 
 def _owners(world: World, projects: Projects) -> tuple[dict[str, str], dict[str, str]]:
@@ -253,6 +253,14 @@ def _grants(
             )
         )
     return tuple(sorted(grants, key=lambda grant: grant.job))
+
+
+def _with_reasons(ledger: Ledger, grants: Sequence[Grant]) -> Ledger:
+    """Returns the ledger with why each job waits that has nothing: people read it there."""
+    waits = {
+        grant.job: replace(ledger.accounts[grant.job], reason=grant.reason) for grant in grants if not grant.allowed
+    }
+    return replace(ledger, accounts=MappingProxyType({**ledger.accounts, **waits}))
 
 
 def _guaranteed(

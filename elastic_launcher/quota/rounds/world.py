@@ -15,21 +15,28 @@ def _nothing() -> Mapping[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What some jobs may hold together by the word of another enforcer, such as a ResourceQuota or a queue.
+    """What some jobs may hold together: by the word of another enforcer, or on the machines that their pods can use.
 
     It comes on top of the projects' limits; the tighter one holds. A bound of a whole project, or of a part of the tree
     of projects, is one over all of its jobs.
 
     Attributes:
-        name: What enforces it, as reasons name it: "ResourceQuota ml/gpus". No other bound has it.
+        name: What enforces it, as reasons name it: "ResourceQuota ml/gpus"; of machines, any name. No other
+            bound has it.
         jobs: The ids of the jobs; those that are not reported don't matter.
         gpus: The most GPUs that they may hold together now, 0 or more. What pods that are not elastic take of the
             enforcer's number is taken off already; what the jobs hold themselves is not.
+        per_node: Where machines bound the jobs: of how many GPUs their nodes have multiples. 0 for another enforcer.
+        taken: GPUs of these machines that all others hold.
+        above: Whether these are the machines of nodes above the guarantee; then what is guaranteed is part of ``gpus``.
     """
 
     name: str
     jobs: frozenset[str]
     gpus: int
+    per_node: int = 0
+    taken: int = 0
+    above: bool = False
 
 
 @dataclass(frozen=True, slots=True)

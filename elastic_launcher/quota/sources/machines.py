@@ -7,14 +7,17 @@ in any order.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from elastic_launcher.engines.kubernetes.nodes.taints import NOTICES
 from elastic_launcher.quota.jobs import Job
-from elastic_launcher.quota.projects import Capacity, Projects, QuotaError
+from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projects, QuotaError
 from elastic_launcher.quota.rounds.world import World
+from elastic_launcher.quota.scheduling import Scheduling, Taint
+from elastic_launcher.quota.sources.usable import Above, Stock, bounds_by_machines
 
 CLAIM_SECONDS = 60.0
 """For so long a job is believed that reports more GPUs than its pods have: the pods may be about to be made."""
@@ -22,6 +25,9 @@ SILENT_SECONDS = 300.0
 """A job without pods whose launcher has not reported for so long is left out; launchers report every 5 s."""
 TOLERATED = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
 """Taints of machines with GPUs that pods tolerate which ask for these; so is one named as the resource itself."""
+
+_Usable = Mapping[tuple[Scheduling, ...], tuple[frozenset[str], ...]]
+"""The names of machines, by what a job's kinds of nodes ask for, and then by the kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +38,27 @@ class Machine:
         name: Its name.
         resources: What pods may have of it, by extended resource.
         ready: Whether its kubelet reports, and it is not cordoned.
-        taints: The keys of taints that keep pods away, and of those that announce its end.
+        taints: Those that keep pods away, and those that announce its end.
+        labels: Its labels.
     """
 
     name: str
     resources: Mapping[str, int]
     ready: bool = True
-    taints: frozenset[str] = frozenset()
+    taints: frozenset[Taint] = frozenset()
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def goes(self) -> bool:
         """Whether it is announced that the machine will be taken away."""
-        return not self.taints.isdisjoint(NOTICES)
+        return any(taint.key in NOTICES for taint in self.taints)
 
-    def takes_pods(self, resource: str) -> bool:
+    def takes_pods(self, resource: str, scheduling: Scheduling = Scheduling()) -> bool:  # noqa: B008 - frozen
         """Returns whether new pods that ask for a resource can come to it."""
-        return self.ready and not self.taints - TOLERATED - {resource}
+        if not self.ready or self.goes:
+            return False
+        taints = [taint for taint in self.taints if taint.key not in TOLERATED and taint.key != resource]
+        return scheduling.admits(self.name, self.labels, taints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +162,9 @@ def count(cluster: Cluster, projects: Projects, now: float, doubts: Mapping[str,
     counting = _Counting(projects, capacity.resource, exact=capacity.gpus is None, now=now, doubts=doubts)
     counting.take_services(cluster.services, cluster.pods)
     counting.take_pods(cluster.pods)
-    gpus = counting.of_machines(cluster.machines) if capacity.gpus is None else capacity.gpus
-    emptied = counting.could_be_emptied(cluster.machines) if capacity.autoscale is not None else ()
-    world = World(gpus, counting.jobs(), counting.rigid(), stale=cluster.stale, machines=emptied)
+    world = World(capacity.gpus or 0, counting.jobs(), counting.rigid(), stale=cluster.stale)
+    if capacity.gpus is None:
+        world = counting.with_machines(world, cluster.machines, capacity.autoscale)
     return Count(world, MappingProxyType(counting.new_doubts), tuple(sorted(counting.remarks)))
 
 
@@ -182,7 +193,8 @@ class _Counting:
         self._waiting: dict[str, int] = {}
         self._by_projects: dict[str, int] = {}
         self._by_others: dict[str, int] = {}
-        self._rigid_on: set[str] = set()
+        self._on: dict[str, dict[str, int]] = {}
+        self._rigid_on: dict[str, int] = {}
         self._owners: dict[str, str | None] = {}
 
     def take_services(self, services: Iterable[Service], pods: Iterable[Pod]) -> None:
@@ -221,8 +233,9 @@ class _Counting:
             if pod.is_node and job in self._jobs:
                 self._pods[job] = self._pods.get(job, 0) + gpus
                 _add(self._by_projects, pod.machine, gpus)
+                _add(self._on.setdefault(pod.job, {}), pod.machine, gpus)
                 continue
-            self._rigid_on.add(pod.machine)
+            _add(self._rigid_on, pod.machine, gpus)
             if pod.of_kueue and self._by_workloads:
                 _add(self._by_projects, pod.machine, gpus)
                 continue
@@ -244,7 +257,71 @@ class _Counting:
             self._owners[namespace] = None if project is None else project.name
         return self._owners[namespace]
 
-    def of_machines(self, machines: Iterable[Machine]) -> int:
+    def with_machines(self, world: World, machines: Sequence[Machine], autoscale: Autoscale | None) -> World:
+        """Returns the world with what machines have, and what they leave to jobs that can't use all of them.
+
+        With Kueue, the flavors of its queues say which machines pods come to, and what is left there.
+
+        Args:
+            world: The world without.
+            machines: All machines.
+            autoscale: How machines come and go, or None.
+        """
+        machines = [one for one in machines if one.resources.get(self._resource)]
+        jobs = [] if self._by_workloads else [job for job in world.jobs if not job.finished]
+        kinds = self._usable(machines, jobs)
+        unions = {scheduling: frozenset[str]().union(*found) for scheduling, found in kinds.items()}
+        every = frozenset(one.name for one in machines if one.takes_pods(self._resource)).union(*unions.values())
+        capacity = self._of_machines(machines, every)
+        spare = 0 if autoscale is None else max(0, autoscale.max - capacity)
+        usable = {job.id: unions[job.scheduling] for job in jobs}
+        stock, above = self._stock(machines, jobs), self._above(jobs, kinds)
+        bounds = bounds_by_machines(stock, jobs, usable, every, above, spare)
+        emptied = () if autoscale is None else self._could_be_emptied(machines, every)
+        return replace(world, capacity=capacity, bounds=tuple(bounds), machines=emptied)
+
+    def _usable(self, machines: Sequence[Machine], jobs: Iterable[Job]) -> _Usable:
+        """Returns the machines that jobs' pods can come to, by what they ask for and the kind of nodes."""
+        found: dict[tuple[Scheduling, ...], tuple[frozenset[str], ...]] = {}
+        for job in jobs:
+            if job.scheduling not in found:
+                fit = (
+                    [one.name for one in machines if one.takes_pods(self._resource, kind)] for kind in job.scheduling
+                )
+                found[job.scheduling] = tuple(map(frozenset, fit))
+            for why in (one.unclear for one in job.scheduling if one.unclear):
+                self.remarks.add(
+                    f"{job.match['namespace']}/{job.id}: which machines its pods can use is not clear ({why}): "
+                    "what is not clear excludes none"
+                )
+        return found
+
+    def _above(self, jobs: Iterable[Job], kinds: _Usable) -> dict[str, Above]:
+        """Returns where nodes above the guarantee can be, of jobs whose nodes are of two kinds."""
+        found = {}
+        for job in jobs:
+            if len(job.scheduling) > 1 and (project := self._project_of(job.match)) is not None:
+                below = sum(self._projects.named(child).guaranteed for child in self._projects.children(project.name))
+                guaranteed = max(0, project.guaranteed - below)
+                found[job.id] = Above(kinds[job.scheduling][-1], project.name, guaranteed)
+        return found
+
+    def _project_of(self, match: Mapping[str, str]) -> Project | None:
+        with contextlib.suppress(QuotaError):  # the round refuses the job, and says why
+            return self._projects.project_of(match)
+        return None
+
+    def _stock(self, machines: Iterable[Machine], jobs: Iterable[Job]) -> Stock:
+        gpus = {one.name: one.resources.get(self._resource, 0) for one in machines if not one.goes}
+        names = {job.id for job in jobs}
+        others = dict(self._rigid_on)
+        for job, held in self._on.items():
+            if job not in names:  # it has ended, and its pods go
+                for machine, count in held.items():
+                    _add(others, machine, count)
+        return Stock(gpus, others, {job: held for job, held in self._on.items() if job in names})
+
+    def _of_machines(self, machines: Iterable[Machine], every: frozenset[str]) -> int:
         """Returns what projects may hold together.
 
         A machine that takes no new pods counts for what projects hold there, as long as they do; one that will be taken
@@ -255,18 +332,18 @@ class _Counting:
             there = machine.resources.get(self._resource, 0)
             if machine.goes:
                 continue
-            if machine.takes_pods(self._resource):
+            if machine.name in every:
                 total += max(0, there - self._by_others.get(machine.name, 0))
             else:
                 total += min(there, self._by_projects.get(machine.name, 0))
         return total
 
-    def could_be_emptied(self, machines: Iterable[Machine]) -> tuple[int, ...]:
+    def _could_be_emptied(self, machines: Iterable[Machine], every: frozenset[str]) -> tuple[int, ...]:
         """Returns the GPUs of each machine that takes pods, where elastic jobs alone hold GPUs."""
         sizes = (
             machine.resources.get(self._resource, 0)
             for machine in machines
-            if machine.takes_pods(self._resource) and not machine.goes and machine.name not in self._rigid_on
+            if machine.name in every and machine.name not in self._rigid_on
         )
         return tuple(sorted(size for size in sizes if size))
 

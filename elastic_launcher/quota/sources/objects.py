@@ -13,6 +13,7 @@ from elastic_launcher.engines.kubernetes.nodes.taints import NOTICES
 from elastic_launcher.engines.kubernetes.objects.names import COORDINATOR_LABEL, JOB_LABEL, NODE_LABEL
 from elastic_launcher.engines.kubernetes.objects.service import STATUS
 from elastic_launcher.quota.jobs import Job, ReportError, job_of
+from elastic_launcher.quota.scheduling import KEEPS_AWAY, Taint
 from elastic_launcher.quota.sources.machines import Machine, Pod, Service
 
 ADMITTED = "kueue.x-k8s.io/podset"
@@ -21,7 +22,6 @@ WORKLOAD = "kueue.x-k8s.io/workload"
 """The annotation of such pods that names their Workload; with TopologyAwareScheduling alone."""
 ENDED = ("Succeeded", "Failed")
 KAI_QUEUE_LABEL = "kai.scheduler/queue"
-_KEEPS_AWAY = ("NoSchedule", "NoExecute")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _QUANTITY = re.compile(r"(\d{1,12})(|k|M|G|Ki|Mi|Gi)")
 
@@ -33,12 +33,16 @@ def machine_of(node: Document) -> Machine:
     spec, status = node.get("spec") or {}, node.get("status") or {}
     ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ())
     taints = frozenset(
-        str(one.get("key"))
+        Taint(str(one.get("key")), one.get("value") or "", str(one.get("effect")))
         for one in spec.get("taints") or ()
-        if one.get("effect") in _KEEPS_AWAY or one.get("key") in NOTICES
+        if one.get("effect") in KEEPS_AWAY or one.get("key") in NOTICES
     )
     return Machine(
-        node["metadata"]["name"], _extended(status.get("allocatable")), ready and not spec.get("unschedulable"), taints
+        node["metadata"]["name"],
+        _extended(status.get("allocatable")),
+        ready and not spec.get("unschedulable"),
+        taints,
+        node["metadata"].get("labels") or {},
     )
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.quota.jobs import Job, ReportError, job_of
+from elastic_launcher.quota.scheduling import scheduling_of
 from elastic_launcher.report.state import fold
 from elastic_launcher.report.status import document
 from tests.support.histories import START, Story
@@ -31,6 +32,8 @@ def trained() -> Story:
     return story.hint(2, 4, 8).start_nodes(2).later(4).form(1, 2).train(9)
 
 
+POOL = {"nodeSelector": {"pool": "a100"}}
+SPOT = [{"key": "spot", "operator": "Exists"}]
 GOOD = status(trained(), priority=5, project="nlp", wait_for_quota=60.0)
 
 
@@ -213,3 +216,28 @@ def test_whatever_is_reported_is_a_job_that_makes_sense_or_refused(fields: dict[
     assert 0 <= job.held <= 100_000 and not (job.finished and job.held)
     numbers = (job.submitted_at, job.reported_at, job.waits, job.service, *job.speeds.values())
     assert all(math.isfinite(number) and number >= 0 for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("reported", "expected"),
+    [
+        (None, [{}]),
+        ({}, [{}]),
+        ({"guaranteed": {}, "overQuota": {}}, [{}]),
+        ({"guaranteed": POOL, "overQuota": POOL}, [POOL]),
+        ({"guaranteed": POOL, "overQuota": {**POOL, "tolerations": SPOT}}, [POOL, {**POOL, "tolerations": SPOT}]),
+        ({"guaranteed": POOL}, [POOL, {}]),
+    ],
+)
+def test_a_job_says_which_machines_its_nodes_can_be_on(reported: Any, expected: list[dict[str, Any]]) -> None:
+    assert job_of(changed(scheduling=reported)).scheduling == tuple(map(scheduling_of, expected))
+    assert job_of(changed()).scheduling == (scheduling_of({}),)
+
+
+@pytest.mark.parametrize("reported", [7, [], {"guaranteed": 7}, {"overQuota": {"nodeSelector": 7}}])
+def test_what_is_not_clear_of_the_machines_refuses_no_report(reported: Any) -> None:
+    assert any(one.unclear for one in job_of(changed(scheduling=reported)).scheduling)
+
+
+def test_the_gpus_of_a_node_are_reported() -> None:
+    assert job_of(GOOD).per_node == 2

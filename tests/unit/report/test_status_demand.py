@@ -45,6 +45,7 @@ def test_a_job_that_was_resized_reports_all() -> None:
         "start_seconds": pytest.approx(4.0, abs=0.1),
         "changes": 1,
         "started_training": pytest.approx(START + 3.0, abs=0.1),
+        "scheduling": None,
         "reported": round(story.now, 3),
     }
     assert sorted(found["speeds"]) == ["1", "2"]
@@ -71,6 +72,12 @@ def test_counts_are_gpus_and_no_more_than_the_batch_has_samples(
 def test_the_id_in_a_cluster_is_the_name_of_the_jobs_service() -> None:
     found = demand(JobState(), {**job(), "service": "bert-7qk2xw4mzt3a"}, now=START)
     assert found is not None and found["match"]["id"] == "bert-7qk2xw4mzt3a"
+
+
+def test_a_job_in_a_cluster_reports_which_machines_its_nodes_can_be_on() -> None:
+    known = {"guaranteed": {"nodeSelector": {"pool": "a100"}}, "overQuota": {}}
+    found = demand(JobState(), {**job(), "scheduling": known}, now=START)
+    assert found is not None and found["scheduling"] == known
 
 
 def test_what_is_asked_for_counts_as_held_until_it_is_gone() -> None:

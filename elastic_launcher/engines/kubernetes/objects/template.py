@@ -16,6 +16,7 @@ from typing import Any
 from elastic_launcher.engines.kubernetes.objects.names import PREFIX
 from elastic_launcher.options import ConfigError
 
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 NODE_CONTAINER = "node"
 """The container that a template without any gets."""
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
@@ -224,6 +225,21 @@ def template_of_kind(template: Mapping[str, Any], kind: str) -> Document:
     if priority_class := section.get("priorityClassName"):
         spec["priorityClassName"] = priority_class
     return {"metadata": metadata, "spec": spec}
+
+
+def scheduling(template: Mapping[str, Any]) -> Document:
+    """Returns what says which machines nodes can be on, by their kind, as a pod's spec has it.
+
+    Args:
+        template: As ``check_template`` returns it.
+    """
+    return {kind: _scheduling(template_of_kind(template, kind)["spec"]) for kind in QUOTA_KINDS}
+
+
+def _scheduling(spec: Mapping[str, Any]) -> Document:
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED)
+    affinity = {"nodeAffinity": {_REQUIRED: required}} if required else None
+    return _given({**{key: spec.get(key) for key in ("nodeSelector", "tolerations")}, "affinity": affinity})
 
 
 def refuse_taken(given: Mapping[str, str], path: str) -> None:

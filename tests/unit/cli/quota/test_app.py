@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from elastic_launcher.cli.quota.app import quota_app
+from elastic_launcher.quota.rounds.ledger import Account, Ledger
 
 DOCUMENT = """\
 apiVersion: elastic-quota/v1
@@ -136,6 +137,15 @@ def test_explain_names_the_jobs_that_it_knows(tmp_path: Path) -> None:
     (tmp_path / "hints.json").write_text(json.dumps(hints))
     result = quota("explain", "bert", "--jobs", tmp_path)
     assert (result.exit_code, "known are: none" in result.stderr) == (2, True)
+
+
+def test_explain_says_why_a_job_waits(tmp_path: Path) -> None:
+    account = Account("nlp", 0, 0, 1, reason="waits: it needs 1 GPU, and no machine matches its node selector (a=b)")
+    source = {"kind": "elastic-quota", "ledger": Ledger(1, {"bert": account}).as_json()}
+    hints = {"apiVersion": "elastic-hints/v1", "hints": [], "source": source}
+    (tmp_path / "hints.json").write_text(json.dumps(hints))
+    first, *_ = quota("explain", "bert", "--jobs", tmp_path).stdout.splitlines()
+    assert first == f"bert (project nlp): allowed 0, holds 0: {account.reason}"
 
 
 def test_history_shows_the_last_changes(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from elastic_launcher.quota.jobs import Job
 from elastic_launcher.quota.projects import Autoscale, Capacity, Project, Projects
 from elastic_launcher.quota.rounds.ledger import Ledger
 from elastic_launcher.quota.rounds.round import decide
+from elastic_launcher.quota.scheduling import Taint
 from elastic_launcher.quota.sources.machines import (
     CLAIM_SECONDS,
     SILENT_SECONDS,
@@ -43,7 +44,7 @@ def machine(name: str = "m0", gpus: int = 8, **more: Any) -> Machine:
 
 
 def tainted(*keys: str) -> Machine:
-    return machine(taints=frozenset(keys))
+    return machine(taints=frozenset(map(Taint, keys)))
 
 
 def other(namespace: str, gpus: int, on: str = "m0", resource: str = GPU) -> Pod:
@@ -122,7 +123,7 @@ AUTOSCALED = replace(PROJECTS, capacity=Capacity(autoscale=Autoscale(64)))
 
 
 def test_a_job_does_not_grow_for_a_machine_that_will_go() -> None:
-    going = machine("m1", taints=frozenset({"ToBeDeletedByClusterAutoscaler"}))
+    going = machine("m1", taints=frozenset({Taint("ToBeDeletedByClusterAutoscaler")}))
     pods = node("bert", 4), node("bert", 2, on="m1")
     before = counted(machine(), machine("m1"), service(maximum=16, sizes=tuple(range(1, 17))), *pods).world
     after = counted(machine(), going, service(maximum=16, sizes=tuple(range(1, 17))), *pods).world
@@ -136,7 +137,7 @@ def test_a_job_does_not_grow_for_a_machine_that_will_go() -> None:
         ((machine(gpus=8), machine("m1", 4), service(), node("bert", 3)), (4, 8)),
         ((machine(), machine("m1"), other("nlp", 1)), (8,)),
         ((machine(), machine("m1"), other("kube-system", 1, on="m1")), (8,)),
-        ((machine(taints=frozenset({"ToBeDeletedByClusterAutoscaler"})), machine("m1", ready=False)), ()),
+        ((machine(taints=frozenset({Taint("ToBeDeletedByClusterAutoscaler")})), machine("m1", ready=False)), ()),
         ((Machine("cpu", {}),), ()),
     ],
 )
@@ -217,7 +218,7 @@ def test_with_a_number_of_gpus_the_reports_count_and_machines_do_not() -> None:
 
 def test_another_resource_is_counted_where_the_document_names_it() -> None:
     projects = replace(PROJECTS, capacity=Capacity(resource="example.com/gpu"))
-    there = Machine("m0", {"example.com/gpu": 4, GPU: 8}, taints=frozenset({"example.com/gpu"}))
+    there = Machine("m0", {"example.com/gpu": 4, GPU: 8}, taints=frozenset({Taint("example.com/gpu")}))
     world = counted(there, other("nlp", 1, resource="example.com/gpu"), other("nlp", 2), projects=projects).world
     assert (world.capacity, dict(world.rigid)) == (4, {"nlp": 1})
 

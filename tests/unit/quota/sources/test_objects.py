@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from elastic_launcher.quota.scheduling import Taint
 from elastic_launcher.quota.sources.machines import Machine, Pod
 from elastic_launcher.quota.sources.objects import machine_of, pod_of, service_of
 from tests.support.quota_reports import report, service
@@ -33,7 +34,7 @@ def node(allocatable: dict[str, str], *conditions: dict[str, str], **spec: Any) 
         (node({GPU: "0", "a/b": "2k", "a/c": "1Ki", "a/d": "500m"}, READY), Machine("m0", {"a/b": 2000, "a/c": 1024})),
         (
             node({GPU: "8"}, READY, taints=[{"key": GPU, "effect": "NoSchedule"}, {"key": "x", "effect": "NoExecute"}]),
-            Machine("m0", {GPU: 8}, taints=frozenset({GPU, "x"})),
+            Machine("m0", {GPU: 8}, taints=frozenset({Taint(GPU), Taint("x", "", "NoExecute")})),
         ),
         (
             node({}, READY, taints=[{"key": "soft", "effect": "PreferNoSchedule"}]),
@@ -41,7 +42,11 @@ def node(allocatable: dict[str, str], *conditions: dict[str, str], **spec: Any) 
         ),
         (
             node({}, READY, taints=[{"key": "karpenter.sh/disrupted", "effect": "PreferNoSchedule"}]),
-            Machine("m0", {}, taints=frozenset({"karpenter.sh/disrupted"})),
+            Machine("m0", {}, taints=frozenset({Taint("karpenter.sh/disrupted", "", "PreferNoSchedule")})),
+        ),
+        (
+            {"metadata": {"name": "m0", "labels": {"pool": "a100"}}},
+            Machine("m0", {}, ready=False, labels={"pool": "a100"}),
         ),
         ({"metadata": {"name": "m0"}}, Machine("m0", {}, ready=False)),
     ],

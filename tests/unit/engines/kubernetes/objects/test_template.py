@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 
 from elastic_launcher.engines.kubernetes.objects.job import node_job
-from elastic_launcher.engines.kubernetes.objects.template import PodFields, check_template, read_template, template_of
+from elastic_launcher.engines.kubernetes.objects.template import (
+    PodFields,
+    check_template,
+    read_template,
+    scheduling,
+    template_of,
+)
 from elastic_launcher.options import ConfigError
 from tests.support.pod_templates import SHAPE, SPEC, TEMPLATES, plan
 
@@ -54,6 +60,30 @@ def test_sections_for_kinds_of_nodes_stand_beside_the_spec(text: str) -> None:
         "guaranteed": {"priorityClassName": "owned", "labels": {"kueue.x-k8s.io/priority-class": "owned"}},
         "overQuota": {"nodeSelector": {"machine": "spot"}, "tolerations": [{"key": "spot", "operator": "Exists"}]},
     }
+
+
+def test_what_a_template_says_of_machines_is_reported_by_the_kind_of_nodes() -> None:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}
+    template = check_template(
+        {
+            "spec": {
+                "nodeSelector": {"gpu": "a100"},
+                "affinity": {"nodeAffinity": {**required, "preferredDuringSchedulingIgnoredDuringExecution": []}},
+                "priorityClassName": "training",
+            },
+            "overQuota": {"nodeSelector": {"machine": "spot"}, "tolerations": [{"key": "spot", "operator": "Exists"}]},
+        }
+    )
+    affinity = {"nodeAffinity": required}
+    assert scheduling(template) == {
+        "guaranteed": {"nodeSelector": {"gpu": "a100"}, "affinity": affinity},
+        "overQuota": {
+            "nodeSelector": {"gpu": "a100", "machine": "spot"},
+            "tolerations": [{"key": "spot", "operator": "Exists"}],
+            "affinity": affinity,
+        },
+    }
+    assert scheduling(check_template({"spec": {}})) == {"guaranteed": {}, "overQuota": {}}
 
 
 @pytest.mark.parametrize("section", ["guaranteed", "overQuota"])

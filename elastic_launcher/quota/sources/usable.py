@@ -1,0 +1,223 @@
+"""Bounds jobs by the machines that their pods can use.
+
+Some jobs have a place for all of their GPUs if, and only if, for each union of the machines that some of them can use,
+the jobs that can use no others have one there (Hall's theorem). So each such union is a bound. Where one set contains
+the other, or both have no machine in common, the bounds of the two imply that of their union, and it is left out. Of
+others there are at most `MOST_UNIONS`; beyond that, jobs may be allowed GPUs together that only one of them finds.
+
+What a job holds on machines that it can share is not counted on to move: of a union, it is taken off for those jobs
+that can use no other machines. Where the nodes above a job's guarantee have machines of their own, jobs have what these
+leave and what their projects are guaranteed.
+
+Invariants: a job is bound by what its machines have, less what pods hold there that are not elastic, in whole nodes;
+what jobs hold on machines that they could not use any more counts for them as long as they do; with jobs that can all
+use all machines, there is no bound but that of whole nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from elastic_launcher.quota.jobs import Job
+from elastic_launcher.quota.rounds.world import Bound
+
+MOST_UNIONS = 64
+"""Bounds of unions beside those of the jobs' own machines; each costs a round a little time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """The GPUs of machines.
+
+    Attributes:
+        gpus: What each machine has, by its name; machines that will be taken away are left out.
+        others: What pods hold there that are of no job.
+        held: What each job holds there, by its id and the machine's name.
+    """
+
+    gpus: Mapping[str, int]
+    others: Mapping[str, int]
+    held: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Above:
+    """Where the nodes above a job's guarantee can be, where that is not the same for its other nodes.
+
+    Attributes:
+        machines: Their names.
+        project: The job's project.
+        guaranteed: What that is guaranteed, without the projects below it.
+    """
+
+    machines: frozenset[str]
+    project: str
+    guaranteed: int
+
+
+_NONE: Mapping[str, Above] = MappingProxyType({})
+
+
+def bounds_by_machines(
+    stock: Stock,
+    jobs: Sequence[Job],
+    usable: Mapping[str, frozenset[str]],
+    every: frozenset[str],
+    above: Mapping[str, Above] = _NONE,
+    spare: int = 0,
+) -> list[Bound]:
+    """Returns what machines leave to those jobs that can use these alone.
+
+    Args:
+        stock: The GPUs.
+        jobs: Those that count.
+        usable: The machines that each job's pods can use, by the job's id.
+        every: All machines that the capacity counts in full.
+        above: Those of nodes above the guarantee, by the ids of the jobs where these have machines of their own.
+        spare: GPUs of machines that may come; nobody knows yet who can use them.
+    """
+    machines = _Machines(stock, jobs, usable)
+    whole = machines.mask(every)
+    bounds = []
+    for mask in _unions(machines.masks):
+        union = machines.union(mask)
+        for per_node, those in union.jobs():
+            gpus = union.left(per_node)
+            if mask != whole or gpus < union.left(1):
+                gpus += machines.elsewhere(mask, those) + spare
+                bounds.append(Bound(f"machines {mask:x}, {per_node} GPUs a node", those, gpus, per_node, union.taken))
+    masks = {name: machines.mask(one.machines) for name, one in above.items()}
+    for mask in sorted(set(masks.values())):
+        inside = machines.union(mask).all_jobs
+        others = frozenset(name for name, own in masks.items() if _is_within(own, mask)) - inside
+        if others:
+            union = machines.union(mask, others)
+            guaranteed = sum({above[name].project: above[name].guaranteed for name in others}.values())
+            gpus = union.left(1) + machines.elsewhere(mask, inside) + spare
+            gpus += max(guaranteed, machines.elsewhere(mask, others))
+            name = f"machines {mask:x}, above the guarantee"
+            bounds.append(Bound(name, inside | others, gpus, 1, union.taken, above=True))
+    return bounds
+
+
+def _unions(masks: Iterable[int]) -> list[int]:
+    """Returns sets of machines, as the bits of numbers, with the unions of those that overlap in part."""
+    known = set(masks)
+    wide = sorted(one for one in known if one & (one - 1))  # one machine is within another set, or apart from it
+    most = len(wide) + MOST_UNIONS
+    for number, one in enumerate(wide):  # it grows meanwhile
+        for other in wide[:number]:
+            union = one | other
+            if one & other and union not in known and len(wide) < most:
+                known.add(union)
+                wide.append(union)
+    return sorted(known)
+
+
+@dataclass(frozen=True, slots=True)
+class _Union:
+    """Machines, and the jobs that can use no others.
+
+    Attributes:
+        inside: The ids of these jobs, by the GPUs of a node.
+        free: What each machine leaves to them.
+        taken: What all others hold there.
+    """
+
+    inside: Sequence[tuple[int, Sequence[str]]]
+    free: Sequence[int]
+    taken: int
+
+    def jobs(self) -> Iterator[tuple[int, frozenset[str]]]:
+        """Yields numbers of GPUs, and the jobs whose nodes have multiples of it; the same jobs once, with the most."""
+        seen = set()
+        for step in sorted({1, *(per_node for per_node, _ in self.inside)}, reverse=True):
+            those = frozenset(name for per_node, names in self.inside if per_node % step == 0 for name in names)
+            if those not in seen:
+                seen.add(those)
+                yield step, those
+
+    @property
+    def all_jobs(self) -> frozenset[str]:
+        """All of the jobs."""
+        return frozenset(name for _, names in self.inside for name in names)
+
+    def left(self, per_node: int) -> int:
+        """Returns what the machines leave to these jobs, in whole nodes."""
+        return sum(free // per_node * per_node for free in self.free)
+
+
+class _Machines:
+    """Machines as the bits of numbers, and the jobs by the machines that they can use."""
+
+    def __init__(self, stock: Stock, jobs: Sequence[Job], usable: Mapping[str, frozenset[str]]) -> None:
+        self._stock = stock
+        self._names = sorted(stock.gpus)
+        self._bits = {name: 1 << number for number, name in enumerate(self._names)}
+        known: dict[frozenset[str], int] = {}
+        self._alike: dict[tuple[int, int], list[str]] = {}  # jobs by their machines, and by the GPUs of their nodes
+        self._held: dict[int, dict[str, int]] = {}  # by the machines that the jobs can use, and where it is
+        for job in jobs:
+            mask = known.setdefault(usable[job.id], -1)
+            if mask < 0:
+                mask = known[usable[job.id]] = self.mask(usable[job.id])
+            self._alike.setdefault((mask, job.per_node), []).append(job.id)
+            _add(self._held.setdefault(mask, {}), stock.held.get(job.id, {}))
+        self._all_held: dict[str, int] = {}
+        for held in self._held.values():
+            _add(self._all_held, held)
+
+    @property
+    def masks(self) -> Iterable[int]:
+        """The sets of machines that jobs can use."""
+        return self._held.keys()
+
+    def mask(self, names: Iterable[str]) -> int:
+        """Returns a set of machines."""
+        return sum(self._bits[name] for name in names)
+
+    def union(self, mask: int, also: Iterable[str] = ()) -> _Union:
+        """Returns machines, with those jobs that can use no others; what further jobs hold there is left, too."""
+        own: dict[str, int] = {}
+        for other, held in self._held.items():
+            if _is_within(other, mask):
+                _add(own, held)
+        for job in also:
+            _add(own, self._stock.held.get(job, {}))
+        free, taken = [], 0
+        for name in self._of(mask):
+            there = self._stock.gpus[name]
+            foreign = self._stock.others.get(name, 0) + self._all_held.get(name, 0) - own.get(name, 0)
+            free.append(max(0, there - foreign))
+            taken += min(there, foreign)
+        inside = [(per_node, names) for (other, per_node), names in self._alike.items() if _is_within(other, mask)]
+        return _Union(inside, free, taken)
+
+    def elsewhere(self, mask: int, jobs: frozenset[str]) -> int:
+        """Returns what jobs hold on other machines."""
+        held: dict[str, int] = {}
+        for job in jobs:
+            _add(held, self._stock.held.get(job, {}))
+        return sum(
+            min(gpus, self._stock.gpus[name])
+            for name, gpus in held.items()
+            if name in self._bits and not mask & self._bits[name]
+        )
+
+    def _of(self, mask: int) -> Iterator[str]:
+        while mask:
+            lowest = mask & -mask
+            yield self._names[lowest.bit_length() - 1]
+            mask -= lowest
+
+
+def _is_within(some: int, machines: int) -> bool:
+    """Returns whether machines are some of others; no machines are within none alone."""
+    return some & machines == some and bool(some) == bool(machines)
+
+
+def _add(counts: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, gpus in more.items():
+        counts[name] = counts.get(name, 0) + gpus

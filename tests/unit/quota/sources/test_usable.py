@@ -1,0 +1,163 @@
+"""What machines leave to the jobs that can use only some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from random import Random
+
+import networkx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastic_launcher.quota.jobs import Job
+from elastic_launcher.quota.sources.usable import MOST_UNIONS, Above, Stock, bounds_by_machines
+from tests.support.quota_jobs import job
+
+NOTHING: Mapping[str, Mapping[str, int]] = {}
+
+
+def bounds(
+    gpus: Mapping[str, int],
+    jobs: Mapping[str, str],
+    *,
+    others: Mapping[str, int] = {},  # noqa: B006 - nobody changes it
+    held: Mapping[str, Mapping[str, int]] = NOTHING,
+    nodes: Mapping[str, int] = {},  # noqa: B006
+    above: Mapping[str, Above] = {},  # noqa: B006
+    spare: int = 0,
+) -> dict[tuple[str, int], tuple[int, int]]:
+    """Returns what is left and what others hold, by the jobs' names and the GPUs of a node.
+
+    Machines and jobs have names of one letter: each job says which machines it can use, in one word.
+    """
+    reports = [job(name, per_node=nodes.get(name, 1)) for name in jobs]
+    usable = {name: frozenset(machines) for name, machines in jobs.items()}
+    found = bounds_by_machines(Stock(gpus, others, held), reports, usable, frozenset(gpus), above, spare)
+    assert len({one.name for one in found}) == len(found)
+    return {("".join(sorted(one.jobs)), one.per_node): (one.gpus, one.taken) for one in found}
+
+
+TWO = {"a": 4, "b": 8}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "expected"),
+    [
+        ({"x": "ab", "y": "ab"}, {}),
+        ({"x": "a", "y": "ab"}, {("x", 1): (4, 0)}),
+        ({"x": "a", "y": "b"}, {("x", 1): (4, 0), ("y", 1): (8, 0)}),
+        ({"x": "", "y": "ab"}, {("x", 1): (0, 0)}),
+    ],
+)
+def test_jobs_are_bound_by_the_machines_that_they_can_use(
+    jobs: dict[str, str], expected: dict[tuple[str, int], tuple[int, int]]
+) -> None:
+    assert bounds(TWO, jobs) == expected
+
+
+def test_what_pods_of_others_hold_is_not_left() -> None:
+    assert bounds(TWO, {"x": "a", "y": "b"}, others={"a": 3, "b": 9, "c": 1}) == {("x", 1): (1, 3), ("y", 1): (0, 8)}
+
+
+def test_what_a_job_holds_that_can_use_other_machines_too_is_not_left_to_those_that_can_not() -> None:
+    assert bounds(TWO, {"x": "a", "y": "ab"}, held={"x": {"a": 1}, "y": {"a": 2, "b": 2}}) == {("x", 1): (2, 2)}
+
+
+def test_what_a_job_holds_on_machines_that_it_could_not_use_any_more_is_its_own() -> None:
+    assert bounds(TWO, {"x": "a", "y": "ab"}, held={"x": {"b": 2, "gone": 3}}) == {("x", 1): (6, 0)}
+
+
+def test_machines_that_overlap_in_part_bound_their_jobs_together() -> None:
+    gpus = {"a": 1, "b": 2, "c": 4, "d": 8}
+    assert bounds(gpus, {"x": "ab", "y": "bc", "z": "d"}) == {
+        ("x", 1): (3, 0), ("y", 1): (6, 0), ("xy", 1): (7, 0), ("z", 1): (8, 0),
+    }  # fmt: skip
+    assert bounds(gpus, {"x": "abc", "y": "bc", "z": "d"}) == {("xy", 1): (7, 0), ("y", 1): (6, 0), ("z", 1): (8, 0)}
+
+
+def test_whole_nodes_must_fit_on_a_machine() -> None:
+    gpus = {"a": 3, "b": 3, "c": 8}
+    assert bounds(gpus, {"x": "ab", "y": "abc"}, nodes={"x": 2, "y": 2}) == {("x", 2): (4, 0), ("xy", 2): (12, 0)}
+    assert bounds(gpus, {"x": "abc", "y": "abc"}, nodes={"x": 4}) == {("x", 4): (8, 0)}
+    assert bounds(gpus, {"x": "ab"}, nodes={"x": 4}) == {("x", 4): (0, 0)}
+    assert bounds(gpus, {"x": "abc"}, nodes={"x": 2}, others={"c": 1}) == {("x", 2): (10, 1)}
+
+
+def test_nodes_of_multiples_share_a_bound() -> None:
+    found = bounds({"a": 7, "b": 8}, {"x": "ab", "y": "ab", "z": "ab"}, nodes={"x": 4, "y": 2, "z": 3})
+    assert found == {("x", 4): (12, 0), ("z", 3): (12, 0), ("xy", 2): (14, 0)}
+
+
+SPOT = frozenset("b")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "above", "held", "expected"),
+    [
+        # what is guaranteed to a project counts once
+        ({"x": "ab"}, {"x": Above(SPOT, "nlp", 2)}, {}, {("x", 1): (10, 0)}),
+        ({"x": "ab"}, {"x": Above(SPOT, "nlp", 0)}, {}, {("x", 1): (8, 0)}),
+        ({"x": "ab", "y": "ab"}, dict.fromkeys("xy", Above(SPOT, "nlp", 2)), {}, {("xy", 1): (10, 0)}),
+        (
+            {"x": "ab", "y": "ab"},
+            {"x": Above(SPOT, "nlp", 2), "y": Above(SPOT, "vision", 1)},
+            {},
+            {("xy", 1): (11, 0)},
+        ),
+        ({"x": "ab"}, {"x": Above(frozenset(), "nlp", 2)}, {}, {("x", 1): (2, 0)}),
+        # those that can be nowhere else have their machines beside them
+        ({"x": "ab", "y": "b"}, {"x": Above(SPOT, "nlp", 2)}, {}, {("y", 1): (8, 0), ("xy", 1): (10, 0)}),
+        ({"x": "b"}, {"x": Above(SPOT, "nlp", 2)}, {}, {("x", 1): (8, 0)}),
+        # what runs stays, though the guarantee has fallen
+        ({"x": "ab"}, {"x": Above(SPOT, "nlp", 2)}, {"x": {"a": 3, "b": 1}}, {("x", 1): (11, 0)}),
+        ({"x": "ab", "y": "ab"}, {"x": Above(SPOT, "nlp", 2)}, {"y": {"b": 3}}, {("x", 1): (7, 3)}),
+    ],
+)
+def test_nodes_above_the_guarantee_have_what_their_machines_leave(
+    jobs: dict[str, str],
+    above: dict[str, Above],
+    held: dict[str, dict[str, int]],
+    expected: dict[tuple[str, int], tuple[int, int]],
+) -> None:
+    assert bounds(TWO, jobs, above=above, held=held) == expected
+
+
+def test_machines_that_may_come_are_left_to_every_job() -> None:
+    assert bounds(TWO, {"x": "a", "y": "b"}, spare=4) == {("x", 1): (8, 0), ("y", 1): (12, 0)}
+
+
+def test_there_are_not_more_unions_than_a_limit() -> None:
+    machines = {chr(97 + number): 1 for number in range(20)}
+    pairs = {f"{one}{other}": one + other for one, other in combinations(sorted(machines), 2)}
+    assert len(bounds(machines, pairs)) <= len(pairs) + MOST_UNIONS
+
+
+def _has_places(gpus: Mapping[str, int], usable: Mapping[str, frozenset[str]], asked: Mapping[str, int]) -> bool:
+    """Returns whether each job finds all of its GPUs on machines that it can use."""
+    graph = networkx.DiGraph()
+    graph.add_nodes_from(("from", "to"))
+    for name, count in asked.items():
+        graph.add_edge("from", ("job", name), capacity=count)
+        graph.add_edges_from((("job", name), ("machine", one)) for one in usable[name])
+    for name, count in gpus.items():
+        graph.add_edge(("machine", name), "to", capacity=count)
+    return bool(networkx.maximum_flow_value(graph, "from", "to") == sum(asked.values()))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32))
+def test_jobs_within_all_bounds_find_their_gpus_and_no_others_do(seed: int) -> None:
+    random = Random(seed)
+    gpus = {name: random.randrange(5) for name in "abcd"[: random.randint(1, 4)]}
+    usable = {
+        name: frozenset(one for one in gpus if random.random() < 0.5) for name in "uvwxyz"[: random.randint(1, 6)]
+    }
+    jobs: Sequence[Job] = [job(name) for name in usable]
+    found = bounds_by_machines(Stock(gpus, {}, {}), jobs, usable, frozenset(gpus))
+    for _ in range(10):
+        asked = {name: random.randrange(5) for name in usable}
+        within = all(sum(asked[name] for name in one.jobs) <= one.gpus for one in found)
+        within &= sum(asked.values()) <= sum(gpus.values())
+        assert within == _has_places(gpus, usable, asked)
