@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL, NODE_LABEL
+from elastic_launcher.engines.kubernetes.objects.names import NODE_LABEL
 from tests.cluster.machine import cluster
 from tests.cluster.machine.kubectl import Kubectl
 from tests.support.cluster import pods
 from tests.support.cluster.ends import end_training
 from tests.support.cluster.kueue import LABEL, QUEUE, kueue, queues
-from tests.support.cluster.quota import FOR_KUEUE, Controllers, controllers
-from tests.support.cluster.stage import LONG, PLACES, Stage, staged
+from tests.support.cluster.quota import FOR_KUEUE, Controllers, controllers, launch, stages
+from tests.support.cluster.stage import LONG, PLACES, Stage
 from tests.support.cluster.taken_gpus import fill
 from tests.support.launches import until
-from tests.support.ledgers import SCRIPT
-from tests.support.losses import options
 from tests.support.resizes import formed
 
 pytestmark = [pytest.mark.machine, pytest.mark.thorough, pytest.mark.timeout(1800)]
 
 GPU = "nvidia.com/gpu"
-PACE = 0.1
+IN_QUEUE = {QUEUE: "gpus"}
 COHORT = "elastic-test"
 UNTIL_TOLD = "import signal as s; s.pthread_sigmask(s.SIG_BLOCK, [s.SIGTERM]); s.sigwait([s.SIGTERM])"
 DOCUMENT = """
@@ -61,20 +59,15 @@ def there(kubectl: Kubectl) -> Iterator[Controllers]:
 
 
 @contextmanager
-def stages(folder: Path, there: Controllers, *names: str) -> Iterator[list[Stage]]:
+def queued(folder: Path, there: Controllers, *names: str) -> Iterator[list[Stage]]:
     """Gives a namespace with a queue of two GPUs for each name; the queues lend to each other, and take it back."""
-    with ExitStack() as stack:
-        found = []
-        for name in names:
-            (folder / name).mkdir()
-            of_queue = stack.enter_context(removed_later(there.kubectl))
-            stage = stack.enter_context(staged(folder / name, name))
+    with removed_later(there.kubectl) as made, stages(folder, there, *names) as found:
+        for stage in found:
             there.kubectl("label", "namespace", stage.space, f"{LABEL}=yes")
-            of_queue += queues(stage.space, **{GPU: 2})
+            of_queue = queues(stage.space, **{GPU: 2})
             of_queue[1]["spec"] |= {"cohortName": COHORT, "preemption": {"reclaimWithinCohort": "Any"}}
+            made += of_queue
             there.kubectl.apply(*of_queue)
-            found.append(stage)
-        there.let_read(*(stage.space for stage in found))
         yield found
 
 
@@ -88,14 +81,6 @@ def removed_later(kubectl: Kubectl) -> Iterator[list[dict[str, Any]]]:
             kubectl("delete", "clusterqueues.kueue.x-k8s.io", one["metadata"]["name"])
 
 
-def launch(stage: Stage, there: Controllers, name: str, nodes: str) -> str:
-    """Starts a job in the queue of its namespace, which waits for its first hint; returns its id."""
-    arguments = (f"--name={name}", f"--nodes={nodes}", there.hints_option, "--wait-for-quota=3600")
-    stage.launch(*arguments, script=SCRIPT, argument=options(stage.folder, pace=PACE), labels={QUEUE: "gpus"})
-    services = until(lambda: stage.get("services", "-l", JOB_LABEL), f"{name} has its Service", LONG)
-    return str(services[0]["metadata"]["name"])
-
-
 def rigid(stage: Stage, name: str = "rigid") -> dict[str, Any]:
     """Returns a Job that wants two GPUs at once, wherever they are, and runs until it is deleted."""
     pod = pods.python_pod(stage.space, name, "-c", UNTIL_TOLD, gpus=1)["spec"]
@@ -103,7 +88,7 @@ def rigid(stage: Stage, name: str = "rigid") -> dict[str, Any]:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": name, "labels": {QUEUE: "gpus"}},
+        "metadata": {"name": name, "labels": IN_QUEUE},
         "spec": spec,
     }
 
@@ -141,30 +126,25 @@ def admitted(stage: Stage) -> int:
     return sum(not one["spec"].get("suspend") for one in stage.get("jobs"))
 
 
-def changes(there: Controllers, job: str) -> list[tuple[int, int]]:
-    """Returns what changed for a job, oldest first."""
-    return [(row["before"], row["after"]) for row in there.history() if row["job"] == job]
-
-
 def test_hints_and_admission_agree_while_a_queue_borrows_and_its_owner_takes_back(
     there: Controllers, tmp_path: Path
 ) -> None:
-    with stages(tmp_path, there, "bert", "vision") as (bert, vision):
-        job = launch(bert, there, "bert", "1:4")
+    with queued(tmp_path, there, "bert", "vision") as (bert, vision):
+        job = launch(bert, there, "bert", "1:4", labels=IN_QUEUE)
         borrowed = formed(bert, 4, 0, LONG)
         (launcher,) = bert.launchers()
-        assert changes(there, job) == [(0, 4)]
+        assert there.changes(job) == [(0, 4)]
 
         vision.apply(rigid(vision))
         there.until("the owner's GPUs are taken back", {job: 2})
         until(lambda: runs(vision), "the other queue's job runs", LONG)
         shrunk = formed(bert, 2, borrowed["generation"], LONG)
         none_waits_for_longer_than_a_round(CALM, bert)
-        assert changes(there, job) == [(0, 4), (4, 2)], "nothing flaps"
+        assert there.changes(job) == [(0, 4), (4, 2)], "nothing flaps"
 
         vision.delete("job", "rigid")
         formed(bert, 4, shrunk["generation"], LONG)
-        assert changes(there, job) == [(0, 4), (4, 2), (2, 4)]
+        assert there.changes(job) == [(0, 4), (4, 2), (2, 4)]
         assert [one["metadata"]["uid"] for one in bert.launchers()] == [launcher["metadata"]["uid"]], (
             "no retry is spent"
         )
@@ -173,16 +153,16 @@ def test_hints_and_admission_agree_while_a_queue_borrows_and_its_owner_takes_bac
 
 
 def test_an_elastic_job_gets_the_quota_back_that_its_queue_has_lent(there: Controllers, tmp_path: Path) -> None:
-    with stages(tmp_path, there, "bert", "resnet") as (bert, resnet):
-        ids = {"bert": launch(bert, there, "bert", "1:4")}
+    with queued(tmp_path, there, "bert", "resnet") as (bert, resnet):
+        ids = {"bert": launch(bert, there, "bert", "1:4", labels=IN_QUEUE)}
         borrowed = formed(bert, 4, 0, LONG)
-        ids["resnet"] = launch(resnet, there, "resnet", "1:4")
+        ids["resnet"] = launch(resnet, there, "resnet", "1:4", labels=IN_QUEUE)
         formed(bert, 2, borrowed["generation"], LONG)
         formed(resnet, 2, 0, LONG)
         there.until("each has what its queue owns", {ids["bert"]: 2, ids["resnet"]: 2})
-        before = {name: changes(there, job) for name, job in ids.items()}
+        before = {name: there.changes(job) for name, job in ids.items()}
         none_waits_for_longer_than_a_round(CALM, bert, resnet)
-        assert {name: changes(there, job) for name, job in ids.items()} == before, "nothing flaps"
+        assert {name: there.changes(job) for name, job in ids.items()} == before, "nothing flaps"
         assert not [one for stage in (bert, resnet) for one in stage.events.of("node_lost")]
         end_training(resnet)
         there.until("what nobody else uses is borrowed again", {ids["bert"]: 4})
@@ -190,11 +170,11 @@ def test_an_elastic_job_gets_the_quota_back_that_its_queue_has_lent(there: Contr
 
 
 def test_a_queue_whose_quota_others_borrow_takes_it_back_for_an_elastic_job(there: Controllers, tmp_path: Path) -> None:
-    with stages(tmp_path, there, "resnet", "crowd") as (resnet, crowd):
+    with queued(tmp_path, there, "resnet", "crowd") as (resnet, crowd):
         crowd.apply(rigid(crowd, "one"), rigid(crowd, "two"))
         until(lambda: admitted(crowd) == 2, "others have borrowed all", LONG)
-        job = launch(resnet, there, "resnet", "2:2")
+        job = launch(resnet, there, "resnet", "2:2", labels=IN_QUEUE)
         formed(resnet, 2, 0, LONG)
-        assert changes(there, job) == [(0, 2)]
+        assert there.changes(job) == [(0, 2)]
         assert admitted(crowd) == 1, "Kueue took back what was borrowed, and no more"
         end_training(resnet)
