@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ ROUND = 30.0
 """Seconds: the longest time between two rounds of the controller."""
 CALM = 60.0
 """Seconds without a change after which a decision counts as one that stays."""
+BETWEEN = 45.0
+"""Seconds of calm between two changes: longer than a round."""
+TEN_MINUTES = 600.0
 
 
 @pytest.fixture(scope="module")
@@ -260,5 +264,38 @@ def test_kueue_takes_the_nodes_above_the_guarantee_first_though_they_are_the_old
         formed(bert, 2, whole["generation"], LONG)
         assert preempted(bert) == kinds["overQuota"] == before["overQuota"]
         until(lambda: set(bert.nodes()) == kinds["guaranteed"], "the nodes within the guarantee stay", LONG)
+        assert not bert.events.of("node_lost")
+        end_training(bert)
+
+
+def test_ten_minutes_with_an_owner_who_comes_and_goes_end_as_they_began(there: Controllers, tmp_path: Path) -> None:
+    with queued(tmp_path, there, "bert", "vision") as (bert, vision):
+        job = launch(bert, there, "bert", "1:4", labels=IN_QUEUE)
+        formed(bert, 4, 0, LONG)
+        (launcher,) = bert.launchers()
+        watch, began = Watch(there, {job: bert}), time.monotonic()
+        watch.agrees("it borrows", {job: 4})
+        expected = [(0, 4)]
+        for nodes in (2, 1, 2):
+            vision.apply(rigid(vision, nodes=nodes))
+            watch.agrees(f"the owner comes for {nodes}", {job: 4 - nodes})
+            until(partial(runs, vision, nodes), "the owner's job runs", LONG)
+            watch.stays(BETWEEN)
+            vision.delete("job", "rigid")
+            watch.agrees("the owner goes", {job: 4})
+            watch.stays(BETWEEN)
+            expected += [(4, 4 - nodes), (4 - nodes, 4)]
+        assert there.changes(job) == expected
+
+        vision.apply(rigid(vision))
+        until(lambda: admitted(vision), "the owner comes", LONG)
+        vision.delete("job", "rigid")
+        watch.agrees("the owner has gone at once", {job: 4})
+        watch.stays(max(BETWEEN, TEN_MINUTES - (time.monotonic() - began)))
+        assert there.changes(job)[len(expected) :] in ([], [(4, 2), (2, 4)])
+
+        assert [one["metadata"]["uid"] for one in bert.launchers()] == [launcher["metadata"]["uid"]], (
+            "no retry is spent"
+        )
         assert not bert.events.of("node_lost")
         end_training(bert)
