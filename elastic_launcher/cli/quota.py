@@ -176,6 +176,7 @@ def _as_json(projects: Projects, world: World, decision: Decision) -> dict[str, 
             }
             for grant in decision.grants
         ],
+        "refused": dict(decision.refused),
     }
 
 
@@ -202,6 +203,8 @@ def _show(projects: Projects, world: World, decision: Decision) -> None:
             for row in found["jobs"]
         ],
     )
+    for job, why in found["refused"].items():
+        typer.echo(f"{job} gets nothing: {why}")
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
