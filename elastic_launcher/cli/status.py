@@ -136,6 +136,19 @@ def _launcher(found: Mapping[str, Any]) -> str:
     return f"{who}, alive{address}" if launcher["alive"] else f"{who}, gone"
 
 
+def placed(found: Mapping[str, Any], namespace: str) -> Mapping[str, Any]:
+    """Returns a job's report with its namespace among the match keys, as `quota plan` and the controller match it.
+
+    Args:
+        found: The report; empty if there is none yet.
+        namespace: Where the job's Service is: what the report says itself does not count.
+    """
+    demand = found.get("demand")
+    if demand is None:
+        return found
+    return {**found, "demand": {**demand, "match": {**demand["match"], "namespace": namespace}}}
+
+
 def _show_status(wanted: JobName, as_json: bool) -> None:
     """Prints the status of a job."""
     from elastic_launcher.cli.in_cluster import run  # both load what speaks with a cluster
@@ -147,7 +160,7 @@ def _show_status(wanted: JobName, as_json: bool) -> None:
 
     name, found, launchers = run(look())
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(placed(found, name.partition("/")[0])))
         return
     if not found:
         tell(f"the launcher of job {name} has reported nothing yet")

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL
 from tests.support.cluster import pods
 from tests.support.cluster.command import act
 from tests.support.cluster.ends import end_training
-from tests.support.cluster.quota import Controllers, FakeJob, allowed, controllers, most_allowed, told
+from tests.support.cluster.quota import Controllers, FakeJob, allowed, controllers, launch, most_allowed, stages, told
 from tests.support.cluster.resource_quotas import limit
-from tests.support.cluster.stage import LONG, Stage, staged
+from tests.support.cluster.stage import LONG, Stage
 from tests.support.cluster.taken_gpus import fill
 from tests.support.launches import until
-from tests.support.ledgers import SCRIPT
-from tests.support.losses import options
 from tests.support.resizes import formed
 
 pytestmark = [pytest.mark.machine, pytest.mark.timeout(1800)]
 
-PACE = 0.05  # seconds that a micro-batch takes at least: who trains leaves the machine to those that start
 GRACE = 60
 FAKES, AT_ONCE = 200, 20
 
@@ -57,26 +52,6 @@ projects:
 def project(name: str, guaranteed: int, *spaces: str) -> str:
     matches = ", ".join(f"{{namespace: {one}}}" for one in spaces)
     return f"{{name: {name}, guaranteed: {guaranteed}, match: [{matches}]}}"
-
-
-@contextmanager
-def stages(folder: Path, there: Controllers, *names: str) -> Iterator[list[Stage]]:
-    """Gives a namespace for each of several jobs, whose launchers may read the hints."""
-    with ExitStack() as stack:
-        found = []
-        for name in names:
-            (folder / name).mkdir()
-            found.append(stack.enter_context(staged(folder / name, name)))
-        there.let_read(*(stage.space for stage in found))
-        yield found
-
-
-def launch(stage: Stage, there: Controllers, name: str, nodes: str) -> str:
-    """Starts a job that waits for its first hint; returns its id."""
-    arguments = (f"--name={name}", f"--nodes={nodes}", there.hints_option, "--wait-for-quota=3600")
-    stage.launch(*arguments, script=SCRIPT, argument=options(stage.folder, pace=PACE))
-    services = until(lambda: stage.get("services", "-l", JOB_LABEL), f"{name} has its Service", LONG)
-    return str(services[0]["metadata"]["name"])
 
 
 def waited(stage: Stage, kind: str) -> dict[str, Any]:

@@ -139,6 +139,7 @@ def _as_json(projects: Projects, world: World, decision: Decision) -> dict[str, 
             }
             for grant in decision.grants
         ],
+        "refused": dict(decision.refused),
     }
 
 
@@ -165,6 +166,8 @@ def _show(projects: Projects, world: World, decision: Decision) -> None:
             for row in found["jobs"]
         ],
     )
+    for job, why in found["refused"].items():
+        typer.echo(f"{job} gets nothing: {why}")
 
 
 @quota_app.command()

@@ -1,4 +1,5 @@
-"""The quota controller of ``manifests/`` on the cluster, and jobs that are no more than their reports.
+"""The quota controller of ``manifests/`` on the cluster, jobs that follow it, and jobs that are no more than their
+reports.
 
 What is replaced in the overlays `quota-controller` and `quota-kueue`, as for the sample (`digits.py`): the image, and
 with it the command and the user; the namespaces, and the names of what has none; the projects document.
@@ -10,18 +11,21 @@ import json
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from elastic_launcher.engines.kubernetes.objects.names import JOB_LABEL
 from elastic_launcher.kube.lease import LEASE_SECONDS
 from tests.cluster.machine import cluster
 from tests.cluster.machine.kubectl import Kubectl
 from tests.cluster.machine.processes import ClusterError
 from tests.support.cluster import digits, pods
-from tests.support.cluster.stage import LONG, NAME, PLACES
+from tests.support.cluster.stage import LONG, NAME, PLACES, Stage, staged
 from tests.support.launches import until
+from tests.support.ledgers import SCRIPT
+from tests.support.losses import options
 from tests.support.manifests import MANIFESTS, objects
 from tests.support.quota_reports import report, service
 
@@ -33,6 +37,7 @@ POD = "POD_NAME"
 """The variable by which this machine finds the processes of a controller's pod."""
 NEXT_LEADS_WITHIN = LEASE_SECONDS + 60.0
 """Seconds: a Lease's time, and what a busy machine adds to it."""
+PACE = 0.1  # seconds that a micro-batch takes at least: who trains leaves the machine to those that start
 EMPTY = "{apiVersion: elastic-quota/v1, capacity: {gpus: 0}, projects: [{name: nobody}]}"
 
 
@@ -91,6 +96,10 @@ class Controllers:
     def history(self) -> list[dict[str, Any]]:
         """Returns the changes that were recorded, oldest first."""
         return [json.loads(line) for line in self._data(HISTORY).get("history.jsonl", "").splitlines()]
+
+    def changes(self, job: str) -> list[tuple[int, int]]:
+        """Returns what changed for a job, oldest first: GPUs before and after."""
+        return [(row["before"], row["after"]) for row in self.history() if row["job"] == job]
 
     def holder(self) -> str:
         """Returns who has the Lease; "" for nobody."""
@@ -151,6 +160,43 @@ def controllers(overlay: Path = OVERLAY) -> Iterator[Controllers]:
             except ClusterError as error:
                 print(error)
             kubectl("delete", "clusterrole,clusterrolebinding", *roles, "--ignore-not-found")
+
+
+@contextmanager
+def stages(folder: Path, there: Controllers, *names: str) -> Iterator[list[Stage]]:
+    """Gives a namespace for each of several jobs, whose launchers may read the hints."""
+    with ExitStack() as stack:
+        found = []
+        for name in names:
+            (folder / name).mkdir()
+            found.append(stack.enter_context(staged(folder / name, name)))
+        there.let_read(*(stage.space for stage in found))
+        yield found
+
+
+def launch(
+    stage: Stage,
+    there: Controllers,
+    name: str,
+    nodes: str,
+    labels: dict[str, str] | None = None,
+    kinds: dict[str, Any] | None = None,
+) -> str:
+    """Starts a job that waits for its first hint; returns its id.
+
+    Args:
+        stage: Where.
+        there: The controllers whose hints it follows.
+        name: What it is called.
+        nodes: Fewest and most, as of ``--nodes``.
+        labels: Of each node's pod and Job.
+        kinds: What the template says of nodes within the guarantee, and of those above it.
+    """
+    arguments = (f"--name={name}", f"--nodes={nodes}", there.hints_option, "--wait-for-quota=3600")
+    argument = options(stage.folder, pace=PACE)
+    stage.launch(*arguments, script=SCRIPT, argument=argument, labels=labels, kinds=kinds)
+    services = until(lambda: stage.get("services", "-l", JOB_LABEL), f"{name} has its Service", LONG)
+    return str(services[0]["metadata"]["name"])
 
 
 def _overlay(overlay: Path, space: str) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from elastic_launcher.cli.report import report
-from elastic_launcher.cli.status import document, status
+from elastic_launcher.cli.status import document, placed, status
 from elastic_launcher.host.lock import launcher_lives, process_start
 from elastic_launcher.report.state import fold
 from tests.support import histories
@@ -207,3 +207,9 @@ def test_a_job_without_quota_says_what_it_waits_for(tmp_path: Path) -> None:
     assert lines["state"].strip().startswith("waiting, ")
     assert lines["waits for"].strip() == "waiting for quota, up to 600 s: 0 GPUs"
     assert "world size" not in lines and "node 1" not in lines
+
+
+def test_the_status_of_a_job_in_a_cluster_has_the_namespace_that_projects_match() -> None:
+    told = {"state": "running", "demand": {"minimum": 2, "match": {"job": "bert", "namespace": "its own word"}}}
+    assert placed(told, "alice")["demand"] == {"minimum": 2, "match": {"job": "bert", "namespace": "alice"}}
+    assert placed({"state": "running"}, "alice") == {"state": "running"}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+import yaml
 
 from elastic_launcher.config import JobConfig
 from elastic_launcher.engines.kubernetes.objects.job import node_job
 from elastic_launcher.engines.kubernetes.objects.template import read_template
 from tests.support.manifests import MANIFESTS, documents, generated, objects
+from tests.support.places import ROOT
 from tests.support.pod_templates import SPEC, plan
 
 SAMPLE = MANIFESTS / "samples" / "digits"
@@ -92,3 +96,16 @@ def test_its_launcher_is_named_among_containers_that_webhooks_put_there() -> Non
     (job,) = objects(SAMPLE, "Job")
     named = job["spec"]["template"]["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"]
     assert named == launcher()["containers"][0]["name"]
+
+
+def test_the_walk_of_the_quota_page_gives_it_a_number_of_nodes_and_a_name() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "quota.md").read_text(), re.DOTALL)
+    (overlay,) = [one for one in map(yaml.safe_load, blocks) if one.get("namespace") == "alice"]
+    command = launcher()["containers"][0]["command"]
+    (patched,) = overlay["patches"]
+    changed = {}
+    for one in yaml.safe_load(patched["patch"]):
+        before, _, number = one["path"].rpartition("/")
+        assert before == "/spec/template/spec/containers/0/command"
+        changed[command[int(number)]] = one["value"]
+    assert changed == {"--nodes=1:3": "--nodes=2:4", "--name=digits": "--name=bert"}

@@ -125,6 +125,14 @@ def test_plan_refuses_jobs_that_it_can_not_read(projects: Path, jobs: Path, cont
     assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
 
 
+def test_plan_says_which_jobs_get_nothing_because_they_are_nobodys(projects: Path, jobs: Path) -> None:
+    projects.write_text(DOCUMENT.replace("projects:", "unmatched: refuse\nprojects:"))
+    jobs.write_text(json.dumps([status("bert", "lab", 1, 8, 8)]))
+    why = "no project matches it, and jobs of no project are refused"
+    assert json.loads(quota("plan", projects, "--jobs", jobs, "--json").stdout)["refused"] == {"bert": why}
+    assert f"bert gets nothing: {why}\n" in quota("plan", projects, "--jobs", jobs).stdout
+
+
 def test_plan_asks_for_the_number_of_gpus_where_nothing_says_it(projects: Path, jobs: Path) -> None:
     projects.write_text(DOCUMENT.replace("capacity: {gpus: 8}\n", ""))
     assert "or give --gpus N" in quota("plan", projects, "--jobs", jobs).stderr
