@@ -23,9 +23,9 @@ are unbiased, whatever the shares, also where parts overlap. They need k > 1: pa
   less variance. For equal parts this is the estimator of AdaptDL.
 - One part of b samples out of the B (a rank alone, its first micro-batch): k = B / b. The smaller the part, the less
   variance, about (1 + b/B) / (1 - b/B) times that of two disjoint parts of any size, and 4 GᵀΣG b / (1 - b/B) on top.
-- Two steps in a row of one rank, as if they were the two parts of one batch of B₁ + B₂ samples, for a rank that is alone
-  and has one micro-batch a step. This one is biased, since the second gradient is that of other weights, which answer
-  to the first. For SGD of rate η, the Hessian H and equal batches, tr Σ is too large by
+- Two steps in a row of one rank, as if they were the two parts of one batch of B₁ + B₂ samples, for a rank that is
+  alone and has one micro-batch a step. This one is biased, since the second gradient is that of other weights, which
+  answer to the first. For SGD of rate η, the Hessian H and equal batches, tr Σ is too large by
   (η² |HG|² B + tr((2ηH + η²H²)Σ)) / 2, and |G|² too small by η GᵀHG + η tr(HΣ) / B.
 
 Samples are drawn without replacement within an epoch of N. Then tr Σ is exact for that data set, and |G|² is less by
