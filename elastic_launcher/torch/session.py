@@ -19,6 +19,7 @@ from elastic_launcher.torch.data.micro_batches import MicroBatch
 from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.grad_scaler import forget_unscaled
 from elastic_launcher.torch.gradients.agreement import Together, abstain
+from elastic_launcher.torch.gradients.noise_meter import NoiseMeter
 from elastic_launcher.torch.gradients.reducer import Reducer
 from elastic_launcher.torch.membership.connection import leave
 from elastic_launcher.torch.membership.membership import Division, Membership
@@ -96,6 +97,7 @@ class Session:
         least_world_size: Fewest ranks for which the job asks; 0 where there are as many as there are now.
         norms: Parts of models that were looked at for whether they take statistics of a micro-batch.
         looked_at: After how many registrations of modules.
+        noise: Measures the gradient noise, where that is asked for (see `measure_noise`).
     """
 
     schedule: BatchSchedule
@@ -131,6 +133,7 @@ class Session:
     least_world_size: int = 0
     norms: WeakSet[nn.Module] = field(default_factory=WeakSet)
     looked_at: int = 0
+    noise: NoiseMeter | None = None
     _position: Position = field(default_factory=Position)
     _over: bool = False
     _looked: tuple[int, int] = (0, -1)
@@ -200,6 +203,20 @@ class Session:
     def global_batch_size(self) -> int:
         """Samples of the next optimizer step, over all ranks, if the epoch has as many."""
         return self.schedule.batch_size(self.position.step)
+
+    def measure_noise(self) -> NoiseMeter:
+        """Has the gradient noise measured from the next training loop on; all ranks call it before that loop.
+
+        Raises:
+            RuntimeError: In a training loop.
+        """
+        if self.noise is None:
+            if self.data is not None:
+                raise RuntimeError("the gradient noise is measured from the beginning of a training loop on")
+            state = self.state
+            self.noise = NoiseMeter(state.optimizers, state.scalers, lambda: self.schedule.batch_size(0))
+            self.reducer.noise = state.noise = self.noise
+        return self.noise
 
     def data_pass(self, data: TrainingData, position: Position) -> DataPass:
         """Returns the pass over the data in which a position is."""

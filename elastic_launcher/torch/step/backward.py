@@ -45,6 +45,8 @@ class Backward:
         check_replaced(self._session)
         self._session.buffers.begin_step()
         self._session.reducer.begin_step()
+        if self._session.noise is not None:
+            self._session.noise.step = self._session.position.step
         self._session.held = set()
         if self._still is None:
             self._still = self._session.buffers.still()
@@ -183,7 +185,9 @@ class Backward:
                 scale=counted / micro.count,
                 weight=counted,
                 logged=getattr(loss, "elastic_unscaled", loss),
+                samples=micro.samples,
                 group=membership.group if expected else None,
+                part=membership.world_size == 1 and not micro.last,
             )
         except GroupError:
             raise
@@ -222,6 +226,8 @@ class Backward:
             micro.dropped = True
             return
         session.reduced()
+        if session.noise is not None:
+            session.noise.commit()
         session.loss = agreement.loss if call == 0 else session.loss + agreement.loss
         micro.synced = True
         point("step", session.position.step)

@@ -84,7 +84,13 @@ def one_step(
         last = number == len(mine.micro_batches) - 1
         value = loss(model, x[part], y[part])
         reducer.accumulate(
-            slot, value, scale=size / count, weight=float(size), logged=value, group=group if last else None
+            slot,
+            value,
+            scale=size / count,
+            weight=float(size),
+            logged=value,
+            samples=size,
+            group=group if last else None,
         )
         assert all(p.grad is None for p in model.parameters())
         start += size
@@ -141,7 +147,9 @@ def test_token_weights_give_the_mean_over_all_tokens(world_size: int) -> None:
         for size in part.micro_batches:
             tokens = int((y[start : start + size] != -100).sum())
             loss = summed(mine, x[start : start + size], y[start : start + size])
-            reducer.accumulate(slot, loss, scale=tokens / 24, weight=float(tokens), logged=loss, group=None)
+            reducer.accumulate(
+                slot, loss, scale=tokens / 24, weight=float(tokens), logged=loss, samples=size, group=None
+            )
             start += size
         agreement = reducer.reduce(slot, group, Signals(position=0), samples=part.samples, count=24)
         return mine, agreement.loss
