@@ -198,6 +198,22 @@ class StepRedone(Message, frozen=True):
     step: int
 
 
+class BatchChanged(Message, frozen=True):
+    """Report: the global batch has changed, and a step with the new one is complete; from rank 0.
+
+    Attributes:
+        entries: The batch schedule up to that step: first step and global batch of each entry.
+        gain: By how much more a step of the new batch is worth than one of the first; None where not known.
+        noise_scale: The gradient noise scale at the decision, in samples; None where not known.
+        reason: Why, in words; "" where not known.
+    """
+
+    entries: tuple[tuple[int, int], ...]
+    gain: float | None = None
+    noise_scale: float | None = None
+    reason: str = ""
+
+
 class Saved(Message, frozen=True):
     """Report: a checkpoint is there, of so many bytes; the training waited ``held_seconds`` for it."""
 
@@ -285,6 +301,7 @@ Report = (
     | Log
     | StepFailed
     | StepRedone
+    | BatchChanged
     | Saved
     | SaveFailed
     | Halted

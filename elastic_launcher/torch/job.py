@@ -8,6 +8,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,9 @@ from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.on_main import OnMain
 from elastic_launcher.torch.script_end import watch_script_end
 from elastic_launcher.torch.session import LEAVE_OUT, Session
+from elastic_launcher.torch.step.autoscale import turn_on
 from elastic_launcher.torch.step.engine import StepEngine
+from elastic_launcher.torch.step.learning_rate import mean_factor
 from elastic_launcher.torch.step.loop import StepLoop
 from elastic_launcher.torch.step.prepare import prepare
 from elastic_launcher.torch.step.reductions import Number, evaluate, reduce_values
@@ -114,6 +117,18 @@ class Job:
         )
 
     @property
+    def global_batch_size(self) -> int:
+        """Samples of the present optimizer step, over all ranks, if the epoch has as many."""
+        return self._session.global_batch_size
+
+    @property
+    def lr_factor(self) -> float:
+        """What learning rates are multiplied by in the present step: the mean over all param groups; 1 where the global
+        batch is fixed.
+        """
+        return mean_factor(self._session)
+
+    @property
     def sync_gradients(self) -> bool:
         """Whether this micro-batch has completed the global batch: gradients are final, and optimizers act."""
         return self._session.sync_gradients
@@ -179,6 +194,7 @@ class Job:
             data_pass=lambda data: session.data_pass(data, session.position),
             device=session.device,
             train=self._steps.train,
+            autoscale=partial(turn_on, session),
             epoch=session.course.epoch_of_what_is_made,
             shuffle=shuffle,
             seed=session.seed if seed is None else seed,

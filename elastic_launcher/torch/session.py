@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from elastic_launcher.batch import Share, share
 from elastic_launcher.batch_schedule import BatchSchedule, DataPass
 from elastic_launcher.control.messages import PhaseStarted, Report
+from elastic_launcher.torch.autoscaling import Autoscaling
 from elastic_launcher.torch.collectives.consensus import Agreement, Signals
 from elastic_launcher.torch.collectives.operations import Operation, Wire
 from elastic_launcher.torch.data.micro_batches import MicroBatch
@@ -98,6 +99,7 @@ class Session:
         norms: Parts of models that were looked at for whether they take statistics of a micro-batch.
         looked_at: After how many registrations of modules.
         noise: Measures the gradient noise, where that is asked for (see `measure_noise`).
+        autoscaling: The adaptive batch; None where the global batch is fixed.
     """
 
     schedule: BatchSchedule
@@ -134,6 +136,7 @@ class Session:
     norms: WeakSet[nn.Module] = field(default_factory=WeakSet)
     looked_at: int = 0
     noise: NoiseMeter | None = None
+    autoscaling: Autoscaling | None = None
     _position: Position = field(default_factory=Position)
     _over: bool = False
     _looked: tuple[int, int] = (0, -1)
@@ -168,6 +171,19 @@ class Session:
     def move_to(self, position: Position) -> None:
         """Moves on, or to where a peer or a checkpoint is."""
         self._position = position
+
+    def change_batch(self, global_batch_size: int) -> None:
+        """Notes what the ranks have agreed on: another global batch for the steps after the one that runs."""
+        self.schedule = self.schedule.with_entry(self.position.step + 1, global_batch_size)
+
+    def take_schedule(self, schedule: BatchSchedule) -> None:
+        """Takes the schedule of a peer or a checkpoint."""
+        self.schedule = schedule
+
+    def begin_try(self) -> None:
+        """Drops what was agreed on in a try of this step that broke off: the step is done by the schedule that held."""
+        if self.autoscaling is not None and not self.position.calls:
+            self.schedule = self.schedule.until(self.position.step)
 
     @property
     def over(self) -> bool:
@@ -247,7 +263,8 @@ class Session:
     def too_few_for_two_passes(self) -> str:
         """Returns the message for ranks that may have several micro-batches in a step; "" if they can't."""
         least = self.least_world_size or self.need_membership("a step").world_size
-        pieces = self.share(self.global_batch_size, Division(0, least)).micro_batches
+        most = self.global_batch_size if self.autoscaling is None else self.autoscaling.bounds.max_batch_size
+        pieces = self.share(most, Division(0, least)).micro_batches
         if len(pieces) < 2:
             return ""
         return (

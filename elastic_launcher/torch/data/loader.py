@@ -42,6 +42,7 @@ class ElasticLoader(TrainingData):
         data_pass: Returns the job's present pass over the data.
         device: Where batches go.
         train: Runs the training loop over a loader.
+        autoscale: Lets the batch adapt, within bounds.
         epoch: The epoch in which it is made; None before the first one.
         seed: What the order derives from.
         num_workers: Processes that load ahead; 0 loads in the training thread.
@@ -56,6 +57,7 @@ class ElasticLoader(TrainingData):
         data_pass: Callable[[TrainingData], DataPass],
         device: torch.device,
         train: Callable[[ElasticLoader], Iterator[Any]],
+        autoscale: Callable[[TrainingData, int, Sequence[int] | None, bool], None],
         epoch: int | None,
         shuffle: bool = False,
         seed: int = 0,
@@ -80,6 +82,7 @@ class ElasticLoader(TrainingData):
         self._data_pass = data_pass
         self._device = device
         self._train = train
+        self._autoscale = autoscale
         self._pin = pin_memory and device.type == "cuda"
         self._timeout = timeout or None
         self._fetcher = Fetcher(dataset, collate_fn, seed)
@@ -93,6 +96,29 @@ class ElasticLoader(TrainingData):
     def steps_per_epoch(self) -> int:
         """Optimizer steps of one epoch."""
         return self._data_pass(self).steps
+
+    def autoscale_batch_size(
+        self,
+        max_batch_size: int,
+        local_bsz_bounds: tuple[int, int] | None = None,
+        gradient_accumulation: bool = True,
+    ) -> None:
+        """Lets the job choose its global batch while it trains on this loader; call it before the training loop.
+
+        The training begins with the global batch of `init`. The batch changes between two steps, on all ranks at once,
+        and each change is recorded; learning rates follow it.
+
+        Args:
+            max_batch_size: Most samples of an optimizer step, over all ranks.
+            local_bsz_bounds: Fewest and most samples of a micro-batch that a decision chooses; 1 and max_batch_per_gpu
+                by default. After a change of the world size the batch may be divided otherwise until the next decision.
+            gradient_accumulation: Whether a decision may give a rank several micro-batches in a step.
+
+        Raises:
+            ValueError: If the bounds contradict each other, the first batch or the data set.
+            RuntimeError: If training has begun, or a batch adapts already.
+        """
+        self._autoscale(self, max_batch_size, local_bsz_bounds, gradient_accumulation)
 
     def __len__(self) -> int:
         raise TypeError(

@@ -37,6 +37,7 @@ from elastic_launcher.torch.reconfigure.load_plan import LoadPlan
 from elastic_launcher.torch.reconfigure.recovery import Recovery
 from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.session import LEAVE_OUT, Session
+from elastic_launcher.torch.step.autoscale import check_loop, report_changes
 from elastic_launcher.torch.step.backward import Backward
 from elastic_launcher.torch.step.phases import Phases
 from elastic_launcher.torch.step.prepare import warn_of_unprepared_schedulers
@@ -92,6 +93,7 @@ class StepEngine:
         warn_of_unprepared_schedulers(session)
         if session.course.is_ahead(session.position):
             return False
+        check_loop(session, data)
         for count in session.data_pass(data, session.position).counts():
             session.share(count, Division(0, 1))
         session.data = data
@@ -168,6 +170,7 @@ class StepEngine:
 
     def _begin_try(self) -> None:
         session = self._session
+        session.begin_try()
         membership, position = session.need_membership("a step"), session.position
         samples = session.data_pass(self._data, position).samples(position.step_in_epoch)
         rng.seed_all(rng.step_seed(session.seed, position.step, membership.rank), session.device)
@@ -306,6 +309,7 @@ class StepEngine:
     def pass_boundary(self, data: TrainingData) -> None:
         """Reports, saves, and changes to a smaller generation, where it is time for that after a step."""
         self.progress.report(data)
+        report_changes(self._session)
         checkpoints = self._session.checkpoints
         if checkpoints is not None and checkpoints.after_step():
             self._resizer.check_due = self._session.need_membership("a checkpoint").world_size > 1
@@ -349,6 +353,7 @@ class StepEngine:
     def note_last_step(self, data: TrainingData) -> None:
         """Reports the step after which the script ended."""
         self.progress.report(data)
+        report_changes(self._session)
         self._resizer.after_step()
 
     def finish(self) -> None:

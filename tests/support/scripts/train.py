@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from numbered import FEATURES, MEMBER, Numbered, digest, optimizer_of, row_of, two_layers
+from scripted_policy import ScriptedPolicy
 from torch import nn
 from torch.nn import functional
 
@@ -42,6 +43,7 @@ KEYS: dict[str, Any] = {
     "slow": 0.0,
     "slow_evaluation": 0.0,  # seconds that each of its batches takes longer, while the file "fast" is not there
     "linger": [],  # who goes on after the training until the file "home" is there
+    "sizes": None,  # the batch adapts: the global batch that is decided in some steps; learning rates by its root
     "hold": None,  # the step at whose beginning all wait until the file "go" is there
     "bits": False,  # whether a digest of the model and of the optimizer is written down with each micro-batch
     "fault": "",  # what goes wrong, on the rank of fault_rank
@@ -156,6 +158,12 @@ def main() -> None:
     samples = 0 if OPTIONS["fault"] == "empty data" else OPTIONS["samples"]
     dataset = Numbered(samples + (off and OPTIONS["fault"] == "differs: data"), OPTIONS["augment"])
     loader = job.dataloader(dataset, shuffle=True, seed=7, num_workers=OPTIONS["workers"])
+    if OPTIONS["sizes"] is not None:
+        loader.autoscale_batch_size(OPTIONS["samples"])
+        autoscaling = job._session.autoscaling
+        assert autoscaling is not None
+        autoscaling.policy = ScriptedPolicy({int(step): size for step, size in OPTIONS["sizes"].items()})
+        autoscaling.rule = lambda scale, gains: [scale**0.5] * len(gains)
     slow = OPTIONS["slow_forward"] if joiner else 0.0
 
     def bits() -> str:
