@@ -74,6 +74,10 @@ class BatchSchedule:
         """Returns the global batch size of a step."""
         return next(self._runs(step))[0]
 
+    def first_step(self, step: int) -> int:
+        """Returns the first step of the entry that a step follows."""
+        return max(first for first, _ in self.entries if first <= step)
+
     def samples(self, first: int, stop: int) -> int:
         """Returns how many samples full steps take, from ``first`` (below 0, the first entry holds) up to ``stop``."""
         total, left = 0, stop - first

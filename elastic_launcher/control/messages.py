@@ -203,13 +203,14 @@ class BatchChanged(Message, frozen=True):
 
     Attributes:
         entries: The batch schedule up to that step: first step and global batch of each entry.
-        gain: By how much more a step of the new batch is worth than one of the first; None where not known.
+        gains: How many steps of the first batch a step of an entry is worth, by its first step: over all parameters,
+            then for each parameter group. The learning rates follow these.
         noise_scale: The gradient noise scale at the decision, in samples; None where not known.
         reason: Why, in words; "" where not known.
     """
 
     entries: tuple[tuple[int, int], ...]
-    gain: float | None = None
+    gains: Mapping[int, tuple[float, ...]] = {}
     noise_scale: float | None = None
     reason: str = ""
 

@@ -5,41 +5,15 @@ A decision is proposed by rank 0, rides inside the gradient reduction, and holds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from elastic_launcher.adaptive.bounds import Bounds
+from elastic_launcher.adaptive.learning_rate import Formula, Rule
 from elastic_launcher.batch import whole_number
 from elastic_launcher.torch.collectives.consensus import MOST_BATCH
 from elastic_launcher.torch.data.training_data import TrainingData
-
-Rule = Callable[[float, Sequence[float]], Sequence[float]]
-"""Returns what the learning rate of each param group of an optimizer is multiplied by.
-
-It is given the scale (the global batch ÷ the first one) and the gain of each param group.
-"""
-Gains = Callable[[int, float], Sequence[float]]
-"""Returns the gain of each param group of an optimizer, by its number, at a scale of the batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The sizes between which a decision may choose.
-
-    Attributes:
-        base_batch_size: Fewest samples of a step: the global batch with which the training begins.
-        max_batch_size: Most samples of a step.
-        max_micro_batch: Most samples of a micro-batch.
-        min_micro_batch: Fewest samples of a micro-batch.
-        accumulation: Whether a rank may have several micro-batches in a step.
-    """
-
-    base_batch_size: int
-    max_batch_size: int
-    max_micro_batch: int
-    min_micro_batch: int
-    accumulation: bool
-
 
 def read_bounds(
     global_batch_size: int,
@@ -73,7 +47,7 @@ def read_bounds(
             f"local_bsz_bounds begin at {low}, above the global batch of {global_batch_size} with which the training "
             "begins; lower the first bound, or raise global_batch_size"
         )
-    return Bounds(global_batch_size, most, high, low, bool(gradient_accumulation))
+    return Bounds(global_batch_size, most, high, low, accumulation=bool(gradient_accumulation))
 
 
 def _local(bounds: Sequence[int] | None, max_batch_per_gpu: int) -> tuple[int, int]:
@@ -100,10 +74,6 @@ class Proposal(Protocol):
         """Samples of a step, over all ranks."""
 
     @property
-    def gain(self) -> float | None:
-        """How many steps of the first batch one step of it is worth; None if not known."""
-
-    @property
     def noise_scale(self) -> float | None:
         """The gradient noise scale, in samples; None if not known."""
 
@@ -114,6 +84,15 @@ class Proposal(Protocol):
 
 class Policy(Protocol):
     """Decides on the global batch."""
+
+    def note_step(self, batch_size: int, samples: int, world_size: int) -> None:
+        """Notes that a step is complete; called on every rank.
+
+        Args:
+            batch_size: The global batch of that step.
+            samples: Its samples: the last step of an epoch may have fewer.
+            world_size: Ranks that had a part of it.
+        """
 
     def propose(self, step: int, batch_size: int, world_size: int) -> Proposal | None:
         """Returns another global batch for the steps after this one, or None to keep the present one.
@@ -127,19 +106,6 @@ class Policy(Protocol):
         """
 
 
-class Fixed:
-    """The policy that keeps the batch."""
-
-    def propose(self, step: int, batch_size: int, world_size: int) -> Proposal | None:
-        """Returns None."""
-        return None
-
-
-def unchanged(scale: float, gains: Sequence[float]) -> Sequence[float]:
-    """Returns the factors of the rule that leaves learning rates as they are."""
-    return [1.0] * len(gains)
-
-
 @dataclass
 class Autoscaling:
     """The adaptive batch of one job in one process.
@@ -147,8 +113,7 @@ class Autoscaling:
     Attributes:
         data: The data whose batch adapts.
         policy: Decides, on rank 0.
-        rule: Gives the factors of the learning rates.
-        gains: Gives the gains for the rule; None where none are measured: then they are all 1.
+        rule: Gives the factors of the learning rates; None for the one that each optimizer has by default.
         proposal: What this rank proposed last.
         reported: How many entries of the schedule this rank has reported.
         warned: Whether the script was warned of batch norm.
@@ -157,8 +122,7 @@ class Autoscaling:
     data: TrainingData
     bounds: Bounds
     policy: Policy
-    rule: Rule = unchanged
-    gains: Gains | None = None
+    rule: str | Rule | Formula | None = None
     proposal: Proposal | None = None
     reported: int = 0
     warned: bool = False

@@ -26,7 +26,7 @@ from elastic_launcher.torch.script_end import watch_script_end
 from elastic_launcher.torch.session import LEAVE_OUT, Session
 from elastic_launcher.torch.step.autoscale import turn_on
 from elastic_launcher.torch.step.engine import StepEngine
-from elastic_launcher.torch.step.learning_rate import mean_factor
+from elastic_launcher.torch.step.learning_rate import gain_now, mean_factor, statistical_epochs
 from elastic_launcher.torch.step.loop import StepLoop
 from elastic_launcher.torch.step.prepare import prepare
 from elastic_launcher.torch.step.reductions import Number, evaluate, reduce_values
@@ -127,6 +127,24 @@ class Job:
         batch is fixed.
         """
         return mean_factor(self._session)
+
+    @property
+    def noise_scale(self) -> float | None:
+        """The gradient noise scale in samples, the same on all ranks; None where it is not measured (yet). A step of so
+        many samples is as much signal as noise.
+        """
+        noise = self._session.noise
+        return None if noise is None else noise.averages.noise_scale()
+
+    @property
+    def gain(self) -> float:
+        """How many steps of the first global batch one step is worth now; 1 where the global batch is fixed."""
+        return gain_now(self._session)
+
+    @property
+    def statistical_epoch(self) -> float:
+        """How many epochs of the first global batch the steps so far are worth; 0 where the global batch is fixed."""
+        return statistical_epochs(self._session, self._session.position.step)
 
     @property
     def sync_gradients(self) -> bool:

@@ -174,7 +174,10 @@ class Session:
 
     def change_batch(self, global_batch_size: int) -> None:
         """Notes what the ranks have agreed on: another global batch for the steps after the one that runs."""
-        self.schedule = self.schedule.with_entry(self.position.step + 1, global_batch_size)
+        first = self.position.step + 1
+        self.schedule = self.schedule.with_entry(first, global_batch_size)
+        if self.noise is not None:
+            self.noise.hold_gains(first, global_batch_size)
 
     def take_schedule(self, schedule: BatchSchedule) -> None:
         """Takes the schedule of a peer or a checkpoint."""

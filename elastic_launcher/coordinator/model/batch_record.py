@@ -57,10 +57,12 @@ class BatchRecord:
         record = replace(record, restarted=None)
         for (_, old), (step, new) in pairwise(report.entries):
             if (step, new) not in record.changes:
-                events.append({"step": step, "old": old, "new": new})
+                gain = report.gains.get(step)
+                known = {} if gain is None else {"gain": gain[0], "gains": list(gain[1:])}
+                events.append({"step": step, "old": old, "new": new, **known})
                 record = record._with(step, new)
         if events and (events[-1]["step"], events[-1]["new"]) == report.entries[-1] and len(report.entries) > 1:
-            why = {"gain": report.gain, "noise_scale": report.noise_scale, "reason": report.reason or None}
+            why = {"noise_scale": report.noise_scale, "reason": report.reason or None}
             events[-1] = {**events[-1], **{name: value for name, value in why.items() if value is not None}}
         return record, events
 

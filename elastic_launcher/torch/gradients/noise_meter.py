@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from elastic_launcher.adaptive.goodput import GradientNoise, gain
 from elastic_launcher.adaptive.noise import Estimate, NoiseAverages, estimate, memory
 from elastic_launcher.torch.gradients.buckets import Bucket, Last, Layout, Run, Slot, place_in
 
 EVERY = 8  # steps from one measurement to the next: the averages reach over a thousand, and each costs two passes
 FEWEST_STEPS = 16  # that Adam's second moment has seen: the mean of 1/v is too large by n / (n - 2) after n of them
+MOST_GAINS = 64  # entries of the batch schedule whose gains are known
 FIXED = 2  # numbers in the tail that are not of a group: parts, samples
 
 ADAM = (Adam, AdamW)
@@ -78,6 +80,8 @@ class NoiseMeter:
 
     Attributes:
         step: The step that runs.
+        gains: By the first step of an entry of the batch schedule, the gain of its batch when it was decided: over all
+            parameters, then of each group. Learning rates follow these, so that the model is a function of them.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class NoiseMeter:
         self._base = base_batch_size
         self._every = EVERY
         self.step = 0
+        self.gains: dict[int, tuple[float, ...]] = {}
         self._groups: list[tuple[Optimizer, dict[str, Any]]] = []
         self._sizes: list[tuple[int, int]] = []
         self._now = self._before = Moment()
@@ -344,11 +349,31 @@ class NoiseMeter:
             offset += parameter.numel()
         return scratch, places
 
+    # -- what it is for
+
+    @property
+    def noise(self) -> GradientNoise | None:
+        """The noise of the gradient of one base batch; None before the first estimate."""
+        return self._noise(None)
+
+    def _noise(self, group: int | None) -> GradientNoise | None:
+        mean = self.averages.mean(group)
+        return None if mean is None else GradientNoise(mean.trace / self._base(), mean.square)
+
+    def hold_gains(self, step: int, batch_size: int) -> None:
+        """Notes the gains of a global batch that begins with a step; 1 where nothing was measured yet."""
+        scale = batch_size / self._base()
+        found = (self._noise(group) for group in (None, *range(len(self.averages.groups))))
+        gains = tuple(1.0 if one is None else gain(one.variance, one.square, scale) for one in found)
+        kept = sorted(one for one in self.gains if one < step)[1 - MOST_GAINS :]
+        self.gains = {**{one: self.gains[one] for one in kept}, step: gains}
+
     # -- what travels
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what a checkpoint, a joiner or a peer that lost the last reduction needs."""
-        return {"now": _pack(self._now), "before": _pack(self._before), "tag": list(self._tag)}
+        gains = [[step, *held] for step, held in self.gains.items()]
+        return {"now": _pack(self._now), "before": _pack(self._before), "tag": list(self._tag), "gains": gains}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from `state_dict`; from nothing with {}, as of a checkpoint without averages.
@@ -357,6 +382,7 @@ class NoiseMeter:
             ValueError: If it is something else.
         """
         self._now, self._before, self._tag = Moment(), Moment(), (-1, -1)
+        self.gains = {step: tuple(held) for step, *held in state.get("gains", ())}
         if state:
             step, call = state["tag"]
             self._now, self._before, self._tag = _unpack(state["now"]), _unpack(state["before"]), (step, call)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
+from elastic_launcher.adaptive.learning_rate import Formula, Rule, rule_of
 from elastic_launcher.control.messages import BatchChanged
-from elastic_launcher.torch.autoscaling import Autoscaling, Fixed, read_bounds
+from elastic_launcher.torch.autoscaling import Autoscaling, read_bounds
 from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.membership.membership import Division
 from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.step.goodput_policy import GoodputPolicy, check_installed
 
 
 def turn_on(
@@ -18,12 +20,14 @@ def turn_on(
     max_batch_size: int,
     local_bsz_bounds: Sequence[int] | None,
     gradient_accumulation: bool,
+    learning_rate_rule: str | Rule | Formula | None,
 ) -> None:
     """Lets the global batch adapt; see `ElasticLoader.autoscale_batch_size`.
 
     Raises:
         RuntimeError: If training has begun, or a loader's batch adapts already.
-        ValueError: If the bounds can't be kept.
+        ImportError: If scipy is missing.
+        ValueError: If the bounds can't be kept, or there is no such rule.
     """
     if session.course.phase >= 0:
         raise RuntimeError(
@@ -43,7 +47,11 @@ def turn_on(
         local_bsz_bounds,
         gradient_accumulation,
     )
-    session.autoscaling = Autoscaling(data, bounds, Fixed())
+    check_installed()
+    if learning_rate_rule is not None:
+        rule_of(learning_rate_rule, "")  # refuses what is none
+    session.measure_noise()
+    session.autoscaling = Autoscaling(data, bounds, GoodputPolicy(session, bounds), learning_rate_rule)
 
 
 def check_loop(session: Session, data: TrainingData) -> None:
@@ -109,6 +117,13 @@ def propose(session: Session) -> int:
     return proposal.new
 
 
+def note_step(session: Session, samples: int) -> None:
+    """Tells the policy that a step of so many samples is complete."""
+    if session.autoscaling is not None and session.membership is not None:
+        size = session.schedule.batch_size(session.position.step - 1)
+        session.autoscaling.policy.note_step(size, samples, session.membership.dividing)
+
+
 def report_changes(session: Session) -> None:
     """Reports the schedule from rank 0 when an entry of it was used in a step that is complete.
 
@@ -122,8 +137,9 @@ def report_changes(session: Session) -> None:
     if len(used.entries) == autoscaling.reported:
         return
     autoscaling.reported = len(used.entries)
+    gains = session.measure_noise().gains
     proposal = autoscaling.proposal
     if proposal is None or proposal.new != used.entries[-1][1]:
-        session.report(BatchChanged(used.entries))
+        session.report(BatchChanged(used.entries, gains))
         return
-    session.report(BatchChanged(used.entries, proposal.gain, proposal.noise_scale, proposal.reason))
+    session.report(BatchChanged(used.entries, gains, proposal.noise_scale, proposal.reason))

@@ -37,7 +37,7 @@ from elastic_launcher.torch.reconfigure.load_plan import LoadPlan
 from elastic_launcher.torch.reconfigure.recovery import Recovery
 from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.session import LEAVE_OUT, Session
-from elastic_launcher.torch.step.autoscale import check_loop, report_changes
+from elastic_launcher.torch.step.autoscale import check_loop, note_step, report_changes
 from elastic_launcher.torch.step.backward import Backward
 from elastic_launcher.torch.step.phases import Phases
 from elastic_launcher.torch.step.prepare import warn_of_unprepared_schedulers
@@ -314,6 +314,7 @@ class StepEngine:
         if checkpoints is not None and checkpoints.after_step():
             self._resizer.check_due = self._session.need_membership("a checkpoint").world_size > 1
         self._session.pace.tick(self._samples)
+        note_step(self._session, self._count)
         self._resizer.after_step()
 
     # -- ends

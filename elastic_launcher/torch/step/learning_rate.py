@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
+
+from elastic_launcher.adaptive.learning_rate import rule_of
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.session import Session
@@ -17,25 +18,41 @@ def factors(session: Session, number: int, optimizer: Optimizer) -> Sequence[flo
     """Returns the factor of each param group of an optimizer, by its number, for the step that runs.
 
     Raises:
-        ValueError: If the rule returns something else than a positive, finite number for each of them.
+        ValueError: If the rule returns something else than a positive, finite number.
     """
     groups, autoscaling = len(optimizer.param_groups), session.autoscaling
     if autoscaling is None:
         return [1.0] * groups
-    scale = session.global_batch_size / session.schedule.batch_size(0)
-    gains = [1.0] * groups if autoscaling.gains is None else autoscaling.gains(number, scale)
-    found = list(autoscaling.rule(scale, gains))
-    if len(found) != groups or not all(_is_factor(one) for one in found):
-        raise ValueError(
-            f"the learning-rate rule returned {found!r} for optimizer {number} ({type(optimizer).__name__}) at a batch "
-            f"of {session.global_batch_size} samples; it must return a positive number for each of its {groups} param "
-            "groups"
-        )
-    return [float(one) for one in found]
+    base, step = session.schedule.batch_size(0), session.position.step
+    overall, *gains = _gains_now(session)
+    before = sum(len(one.param_groups) for one in session.state.optimizers[:number])
+    own = (gains[before : before + groups] + [overall] * groups)[:groups]  # of new groups nothing was measured
+    rule = rule_of(autoscaling.rule, type(optimizer).__name__)
+    return rule.factors(session.global_batch_size / base, own, statistical_epochs(session, step + 1))
 
 
-def _is_factor(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+def _gains_now(session: Session) -> tuple[float, ...]:
+    """Returns the gains of the entry of the batch schedule that holds: over all parameters, then of each group."""
+    gains = {} if session.noise is None else session.noise.gains
+    return gains.get(session.schedule.first_step(session.position.step), (1.0,))
+
+
+def gain_now(session: Session) -> float:
+    """Returns how many steps of the first batch one step is worth now."""
+    return _gains_now(session)[0]
+
+
+def statistical_epochs(session: Session, step: int) -> float:
+    """Returns how many epochs of the first batch the steps before this one are worth; 0 with a fixed batch."""
+    if session.autoscaling is None:
+        return 0.0
+    gains, entries = session.measure_noise().gains, session.schedule.entries
+    ends = [first for first, _ in entries[1:]] + [step]
+    worth = sum(
+        max(0, min(end, step) - first) * gains.get(first, (1.0,))[0]
+        for (first, _), end in zip(entries, ends, strict=True)
+    )
+    return worth * session.schedule.batch_size(0) / session.autoscaling.data.size
 
 
 def mean_factor(session: Session) -> float:

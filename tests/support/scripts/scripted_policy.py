@@ -11,7 +11,6 @@ class Listed:
     """A decision of the list."""
 
     new: int
-    gain: float
     noise_scale: float
     reason: str
 
@@ -27,9 +26,12 @@ class ScriptedPolicy:
         self._sizes = sizes
         self.asked: list[tuple[int, int, int]] = []
 
+    def note_step(self, batch_size: int, samples: int, world_size: int) -> None:
+        """Does nothing: the list knows."""
+
     def propose(self, step: int, batch_size: int, world_size: int) -> Listed | None:
         """Returns what the list says for the step."""
         self.asked.append((step, batch_size, world_size))
         if step not in self._sizes:
             return None
-        return Listed(self._sizes[step], 1.5, 2.0 * batch_size, f"as listed for step {step}")
+        return Listed(self._sizes[step], 2.0 * batch_size, f"as listed for step {step}")

@@ -13,7 +13,7 @@ from elastic_launcher.control.messages import BatchChanged
 from elastic_launcher.coordinator.model.batch_record import BatchRecord
 from elastic_launcher.events import Event
 
-REPORT = BatchChanged(((0, 8), (5, 16), (9, 32)), 1.5, 40.0, "noise")
+REPORT = BatchChanged(((0, 8), (5, 16), (9, 32)), {5: (1.5, 1.25), 9: (2.0, 3.0)}, 40.0, "noise")
 
 
 def test_each_change_is_due_once_and_what_is_known_of_the_last_one_with_it() -> None:

@@ -383,7 +383,7 @@ def test_coordinators_may_come_and_go_and_every_job_ends(
 
 def test_a_change_of_the_batch_is_recorded_once_whichever_coordinator_hears_of_it() -> None:
     """The one before may have been lost before it wrote down what it was told, or after."""
-    changed = BatchChanged(((0, 8), (5, 16)), 1.5, 40.0, "noise")
+    changed = BatchChanged(((0, 8), (5, 16)), {5: (1.5, 1.25)}, 40.0, "noise")
     known = {1: member(SECOND, reports=(changed,)), 2: member(SECOND)}
     job = taken(leftovers(known))
     fields = {"step": 5, "old": 8, "new": 16, "gain": 1.5, "noise_scale": 40.0, "reason": "noise"}

@@ -17,7 +17,8 @@ from elastic_launcher.checkpoint.files import MANIFEST, STATE
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Report, encode
 from elastic_launcher.control.requests import Standing
-from elastic_launcher.torch.autoscaling import Autoscaling, Bounds, Fixed
+from elastic_launcher.adaptive.bounds import Bounds
+from elastic_launcher.torch.autoscaling import Autoscaling
 from elastic_launcher.torch.collectives.consensus import Agreement
 from elastic_launcher.torch.collectives.group import build_group
 from elastic_launcher.torch.data.training_data import TrainingData
@@ -81,7 +82,7 @@ class Rank:
     def adapt(self) -> None:
         """Lets its batch adapt."""
         data = TrainingData("data", 100)
-        self.session.autoscaling = Autoscaling(data, Bounds(8, 100, 8, 1, accumulation=True), Fixed())
+        self.session.autoscaling = Autoscaling(data, Bounds(8, 100, 8), ScriptedPolicy({}))
 
     def train(self, step: int) -> None:
         """Takes its place, in which it has done so many steps."""
