@@ -43,7 +43,7 @@ KEYS: dict[str, Any] = {
     "slow": 0.0,
     "slow_evaluation": 0.0,  # seconds that each of its batches takes longer, while the file "fast" is not there
     "linger": [],  # who goes on after the training until the file "home" is there
-    "sizes": None,  # the batch adapts: the global batch that is decided in some steps; learning rates by its root
+    "sizes": None,  # the batch that is decided in some steps; the environment's SIZES goes before it
     "hold": None,  # the step at whose beginning all wait until the file "go" is there
     "bits": False,  # whether a digest of the model and of the optimizer is written down with each micro-batch
     "fault": "",  # what goes wrong, on the rank of fault_rank
@@ -53,6 +53,7 @@ KEYS: dict[str, Any] = {
 }
 OPTIONS = {**KEYS, **json.loads(sys.argv[1])}
 OPTIONS["samples"] = int(os.environ.get("SAMPLES", OPTIONS["samples"]))
+OPTIONS["sizes"] = json.loads(os.environ.get("SIZES", json.dumps(OPTIONS["sizes"])))
 FOLDER = Path(OPTIONS["folder"])
 
 
