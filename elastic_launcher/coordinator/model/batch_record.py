@@ -52,14 +52,14 @@ class BatchRecord:
         schedule, step = BatchSchedule(report.entries), self.restarted
         if step is not None and record.changes and record.changes[-1][0] > step:
             before, size = record.changes[-1][1], schedule.batch_size(step)
-            events.append({"step": step, "old": before, "new": size, "reason": f"the job restarted from step {step}"})
+            why = f"the job restarted from step {step}"
+            known = _gains(report, schedule.first_step(step))
+            events.append({"step": step, "old": before, "new": size, **known, "reason": why})
             record = record._with(step, size)
         record = replace(record, restarted=None)
         for (_, old), (step, new) in pairwise(report.entries):
             if (step, new) not in record.changes:
-                gain = report.gains.get(step)
-                known = {} if gain is None else {"gain": gain[0], "gains": list(gain[1:])}
-                events.append({"step": step, "old": old, "new": new, **known})
+                events.append({"step": step, "old": old, "new": new, **_gains(report, step)})
                 record = record._with(step, new)
         if events and (events[-1]["step"], events[-1]["new"]) == report.entries[-1] and len(report.entries) > 1:
             why = {"noise_scale": report.noise_scale, "reason": report.reason or None}
@@ -69,3 +69,8 @@ class BatchRecord:
     def _with(self, step: int, size: int) -> BatchRecord:
         kept = tuple(change for change in self.changes if change[0] < step)
         return BatchRecord((*kept, (step, size)))
+
+
+def _gains(report: BatchChanged, step: int) -> dict[str, Any]:
+    gains = report.gains.get(step)
+    return {} if gains is None else {"gain": gains[0], "gains": list(gains[1:])}

@@ -164,7 +164,7 @@ def main() -> None:
         autoscaling = job._session.autoscaling
         assert autoscaling is not None
         autoscaling.policy = ScriptedPolicy({int(step): size for step, size in OPTIONS["sizes"].items()})
-        autoscaling.rule = lambda scale, gains: [scale**0.5] * len(gains)
+        autoscaling.rule = lambda scale, gain, epochs: scale**0.5
     slow = OPTIONS["slow_forward"] if joiner else 0.0
 
     def bits() -> str:

@@ -19,8 +19,8 @@ REPORT = BatchChanged(((0, 8), (5, 16), (9, 32)), {5: (1.5, 1.25), 9: (2.0, 3.0)
 def test_each_change_is_due_once_and_what_is_known_of_the_last_one_with_it() -> None:
     record, events = BatchRecord().take(REPORT)
     assert events == [
-        {"step": 5, "old": 8, "new": 16},
-        {"step": 9, "old": 16, "new": 32, "gain": 1.5, "noise_scale": 40.0, "reason": "noise"},
+        {"step": 5, "old": 8, "new": 16, "gain": 1.5, "gains": [1.25]},
+        {"step": 9, "old": 16, "new": 32, "gain": 2.0, "gains": [3.0], "noise_scale": 40.0, "reason": "noise"},
     ]
     assert record.take(REPORT) == (record, [])
     again, events = record.take(BatchChanged((*REPORT.entries, (12, 8))))

@@ -386,7 +386,7 @@ def test_a_change_of_the_batch_is_recorded_once_whichever_coordinator_hears_of_i
     changed = BatchChanged(((0, 8), (5, 16)), {5: (1.5, 1.25)}, 40.0, "noise")
     known = {1: member(SECOND, reports=(changed,)), 2: member(SECOND)}
     job = taken(leftovers(known))
-    fields = {"step": 5, "old": 8, "new": 16, "gain": 1.5, "noise_scale": 40.0, "reason": "noise"}
+    fields = {"step": 5, "old": 8, "new": 16, "gain": 1.5, "gains": [1.25], "noise_scale": 40.0, "reason": "noise"}
     assert job.events("batch_changed") == [fields]
     job.report(1, changed)
     assert job.events("batch_changed") == [fields]

@@ -31,6 +31,7 @@ from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.checkpointing import Checkpoints
 from elastic_launcher.torch.state.training_state import TrainingState
 from elastic_launcher.workdir import Layout
+from tests.support.scripts.scripted_policy import ScriptedPolicy
 from tests.support.launches import PATIENCE, until
 
 FINGERPRINT = {
