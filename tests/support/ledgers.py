@@ -6,7 +6,7 @@ import importlib.util
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -80,11 +80,14 @@ def order(samples: int, batch: int | Entries, step: int) -> list[int]:
     return [int(i) for i in step_indices(samples, batch, SEED, epoch, step_in_epoch, True, False)]
 
 
-def factor(batch: int | Entries, step: int) -> float:
-    """Returns what a step's learning rate is multiplied by."""
+def factor(batch: int | Entries, gains: Mapping[int, float] | None, step: int) -> float:
+    """Returns what a step's learning rate is multiplied by: the root of the gain, as for Adam, or of the scale."""
     if isinstance(batch, int):
         return 1.0
-    return (float(max(entry for entry in batch if entry[0] <= step)[1] / batch[0][1])) ** 0.5
+    first, size = max(entry for entry in batch if entry[0] <= step)
+    if gains is not None:
+        return gains[first] ** 0.5 if first else 1.0
+    return (float(size / batch[0][1])) ** 0.5
 
 
 def whole_batch(model: nn.Module, loss: Callable[[slice], torch.Tensor], count: int, step: int) -> float:
@@ -99,6 +102,7 @@ def train_plain(
     batch: int | Entries,
     steps: int,
     *,
+    gains: Mapping[int, float] | None = None,
     norm: bool = False,
     backward: Callable[..., float] = whole_batch,
     path: Path = SCRIPT,
@@ -107,8 +111,9 @@ def train_plain(
 
     Args:
         samples: In the data set.
-        batch: Samples of a step; by steps, with learning rates by its root, where it adapts.
+        batch: Samples of a step; by steps where it adapts.
         steps: How many.
+        gains: Of the batch that holds from a step on, where it adapts; None where learning rates follow its size.
         norm: Whether the model has batch norm.
         backward: What leaves a step's gradients in the model; see `whole_batch`.
         path: The script.
@@ -129,7 +134,7 @@ def train_plain(
         losses.append(backward(model, loss, len(chosen), step))
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         rate = optimizer.param_groups[0]["lr"]
-        optimizer.param_groups[0]["lr"] = rate * factor(batch, step)
+        optimizer.param_groups[0]["lr"] = rate * factor(batch, gains, step)
         optimizer.step()
         optimizer.param_groups[0]["lr"] = rate
         scheduler.step()
