@@ -16,7 +16,7 @@ tried (`Fit.most_ranks`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -31,10 +31,10 @@ GROWTH = 2  # the model is trusted up to so many times the most ranks that were 
 ACROSS = 1.1  # what synchronizing across machines costs at least, over synchronizing within one
 FEW_STEPS = 3.0  # a time of so many steps weighs half of one of very many
 LARGE_ERROR = 0.1  # in logarithms: errors far above it count linearly
-MOST_CALLS = 300  # of the objective: usual fits take 20 to 60
+MOST_CALLS = 100  # of the objective: fits take 20 to 60, and more where little is determined
 
 _NOISE = 0.05  # the relative error of a measured time that the priors' weights assume
-_SPLIT, _SYNCHRONIZATION, _PER_RANK, _OVERLAP = 0.1, 0.05, 0.5, 0.2  # weights of the priors, in measurements
+_SPLIT, _SYNCHRONIZATION, _OVERLAP = 0.1, (0.05, 0.5, 0.05, 0.5), 0.2  # weights of the priors, in measurements
 _START = 0.02  # of the largest part: smaller ones begin there, as their logarithms need a beginning
 _LEAST, _MOST = 1e-9, 1e9  # what a part can be, of a median step
 _MOST_LOGARITHM = 20.0
@@ -129,7 +129,7 @@ def fit(observations: Observations) -> Fit:
         math.sqrt(_objective(found, rows, priors=False)[0]),
         MappingProxyType(dict(zip((one.configuration for one in known), seconds.tolist(), strict=True))),
         GROWTH * observations.most_ranks,
-        _assumptions(observations),
+        _assumptions([one.configuration for one in known]),
     )
 
 
@@ -155,11 +155,14 @@ def _scipy() -> tuple[Callable[..., Any], Callable[..., Any]]:
 def _minimum(rows: _Rows, free: NDArray[np.bool_], minimize: Callable[..., Any], nnls: Callable[..., Any]) -> Values:
     """Returns the logarithms of the parameters, in the units of the rows, with the smallest objective.
 
-    It starts where the model is linear, without overlap.
+    It starts where the model is linear, without overlap, and the priors with it.
     """
     linear = np.column_stack([rows.accumulation, rows.accumulation * rows.micro_batch, rows.synchronization])
     relative = np.sqrt(rows.weight) / np.exp(rows.log_step)
-    seconds = nnls(linear * relative[:, None], np.sqrt(rows.weight))[0]
+    priors = np.sqrt(rows.prior * np.diag([_SPLIT, *_SYNCHRONIZATION]))
+    priors = np.column_stack([priors[:, 0], -priors])
+    wanted = np.append(np.sqrt(rows.weight), np.zeros(len(priors)))
+    seconds = nnls(np.vstack([linear * relative[:, None], priors]), wanted)[0]
     lower = np.log([_LEAST] * 6 + [NO_OVERLAP])
     upper = np.where(free, np.log([_MOST] * 6 + [MOST_OVERLAP]), lower)
     start = np.clip(np.log(np.append(np.maximum(seconds, _START * seconds.max()), NO_OVERLAP)), lower, upper)
@@ -209,7 +212,7 @@ def _priors(parameters: Values, prior: float, gradient: Values) -> float:
     split = (parameters[0] - parameters[1]) / compute
     gradient[0] += prior * _SPLIT * 2 * split * (1 - split) / compute
     gradient[1] -= prior * _SPLIT * 2 * split * (1 + split) / compute
-    weights = np.array([_SYNCHRONIZATION, _PER_RANK, _SYNCHRONIZATION, _PER_RANK]) * prior
+    weights = np.array(_SYNCHRONIZATION) * prior
     gradient[2:6] += 2 * weights * parameters[2:6]
     overlap = math.log(parameters[6])
     gradient[6] += 2 * prior * _OVERLAP * overlap / parameters[6]
@@ -217,9 +220,8 @@ def _priors(parameters: Values, prior: float, gradient: Values) -> float:
     return float(prior * _SPLIT * split**2 + rest)
 
 
-def _assumptions(observations: Observations) -> tuple[str, ...]:
+def _assumptions(configurations: Sequence[Configuration]) -> tuple[str, ...]:
     """Returns what was not measured, and what the model assumes instead."""
-    configurations = [one.configuration for one in observations]
     sizes = {one.micro_batch for one in configurations}
     within = {one.ranks for one in configurations if one.machines == 1 and one.ranks > 1}
     across = {one.ranks for one in configurations if one.machines > 1}

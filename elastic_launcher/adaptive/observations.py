@@ -48,7 +48,9 @@ class Observation:
         micro_batch: Samples of the largest micro-batch of rank 0, which has the most samples.
         accumulation: Micro-batches of rank 0.
         seconds: Seconds of a step. Any number is accepted: clocks go wrong, and `Observations` leaves such times out.
-        micro_batch_seconds: Seconds of a micro-batch other than the step's last one; None if unknown.
+        micro_batch_seconds: Seconds of a micro-batch without synchronization: of one before the last one, or of
+            computing the last one. None if unknown; then steps on one number of ranks don't tell computing and
+            synchronizing apart.
         count: Number of steps that the seconds are the average of.
 
     Raises:

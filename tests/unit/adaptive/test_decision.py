@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_launcher.adaptive.bounds import Bounds
 from elastic_launcher.adaptive.decision import LEAST_IMPROVEMENT, NOISE_ERROR, decide
-from elastic_launcher.adaptive.fit import Fit
-from elastic_launcher.adaptive.goodput import NO_NOISE, GradientNoise, choice
+from elastic_launcher.adaptive.fit import Fit, fit
+from elastic_launcher.adaptive.goodput import NO_NOISE, GradientNoise, best, choice
+from elastic_launcher.adaptive.observations import Observation, Observations
 from elastic_launcher.adaptive.throughput import ThroughputModel
 
 MODEL = ThroughputModel(0.05, 0.002, across=0.3, across_per_rank=0.01, within=0.1, within_per_rank=0.005, overlap=1.5)
@@ -75,6 +77,28 @@ def test_no_batch_size_comes_back_while_estimates_are_wrong_by_as_much_as_is_all
     if all(BOUNDS.contain(one, ranks) for one in visited):
         goodputs = [choice(one, MODEL, truth, BOUNDS, 1, ranks).goodput for one in visited]
         assert goodputs == sorted(goodputs)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_job_that_learns_from_noisy_times_settles_near_the_best_batch(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    truth, ranks = GradientNoise(math.exp(random.uniform(0, 6)), 1.0), int(random.choice([1, 2, 4, 8]))
+    observations, visited = Observations(), [64]
+    for _ in range(15):
+        micro_batches = BOUNDS.micro_batches(visited[-1], ranks)
+        configuration = (1, ranks, micro_batches[0], len(micro_batches))
+        for step, micro_batch in np.exp(random.normal(0, 0.1, (20, 2))).tolist():
+            seconds = step * MODEL.step_seconds(*configuration)
+            of_micro_batch = micro_batch * MODEL.micro_batch_seconds(micro_batches[0])
+            observations.add(Observation(*configuration, seconds, of_micro_batch))
+        estimate = GradientNoise(truth.variance * math.exp(random.normal(0, 0.1)), truth.square)
+        change = decide(visited[-1], fit(observations), estimate, BOUNDS, 1, ranks)
+        if change is not None:
+            assert change.new not in visited
+            visited.append(change.new)
+    assert len(visited) <= 4
+    found = choice(visited[-1], MODEL, truth, BOUNDS, 1, ranks)
+    assert found.goodput > 0.95 * best(MODEL, truth, BOUNDS, 1, ranks).goodput
 
 
 def test_a_model_that_is_wrong_by_more_than_a_change_gains_changes_nothing() -> None:
