@@ -15,6 +15,7 @@ from elastic_launcher.batch import whole_number
 from elastic_launcher.torch.collectives.consensus import MOST_BATCH
 from elastic_launcher.torch.data.training_data import TrainingData
 
+
 def read_bounds(
     global_batch_size: int,
     max_batch_per_gpu: int,

@@ -144,7 +144,7 @@ class Job:
     @property
     def statistical_epoch(self) -> float:
         """How many epochs of the first global batch the steps so far are worth; 0 where the global batch is fixed."""
-        return statistical_epochs(self._session, self._session.position.step)
+        return statistical_epochs(self._session)
 
     @property
     def sync_gradients(self) -> bool:

@@ -52,9 +52,10 @@ class BatchRecord:
         schedule, step = BatchSchedule(report.entries), self.restarted
         if step is not None and record.changes and record.changes[-1][0] > step:
             before, size = record.changes[-1][1], schedule.batch_size(step)
-            why = f"the job restarted from step {step}"
             known = _gains(report, schedule.first_step(step))
-            events.append({"step": step, "old": before, "new": size, **known, "reason": why})
+            events.append(
+                {"step": step, "old": before, "new": size, **known, "reason": f"the job restarted from step {step}"}
+            )
             record = record._with(step, size)
         record = replace(record, restarted=None)
         for (_, old), (step, new) in pairwise(report.entries):

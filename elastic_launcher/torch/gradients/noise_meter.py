@@ -18,6 +18,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from elastic_launcher.adaptive.goodput import GradientNoise, gain
 from elastic_launcher.adaptive.noise import Estimate, NoiseAverages, estimate, memory
+from elastic_launcher.adaptive.progress import Progress
 from elastic_launcher.torch.gradients.buckets import Bucket, Last, Layout, Run, Slot, place_in
 
 EVERY = 8  # steps from one measurement to the next: the averages reach over a thousand, and each costs two passes
@@ -82,6 +83,8 @@ class NoiseMeter:
         step: The step that runs.
         gains: By the first step of an entry of the batch schedule, the gain of its batch when it was decided: over all
             parameters, then of each group. Learning rates follow these, so that the model is a function of them.
+        progress: Of the steps so far.
+        counted: How many steps are in it: what a peer has counted already may have come with its state.
     """
 
     def __init__(
@@ -96,6 +99,8 @@ class NoiseMeter:
         self._every = EVERY
         self.step = 0
         self.gains: dict[int, tuple[float, ...]] = {}
+        self.progress = Progress()
+        self.counted = 0
         self._groups: list[tuple[Optimizer, dict[str, Any]]] = []
         self._sizes: list[tuple[int, int]] = []
         self._now = self._before = Moment()
@@ -373,7 +378,8 @@ class NoiseMeter:
     def state_dict(self) -> dict[str, Any]:
         """Returns what a checkpoint, a joiner or a peer that lost the last reduction needs."""
         gains = [[step, *held] for step, held in self.gains.items()]
-        return {"now": _pack(self._now), "before": _pack(self._before), "tag": list(self._tag), "gains": gains}
+        told = {"gains": gains, "progress": [self.progress.samples, self.counted]}
+        return {"now": _pack(self._now), "before": _pack(self._before), "tag": list(self._tag), **told}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from `state_dict`; from nothing with {}, as of a checkpoint without averages.
@@ -383,6 +389,8 @@ class NoiseMeter:
         """
         self._now, self._before, self._tag = Moment(), Moment(), (-1, -1)
         self.gains = {step: tuple(held) for step, *held in state.get("gains", ())}
+        samples, self.counted = state.get("progress", (0.0, 0))
+        self.progress = Progress(samples)
         if state:
             step, call = state["tag"]
             self._now, self._before, self._tag = _unpack(state["now"]), _unpack(state["before"]), (step, call)

@@ -32,11 +32,12 @@ class StepTimer:
 
     Attributes:
         last: When the last step was completed.
-        steady: Seconds of the last step; None where it was the first one of a generation or a loop.
+        steady: Seconds of the last step, and those of them without waits for other ranks; None where it was the first
+            one of a generation or a loop.
     """
 
     last: float | None = None
-    steady: float | None = None
+    steady: tuple[float, float] | None = None
     _left_loop: bool = False
     _steps: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=USUAL_STEPS))
     _own: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=USUAL_STEPS))
@@ -61,7 +62,7 @@ class StepTimer:
         self.steady = None
         if self.last is not None:
             gap = now - self.last
-            self.steady = gap if self._settled and not self._left_loop else None
+            self.steady = (gap, max(gap - self._waited, 0.0)) if self._settled and not self._left_loop else None
             self._steps.append((gap, samples))
             if samples and self._settled:
                 own = max(gap - self._waited, 0.0)

@@ -39,6 +39,7 @@ from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.session import LEAVE_OUT, Session
 from elastic_launcher.torch.step.autoscale import check_loop, note_step, report_changes
 from elastic_launcher.torch.step.backward import Backward
+from elastic_launcher.torch.step.learning_rate import count_step
 from elastic_launcher.torch.step.phases import Phases
 from elastic_launcher.torch.step.prepare import warn_of_unprepared_schedulers
 from elastic_launcher.torch.step.progress import Progress
@@ -292,6 +293,7 @@ class StepEngine:
     def advance(self) -> None:
         """Moves on to the next step."""
         session = self._session
+        count_step(session, self._count)
         session.move_to(session.position.after_step(self._count))
         session.micro, session.lost, session.left_out = None, set(), set()
 

@@ -66,13 +66,14 @@ class GoodputPolicy:
         """Notes the time of a step that is complete; see `Policy`."""
         if (batch_size, world_size) != self._now:
             self._now, self._steps = (batch_size, world_size), 0
-        seconds = self._session.pace.steady
-        if seconds is None or samples != batch_size:
+        steady = self._session.pace.steady
+        if steady is None or samples != batch_size:
             return
         self._steps += 1
         micro_batches = self._known_bounds().micro_batches(batch_size, world_size)
+        (seconds, own), count = steady, len(micro_batches)
         self._observations.add(
-            Observation(_machines(world_size), world_size, micro_batches[0], len(micro_batches), seconds)
+            Observation(_machines(world_size), world_size, micro_batches[0], count, seconds, own / count)
         )
 
     def propose(self, step: int, batch_size: int, world_size: int) -> BatchChange | None:

@@ -23,12 +23,11 @@ def factors(session: Session, number: int, optimizer: Optimizer) -> Sequence[flo
     groups, autoscaling = len(optimizer.param_groups), session.autoscaling
     if autoscaling is None:
         return [1.0] * groups
-    base, step = session.schedule.batch_size(0), session.position.step
     overall, *gains = _gains_now(session)
     before = sum(len(one.param_groups) for one in session.state.optimizers[:number])
     own = (gains[before : before + groups] + [overall] * groups)[:groups]  # of new groups nothing was measured
     rule = rule_of(autoscaling.rule, type(optimizer).__name__)
-    return rule.factors(session.global_batch_size / base, own, statistical_epochs(session, step + 1))
+    return rule.factors(_scale(session), own, statistical_epochs(session, after=True))
 
 
 def _gains_now(session: Session) -> tuple[float, ...]:
@@ -42,17 +41,29 @@ def gain_now(session: Session) -> float:
     return _gains_now(session)[0]
 
 
-def statistical_epochs(session: Session, step: int) -> float:
-    """Returns how many epochs of the first batch the steps before this one are worth; 0 with a fixed batch."""
+def statistical_epochs(session: Session, *, after: bool = False) -> float:
+    """Returns how many epochs of the first batch the steps so far are worth; 0 with a fixed batch.
+
+    ``after``: with the step that runs, as if it were a full one.
+    """
     if session.autoscaling is None:
         return 0.0
-    gains, entries = session.measure_noise().gains, session.schedule.entries
-    ends = [first for first, _ in entries[1:]] + [step]
-    worth = sum(
-        max(0, min(end, step) - first) * gains.get(first, (1.0,))[0]
-        for (first, _), end in zip(entries, ends, strict=True)
-    )
-    return worth * session.schedule.batch_size(0) / session.autoscaling.data.size
+    progress = session.measure_noise().progress
+    if after:
+        progress = progress.after(session.global_batch_size, gain_now(session), _scale(session))
+    return progress.epochs(session.autoscaling.data.size)
+
+
+def count_step(session: Session, samples: int) -> None:
+    """Counts the step that runs, of so many samples, as progress."""
+    noise, step = session.noise, session.position.step
+    if session.autoscaling is not None and noise is not None and noise.counted <= step:
+        noise.counted = step + 1
+        noise.progress = noise.progress.after(samples, gain_now(session), _scale(session))
+
+
+def _scale(session: Session) -> float:
+    return session.global_batch_size / session.schedule.batch_size(0)
 
 
 def mean_factor(session: Session) -> float:

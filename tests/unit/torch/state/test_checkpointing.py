@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import nn
 
+from elastic_launcher.adaptive.bounds import Bounds
 from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.checkpoint.files import MANIFEST, STATE
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Report, encode
 from elastic_launcher.control.requests import Standing
-from elastic_launcher.adaptive.bounds import Bounds
 from elastic_launcher.torch.autoscaling import Autoscaling
 from elastic_launcher.torch.collectives.consensus import Agreement
 from elastic_launcher.torch.collectives.group import build_group
@@ -31,8 +31,8 @@ from elastic_launcher.torch.state.buffers import ModelBuffers
 from elastic_launcher.torch.state.checkpointing import Checkpoints
 from elastic_launcher.torch.state.training_state import TrainingState
 from elastic_launcher.workdir import Layout
-from tests.support.scripts.scripted_policy import ScriptedPolicy
 from tests.support.launches import PATIENCE, until
+from tests.support.scripts.scripted_policy import ScriptedPolicy
 
 FINGERPRINT = {
     "global_batch_size": 8,

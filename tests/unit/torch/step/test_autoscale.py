@@ -233,15 +233,15 @@ def test_a_decision_out_of_bounds_is_an_error(size: int) -> None:
     run_ranks(1, body)
 
 
-@pytest.mark.parametrize(
-    "wrong", [lambda scale, gain, epochs: float("nan"), lambda scale, gain, epochs: 0.0]
-)
+@pytest.mark.parametrize("wrong", [lambda scale, gain, epochs: float("nan"), lambda scale, gain, epochs: 0.0])
 def test_a_rule_that_returns_no_factor_is_refused(wrong: Any) -> None:
     def body(group: ThreadGroup) -> None:
         job, model, optimizer, loader, _ = adaptive_job(group)
         assert job._session.autoscaling is not None
         job._session.autoscaling.rule = wrong
-        with pytest.raises(ValueError, match=r"the learning-rate rule <lambda> returned .* must return a finite number"):
+        with pytest.raises(
+            ValueError, match=r"the learning-rate rule <lambda> returned .* must return a finite number"
+        ):
             for x, y in loader:
                 job.backward(functional.cross_entropy(model(x), y))
                 optimizer.step()

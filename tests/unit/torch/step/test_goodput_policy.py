@@ -44,7 +44,7 @@ def adaptive(group: ThreadGroup, noise: list[float]) -> tuple[Job, GoodputPolicy
 def note(job: Job, policy: GoodputPolicy, steps: int, size: int = FIRST, **more: Any) -> None:
     """Notes steps that take as long whatever their batch is, which makes large ones worthwhile."""
     for _ in range(steps):
-        job._session.pace.steady = more.get("seconds", 0.1)
+        job._session.pace.steady = more.get("seconds", (0.1, 0.09))
         policy.note_step(size, more.get("samples", size), more.get("ranks", 1))
 
 
