@@ -21,7 +21,7 @@ from torch.utils.data import TensorDataset
 import elastic_launcher.torch as elastic
 
 UNTIMED = 4  # of a block: the ranks learn again what they reduce, and in which order gradients come
-BLOCK_STEPS, WARM_BLOCKS = 16, 2  # each holds as many measured steps
+BLOCK_STEPS, WARM_BLOCKS = 16, 2  # each block has one measured step
 
 
 class Switch:

@@ -19,7 +19,7 @@ from elastic_launcher.adaptive.noise import Estimate, NoiseAverages, estimate, m
 from elastic_launcher.torch.gradients.buckets import Bucket, Last, Layout, Slot
 from elastic_launcher.torch.gradients.square_norms import SquareNorms
 
-EVERY = 8  # steps from one measurement to the next: the averages reach over a thousand, and each costs two passes
+EVERY = 16  # steps from one measurement to the next: the averages reach over a thousand, and each costs two passes
 FIXED = 2  # numbers in the tail that are not of a group: parts, samples
 
 Numbers = torch.Tensor | Sequence[float]

@@ -7,16 +7,39 @@ an element counts by what it changes; a plain norm is that of the few elements w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from elastic_launcher.torch.gradients.buckets import TAIL_TYPES, Bucket, Layout, Run, place_in
+from elastic_launcher.torch.gradients.buckets import TAIL_TYPES, Bucket, Layout, Run, is_dense, place_in
 
 FEWEST_STEPS = 16  # that Adam's second moment has seen: the mean of 1/v is too large by n / (n - 2) after n of them
 ADAM = (Adam, AdamW)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a run that is worked on at a time.
+
+    Attributes:
+        start: Where it begins in the run.
+        end: Where it ends.
+        parameters: What it holds gradients of.
+        scratch: Memory of its size.
+        places: The parameters' places in that.
+        part: The part of its one parameter; None if it holds whole ones.
+    """
+
+    start: int
+    end: int
+    parameters: list[torch.Tensor]
+    scratch: torch.Tensor
+    places: list[torch.Tensor]
+    part: slice | None = None
 
 
 class SquareNorms:
@@ -33,7 +56,8 @@ class SquareNorms:
         self._groups: list[tuple[Optimizer, dict[str, Any]]] = []
         self._sizes: list[tuple[int, int]] = []
         self._squares: list[tuple[int, torch.Tensor]] = []
-        self._counts: dict[Run, list[float]] = {}
+        self._counts: dict[tuple[int, ...], list[float]] = {}
+        self._pieces: weakref.WeakKeyDictionary[Run, list[Piece]] = weakref.WeakKeyDictionary()
         self._scratch: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
     @property
@@ -80,7 +104,7 @@ class SquareNorms:
         """Adds the square norms of a bucket's gradients, or of others that lie in memory like these."""
         for run in bucket.runs:
             flat = run.flat if gradients is None else gradients[run.start : run.start + len(run.flat)]
-            self._squares.append((run.group, self._square(run, flat)))
+            self._squares += [(run.group, square) for square in self._measure(run, flat)]
 
     def take(self, layout: Layout) -> torch.Tensor:
         """Returns what was added up, by group, without the gradient scaler's factor, and begins anew."""
@@ -96,55 +120,107 @@ class SquareNorms:
         enabled = [scaler for scaler in self._scalers if scaler.is_enabled()]
         return float(enabled[0].get_scale()) if enabled else 1.0
 
-    def _square(self, run: Run, flat: torch.Tensor) -> torch.Tensor:
-        """Returns the square norm of a run's gradient, as its optimizer sees it."""
+    def _measure(self, run: Run, flat: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yields the square norms of the parts of a run's gradient, as its optimizer sees it."""
         optimizer, group = self._groups[run.group]
-        return self._precondition(run, flat, optimizer, group) if isinstance(optimizer, ADAM) else _square_norm(flat)
+        if not isinstance(optimizer, ADAM):
+            yield _square_norm(flat)
+            return
+        for piece in self._pieces_of(run):
+            yield self._precondition(piece, flat[piece.start : piece.end], optimizer, group)
 
-    def _precondition(self, run: Run, flat: torch.Tensor, optimizer: Optimizer, group: dict[str, Any]) -> torch.Tensor:
+    def _precondition(
+        self, piece: Piece, flat: torch.Tensor, optimizer: Optimizer, group: dict[str, Any]
+    ) -> torch.Tensor:
         """Returns the square norm of a gradient divided by √v̂ + ε, as Adam divides its mean.
 
         What Adam has seen no gradient of, or for too few steps, counts nothing: √v̂ says nothing there.
         """
-        scratch, places = self._places(run)
         name = "max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"
-        states = [optimizer.state.get(parameter) or {} for parameter in run.parameters]
-        counts = self._counts_of(run, states)
+        states = [optimizer.state.get(parameter) or {} for parameter in piece.parameters]
+        counts = self._counts_of(piece, states)
         known = [number for number, count in enumerate(counts) if count >= FEWEST_STEPS]
-        for number, place in enumerate(places):
-            if counts[number] < FEWEST_STEPS:
-                place.zero_()
         if not known:
-            return scratch.new_zeros(())
-        torch._foreach_copy_([places[number] for number in known], [states[number][name] for number in known])
-        torch.threshold_(scratch.sqrt_(), 0.0, math.inf)
+            return flat.new_zeros((), dtype=piece.scratch.dtype)
+        if len(known) < len(counts):
+            piece.scratch.zero_()
+        places = [piece.places[number] for number in known]
+        moments = [states[number][name] for number in known]
+        torch._foreach_copy_(
+            places, moments if piece.part is None else [_in_memory(moments[0], piece.parameters[0])[piece.part]]
+        )
+        torch.threshold_(piece.scratch.sqrt_(), 0.0, math.inf)
         roots = [math.sqrt(1 - float(group["betas"][1]) ** counts[number]) for number in known]
         root = roots[0]
         if any(one != root for one in roots):
-            torch._foreach_div_([places[number] for number in known], roots)
+            torch._foreach_div_(places, roots)
             root = 1.0
-        scratch.add_(float(group["eps"]) * root)
-        return _square_norm(torch.div(flat, scratch, out=scratch)) * root**2
+        piece.scratch.add_(float(group["eps"]) * root)
+        return _square_norm(torch.div(flat, piece.scratch, out=piece.scratch)) * root**2
 
-    def _counts_of(self, run: Run, states: list[dict[str, Any]]) -> list[float]:
-        """Returns how many steps each parameter of a run has had; read once a step, since it waits for a GPU."""
-        if run not in self._counts:
+    def _counts_of(self, piece: Piece, states: list[dict[str, Any]]) -> list[float]:
+        """Returns how many steps each parameter of a piece has had; read once a step, since it waits for a GPU."""
+        key = tuple(map(id, piece.parameters))
+        if key not in self._counts:
             steps = [state.get("step", 0.0) for state in states]
             device = next((step.device for step in steps if isinstance(step, torch.Tensor)), None)
-            self._counts[run] = torch.stack([torch.as_tensor(step, device=device).float() for step in steps]).tolist()
-        return self._counts[run]
+            self._counts[key] = torch.stack([torch.as_tensor(step, device=device).float() for step in steps]).tolist()
+        return self._counts[key]
 
-    def _places(self, run: Run) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Returns scratch memory for a run, and in it the places of its parameters."""
-        dtype = _wide(run.flat.dtype)
-        key, numel = (dtype, run.flat.device), len(run.flat)
-        if key not in self._scratch or len(self._scratch[key]) < numel:
-            self._scratch[key] = torch.empty(numel, dtype=dtype, device=run.flat.device)
-        scratch, places, offset = self._scratch[key][:numel], [], 0
-        for parameter in run.parameters:
-            places.append(place_in(scratch, offset, parameter))
-            offset += parameter.numel()
-        return scratch, places
+    def _pieces_of(self, run: Run) -> list[Piece]:
+        """Divides a run into pieces, which share one scratch memory."""
+        if run not in self._pieces:
+            most, dtype, device = _most(run.flat.device), _wide(run.flat.dtype), run.flat.device
+            if (dtype, device) not in self._scratch:
+                self._scratch[dtype, device] = torch.empty(most, dtype=dtype, device=device)
+            self._pieces[run] = list(_divide(run, most, self._scratch[dtype, device]))
+        return self._pieces[run]
+
+
+def _divide(run: Run, most: int, scratch: torch.Tensor) -> Iterator[Piece]:
+    """Divides a run: small parameters together, a large one in parts."""
+    small: list[torch.Tensor] = []
+    start = end = 0
+    for parameter in run.parameters:
+        numel = parameter.numel()
+        if small and end + numel - start > most:
+            yield _gather(small, start, end, scratch)
+            small, start = [], end
+        if numel > most and is_dense(parameter):
+            for first in range(0, numel, most):
+                part = slice(first, min(first + most, numel))
+                place = scratch[: part.stop - first]
+                yield Piece(start + first, start + part.stop, [parameter], place, [place], part)
+            start = end + numel
+        else:
+            small.append(parameter)
+        end += numel
+    if small:
+        yield _gather(small, start, end, scratch)
+
+
+def _gather(parameters: list[torch.Tensor], start: int, end: int, scratch: torch.Tensor) -> Piece:
+    """Returns the piece of whole parameters; a large one that can't be divided has memory of its own."""
+    memory = scratch[: end - start] if end - start <= len(scratch) else scratch.new_empty(end - start)
+    places, offset = [], 0
+    for parameter in parameters:
+        places.append(place_in(memory, offset, parameter))
+        offset += parameter.numel()
+    return Piece(start, end, parameters, memory, places)
+
+
+def _in_memory(moment: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """Returns the state of a parameter that is dense, element by element as this one lies in memory."""
+    if moment.stride() == parameter.stride():
+        return moment.as_strided((moment.numel(),), (1,))
+    flat = torch.empty(moment.numel(), dtype=moment.dtype, device=moment.device)
+    place_in(flat, 0, parameter).copy_(moment)
+    return flat
+
+
+def _most(device: torch.device) -> int:
+    """Returns how many elements are worked on at a time, so that scratch memory stays small."""
+    return 2**18 if device.type == "cpu" else 2**22
 
 
 def _check(optimizers: Sequence[Optimizer], scalers: Sequence[torch.amp.GradScaler]) -> None:
