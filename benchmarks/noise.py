@@ -29,11 +29,11 @@ def measure(model: str, accumulation: int, optimizer: str, ranks: int, blocks: i
         out = Path(name) / "times.json"
         arguments = (SCRIPT, model, accumulation, out, optimizer, ranks)
         with launched("--nodes", f"{ranks}:{ranks}", "--", *map(str, arguments)) as job:
-            for wanted in (*range(FEWEST, blocks, EACH), blocks):
+            for wanted in (*range(EACH, blocks, EACH), blocks):
                 job.wait_for(f"{wanted} pairs of blocks", lambda wanted=wanted: len(ratios_of(out)) >= wanted)
                 ratios = ratios_of(out)
                 low, high = interval(ratios)
-                if high - low <= 2 * WIDTH:
+                if wanted >= FEWEST and high - low <= 2 * WIDTH:
                     break
             out.with_name("enough").touch()
             job.process.wait(DEADLINE_SECONDS)
