@@ -105,11 +105,19 @@ class Layout:
         self.handles.clear()
 
 
+def is_dense(parameter: torch.Tensor) -> bool:
+    """Whether a parameter's gradient lies in flat memory as the parameter does in its own; row by row if not."""
+    return parameter.is_contiguous() or (
+        parameter.dim() == 4 and parameter.is_contiguous(memory_format=torch.channels_last)
+    )
+
+
 def place_in(flat: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
     """Returns the part of ``flat`` that is shaped (and, where it is dense, laid out in memory) like a tensor."""
     part = flat[offset : offset + like.numel()]
-    dense = like.is_contiguous() or (like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last))
-    return part.as_strided(like.size(), like.stride(), part.storage_offset()) if dense else part.view(like.shape)
+    return (
+        part.as_strided(like.size(), like.stride(), part.storage_offset()) if is_dense(like) else part.view(like.shape)
+    )
 
 
 def _groups(parameters: Sequence[torch.Tensor]) -> list[list[int]]:

@@ -8,25 +8,23 @@ last bits, so that of rank 0 rides along in the next reduction, and all ranks ad
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import Optimizer
 
 from elastic_launcher.adaptive.goodput import GradientNoise, gain
 from elastic_launcher.adaptive.noise import Estimate, NoiseAverages, estimate, memory
 from elastic_launcher.adaptive.progress import Progress
-from elastic_launcher.torch.gradients.buckets import Bucket, Last, Layout, Run, Slot, place_in
+from elastic_launcher.torch.gradients.buckets import Bucket, Last, Layout, Slot
+from elastic_launcher.torch.gradients.square_norms import SquareNorms
 
-EVERY = 8  # steps from one measurement to the next: the averages reach over a thousand, and each costs two passes
-FEWEST_STEPS = 16  # that Adam's second moment has seen: the mean of 1/v is too large by n / (n - 2) after n of them
+EVERY = 16  # steps from one measurement to the next: the averages reach over a thousand, and each costs two passes
 MOST_GAINS = 64  # entries of the batch schedule whose gains are known
 FIXED = 2  # numbers in the tail that are not of a group: parts, samples
 
-ADAM = (Adam, AdamW)
 Numbers = torch.Tensor | Sequence[float]
 
 
@@ -93,23 +91,17 @@ class NoiseMeter:
         scalers: list[torch.amp.GradScaler],
         base_batch_size: Callable[[], int],
     ) -> None:
-        self._optimizers = optimizers
-        self._scalers = scalers
+        self._norms = SquareNorms(optimizers, scalers)
         self._base = base_batch_size
         self._every = EVERY
         self.step = 0
         self.gains: dict[int, tuple[float, ...]] = {}
         self.progress = Progress()
         self.counted = 0
-        self._groups: list[tuple[Optimizer, dict[str, Any]]] = []
-        self._sizes: list[tuple[int, int]] = []
         self._now = self._before = Moment()
         self._tag = (-1, -1)  # step and call of the reduction after which it is now
         self._found: tuple[Moment, tuple[int, int]] | None = None
-        self._squares: list[tuple[int, torch.Tensor]] = []
         self._claims: dict[int, int] = {}
-        self._counts: dict[Run, list[float]] = {}
-        self._scratch: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
     @property
     def averages(self) -> NoiseAverages:
@@ -119,7 +111,7 @@ class NoiseMeter:
     @property
     def numel(self) -> int:
         """How many numbers ride along."""
-        return FIXED + 2 * len(self._groups)
+        return FIXED + 2 * self._norms.count
 
     @property
     def is_due(self) -> bool:
@@ -134,30 +126,15 @@ class NoiseMeter:
         Raises:
             TypeError: For an optimizer for which the noise scale is not known.
         """
-        groups = [(optimizer, group) for optimizer in self._optimizers for group in optimizer.param_groups]
-        sizes = [(id(group), len(group["params"])) for _, group in groups]
-        if sizes == self._sizes:
+        if not self._norms.follow():
             return False
-        self._groups, self._sizes = groups, sizes
-        _check(self._optimizers, self._scalers)
-        self._now, self._before = self._now.resized(len(groups)), self._before.resized(len(groups))
+        count = self._norms.count
+        self._now, self._before = self._now.resized(count), self._before.resized(count)
         return True
 
     def groups_of(self, parameters: Iterable[torch.Tensor]) -> list[int]:
-        """Returns the number of each parameter's group, -1 where it has none.
-
-        Raises:
-            RuntimeError: If one is in two groups.
-        """
-        found: dict[int, int] = {}
-        for number, (_, group) in enumerate(self._groups):
-            for parameter in group["params"]:
-                if found.setdefault(id(parameter), number) != number:
-                    raise RuntimeError(
-                        "a parameter is in two parameter groups or two optimizers; the gradient noise is measured "
-                        "where each is in one"
-                    )
-        return [found.get(id(parameter), -1) for parameter in parameters]
+        """Returns the number of each parameter's group (see `SquareNorms.groups_of`)."""
+        return self._norms.groups_of(parameters)
 
     def claim(self, slot: Slot) -> None:
         """Notes that a `backward` call gives its groups their gradient.
@@ -176,9 +153,8 @@ class NoiseMeter:
     def forget(self) -> None:
         """Drops what was measured of a step that begins again."""
         self._found = None
-        self._squares.clear()
         self._claims.clear()
-        self._counts.clear()
+        self._norms.forget()
 
     # -- one step, in the order of the calls
 
@@ -187,12 +163,11 @@ class NoiseMeter:
         if self.is_due:
             for bucket in slot.layout.buckets:
                 self.measure(bucket)
-            slot.first = (self._take(slot.layout), weight)
+            slot.first = (self._norms.take(slot.layout), weight)
 
     def measure(self, bucket: Bucket) -> None:
         """Measures what is in a bucket: this rank's part before it is reduced, or the whole gradient after."""
-        for run in bucket.runs:
-            self._squares.append((run.group, self._square(run, run.flat)))
+        self._norms.add(bucket)
 
     def write(self, slot: Slot, count: int, *, alone: bool, speaks: bool) -> None:
         """Writes what this rank adds to the tail, which holds zeros.
@@ -207,11 +182,11 @@ class NoiseMeter:
             self._now = self._before  # the step is done again
         if alone:
             return
-        place, groups = slot.layout.noise, len(self._groups)
+        place, groups = slot.layout.noise, self._norms.count
         if speaks and self._now.pending is not None:
             place[FIXED + groups :].copy_(torch.as_tensor(self._now.pending.mean, dtype=place.dtype))
         if self.is_due and slot.weight:
-            place[FIXED : FIXED + groups].copy_(self._take(slot.layout)).mul_(count / slot.weight)
+            place[FIXED : FIXED + groups].copy_(self._norms.take(slot.layout)).mul_(count / slot.weight)
             place[0], place[1] = 1.0, slot.samples
 
     def read(self, slot: Slot, numbers: Sequence[float], *, count: int, weight: float, late: bool, alone: bool) -> None:
@@ -225,7 +200,7 @@ class NoiseMeter:
             late: Whether gradients came after their bucket had been measured.
             alone: Whether there is no other rank.
         """
-        groups, pending = len(self._groups), self._now.pending
+        groups, pending = self._norms.count, self._now.pending
         averages = self._now.averages
         if pending is not None:
             mean = _floats(pending.mean) if alone else numbers[FIXED + groups :]
@@ -249,7 +224,7 @@ class NoiseMeter:
     def _measure_all(self, layout: Layout) -> torch.Tensor:
         for bucket in layout.buckets:
             self.measure(bucket)
-        return self._take(layout)
+        return self._norms.take(layout)
 
     def _measure_alone(self, slot: Slot, count: int) -> Pending | None:
         """Measures the gradient of a rank that is alone against its first micro-batch, or else the step before."""
@@ -261,17 +236,17 @@ class NoiseMeter:
         if slot.last is None or slot.last.step != self.step - 1:
             return None
         samples = slot.last.samples + slot.samples
-        share, scale = slot.samples / samples, self._scale()
+        share, scale = slot.samples / samples, self._norms.scale()
         for bucket, kept in zip(layout.buckets, slot.last.flats, strict=True):
             if slot.last.scale != scale:
                 kept.mul_(scale / slot.last.scale)
             kept.lerp_(bucket.flat[: bucket.gradient_numel], share)  # the mean of both
-            self._measure_kept(bucket, kept)
-        mean = self._take(layout)
+            self._norms.add(bucket, kept)
+        mean = self._norms.take(layout)
         for bucket, kept in zip(layout.buckets, slot.last.flats, strict=True):
             kept.sub_(bucket.flat[: bucket.gradient_numel])  # 1 - share times their difference
-            self._measure_kept(bucket, kept)
-        between = self._take(layout) * (share / (1 - share))
+            self._norms.add(bucket, kept)
+        between = self._norms.take(layout) * (share / (1 - share))
         return Pending(layout.groups, mean + between, mean, 2.0, samples)
 
     def _keep_last(self, slot: Slot) -> None:
@@ -282,77 +257,7 @@ class NoiseMeter:
         flats = slot.last.flats if slot.last is not None else [torch.empty_like(part) for part in parts]
         for kept, part in zip(flats, parts, strict=True):
             kept.copy_(part)
-        slot.last = Last(flats, self.step, slot.samples, self._scale())
-
-    def _measure_kept(self, bucket: Bucket, kept: torch.Tensor) -> None:
-        for run in bucket.runs:
-            self._squares.append((run.group, self._square(run, kept[run.start : run.start + len(run.flat)])))
-
-    # -- square norms
-
-    def _take(self, layout: Layout) -> torch.Tensor:
-        """Returns the sums of what was measured, by group, without the gradient scaler's factor."""
-        parts: list[list[torch.Tensor]] = [[] for _ in self._groups]
-        for group, square in self._squares:
-            parts[group].append(square.to(layout.noise))
-        self._squares.clear()
-        sums = [torch.stack(found).sum() if found else layout.noise.new_zeros(()) for found in parts]
-        return torch.stack(sums) / self._scale() ** 2
-
-    def _scale(self) -> float:
-        """Returns by what the gradient scaler has multiplied this step's loss."""
-        enabled = [scaler for scaler in self._scalers if scaler.is_enabled()]
-        return float(enabled[0].get_scale()) if enabled else 1.0
-
-    def _square(self, run: Run, flat: torch.Tensor) -> torch.Tensor:
-        """Returns the square norm of a run's gradient, as its optimizer sees it."""
-        optimizer, group = self._groups[run.group]
-        return self._precondition(run, flat, optimizer, group) if isinstance(optimizer, ADAM) else _square_norm(flat)
-
-    def _precondition(self, run: Run, flat: torch.Tensor, optimizer: Optimizer, group: dict[str, Any]) -> torch.Tensor:
-        """Returns the square norm of a gradient divided by √v̂ + ε, as Adam divides its mean.
-
-        What Adam has seen no gradient of, or for too few steps, counts nothing: √v̂ says nothing there.
-        """
-        scratch, places = self._places(run)
-        name = "max_exp_avg_sq" if group.get("amsgrad") else "exp_avg_sq"
-        states = [optimizer.state.get(parameter) or {} for parameter in run.parameters]
-        counts = self._counts_of(run, states)
-        known = [number for number, count in enumerate(counts) if count >= FEWEST_STEPS]
-        for number, place in enumerate(places):
-            if counts[number] < FEWEST_STEPS:
-                place.zero_()
-        if not known:
-            return scratch.new_zeros(())
-        torch._foreach_copy_([places[number] for number in known], [states[number][name] for number in known])
-        torch.threshold_(scratch.sqrt_(), 0.0, math.inf)
-        roots = [math.sqrt(1 - float(group["betas"][1]) ** counts[number]) for number in known]
-        root = roots[0]
-        if any(one != root for one in roots):
-            torch._foreach_div_([places[number] for number in known], roots)
-            root = 1.0
-        scratch.add_(float(group["eps"]) * root)
-        return _square_norm(torch.div(flat, scratch, out=scratch)) * root**2
-
-    def _counts_of(self, run: Run, states: list[dict[str, Any]]) -> list[float]:
-        """Returns how many steps each parameter of a run has had; read once a step, since it waits for a GPU."""
-        if run not in self._counts:
-            steps = [state.get("step", 0.0) for state in states]
-            device = next((step.device for step in steps if isinstance(step, torch.Tensor)), None)
-            self._counts[run] = torch.stack([torch.as_tensor(step, device=device).float() for step in steps]).tolist()
-        return self._counts[run]
-
-    def _places(self, run: Run) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Returns scratch memory for a run, and in it the places of its parameters."""
-        dtype = run.flat.dtype if run.flat.dtype == torch.float64 else torch.float32
-        key, numel = (dtype, run.flat.device), len(run.flat)
-        if key not in self._scratch or len(self._scratch[key]) < numel:
-            self._scratch[key] = torch.empty(numel, dtype=dtype, device=run.flat.device)
-        scratch, places, offset = self._scratch[key][:numel], [], 0
-        for parameter in run.parameters:
-            places.append(place_in(scratch, offset, parameter))
-            offset += parameter.numel()
-        return scratch, places
+        slot.last = Last(flats, self.step, slot.samples, self._norms.scale())
 
     # -- what it is for
 
@@ -394,36 +299,8 @@ class NoiseMeter:
         if state:
             step, call = state["tag"]
             self._now, self._before, self._tag = _unpack(state["now"]), _unpack(state["before"]), (step, call)
-        if self._groups:
-            count = len(self._groups)
+        if count := self._norms.count:
             self._now, self._before = self._now.resized(count), self._before.resized(count)
-
-
-def _check(optimizers: Sequence[Optimizer], scalers: Sequence[torch.amp.GradScaler]) -> None:
-    """Refuses what can't be measured in one unit.
-
-    Raises:
-        TypeError: That names it.
-    """
-    for optimizer in optimizers:
-        if not isinstance(optimizer, (SGD, *ADAM)):
-            raise TypeError(
-                f"the gradient noise is measured for SGD, Adam and AdamW, not for {type(optimizer).__name__}: that "
-                "scales gradients in a way of its own, under which another batch is worth something else"
-            )
-    if len({isinstance(optimizer, ADAM) for optimizer in optimizers}) > 1:
-        raise TypeError(
-            "the gradient noise is measured for SGD, or for Adam and AdamW, not for both in one job: Adam's is of the "
-            "gradient divided by its second moment, so that they don't add up"
-        )
-    if sum(scaler.is_enabled() for scaler in scalers) > 1:
-        raise TypeError("the gradient noise is measured with one gradient scaler at most; this job has prepared more")
-
-
-def _square_norm(flat: torch.Tensor) -> torch.Tensor:
-    dtype = flat.dtype if flat.dtype == torch.float64 else torch.float32
-    norm: torch.Tensor = torch.linalg.vector_norm(flat, dtype=dtype)
-    return norm.square()
 
 
 def _floats(numbers: Numbers) -> list[float]:

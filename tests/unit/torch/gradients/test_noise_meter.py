@@ -16,7 +16,8 @@ from torch.utils.data import TensorDataset
 from elastic_launcher.adaptive.noise import NoiseAverages, memory
 from elastic_launcher.torch.collectives.consensus import Signals
 from elastic_launcher.torch.gradients import noise_meter
-from elastic_launcher.torch.gradients.noise_meter import FEWEST_STEPS, NoiseMeter
+from elastic_launcher.torch.gradients.noise_meter import NoiseMeter
+from elastic_launcher.torch.gradients.square_norms import FEWEST_STEPS
 from elastic_launcher.torch.job import Job
 from tests.support.quadratics import (
     BATCH,
@@ -413,7 +414,7 @@ def test_a_rank_that_lost_a_reduction_adopts_the_averages_of_one_that_did_not() 
 def test_a_joiner_goes_on_with_what_is_pending() -> None:
     meters = run_ranks(2, lambda group: _few(group))
     for one in meters:
-        other = NoiseMeter(one._optimizers, [], lambda: BATCH)
+        other = NoiseMeter([still(Quadratic())], [], lambda: BATCH)
         other.follow()
         other.load_state_dict(json.loads(json.dumps(one.state_dict())))
         assert other.state_dict() == one.state_dict()

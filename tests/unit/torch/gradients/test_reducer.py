@@ -303,3 +303,21 @@ def test_signals_are_agreed_on_only_when_all_say_the_same() -> None:
     assert [a.formation for a in mixed] == [None, None, None]
     waiting = run_ranks(3, body([4, None, 4], [9, 12, 9]))
     assert [a.formation for a in waiting] == [None, None, None] and not any(a.same_position for a in waiting)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_model_in_half_precision_alone_reduces_its_gradient(world_size: int) -> None:
+    """No bucket of its own carries the tail then."""
+    torch.manual_seed(7)
+    model = Model()
+    x, y = data(8)
+    wanted = reference(model, x.float(), y)
+    halved = copy.deepcopy(model).bfloat16()
+
+    def body(group: ThreadGroup) -> nn.Module:
+        mine = copy.deepcopy(halved)
+        one_step(make_reducer(mine), mine, group, x.bfloat16(), y, 2)
+        return mine.float()
+
+    for rank_model in run_ranks(world_size, body):
+        assert distance(rank_model, wanted) < 0.05
