@@ -88,7 +88,7 @@ def test_a_batch_that_adapts_through_resizes_and_a_lost_node_replays(tmp_path: P
     assert_no_process(job.work_dir)
 
 
-@pytest.mark.quick
+@pytest.mark.thorough
 def test_the_loss_of_the_rank_that_decides_loses_no_decision(tmp_path: Path) -> None:
     with launched("--nodes", "2:2", "--", SCRIPT, options(tmp_path), cwd=tmp_path) as job:
         last = formed(job, 2, 0)
@@ -99,6 +99,23 @@ def test_the_loss_of_the_rank_that_decides_loses_no_decision(tmp_path: Path) -> 
         (tmp_path / "stop").touch()
         assert job.wait(LONG) == 0, job.stderr
     assert_replays(tmp_path, job.events.all())
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param("break=reduced@22:2", marks=pytest.mark.quick, id="one has lost the reduction of a decision"),
+        pytest.param("reduction@22:1", marks=pytest.mark.thorough, id="the rank that decides is lost before it"),
+    ],
+)
+def test_a_decision_whose_step_breaks_off_is_the_same_on_all_ranks(tmp_path: Path, faults: str) -> None:
+    assert SIZES[22] != SIZES[17]
+    environment = {"ELASTIC_FAULT": faults}
+    with launched("--nodes", "3:3", "--", SCRIPT, options(tmp_path), cwd=tmp_path, environment=environment) as job:
+        job.events.wait("batch_changed", lambda event: event["step"] > 32, LONG)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert (23, SIZES[22]) in assert_replays(tmp_path, job.events.all())
 
 
 @pytest.mark.quick
@@ -116,7 +133,7 @@ def test_a_job_that_is_stopped_goes_on_by_its_schedule_at_another_size(tmp_path:
     assert len(job.events.of("batch_changed")) == len(entries) - 1
 
 
-@pytest.mark.quick
+@pytest.mark.thorough
 def test_what_was_decided_after_the_checkpoint_that_a_job_resumes_from_holds_no_longer(tmp_path: Path) -> None:
     stage = Stage(tmp_path, sizes=SIZES)
     with stage.run(2, MICRO, "--checkpoint-every", "1000 steps") as job:
@@ -136,7 +153,7 @@ def test_what_was_decided_after_the_checkpoint_that_a_job_resumes_from_holds_no_
     )
 
 
-@pytest.mark.quick
+@pytest.mark.thorough
 def test_a_launcher_that_takes_over_records_each_change_once(tmp_path: Path) -> None:
     script = SCRIPT, options(tmp_path)
     work_dir = tmp_path / "job"

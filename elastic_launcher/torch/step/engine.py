@@ -197,8 +197,10 @@ class StepEngine:
     def _rehearsal(self, size: int) -> MicroBatch:
         session, position = self._session, self._session.position
         samples = session.data_pass(self._data, position).samples(position.step_in_epoch)
-        piece = (position.order(), samples.start, min(size, samples.count))
-        return MicroBatch(0, samples.count, last=True, rehearsal=True, piece=piece)
+        count = samples.count if session.autoscaling is None else session.autoscaling.bounds.max_batch_size
+        taken = min(size, count)
+        piece = (position.order(), min(samples.start, self._data.size - taken), taken)
+        return MicroBatch(0, count, last=True, rehearsal=True, piece=piece)
 
     def begin_micro_batch(self, micro: MicroBatch) -> None:
         """Begins the work on a micro-batch, whose samples are there."""

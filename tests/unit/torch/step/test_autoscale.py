@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.utils.data import TensorDataset
 from elastic_launcher.sampling import indices
 from elastic_launcher.torch.data.loader import ElasticLoader
 from elastic_launcher.torch.job import Job
+from elastic_launcher.torch.reconfigure.fingerprint import fingerprint
 from tests.support.scripts.scripted_policy import ScriptedPolicy
 from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
 from tests.support.trainings import FEATURES, SAMPLES, SEED, X, Y
@@ -119,7 +121,8 @@ def test_what_a_step_decided_that_is_done_again_holds_no_longer() -> None:
     def body(group: ThreadGroup) -> Any:
         job, _, _, loader, _ = adaptive_job(group, {})
         session, engine = job._session, job._engine
-        next(job.epochs(1))
+        epochs = job.epochs(1)
+        next(epochs)
         assert engine.begin_loop(loader) and engine.admit() and engine.begin_step()
         session.change_batch(20)
         assert session.schedule.entries == ((0, 7), (1, 20))
@@ -287,3 +290,37 @@ def test_an_optimizer_without_a_learning_rate_is_refused() -> None:
             next(iter(loader))
 
     run_ranks(1, body)
+
+
+def test_the_rehearsal_tries_the_largest_micro_batch_that_a_decision_may_bring() -> None:
+    def body(group: ThreadGroup) -> list[tuple[int, tuple[int, int, int]]]:
+        job, _, _, loader, _ = adaptive_job(group)
+        epochs = job.epochs(1)
+        next(epochs)
+        assert job._engine.begin_loop(loader)
+        found = []
+        for step in (0, SAMPLES // FIRST):  # the last one is a tail of one sample
+            session = job._session
+            session.move_to(replace(session.position, step=step, step_in_epoch=step))
+            micro = job._engine._rehearsal(MICRO)
+            found.append((micro.count, micro.piece))
+        job._engine.close_loop()
+        return found
+
+    assert run_ranks(1, body) == [[(SAMPLES, (0, 0, MICRO)), (SAMPLES, (0, SAMPLES - MICRO, MICRO))]]
+
+
+def test_ranks_with_other_bounds_do_not_train_together() -> None:
+    def body(group: ThreadGroup, *bounds: Any) -> dict[str, Any]:
+        job = thread_job(group, FIRST, MICRO)
+        loader = job.dataloader(TensorDataset(X, Y))
+        fixed = fingerprint(job._session, loader)
+        loader.autoscale_batch_size(*bounds)
+        return {name: value for name, value in fingerprint(job._session, loader).items() if name not in fixed}
+
+    assert run_ranks(1, lambda group: body(group, 40)) == [
+        {"adaptive batch": "up to 40 samples, 1 to 4 samples a micro-batch"}
+    ]
+    assert run_ranks(1, lambda group: body(group, 40, (2, 3), False)) == [
+        {"adaptive batch": "up to 40 samples, 2 to 3 samples a micro-batch, one at a time"}
+    ]
