@@ -234,9 +234,9 @@ def make_layout(
 
     places: list[tuple[torch.Tensor, list[int]]] = []
     buckets: list[Bucket] = []
-    for (kind, where), numbers in strangers.items():
-        flat = torch.zeros(sum(float_buffers[n].numel() for n in numbers), dtype=kind, device=where)
-        places.append((flat, numbers))
+    for (kind, where), own in strangers.items():
+        flat = torch.zeros(sum(float_buffers[n].numel() for n in own), dtype=kind, device=where)
+        places.append((flat, own))
         buckets.append(Bucket(flat, [], [], [], 0))
     head = used = torch.empty(0)
     rider_numel = sum(float_buffers[n].numel() for n in riders)
