@@ -45,9 +45,9 @@ def recorded(events: Sequence[dict[str, Any]], first: int = BATCH) -> Entries:
     return entries
 
 
-def assert_replays(folder: Path, events: Sequence[dict[str, Any]], micro: int = MICRO) -> Entries:
+def assert_replays(folder: Path, events: Sequence[dict[str, Any]], micro: int = MICRO, first: int = BATCH) -> Entries:
     """Fails unless the recorded schedule gives the job's model, samples and batches; returns it."""
-    entries, ledgers = recorded(events), without_lost(read_ledgers(folder), list(events))
+    entries, ledgers = recorded(events, first), without_lost(read_ledgers(folder), list(events))
     steps = assert_each_sample_once(ledgers, SAMPLES, entries, micro)
     for step, rows in counted(ledgers).items():
         size = max(entry for entry in entries if entry[0] <= step)[1]
@@ -191,3 +191,20 @@ def test_a_batch_adapts_under_plain_python_too(tmp_path: Path) -> None:
     assert assert_each_sample_once(read_ledgers(tmp_path), SAMPLES, tuple(changes), MICRO) == len(steps)
     assert torch.load(tmp_path / "model.pt", weights_only=True)["step"] == len(steps)
     assert_same_model(tmp_path, train_plain(SAMPLES, tuple(changes), len(steps)))
+
+
+def test_a_batch_that_adapts_by_goodput_replays_through_a_resize(tmp_path: Path) -> None:
+    """Decided by what the job measures: steps cost about the same whatever their batch, and gradients are noisy."""
+    hints = tmp_path / "hints.json"
+    allow(hints, 2)
+    settings = options(tmp_path, sizes={}, pace=0.02, batch=8)
+    with launched("--nodes", "1:2", "--hints", hints, "--", SCRIPT, settings, cwd=tmp_path) as job:
+        formed(job, 2, 0)
+        changed = job.events.wait("batch_changed", timeout=LONG)
+        allow(hints, 1)
+        last = formed(job, 1, 1)
+        job.events.wait("progress", lambda event: event["step"] > last["first_step"] + 5, LONG)
+        (tmp_path / "stop").touch()
+        assert job.wait(LONG) == 0, job.stderr
+    assert changed["old"] == 8 and changed["noise_scale"] > 0 and "goodput" in changed["reason"]
+    assert_replays(tmp_path, job.events.all(), first=8)
