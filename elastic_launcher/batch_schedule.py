@@ -56,9 +56,27 @@ class BatchSchedule:
         """Returns the schedule of a global batch that stays the same."""
         return BatchSchedule(((0, global_batch_size),))
 
+    def with_entry(self, step: int, global_batch_size: int) -> BatchSchedule:
+        """Returns this schedule with another global batch from a step on; what was to come from there on is dropped.
+
+        Raises:
+            ValueError: If a number is not a whole one.
+        """
+        return BatchSchedule((*(entry for entry in self.entries if entry[0] < step), (step, global_batch_size)))
+
+    def until(self, step: int) -> BatchSchedule:
+        """Returns the entries that have begun with a step, 0 or later, or before it."""
+        if self.entries[-1][0] <= step:
+            return self
+        return BatchSchedule(tuple(entry for entry in self.entries if entry[0] <= step))
+
     def batch_size(self, step: int) -> int:
         """Returns the global batch size of a step."""
         return next(self._runs(step))[0]
+
+    def first_step(self, step: int) -> int:
+        """Returns the first step of the entry that a step follows."""
+        return max(first for first, _ in self.entries if first <= step)
 
     def samples(self, first: int, stop: int) -> int:
         """Returns how many samples full steps take, from ``first`` (below 0, the first entry holds) up to ``stop``."""

@@ -37,6 +37,7 @@ KINDS = (
     "progress",
     "log",
     "step_redone",
+    "batch_changed",
     "straggler",
     "silent",
     "checkpoint_saved",

@@ -76,5 +76,7 @@ def step_in_epoch(manifest: Manifest, here: JobIdentity) -> int:
     there = manifest.job
     if any(differ(there, here, field) for field in CHANGES["dataset"].fields):
         return 0
-    samples = BatchSchedule.fixed(there.global_batch_size).samples(0, manifest.step_in_epoch)
+    if not differ(there, here, "global_batch_size"):
+        return manifest.step_in_epoch
+    samples = manifest.schedule.samples(manifest.step - manifest.step_in_epoch, manifest.step)
     return BatchSchedule.fixed(here.global_batch_size).whole_steps(0, samples)

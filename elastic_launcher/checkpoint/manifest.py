@@ -12,9 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from elastic_launcher.batch_schedule import BatchSchedule
+
 FORMAT = "elastic-launcher checkpoint"
 VERSION = 1
 """Of the format that this library writes; it reads no later one."""
+SCHEDULE_VERSION = 1
+"""Of the batch schedule in it."""
 
 
 class CheckpointError(ValueError):
@@ -106,6 +110,7 @@ class Manifest:
         loop: Which training loop of its epoch, from 0.
         sums: What sums over ranks came to between two phases and in the newest epochs, for a script that begins with
             its first line.
+        entries: Of the batch schedule, up to the next step; none where the batch was always that of the job.
     """
 
     job: JobIdentity
@@ -123,11 +128,17 @@ class Manifest:
     phase: int = 0
     loop: int = 0
     sums: Mapping[str, Any] = field(default_factory=dict)
+    entries: tuple[tuple[int, int], ...] = ()
 
     @property
     def step(self) -> int:
         """Optimizer steps done."""
         return self.mark.step
+
+    @property
+    def schedule(self) -> BatchSchedule:
+        """The batch schedule up to the next step."""
+        return BatchSchedule(self.entries or ((0, self.job.global_batch_size),))
 
     @property
     def size(self) -> int:
@@ -137,6 +148,7 @@ class Manifest:
     def to_text(self) -> str:
         """Returns the text of ``manifest.json``."""
         document = {"format": FORMAT, "v": VERSION, **asdict(self)}
+        document["schedule"] = {"v": SCHEDULE_VERSION, "entries": document.pop("entries")}
         return json.dumps(document | {"crc32": _checksum(document)}, indent=1) + "\n"
 
     @classmethod
@@ -162,6 +174,7 @@ class Manifest:
         try:
             for name, none in {"phase": 0, "loop": 0, "sums": {}}.items():
                 document.setdefault(name, none)  # checkpoints of earlier versions have none
+            document["entries"] = _entries(document)
             values = {one.name: document[one.name] for one in fields(cls)}
             values["job"] = _make(JobIdentity, UNKNOWN | values["job"], arguments=tuple, code=tuple)
             values["mark"] = _make(Mark, values["mark"])
@@ -171,6 +184,28 @@ class Manifest:
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise CheckpointDamaged(f"a part of it is missing ({error})") from error
+
+
+def _entries(document: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    """Returns the entries of a manifest's batch schedule; none of a checkpoint of an earlier version.
+
+    Raises:
+        CheckpointError: If it is of another version, or does not begin with the job's global batch.
+    """
+    schedule = document.get("schedule", {"v": SCHEDULE_VERSION, "entries": ()})
+    if schedule["v"] != SCHEDULE_VERSION:
+        raise CheckpointError(
+            f"its batch schedule is of version {schedule['v']}, and this elastic-launcher reads {SCHEDULE_VERSION}: "
+            f"use the elastic-launcher that wrote it, {document['writer']}"
+        )
+    entries = tuple((step, size) for step, size in schedule["entries"])
+    first = document["job"]["global_batch_size"]
+    if entries and entries[0] != (0, first):
+        raise CheckpointError(
+            f"its batch schedule begins with {entries[0][1]} samples from step {entries[0][0]} on, and its job has a "
+            f"global batch of {first}: remove it to resume from the checkpoint before it"
+        )
+    return entries
 
 
 UNKNOWN: Mapping[str, Any] = {"code": (), "data": ""}

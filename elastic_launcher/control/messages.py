@@ -198,6 +198,23 @@ class StepRedone(Message, frozen=True):
     step: int
 
 
+class BatchChanged(Message, frozen=True):
+    """Report: the global batch has changed, and a step with the new one is complete; from rank 0.
+
+    Attributes:
+        entries: The batch schedule up to that step: first step and global batch of each entry.
+        gains: How many steps of the first batch a step of an entry is worth, by its first step: over all parameters,
+            then for each parameter group. The learning rates follow these.
+        noise_scale: The gradient noise scale at the decision, in samples; None where not known.
+        reason: Why, in words; "" where not known.
+    """
+
+    entries: tuple[tuple[int, int], ...]
+    gains: Mapping[int, tuple[float, ...]] = {}
+    noise_scale: float | None = None
+    reason: str = ""
+
+
 class Saved(Message, frozen=True):
     """Report: a checkpoint is there, of so many bytes; the training waited ``held_seconds`` for it."""
 
@@ -285,6 +302,7 @@ Report = (
     | Log
     | StepFailed
     | StepRedone
+    | BatchChanged
     | Saved
     | SaveFailed
     | Halted

@@ -36,6 +36,7 @@ from elastic_launcher.coordinator.model.actions import (
     RestartAll,
     StartNode,
 )
+from elastic_launcher.coordinator.model.batch_record import BatchRecord
 from elastic_launcher.coordinator.model.event_replay import LastHint
 from elastic_launcher.coordinator.model.observations import (
     Interrupted,
@@ -89,6 +90,7 @@ class Coordinator:
         origin: The checkpoint that the job resumes from; None for a new job.
         takeover: The nodes that an earlier launcher has left running; None if there are none.
         last_hint: The hint that it follows while no hint can be read; None for a new job.
+        batches: The changes of the global batch that the events so far have recorded.
         monotonic: The clock of all waits.
         wall: The clock of hints, in seconds since the epoch.
         began: When the launch began, by ``monotonic``; now, if None.
@@ -113,6 +115,7 @@ class Coordinator:
         origin: Origin | None = None,
         takeover: Takeover | None = None,
         last_hint: LastHint | None = None,
+        batches: BatchRecord = BatchRecord(),  # noqa: B008 - frozen
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         began: float | None = None,
@@ -145,7 +148,7 @@ class Coordinator:
             last_hint,
             home.tells_kinds,
         )
-        self._state = origin.first_state(config, self._store.address)
+        self._state = replace(origin.first_state(config, self._store.address), batches=batches)
         self._files = NodeFiles(config, self._layout, self._store.address, home)
         self._driver = EngineDriver(engine, self._observe, self._exits, monotonic)
         self._observations: deque[Observation] = deque()
@@ -225,6 +228,7 @@ class Coordinator:
         takeover, gathering = self._takeover, self._gathering
         if takeover is None or gathering is None or not await self._adopt(takeover, gathering):
             await self._files.open(self._warn, self._monotonic)
+            self._state = replace(self._state, batches=self._state.batches.at_restart(self._state.step))
             self._emit("job_started", 0, **account_of_job(self._config, self._layout, self._resume_search.origin))
         elif wrong := await asyncio.to_thread(self._files.missed):
             self._warn(wrong)
@@ -241,7 +245,9 @@ class Coordinator:
         if left is None:
             waits = self._state.rules.waits
             self._resume_search.origin = replace(await self._driver.call(takeover.resume), waits=waits)
-            self._state = self._resume_search.origin.first_state(self._config, self._store.address)
+            batches = self._state.batches
+            first = self._resume_search.origin.first_state(self._config, self._store.address)
+            self._state = replace(first, batches=batches)
             return False
         self._driver.adopt(await self._driver.call(takeover.nodes.take))
         found = takeover.take_over(left, self._state, self._monotonic())

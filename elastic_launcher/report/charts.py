@@ -316,6 +316,17 @@ def speed_chart(history: History) -> str:
     return chart.figure(shapes, _behind(chart, history), values=ticks(0.0, high, 4), legend=legend(keys))
 
 
+def batch_chart(history: History) -> str:
+    """Draws the global batch; empty where it never changed."""
+    if not history.batches:
+        return ""
+    sizes = [(at, float(size)) for at, size in history.batches]
+    high = max(size for _, size in sizes) * 1.08
+    text = "; ".join(f"{number(size)} from {moment(at)} on" for at, size in history.batches[:MOST_TOLD])
+    chart = Chart("batch", "Global batch", "samples", text, history.seconds, 0.0, high, inner=110)
+    return chart.figure([chart.stairs(sizes, "ranks")], _behind(chart, history), values=whole_ticks(high))
+
+
 def _calm_top(values: Sequence[float], means: Sequence[float]) -> float:
     """Returns a top that a single outlier does not raise."""
     ordered = sorted(values)

@@ -54,6 +54,8 @@ def describe(event: Event) -> str | None:
             return (
                 f"step {number(get('step'))} is done again from its first sample: a node was lost in it, or had to go"
             )
+        case "batch_changed":
+            return _batch(event)
         case "straggler":
             who = f"rank {get('rank')} (node {get('node')})"
             if get("over"):
@@ -193,6 +195,16 @@ def _generation(event: Event) -> str:
         "" if event.generation <= 1 else f"; pause {duration(event.get('pause_seconds') or 0.0)}",
     ]
     return "".join(parts)
+
+
+def _batch(event: Event) -> str:
+    gain, noise, reason = event.get("gain"), event.get("noise_scale"), first_line(event.get("reason"))
+    known = [f"gain {number(gain)}"] if gain is not None else []
+    known += [f"noise scale {number(noise)}"] if noise is not None else []
+    said = f" ({', '.join(known)})" if known else ""
+    old, new = number(event.get("old")), number(event.get("new"))
+    why = f": {reason}" if reason else ""
+    return f"the global batch is {new} samples from step {number(event.get('step'))} on, after {old}{said}{why}"
 
 
 def _about_node(event: Event) -> str:

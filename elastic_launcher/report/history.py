@@ -117,6 +117,7 @@ class History:
         nodes: In order of their numbers.
         loss: (moment, value) of each report; nan for what is not finite.
         speed: (moment, samples per second) of each report.
+        batches: (moment, samples of a step) since the start and from each change on; empty where it never changed.
         notes: All that happened, in words.
     """
 
@@ -129,6 +130,7 @@ class History:
     nodes: tuple[NodeLife, ...] = ()
     loss: tuple[tuple[float, float], ...] = ()
     speed: tuple[tuple[float, float], ...] = ()
+    batches: tuple[tuple[float, int], ...] = ()
     notes: tuple[Note, ...] = ()
 
     @property
@@ -186,6 +188,7 @@ def relate(events: Sequence[Event]) -> History:
         nodes=_nodes(timed),
         loss=tuple((at, _or_nan(event["loss"])) for at, event in progress if event.get("loss") is not None),
         speed=tuple((at, value) for at, event in progress if (value := finite(event.get("samples_per_second")))),
+        batches=_batches(timed),
         notes=tuple(Note(at, event.kind, text) for at, event in timed if (text := describe(event)) is not None),
     )
 
@@ -241,6 +244,12 @@ def _speeds(progress: Sequence[tuple[float, Event]]) -> dict[int, float]:
         for generation, span in spans.items()
         if span[-1][0] > span[0][0]
     }
+
+
+def _batches(timed: Timed) -> tuple[tuple[float, int], ...]:
+    changes = [(at, event) for at, event in timed if event.kind == "batch_changed"]
+    first = [(0.0, int(event["old"])) for _, event in changes[:1]]
+    return (*first, *((at, int(event["new"])) for at, event in changes))
 
 
 def _quotas(timed: Iterable[tuple[float, Event]]) -> tuple[Quota, ...]:

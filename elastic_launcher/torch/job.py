@@ -8,6 +8,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,9 @@ from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.on_main import OnMain
 from elastic_launcher.torch.script_end import watch_script_end
 from elastic_launcher.torch.session import LEAVE_OUT, Session
+from elastic_launcher.torch.step.autoscale import turn_on
 from elastic_launcher.torch.step.engine import StepEngine
+from elastic_launcher.torch.step.learning_rate import gain_now, mean_factor, statistical_epochs
 from elastic_launcher.torch.step.loop import StepLoop
 from elastic_launcher.torch.step.prepare import prepare
 from elastic_launcher.torch.step.reductions import Number, evaluate, reduce_values
@@ -114,6 +117,36 @@ class Job:
         )
 
     @property
+    def global_batch_size(self) -> int:
+        """Samples of the present optimizer step, over all ranks, if the epoch has as many."""
+        return self._session.global_batch_size
+
+    @property
+    def lr_factor(self) -> float:
+        """What learning rates are multiplied by in the present step: the mean over all param groups; 1 where the global
+        batch is fixed.
+        """
+        return mean_factor(self._session)
+
+    @property
+    def noise_scale(self) -> float | None:
+        """The gradient noise scale in samples, the same on all ranks; None where it is not measured (yet). A step of so
+        many samples is as much signal as noise.
+        """
+        noise = self._session.noise
+        return None if noise is None else noise.averages.noise_scale()
+
+    @property
+    def gain(self) -> float:
+        """How many steps of the first global batch one step is worth now; 1 where the global batch is fixed."""
+        return gain_now(self._session)
+
+    @property
+    def statistical_epoch(self) -> float:
+        """How many epochs of the first global batch the steps so far are worth; 0 where the global batch is fixed."""
+        return statistical_epochs(self._session)
+
+    @property
     def sync_gradients(self) -> bool:
         """Whether this micro-batch has completed the global batch: gradients are final, and optimizers act."""
         return self._session.sync_gradients
@@ -179,6 +212,7 @@ class Job:
             data_pass=lambda data: session.data_pass(data, session.position),
             device=session.device,
             train=self._steps.train,
+            autoscale=partial(turn_on, session),
             epoch=session.course.epoch_of_what_is_made,
             shuffle=shuffle,
             seed=session.seed if seed is None else seed,

@@ -13,12 +13,14 @@ from torch.optim import Optimizer
 from elastic_launcher.batch import Share, share
 from elastic_launcher.batch_schedule import BatchSchedule, DataPass
 from elastic_launcher.control.messages import PhaseStarted, Report
+from elastic_launcher.torch.autoscaling import Autoscaling
 from elastic_launcher.torch.collectives.consensus import Agreement, Signals
 from elastic_launcher.torch.collectives.operations import Operation, Wire
 from elastic_launcher.torch.data.micro_batches import MicroBatch
 from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.grad_scaler import forget_unscaled
 from elastic_launcher.torch.gradients.agreement import Together, abstain
+from elastic_launcher.torch.gradients.noise_meter import NoiseMeter
 from elastic_launcher.torch.gradients.reducer import Reducer
 from elastic_launcher.torch.membership.connection import leave
 from elastic_launcher.torch.membership.membership import Division, Membership
@@ -96,6 +98,8 @@ class Session:
         least_world_size: Fewest ranks for which the job asks; 0 where there are as many as there are now.
         norms: Parts of models that were looked at for whether they take statistics of a micro-batch.
         looked_at: After how many registrations of modules.
+        noise: Measures the gradient noise, where that is asked for (see `measure_noise`).
+        autoscaling: The adaptive batch; None where the global batch is fixed.
     """
 
     schedule: BatchSchedule
@@ -131,6 +135,8 @@ class Session:
     least_world_size: int = 0
     norms: WeakSet[nn.Module] = field(default_factory=WeakSet)
     looked_at: int = 0
+    noise: NoiseMeter | None = None
+    autoscaling: Autoscaling | None = None
     _position: Position = field(default_factory=Position)
     _over: bool = False
     _looked: tuple[int, int] = (0, -1)
@@ -165,6 +171,22 @@ class Session:
     def move_to(self, position: Position) -> None:
         """Moves on, or to where a peer or a checkpoint is."""
         self._position = position
+
+    def change_batch(self, global_batch_size: int) -> None:
+        """Notes what the ranks have agreed on: another global batch for the steps after the one that runs."""
+        first = self.position.step + 1
+        self.schedule = self.schedule.with_entry(first, global_batch_size)
+        if self.noise is not None:
+            self.noise.hold_gains(first, global_batch_size)
+
+    def take_schedule(self, schedule: BatchSchedule) -> None:
+        """Takes the schedule of a peer or a checkpoint."""
+        self.schedule = schedule
+
+    def begin_try(self) -> None:
+        """Drops what was agreed on in a try of this step that broke off: the step is done by the schedule that held."""
+        if self.autoscaling is not None and not self.position.calls:
+            self.schedule = self.schedule.until(self.position.step)
 
     @property
     def over(self) -> bool:
@@ -201,6 +223,20 @@ class Session:
         """Samples of the next optimizer step, over all ranks, if the epoch has as many."""
         return self.schedule.batch_size(self.position.step)
 
+    def measure_noise(self) -> NoiseMeter:
+        """Has the gradient noise measured from the next training loop on; all ranks call it before that loop.
+
+        Raises:
+            RuntimeError: In a training loop.
+        """
+        if self.noise is None:
+            if self.data is not None:
+                raise RuntimeError("the gradient noise is measured from the beginning of a training loop on")
+            state = self.state
+            self.noise = NoiseMeter(state.optimizers, state.scalers, lambda: self.schedule.batch_size(0))
+            self.reducer.noise = state.noise = self.noise
+        return self.noise
+
     def data_pass(self, data: TrainingData, position: Position) -> DataPass:
         """Returns the pass over the data in which a position is."""
         return DataPass(self.schedule, data.size, position.step - position.step_in_epoch, data.drop_last)
@@ -230,7 +266,8 @@ class Session:
     def too_few_for_two_passes(self) -> str:
         """Returns the message for ranks that may have several micro-batches in a step; "" if they can't."""
         least = self.least_world_size or self.need_membership("a step").world_size
-        pieces = self.share(self.global_batch_size, Division(0, least)).micro_batches
+        most = self.global_batch_size if self.autoscaling is None else self.autoscaling.bounds.max_batch_size
+        pieces = self.share(most, Division(0, least)).micro_batches
         if len(pieces) < 2:
             return ""
         return (

@@ -346,6 +346,7 @@ def test_only_the_first_of_a_loaders_urgent_micro_batches_is_loaded_in_parts() -
         data_pass=lambda data: DataPass(BatchSchedule.fixed(8), data.size, 0),
         device=torch.device("cpu"),
         train=lambda loader: iter(()),
+        autoscale=lambda *arguments: None,
         epoch=None,
         num_workers=2,
     )

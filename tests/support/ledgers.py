@@ -6,8 +6,9 @@ import importlib.util
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,11 +17,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from elastic_launcher.sampling import indices
 from tests.support.places import SCRIPTS
 from tests.support.step_indices import step_indices
 
 SCRIPT = SCRIPTS / "train.py"
 SEED = 7
+MOST_STEPS = 5000  # that a test with a batch schedule looks at
 
 
 def script_module(path: Path = SCRIPT) -> ModuleType:
@@ -52,11 +55,39 @@ class Plain:
     rates: list[float]
 
 
-def order(samples: int, batch: int, step: int) -> list[int]:
+Entries = tuple[tuple[int, int], ...]
+"""First step and global batch of each entry of a batch schedule."""
+
+
+@lru_cache
+def orders(samples: int, entries: Entries) -> list[list[int]]:
+    """Returns the samples of the first steps by a batch schedule."""
+    sizes, epoch, start, size, found = dict(entries), 0, 0, 0, list[list[int]]()
+    for step in range(MOST_STEPS):
+        size = sizes.get(step, size)
+        stop = min(start + size, samples)
+        found.append([int(i) for i in indices(samples, SEED, epoch, start, stop, True)])
+        epoch, start = (epoch, stop) if stop < samples else (epoch + 1, 0)
+    return found
+
+
+def order(samples: int, batch: int | Entries, step: int) -> list[int]:
     """Returns the samples of a step of the whole training."""
+    if not isinstance(batch, int):
+        return orders(samples, batch)[step]
     per_epoch = math.ceil(samples / batch)
     epoch, step_in_epoch = divmod(step, per_epoch)
     return [int(i) for i in step_indices(samples, batch, SEED, epoch, step_in_epoch, True, False)]
+
+
+def factor(batch: int | Entries, gains: Mapping[int, float] | None, step: int) -> float:
+    """Returns what a step's learning rate is multiplied by: the root of the gain, as for Adam, or of the scale."""
+    if isinstance(batch, int):
+        return 1.0
+    first, size = max(entry for entry in batch if entry[0] <= step)
+    if gains is not None:
+        return gains[first] ** 0.5 if first else 1.0
+    return (float(size / batch[0][1])) ** 0.5
 
 
 def whole_batch(model: nn.Module, loss: Callable[[slice], torch.Tensor], count: int, step: int) -> float:
@@ -68,9 +99,10 @@ def whole_batch(model: nn.Module, loss: Callable[[slice], torch.Tensor], count: 
 
 def train_plain(
     samples: int,
-    batch: int,
+    batch: int | Entries,
     steps: int,
     *,
+    gains: Mapping[int, float] | None = None,
     norm: bool = False,
     backward: Callable[..., float] = whole_batch,
     path: Path = SCRIPT,
@@ -79,8 +111,9 @@ def train_plain(
 
     Args:
         samples: In the data set.
-        batch: Samples of a step.
+        batch: Samples of a step; by steps where it adapts.
         steps: How many.
+        gains: Of the batch that holds from a step on, where it adapts; None where learning rates follow its size.
         norm: Whether the model has batch norm.
         backward: What leaves a step's gradients in the model; see `whole_batch`.
         path: The script.
@@ -100,7 +133,10 @@ def train_plain(
 
         losses.append(backward(model, loss, len(chosen), step))
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        rate = optimizer.param_groups[0]["lr"]
+        optimizer.param_groups[0]["lr"] = rate * factor(batch, gains, step)
         optimizer.step()
+        optimizer.param_groups[0]["lr"] = rate
         scheduler.step()
         optimizer.zero_grad()
         rates.append(scheduler.get_last_lr()[0])
@@ -195,7 +231,7 @@ def assert_no_step_done_again(ledgers: list[list[dict[str, Any]]]) -> None:
             assert not again, f"step {step} was done again beside member {process[0]}, which held it: {groups}"
 
 
-def assert_each_sample_once(ledgers: list[list[dict[str, Any]]], samples: int, batch: int, micro: int) -> int:
+def assert_each_sample_once(ledgers: list[list[dict[str, Any]]], samples: int, batch: int | Entries, micro: int) -> int:
     """Fails unless every step used its samples once, in order, in parts that fit; returns the number of steps.
 
     No completed step was done again (`assert_no_step_done_again`).

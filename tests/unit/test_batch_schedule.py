@@ -101,3 +101,19 @@ def test_a_rank_without_a_share_works_on_two_samples_that_do_not_count() -> None
 def test_what_is_no_schedule_is_refused(entries: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         BatchSchedule(entries)
+
+
+@given(schedules(), st.integers(0, 130), sizes, st.integers(0, 130))
+def test_an_entry_holds_from_its_step_on_and_leaves_those_before_it(
+    schedule: BatchSchedule, at: int, size: int, step: int
+) -> None:
+    after = schedule.with_entry(at, size)
+    assert after.batch_size(step) == (size if step >= at else schedule.batch_size(step))
+    assert after.until(at) == after
+
+
+@given(schedules(), st.integers(0, 130), st.integers(0, 200))
+def test_the_entries_until_a_step_hold_up_to_it(schedule: BatchSchedule, until: int, step: int) -> None:
+    kept = schedule.until(until)
+    assert kept.batch_size(step) == schedule.batch_size(min(step, until))
+    assert kept.entries[-1][0] <= until

@@ -10,6 +10,7 @@ from typing import Any
 
 from elastic_launcher.checkpoint.changes import Resumed
 from elastic_launcher.control.messages import Active, Progress, Saved
+from elastic_launcher.coordinator.model.batch_record import BatchRecord
 from elastic_launcher.coordinator.model.deadlines import NOTICE_SECONDS
 from elastic_launcher.coordinator.model.ending import Halting, Restart, Stopping, Verdict
 from elastic_launcher.coordinator.model.pause import EarlierWait, Pause
@@ -204,6 +205,7 @@ class State:
         sums: What sums over ranks came to between two of these, and between loops outside of any.
         samples: Samples trained on.
         redone: The last step that is known to have been done again.
+        batches: The recorded changes of the global batch.
         progress: The last report of rank 0.
         logged: The values of ``job.log`` that count.
     """
@@ -251,6 +253,7 @@ class State:
     sums: Mapping[str, Any] = field(default_factory=_nothing)
     samples: int | None = None
     redone: int | None = None
+    batches: BatchRecord = BatchRecord()
     progress: Progress | None = None
     logged: Logged = field(default_factory=Logged)
 
@@ -266,6 +269,7 @@ class State:
             rules=replace(first.rules, own_saves=self.rules.own_saves),
             formations=self.formations,
             logged=self.logged,
+            batches=self.batches.at_restart(first.step),
             borne=self.borne,
             taken=self.taken.at_most(first.step),
             start_not_before=self.start_not_before if self.taken.times > 1 else first.start_not_before,

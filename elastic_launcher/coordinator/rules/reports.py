@@ -147,6 +147,13 @@ def _step_redone(state: State, member: Member, report: messages.StepRedone, now:
     return replace(state, redone=report.step), (emit(state, "step_redone", step=report.step),)
 
 
+def _batch_changed(state: State, member: Member, report: messages.BatchChanged, now: float) -> Decision:
+    if not _trains(state, member):
+        return state, ()
+    record, events = state.batches.take(report)
+    return replace(state, batches=record), tuple(emit(state, "batch_changed", **fields) for fields in events)
+
+
 def _saved(state: State, member: Member, report: messages.Saved, now: float) -> Decision:
     state = replace(state, saved=report, step=max(state.step, report.step))
     return state, (emit(state, "checkpoint_saved", **asdict(report)),)
@@ -243,6 +250,7 @@ _REPORTS: dict[type, Callable[[State, Member, Any, float], Decision]] = {
     messages.Log: _log,
     messages.StepFailed: _step_failed,
     messages.StepRedone: _step_redone,
+    messages.BatchChanged: _batch_changed,
     messages.Saved: _saved,
     messages.SaveFailed: _save_failed,
     messages.Halted: _halted,

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 READY_SLOTS = 8  # one formation is under way at a time; eight apart they can't be taken for one another
 POSITION_BITS = 8
 CHECK_BITS = 16
+MOST_BATCH = 2**24  # whole numbers up to here are exact in float32
 _STOP, _BREAK, _SAVE, _HALT, _ELSEWHERE, _LATE, _CHECKED, _ACTED = range(READY_SLOTS, READY_SLOTS + 8)
-_WEIGHT, LOSS_INDEX, _LOSS_WEIGHT = range(READY_SLOTS + 8, READY_SLOTS + 11)
-_POSITION = READY_SLOTS + 11
+_WEIGHT, LOSS_INDEX, _LOSS_WEIGHT, _BATCH = range(READY_SLOTS + 8, READY_SLOTS + 12)
+_POSITION = READY_SLOTS + 12
 _CHECK = _POSITION + POSITION_BITS
 _ACTS = _CHECK + CHECK_BITS
 HEAD = _ACTS + CHECK_BITS
@@ -34,6 +35,8 @@ class Signals:
         elsewhere: This rank is in another operation, and takes part since others may be in this one.
         acts: A checksum of which optimizers, schedulers and scalers acted since the last reduction, in which order; 0
             where this rank doesn't know.
+        batch_size: The global batch that this rank proposes for the steps after this one; 0 for none. Only one
+            rank proposes.
     """
 
     position: int
@@ -45,6 +48,7 @@ class Signals:
     check: int = 0
     elsewhere: bool = False
     acts: int = 0
+    batch_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class Agreement:
         same_check: Whether all ranks' parameter checksums are equal, or some have none in this step.
         elsewhere: How many ranks are in another operation: what was reduced counts for nothing.
         same_acts: Whether the same acted on all ranks since the last reduction, or some don't know.
+        batch_size: The global batch that a rank proposed for the steps after this one; 0 where none did.
     """
 
     weight: float
@@ -78,6 +83,7 @@ class Agreement:
     same_check: bool
     elsewhere: int = 0
     same_acts: bool = True
+    batch_size: int = 0
 
     @property
     def is_void(self) -> bool:
@@ -109,6 +115,7 @@ def spell(signals: Signals, *, late: bool, weight: float, loss: float) -> list[f
         ready[signals.ready % READY_SLOTS] = 1.0
     wishes = (signals.stop, signals.left_loop, signals.save, signals.halt, signals.elsewhere)
     numbers = [*map(float, (*wishes, late, signals.check != 0, signals.acts != 0)), weight, loss, weight]
+    numbers.append(float(signals.batch_size))
     checks = _signs(signals.check, CHECK_BITS) + _signs(signals.acts, CHECK_BITS)
     return ready + numbers + _signs(signals.position, POSITION_BITS) + checks
 
@@ -130,4 +137,5 @@ def read(head: list[float], signals: Signals, world_size: int) -> Agreement:
         same_check=head[_CHECKED] < world_size or _are_equal(head[_CHECK:_ACTS], world_size),
         elsewhere=int(head[_ELSEWHERE]),
         same_acts=head[_ACTED] < world_size or _are_equal(head[_ACTS:HEAD], world_size),
+        batch_size=int(head[_BATCH]),
     )

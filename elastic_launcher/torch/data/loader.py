@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import Dataset
 
 from elastic_launcher import sampling
+from elastic_launcher.adaptive.learning_rate import Formula, Rule
 from elastic_launcher.batch_schedule import DataPass
 from elastic_launcher.torch.data.fetch import Fetcher, batch_to_device, check_dataset, pin
 from elastic_launcher.torch.data.micro_batches import Piece
@@ -42,6 +43,7 @@ class ElasticLoader(TrainingData):
         data_pass: Returns the job's present pass over the data.
         device: Where batches go.
         train: Runs the training loop over a loader.
+        autoscale: Lets the batch adapt, within bounds.
         epoch: The epoch in which it is made; None before the first one.
         seed: What the order derives from.
         num_workers: Processes that load ahead; 0 loads in the training thread.
@@ -56,6 +58,7 @@ class ElasticLoader(TrainingData):
         data_pass: Callable[[TrainingData], DataPass],
         device: torch.device,
         train: Callable[[ElasticLoader], Iterator[Any]],
+        autoscale: Callable[[TrainingData, int, Sequence[int] | None, bool, str | Rule | Formula | None], None],
         epoch: int | None,
         shuffle: bool = False,
         seed: int = 0,
@@ -80,6 +83,7 @@ class ElasticLoader(TrainingData):
         self._data_pass = data_pass
         self._device = device
         self._train = train
+        self._autoscale = autoscale
         self._pin = pin_memory and device.type == "cuda"
         self._timeout = timeout or None
         self._fetcher = Fetcher(dataset, collate_fn, seed)
@@ -93,6 +97,34 @@ class ElasticLoader(TrainingData):
     def steps_per_epoch(self) -> int:
         """Optimizer steps of one epoch."""
         return self._data_pass(self).steps
+
+    def autoscale_batch_size(
+        self,
+        max_batch_size: int,
+        local_bsz_bounds: tuple[int, int] | None = None,
+        gradient_accumulation: bool = True,
+        *,
+        learning_rate_rule: str | Rule | Formula | None = None,
+    ) -> None:
+        """Lets the job choose its global batch while it trains on this loader; call it before the training loop.
+
+        The training begins with the global batch of `init`. The batch changes between two steps, on all ranks at once,
+        and each change is recorded; learning rates follow it.
+
+        Args:
+            max_batch_size: Most samples of an optimizer step, over all ranks.
+            local_bsz_bounds: Fewest and most samples of a micro-batch that a decision chooses; 1 and max_batch_per_gpu
+                by default. After a change of the world size the batch may be divided otherwise until the next decision.
+            gradient_accumulation: Whether a decision may give a rank several micro-batches in a step.
+            learning_rate_rule: ``adascale``, ``adam``, ``linear``, ``sqrt``, ``legw:EPOCHS``, or a function of the
+                scale (the global batch over the first one), the gain of a parameter group and the statistical epochs
+                that returns the factor. By default ``adam`` for Adam and AdamW, else ``adascale``.
+
+        Raises:
+            ValueError: If the bounds contradict each other, the first batch or the data set.
+            RuntimeError: If training has begun, or a batch adapts already.
+        """
+        self._autoscale(self, max_batch_size, local_bsz_bounds, gradient_accumulation, learning_rate_rule)
 
     def __len__(self) -> int:
         raise TypeError(

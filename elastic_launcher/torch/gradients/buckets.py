@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
 
 import torch
 
@@ -17,6 +19,23 @@ from elastic_launcher.torch.collectives.operations import Wire
 
 BUCKET_BYTES = 8 * 2**20  # large enough to fill a link, small enough to overlap with the backward pass
 TAIL_TYPES = (torch.float32, torch.float64)  # carry whole numbers below 2**24 exactly
+
+
+@dataclass(eq=False)
+class Run:
+    """Parameters of one parameter group that lie next to each other in a bucket.
+
+    Attributes:
+        group: The group's number.
+        parameters: In the order of their place.
+        start: Where they begin in the bucket.
+        flat: Their gradients.
+    """
+
+    group: int
+    parameters: list[torch.Tensor]
+    start: int
+    flat: torch.Tensor
 
 
 @dataclass(eq=False)
@@ -31,6 +50,7 @@ class Bucket:
         gradient_numel: How many elements of ``flat`` are gradients.
         complete: Whether its last gradient has come, in the backward pass that runs.
         launched: Whether its reduction was started before the backward pass ended.
+        runs: Its parameters by group, where the gradient noise is measured.
     """
 
     flat: torch.Tensor
@@ -40,6 +60,7 @@ class Bucket:
     gradient_numel: int
     complete: bool = False
     launched: bool = False
+    runs: list[Run] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -49,7 +70,8 @@ class Layout:
     Attributes:
         buckets: In the order in which every rank reduces them; the last one holds the tail.
         parameters: All parameters, in model order.
-        head: The part of the tail that carries the ranks' signals.
+        head: The part of the tail that carries the ranks' signals, and the numbers of the gradient noise.
+        noise: The latter.
         used: One element a parameter: how many ranks have a gradient for it.
         buffers: The places of the floating buffers: flat memory, and the numbers of those that lie in it in turn.
     """
@@ -57,6 +79,7 @@ class Layout:
     buckets: list[Bucket]
     parameters: list[torch.Tensor]
     head: torch.Tensor
+    noise: torch.Tensor
     used: torch.Tensor
     buffers: list[tuple[torch.Tensor, list[int]]]
     handles: list[torch.utils.hooks.RemovableHandle] = field(default_factory=list)
@@ -70,6 +93,11 @@ class Layout:
             self._wire = Wire(sizes, self.buckets[-1].gradient_numel, whole)
         return self._wire
 
+    @cached_property
+    def groups(self) -> tuple[int, ...]:
+        """The parameter groups that have parameters here, where the gradient noise is measured."""
+        return tuple(sorted({run.group for bucket in self.buckets for run in bucket.runs}))
+
     def remove_hooks(self) -> None:
         """Takes the hooks of this layout off its parameters."""
         for handle in self.handles:
@@ -77,11 +105,19 @@ class Layout:
         self.handles.clear()
 
 
-def _place(flat: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
+def is_dense(parameter: torch.Tensor) -> bool:
+    """Whether a parameter's gradient lies in flat memory as the parameter does in its own; row by row if not."""
+    return parameter.is_contiguous() or (
+        parameter.dim() == 4 and parameter.is_contiguous(memory_format=torch.channels_last)
+    )
+
+
+def place_in(flat: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor:
     """Returns the part of ``flat`` that is shaped (and, where it is dense, laid out in memory) like a tensor."""
     part = flat[offset : offset + like.numel()]
-    dense = like.is_contiguous() or (like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last))
-    return part.as_strided(like.size(), like.stride(), part.storage_offset()) if dense else part.view(like.shape)
+    return (
+        part.as_strided(like.size(), like.stride(), part.storage_offset()) if is_dense(like) else part.view(like.shape)
+    )
 
 
 def _groups(parameters: Sequence[torch.Tensor]) -> list[list[int]]:
@@ -101,6 +137,23 @@ def _groups(parameters: Sequence[torch.Tensor]) -> list[list[int]]:
 
 
 @dataclass(eq=False)
+class Last:
+    """A copy of a step's gradient.
+
+    Attributes:
+        flats: The gradients of each bucket.
+        step: The step.
+        samples: Of the step.
+        scale: What the gradient scaler had multiplied its loss by.
+    """
+
+    flats: list[torch.Tensor]
+    step: int
+    samples: int
+    scale: float
+
+
+@dataclass(eq=False)
 class Slot:
     """The gradients of the k-th `backward` call of a step's micro-batches.
 
@@ -114,6 +167,10 @@ class Slot:
         only: The parameters that the call was for; None for all.
         versions: Of the parameters when the step's first micro-batch was added, in a call after the first one.
         fired: The parameters in the order in which their gradients came.
+        pieces: How many micro-batches are in it.
+        samples: How many samples.
+        first: Square norms of the first micro-batch of several by parameter group, and its weight, on a rank alone.
+        last: The gradient of an earlier step, on a rank alone.
     """
 
     layout: Layout
@@ -126,17 +183,38 @@ class Slot:
     only: Sequence[torch.Tensor] | None = None
     versions: list[int] | None = None
     fired: list[torch.Tensor] = field(default_factory=list)
+    pieces: int = 0
+    samples: int = 0
+    first: tuple[torch.Tensor, float] | None = None
+    last: Last | None = None
+
+    def begin_step(self) -> None:
+        """Forgets the step before."""
+        self.weight, self.loss, self.versions = 0.0, None, None
+        self.used = [False] * len(self.layout.parameters)
+        self.pieces, self.samples, self.first = 0, 0, None
 
 
 def make_layout(
-    parameters: Sequence[torch.Tensor], float_buffers: Sequence[torch.Tensor], device: torch.device
+    parameters: Sequence[torch.Tensor],
+    float_buffers: Sequence[torch.Tensor],
+    device: torch.device,
+    numbers: Sequence[int] = (),
+    noise: int = 0,
 ) -> Layout:
     """Lays the gradients, the tail and the buffers out in flat memory.
 
-    Parameters and floating buffers are in an order that is the same on every rank; the device is for a tail that no
-    parameter could carry.
+    Args:
+        parameters: In an order that is the same on every rank.
+        float_buffers: As well.
+        device: For a tail that no parameter could carry.
+        numbers: The parameter group of each parameter, -1 for none, where the gradient noise is measured.
+        noise: How many numbers it has in the tail.
     """
     groups = _groups(parameters)
+    if numbers:
+        for group in groups:
+            group.sort(key=lambda index: numbers[index])  # in few runs of one parameter group
     carriers = [group for group in groups if parameters[group[0]].dtype in TAIL_TYPES]
     if carriers:  # the tail is known last, so its bucket goes last
         groups.remove(carriers[-1])
@@ -156,9 +234,9 @@ def make_layout(
 
     places: list[tuple[torch.Tensor, list[int]]] = []
     buckets: list[Bucket] = []
-    for (kind, where), numbers in strangers.items():
-        flat = torch.zeros(sum(float_buffers[n].numel() for n in numbers), dtype=kind, device=where)
-        places.append((flat, numbers))
+    for (kind, where), own in strangers.items():
+        flat = torch.zeros(sum(float_buffers[n].numel() for n in own), dtype=kind, device=where)
+        places.append((flat, own))
         buckets.append(Bucket(flat, [], [], [], 0))
     head = used = torch.empty(0)
     rider_numel = sum(float_buffers[n].numel() for n in riders)
@@ -166,7 +244,7 @@ def make_layout(
         members = [parameters[i] for i in group]
         numel = sum(p.numel() for p in members)
         is_tail = group is groups[-1]
-        extra = HEAD + len(parameters) + rider_numel if is_tail else 0
+        extra = HEAD + noise + len(parameters) + rider_numel if is_tail else 0
         flat = torch.zeros(
             numel + extra,
             dtype=members[0].dtype if members else tail_type,
@@ -174,12 +252,25 @@ def make_layout(
         )
         views, offset = [], 0
         for member in members:
-            views.append(_place(flat, offset, member))
+            views.append(place_in(flat, offset, member))
             offset += member.numel()
         if is_tail:
-            head, offset = flat[offset : offset + HEAD], offset + HEAD
+            head, offset = flat[offset : offset + HEAD + noise], offset + HEAD + noise
             used, offset = flat[offset : offset + len(parameters)], offset + len(parameters)
             if riders:
                 places.append((flat[offset : offset + rider_numel], riders))
-        buckets.append(Bucket(flat, members, group, views, numel))
-    return Layout(buckets, list(parameters), head, used, places)
+        runs = _runs(flat, members, [numbers[index] for index in group]) if numbers else []
+        buckets.append(Bucket(flat, members, group, views, numel, runs=runs))
+    return Layout(buckets, list(parameters), head, head[HEAD:], used, places)
+
+
+def _runs(flat: torch.Tensor, members: Sequence[torch.Tensor], numbers: Sequence[int]) -> list[Run]:
+    """Divides a bucket into runs of one parameter group; what is in none is left out."""
+    runs, start = [], 0
+    for number, places in groupby(range(len(members)), key=lambda place: numbers[place]):
+        own = [members[place] for place in places]
+        end = start + sum(parameter.numel() for parameter in own)
+        if number >= 0:
+            runs.append(Run(number, own, start, flat[start:end]))
+        start = end
+    return runs

@@ -17,6 +17,7 @@ from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.operations import Wire
 from elastic_launcher.torch.gradients import hooks
 from elastic_launcher.torch.gradients.buckets import Bucket, Layout, Slot, make_layout
+from elastic_launcher.torch.gradients.noise_meter import NoiseMeter
 from elastic_launcher.torch.gradients.overlap import Overlap, record_order
 from elastic_launcher.torch.gradients.passes import Passes
 from elastic_launcher.torch.state.buffers import ModelBuffers
@@ -43,6 +44,7 @@ class Reducer:
         in_backward: Whether a backward pass runs.
         retain_graph: Whether another backward pass may follow through the graph of the next one.
         passes: Sees to it that all of a step is made with the same weights.
+        noise: Measures the gradient noise, if that is asked for.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Reducer:
     ) -> None:
         self.in_backward = False
         self.retain_graph = False
+        self.noise: NoiseMeter | None = None
         self._name = name
         self.passes = Passes(name, too_few)
         self._handed_over = False
@@ -82,6 +85,8 @@ class Reducer:
             parameter.grad = None
         self._begun = self._handed_over = False
         self.passes.begin_step()
+        if self.noise is not None:
+            self.noise.forget()
 
     def _lay_out(self) -> None:
         """Prepares the flat memory of a step: new memory if parameters were added, frozen or thawed since the last."""
@@ -93,6 +98,8 @@ class Reducer:
         if not same_objects(parameters, self._all):
             self._drop_slots()
             self._steps = 0
+        if self.noise is not None and self.noise.follow():
+            self._drop_slots()
         if self._steps % LOOK_STEPS == 0:
             self._look_for_hooks(parameters)
         self._steps += 1
@@ -103,8 +110,7 @@ class Reducer:
             self._drop_slots()
             self._trained, self._averaged = trained, averaged
         for slot in self._slots.values():
-            slot.weight, slot.loss, slot.versions = 0.0, None, None
-            slot.used = [False] * len(slot.layout.parameters)
+            slot.begin_step()
 
     def _look_for_hooks(self, parameters: Sequence[torch.Tensor]) -> None:
         """Warns of hooks on parameters, once of each."""
@@ -141,8 +147,11 @@ class Reducer:
         if key not in self._slots:
             chosen = self._all if only is None else [p for p in self._all if any(p is q for q in only)]
             chosen = [p for p in chosen if p.requires_grad]
-            layout = make_layout(chosen, self._buffers.floating(), self._device)
+            measured = (self.noise.groups_of(chosen), self.noise.numel) if self.noise is not None else ()
+            layout = make_layout(chosen, self._buffers.floating(), self._device, *measured)
             self._slots[key] = Slot(layout, [False] * len(chosen), call=call, only=only)
+        if self.noise is not None:
+            self.noise.claim(self._slots[key])
         return self._slots[key]
 
     def wire(self, slot: Slot) -> Wire:
@@ -170,7 +179,9 @@ class Reducer:
         scale: float,
         weight: float,
         logged: torch.Tensor,
+        samples: int,
         group: Group | None,
+        part: bool = False,
     ) -> None:
         """Adds one micro-batch's gradient to a slot.
 
@@ -180,8 +191,10 @@ class Reducer:
             scale: What the gradient is multiplied by (its share of the step).
             weight: What ``logged`` counts; 0 leaves no trace.
             logged: The loss as the user knows it (before any loss scaling).
+            samples: How many samples the micro-batch has.
             group: The group, when this micro-batch completes the step and complete buckets may be reduced at once;
                 else None.
+            part: Whether this rank is alone and has more micro-batches in the step.
         """
         if weight == 0:
             return
@@ -190,6 +203,8 @@ class Reducer:
         if slot.call:
             self.passes.refuse(slot, first)
         slot.weight += weight
+        slot.samples += samples
+        slot.pieces += 1
         value = logged.detach().reshape(())
         value = (value if value.dtype == torch.float64 else value.float()) * weight
         slot.loss = value if slot.loss is None else slot.loss + value
@@ -208,7 +223,7 @@ class Reducer:
         for bucket in layout.buckets:
             bucket.launched = bucket.complete = False
         if group is not None and group.world_size > 1:
-            self._overlap.begin(slot, group, lambda bucket: self._gather(slot, bucket, factor, first))
+            self._overlap.begin(slot, group, lambda bucket: self._gather_early(slot, bucket, factor, first))
         try:
             self._run(loss, self._seed(loss, scale) if exact else None)
         finally:
@@ -219,6 +234,8 @@ class Reducer:
             self._overlap.late = {id(p): p.grad for p in layout.parameters if p.grad is not None}
             for parameter, grad in zip(self._all, outer, strict=True):
                 parameter.grad = grad
+        if self.noise is not None and first and part:
+            self.noise.keep_first(slot, weight)
 
     def _run(self, loss: torch.Tensor, seed: torch.Tensor | None) -> None:
         self.in_backward = True
@@ -292,12 +309,18 @@ class Reducer:
                 new.append(grad)
                 places.append(view)
         with torch.no_grad():
-            if factor != 1.0:
+            if factor != 1.0 and new + more:
                 torch._foreach_mul_(new + more, factor)
             if new:
                 torch._foreach_copy_(places, new)
             if more:
                 torch._foreach_add_(sums, more)
+
+    def _gather_early(self, slot: Slot, bucket: Bucket, factor: float, first: bool) -> None:
+        """Gathers a bucket that is reduced while the backward pass runs."""
+        self._gather(slot, bucket, factor, first)
+        if self.noise is not None and self.noise.is_due:
+            self.noise.measure(bucket)
 
     def reduce(self, slot: Slot, group: Group, signals: Signals, *, samples: int, count: int) -> Agreement:
         """Reduces a slot whose micro-batches are all in, and puts the result into ``p.grad``.
@@ -313,10 +336,16 @@ class Reducer:
             for bucket in layout.buckets:
                 bucket.flat[: bucket.gradient_numel].zero_()
                 bucket.launched = False
+        elif self.noise is not None and self.noise.is_due and not alone:
+            for bucket in layout.buckets:
+                if not bucket.launched:
+                    self.noise.measure(bucket)
         works = self._overlap.take_works()
         self._buffers.check()
         floating = self._buffers.floating()
         self._write_tail(slot, signals, samples / count, floating)
+        if self.noise is not None:
+            self.noise.write(slot, count, alone=alone, speaks=group.rank == 0)
         whole = self._buffers.whole()
         largest = torch.cat([b.reshape(-1).to(torch.int64) for b in whole]) if whole and not alone else None
         if not alone:
@@ -325,7 +354,8 @@ class Reducer:
                 works.append(group.all_reduce(largest, op="max"))
             for work in works:
                 work.wait()
-        agreement = wire.read(layout.head.tolist(), signals, group.world_size)
+        numbers = layout.head.tolist()
+        agreement = wire.read(numbers, signals, group.world_size)
         if agreement.late and not agreement.is_void:
             self._overlap.add_late(slot, group)
         elif slot.recording and slot.layout.handles and not alone:
@@ -336,6 +366,9 @@ class Reducer:
         if agreement.weight and agreement.weight != count:
             for bucket in layout.buckets:
                 bucket.flat[: bucket.gradient_numel].mul_(count / agreement.weight)
+        if self.noise is not None:
+            weight, late = agreement.weight, bool(agreement.late)
+            self.noise.read(slot, numbers[wire.HEAD :], count=count, weight=weight, late=late, alone=alone)
         if not alone:
             self._read_buffers(layout, floating, whole, largest)
         self._hand_over(slot, agreement.weight != 0)
@@ -346,7 +379,8 @@ class Reducer:
         layout = slot.layout
         numbers = wire.spell(signals, late=bool(self._overlap.late), weight=slot.weight, loss=0.0)
         with torch.no_grad():
-            numbers.extend(map(float, slot.used))
+            numbers += [0.0] * len(layout.noise)
+            numbers += map(float, slot.used)
             tail = layout.buckets[-1].flat[layout.buckets[-1].gradient_numel :]
             tail[: len(numbers)].copy_(torch.tensor(numbers, dtype=tail.dtype))
             if slot.loss is not None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import (
     Active,
+    BatchChanged,
     Done,
     Ended,
     Failed,
@@ -23,7 +24,7 @@ from elastic_launcher.control.messages import (
     Warm,
 )
 
-STANDS = (Warm, Active, StepFailed, Left, Halted, Failed, Done, PhaseStarted, Ended)
+STANDS = (Warm, Active, StepFailed, Left, Halted, Failed, Done, PhaseStarted, Ended, BatchChanged)
 """Reports that hold until the next of their kind."""
 
 

@@ -29,6 +29,11 @@ def fingerprint(session: Session, data: TrainingData) -> dict[str, str | int | b
         "epochs": session.epochs or 0,
         **data_of(data),
     }
+    if session.autoscaling is not None:
+        bounds = session.autoscaling.bounds
+        accumulates = "" if bounds.accumulation else ", one at a time"
+        micro_batches = f"{bounds.min_micro_batch} to {bounds.max_micro_batch} samples a micro-batch{accumulates}"
+        found["adaptive batch"] = f"up to {bounds.max_batch_size} samples, {micro_batches}"
     for number, model in enumerate(session.models):
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             found[f"model {number}: {name}"] = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

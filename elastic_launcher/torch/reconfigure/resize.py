@@ -25,7 +25,7 @@ from elastic_launcher.torch.membership.membership import Formation, Membership, 
 from elastic_launcher.torch.membership.reconcile import RankStatus
 from elastic_launcher.torch.reconfigure.fingerprint import data_of
 from elastic_launcher.torch.reconfigure.join_point import JoinPoint
-from elastic_launcher.torch.reconfigure.state_sync import Receiver, Sender, meet, receive_position
+from elastic_launcher.torch.reconfigure.state_sync import Receiver, Sender, meet, receive_progress
 from elastic_launcher.torch.session import Session
 
 LOAD_SECONDS = 2.0  # how long a change waits for loader workers
@@ -156,7 +156,9 @@ class Resizer:
         growing = formation.mode == "grow"
         if growing:
             giver = formation.rank_of(formation.sources[me])
-            session.move_to(receive_position(group, giver))
+            position, schedule = receive_progress(group, giver)
+            session.move_to(position)
+            session.take_schedule(schedule)
             self._receiver = Receiver(group, giver, session.state)
         else:
             if session.checkpoints is not None and group.rank == 0:
@@ -189,7 +191,8 @@ class Resizer:
             captured = self._session.state.capture()
             for receiver in receivers:
                 rank = formation.rank_of(receiver)
-                self._senders.append(Sender(formation.group, rank, captured, self._session.position))
+                at = self._session.position, self._session.schedule
+                self._senders.append(Sender(formation.group, rank, captured, *at))
             point("give", self._session.position.step)
 
     def finish_sending(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.torch.collectives.group import Group
 from elastic_launcher.torch.collectives.threads import start_thread
 from elastic_launcher.torch.fault_injection import point
@@ -24,15 +25,18 @@ if TYPE_CHECKING:
 POSITION_TAG = 7001  # apart from the tags of the state itself
 
 
-def receive_position(group: Group, rank: int) -> Position:
-    """Waits until a peer sends the next step's number, which admits a joiner.
+def receive_progress(group: Group, rank: int) -> tuple[Position, BatchSchedule]:
+    """Waits until a peer sends which step comes next, and by which schedule: that admits a joiner.
 
     Raises:
         GroupError: If the group was cut meanwhile.
     """
-    numbers = torch.zeros(len(Position().numbers()), dtype=torch.int64)
+    numbers = torch.zeros(len(Position().numbers()) + 1, dtype=torch.int64)
     group.recv(numbers, rank, POSITION_TAG)
-    return Position(*numbers.tolist())
+    *position, entries = numbers.tolist()
+    schedule = torch.zeros((entries, 2), dtype=torch.int64)
+    group.recv(schedule, rank, POSITION_TAG)
+    return Position(*position), BatchSchedule(tuple((step, size) for step, size in schedule.tolist()))
 
 
 class _Background:
@@ -69,13 +73,18 @@ class _Background:
 class Sender(_Background):
     """Sends captured state to a peer out of live memory; nothing of it may change until `wait` has returned."""
 
-    def __init__(self, group: Group, rank: int, captured: Captured, position: Position) -> None:
+    def __init__(
+        self, group: Group, rank: int, captured: Captured, position: Position, schedule: BatchSchedule
+    ) -> None:
         self._group, self._rank, self._captured = group, rank, captured
-        self._position = torch.tensor(position.numbers(), dtype=torch.int64)
+        entries = schedule.entries
+        self._position = torch.tensor([*position.numbers(), len(entries)], dtype=torch.int64)
+        self._schedule = torch.tensor(entries, dtype=torch.int64)
         super().__init__("elastic-send-state")
 
     def _run(self) -> None:
         self._group.send(self._position, self._rank, POSITION_TAG)
+        self._group.send(self._schedule, self._rank, POSITION_TAG)
         send_state(self._group, self._rank, self._captured)
 
 
@@ -123,8 +132,9 @@ def meet(session: Session, group: Group, mine: RankStatus) -> tuple[RecoveryPlan
     way = ways[group.rank]
     if way.takes:
         session.torn = mine.operations >= 0
-        position = receive_position(group, way.source)
+        position, schedule = receive_progress(group, way.source)
         Receiver(group, way.source, session.state, keep_own=session.torn).finish()
+        session.take_schedule(schedule)
         if mine.operations < 0:
             session.move_to(position)
         elif way.todo is NextAction.AGAIN:
@@ -132,7 +142,8 @@ def meet(session: Session, group: Group, mine: RankStatus) -> tuple[RecoveryPlan
         session.torn, session.lost = False, set(standings[way.source].lost)
     elif group.rank == way.source and any(one.takes for one in ways):
         captured = session.state.capture()
-        senders = [Sender(group, rank, captured, session.position) for rank, one in enumerate(ways) if one.takes]
+        at = session.position, session.schedule
+        senders = [Sender(group, rank, captured, *at) for rank, one in enumerate(ways) if one.takes]
         point("give", session.position.step)
         for sender in senders:
             sender.wait()

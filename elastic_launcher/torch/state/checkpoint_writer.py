@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from elastic_launcher import __version__
+from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.checkpoint import CheckpointDamaged, Fenced, JobIdentity, Manifest, Mark, TakenOver
 from elastic_launcher.checkpoint.files import MANIFEST, MISSING, STATE, seal, write_text
 from elastic_launcher.checkpoint.manifest import CheckpointError
@@ -117,9 +118,12 @@ class Saver:
         mark: Mark,
         world_size: int,
         sums: Mapping[str, Any] = {},  # noqa: B006 - only read
+        schedule: BatchSchedule | None = None,
     ) -> None:
         """Copies the state as it is now, and begins to write it; writes it before it returns where no thread can be
         started.
+
+        ``schedule`` is the batch schedule up to the next step; None where the batch was always that of the job.
 
         Raises:
             RuntimeError: If another one is being written.
@@ -133,6 +137,7 @@ class Saver:
         names = list(_names(captured.header, copies, order))
         aliases = state.aliases()
         position, sums = replace(position), dict(sums)
+        scheduled = () if schedule is None else schedule.entries
         held = time.monotonic() - began
 
         def write(draft: Path) -> Manifest:
@@ -149,6 +154,7 @@ class Saver:
                 step_in_epoch=position.step_in_epoch,
                 samples=position.samples,
                 sums=sums,
+                entries=scheduled,
                 world_size=world_size,
                 saved=time.time(),
                 writer=__version__,

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from elastic_launcher import variables
-from elastic_launcher.checkpoint import CheckpointError, JobIdentity, Mark
-from elastic_launcher.checkpoint.changes import OF_SCRIPT, Resumed, step_in_epoch
+from elastic_launcher.batch_schedule import BatchSchedule
+from elastic_launcher.checkpoint import CheckpointError, JobIdentity, Manifest, Mark
+from elastic_launcher.checkpoint.changes import OF_SCRIPT, OTHERWISE, Resumed, step_in_epoch
 from elastic_launcher.checkpoint.files import read_manifest
 from elastic_launcher.checkpoint.store import open_store
 from elastic_launcher.config import JobConfig
@@ -36,6 +37,7 @@ from elastic_launcher.torch.state.training_state import StateMismatch
 from elastic_launcher.workdir import Layout, WorkDirError, read_content, read_job
 
 if TYPE_CHECKING:
+    from elastic_launcher.torch.autoscaling import Autoscaling
     from elastic_launcher.torch.membership.member import Member
     from elastic_launcher.torch.membership.membership import Membership
     from elastic_launcher.torch.state.course import Sums
@@ -50,6 +52,8 @@ class Training(Protocol):
 
     state: TrainingState
     sums: Sums
+    schedule: BatchSchedule
+    autoscaling: Autoscaling | None
     membership: Membership | None
 
     @property
@@ -58,6 +62,9 @@ class Training(Protocol):
 
     def move_to(self, position: Position) -> None:
         """Moves to where a checkpoint is."""
+
+    def take_schedule(self, schedule: BatchSchedule) -> None:
+        """Takes the schedule of a checkpoint."""
 
     def leave_job(self) -> NoReturn:
         """Ends this process with 0."""
@@ -120,14 +127,32 @@ class Checkpoints:
             manifest = read_manifest(folder)
             if different := Resumed(manifest.job, self._config.accepted, str(folder)).refuse(self._fingerprint):
                 raise RuntimeError(different)
+            schedule = self._schedule_of(manifest, folder)
             position = load(folder, manifest, self._session.state)
             here = step_in_epoch(manifest, self._identity())
             self._session.move_to(replace(position, step_in_epoch=here))
+            self._session.take_schedule(schedule)
         except (CheckpointError, StateMismatch) as error:
             raise RuntimeError(f"this job can't go on from {folder}: {error}") from error
         except (OSError, WorkDirError) as error:
             lasts = isinstance(error, OSError) and not may_pass(error)
             raise (RuntimeError if lasts else StoreAway)(f"this job can't go on from {given}: {error}") from error
+
+    def _schedule_of(self, manifest: Manifest, folder: Path) -> BatchSchedule:
+        """Returns the batch schedule by which this job goes on from a checkpoint.
+
+        Raises:
+            RuntimeError: If the batch adapted there, and does not here.
+        """
+        here, schedule = self._session.schedule.batch_size(0), manifest.schedule
+        if schedule.batch_size(0) != here:  # which the user has accepted
+            return BatchSchedule.fixed(here)
+        if len(schedule.entries) > 1 and self._session.autoscaling is None:
+            raise RuntimeError(
+                f"this job can't go on from {folder}: its global batch adapted there, and is {schedule.entries[-1][1]} "
+                f"samples by now; call loader.autoscale_batch_size() in the script again, or {OTHERWISE}"
+            )
+        return schedule
 
     def note_training(self, fingerprint: dict[str, Any]) -> None:
         """Records that this rank trains from now on, and what: the first checkpoint is due a period later."""
@@ -212,7 +237,10 @@ class Checkpoints:
         mark = Mark(self._member.connection.term, membership.formation.generation, session.position.step)
         try:
             sums = session.sums.lasting()
-            self._saver.save(session.state, session.position, self._identity(), mark, membership.world_size, sums)
+            schedule = session.schedule.until(mark.step)
+            self._saver.save(
+                session.state, session.position, self._identity(), mark, membership.world_size, sums, schedule
+            )
         except (RuntimeError, MemoryError, WorkDirError) as error:  # the first two for lack of memory for the copy
             self._tell_failed(mark.step, str(error))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -103,6 +103,16 @@ def forms(header: dict[str, Any]) -> list[TensorForm]:
     ]
 
 
+class Carried(Protocol):
+    """What the library itself keeps of a training, beside the script's objects."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns it."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes it from another rank or a checkpoint; nothing with {}."""
+
+
 @dataclass
 class TrainingState:
     """The job's own state of the training: what was prepared, registered objects by name, the script's JSON values."""
@@ -113,6 +123,7 @@ class TrainingState:
     scalers: list[Any] = field(default_factory=list)
     registered: dict[str, Any] = field(default_factory=dict)
     user: dict[str, Any] = field(default_factory=dict)
+    noise: Carried | None = None  # the gradient noise, where it is measured
 
     def register(self, name: str, obj: Any) -> None:
         """Adds an object whose state travels.
@@ -154,6 +165,8 @@ class TrainingState:
             ],
             "scalers": [encode(s.state_dict(), f"scaler[{n}]", tensors)[0] for n, s in enumerate(self.scalers)],
         }
+        if self.noise is not None:
+            header["noise"] = encode(self.noise.state_dict(), "the gradient noise", tensors)[0]
         first = len(tensors)
         header["registered"] = [[name, encode(o.state_dict(), name, tensors)[0]] for name, o in self.registered.items()]
         header["user"] = encode(self.user, "job.state", tensors)[0]
@@ -237,6 +250,8 @@ class TrainingState:
             _load(f"scheduler[{number}]", scheduler.load_state_dict, decode(encoded, tensors))
         for number, (scaler, encoded) in enumerate(zip(self.scalers, header["scalers"], strict=True)):
             _load(f"scaler[{number}]", scaler.load_state_dict, decode(encoded, tensors))
+        if self.noise is not None:  # a checkpoint may be of a job that did not measure it
+            _load("the gradient noise", self.noise.load_state_dict, decode(header.get("noise", ["dict", []]), tensors))
         if keep_own:
             return
         for name, encoded in header["registered"]:

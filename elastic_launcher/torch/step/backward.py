@@ -25,6 +25,7 @@ from elastic_launcher.torch.reconfigure.recovery import Recovery
 from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.session import LEAVE_OUT, Session
 from elastic_launcher.torch.state.tensors import same_objects
+from elastic_launcher.torch.step.autoscale import propose
 from elastic_launcher.torch.step.prepare import check_replaced
 
 
@@ -45,6 +46,8 @@ class Backward:
         check_replaced(self._session)
         self._session.buffers.begin_step()
         self._session.reducer.begin_step()
+        if self._session.noise is not None:
+            self._session.noise.step = self._session.position.step
         self._session.held = set()
         if self._still is None:
             self._still = self._session.buffers.still()
@@ -183,7 +186,9 @@ class Backward:
                 scale=counted / micro.count,
                 weight=counted,
                 logged=getattr(loss, "elastic_unscaled", loss),
+                samples=micro.samples,
                 group=membership.group if expected else None,
+                part=membership.world_size == 1 and not micro.last,
             )
         except GroupError:
             raise
@@ -222,6 +227,8 @@ class Backward:
             micro.dropped = True
             return
         session.reduced()
+        if session.noise is not None:
+            session.noise.commit()
         session.loss = agreement.loss if call == 0 else session.loss + agreement.loss
         micro.synced = True
         point("step", session.position.step)
@@ -231,14 +238,19 @@ class Backward:
 
     def _signals(self, *, first: bool = True, stop: bool = False, left_loop: bool = False) -> Signals:
         session = self._session
-        ready = self._ready() if first and not stop and not left_loop else None
+        steps = first and not stop and not left_loop
+        ready = self._ready() if steps else None
+        # a change of the batch and of the ranks never come together: where the next loop begins would be unknown
+        batch_size = propose(session) if steps and ready is None and not self._resizer.joining else 0
         check = self._check.combined() if self._check is not None else 0
         save = halt = False
         if session.checkpoints is not None:
             save, halt = session.checkpoints.wishes()
         acted = session.acted()
         acts = (zlib.crc32(acted.encode()) & 0xFFFF or 1) if acted else 0
-        return Signals(session.position.mark(), ready, stop, left_loop, save, halt, check, acts=acts)
+        return Signals(
+            session.position.mark(), ready, stop, left_loop, save, halt, check, acts=acts, batch_size=batch_size
+        )
 
     def _ready(self) -> int | None:
         data = self._session.data
@@ -276,4 +288,6 @@ class Backward:
             session.reduced(NextAction.STOPPED if agreement.stop else NextAction.LEFT)
             for parameter in session.parameters():
                 parameter.grad = None
+        elif agreement.batch_size:
+            session.change_batch(agreement.batch_size)
         return not dropped

@@ -37,7 +37,9 @@ from elastic_launcher.torch.reconfigure.load_plan import LoadPlan
 from elastic_launcher.torch.reconfigure.recovery import Recovery
 from elastic_launcher.torch.reconfigure.resize import Resizer
 from elastic_launcher.torch.session import LEAVE_OUT, Session
+from elastic_launcher.torch.step.autoscale import check_loop, note_step, report_changes
 from elastic_launcher.torch.step.backward import Backward
+from elastic_launcher.torch.step.learning_rate import count_step
 from elastic_launcher.torch.step.phases import Phases
 from elastic_launcher.torch.step.prepare import warn_of_unprepared_schedulers
 from elastic_launcher.torch.step.progress import Progress
@@ -92,6 +94,7 @@ class StepEngine:
         warn_of_unprepared_schedulers(session)
         if session.course.is_ahead(session.position):
             return False
+        check_loop(session, data)
         for count in session.data_pass(data, session.position).counts():
             session.share(count, Division(0, 1))
         session.data = data
@@ -168,6 +171,7 @@ class StepEngine:
 
     def _begin_try(self) -> None:
         session = self._session
+        session.begin_try()
         membership, position = session.need_membership("a step"), session.position
         samples = session.data_pass(self._data, position).samples(position.step_in_epoch)
         rng.seed_all(rng.step_seed(session.seed, position.step, membership.rank), session.device)
@@ -193,8 +197,10 @@ class StepEngine:
     def _rehearsal(self, size: int) -> MicroBatch:
         session, position = self._session, self._session.position
         samples = session.data_pass(self._data, position).samples(position.step_in_epoch)
-        piece = (position.order(), samples.start, min(size, samples.count))
-        return MicroBatch(0, samples.count, last=True, rehearsal=True, piece=piece)
+        count = samples.count if session.autoscaling is None else session.autoscaling.bounds.max_batch_size
+        taken = min(size, count)
+        piece = (position.order(), min(samples.start, self._data.size - taken), taken)
+        return MicroBatch(0, count, last=True, rehearsal=True, piece=piece)
 
     def begin_micro_batch(self, micro: MicroBatch) -> None:
         """Begins the work on a micro-batch, whose samples are there."""
@@ -289,6 +295,7 @@ class StepEngine:
     def advance(self) -> None:
         """Moves on to the next step."""
         session = self._session
+        count_step(session, self._count)
         session.move_to(session.position.after_step(self._count))
         session.micro, session.lost, session.left_out = None, set(), set()
 
@@ -306,10 +313,12 @@ class StepEngine:
     def pass_boundary(self, data: TrainingData) -> None:
         """Reports, saves, and changes to a smaller generation, where it is time for that after a step."""
         self.progress.report(data)
+        report_changes(self._session)
         checkpoints = self._session.checkpoints
         if checkpoints is not None and checkpoints.after_step():
             self._resizer.check_due = self._session.need_membership("a checkpoint").world_size > 1
         self._session.pace.tick(self._samples)
+        note_step(self._session, self._count)
         self._resizer.after_step()
 
     # -- ends
@@ -349,6 +358,7 @@ class StepEngine:
     def note_last_step(self, data: TrainingData) -> None:
         """Reports the step after which the script ended."""
         self.progress.report(data)
+        report_changes(self._session)
         self._resizer.after_step()
 
     def finish(self) -> None:

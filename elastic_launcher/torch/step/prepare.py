@@ -23,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from elastic_launcher.torch.grad_scaler import forget_all, has_work
 from elastic_launcher.torch.session import LEAVE_OUT
 from elastic_launcher.torch.state.registrations import registrations
+from elastic_launcher.torch.step.learning_rate import scaled
 
 if TYPE_CHECKING:
     from elastic_launcher.torch.session import Session
@@ -140,7 +141,8 @@ def _prepare_optimizer(session: Session, optimizer: Optimizer) -> None:
             early = "optimizer.step() was called before job.backward(loss) in this micro-batch"
             raise RuntimeError(f"{early}; {LEAVE_OUT}")
         if session.acts(name, optimizer):
-            result = _act(session, act, **arguments)
+            with scaled(session, optimizer):
+                result = _act(session, act, **arguments)
             session.reducer.stepped()
             return result
         if micro is not None and not session.sync_gradients:
@@ -183,7 +185,10 @@ def _gate_pass(session: Session, optimizer: Optimizer, method: str, name: str) -
         rehearses = session.micro is not None and session.micro.rehearsal
         if rehearses and (said := session.too_few_for_two_passes()):
             raise RuntimeError(f"{name} ({type(optimizer).__name__}) is half of a step: {said}")
-        return _act(session, act, *arguments, **named) if session.acts(name, optimizer) else None
+        if not session.acts(name, optimizer):
+            return None
+        with scaled(session, optimizer):
+            return _act(session, act, *arguments, **named)
 
     setattr(optimizer, method, gated)
 

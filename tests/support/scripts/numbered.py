@@ -71,6 +71,7 @@ def row_of(job: elastic.Job, indices: torch.Tensor) -> dict[str, Any]:
         "generation": job.generation,
         "epoch": job.epoch,
         "step": job.step,
+        "batch": job.global_batch_size,
         "samples": job.samples,
         "indices": indices.tolist(),
         "sync": False,

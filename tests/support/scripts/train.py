@@ -17,10 +17,12 @@ from typing import Any
 
 import torch
 from numbered import FEATURES, MEMBER, Numbered, digest, optimizer_of, row_of, two_layers
+from scripted_policy import ScriptedPolicy
 from torch import nn
 from torch.nn import functional
 
 import elastic_launcher.torch as elastic
+from elastic_launcher.torch.step import goodput_policy
 
 KEYS: dict[str, Any] = {
     "folder": ".",  # ledgers, the final model, the stop file, the save file
@@ -42,6 +44,8 @@ KEYS: dict[str, Any] = {
     "slow": 0.0,
     "slow_evaluation": 0.0,  # seconds that each of its batches takes longer, while the file "fast" is not there
     "linger": [],  # who goes on after the training until the file "home" is there
+    "sizes": None,  # the global batch adapts: as listed by step; {}: by goodput
+    "rule": None,  # of learning rates that follow it
     "hold": None,  # the step at whose beginning all wait until the file "go" is there
     "bits": False,  # whether a digest of the model and of the optimizer is written down with each micro-batch
     "fault": "",  # what goes wrong, on the rank of fault_rank
@@ -51,6 +55,7 @@ KEYS: dict[str, Any] = {
 }
 OPTIONS = {**KEYS, **json.loads(sys.argv[1])}
 OPTIONS["samples"] = int(os.environ.get("SAMPLES", OPTIONS["samples"]))
+OPTIONS["sizes"] = json.loads(os.environ.get("SIZES", json.dumps(OPTIONS["sizes"])))
 FOLDER = Path(OPTIONS["folder"])
 
 
@@ -156,6 +161,14 @@ def main() -> None:
     samples = 0 if OPTIONS["fault"] == "empty data" else OPTIONS["samples"]
     dataset = Numbered(samples + (off and OPTIONS["fault"] == "differs: data"), OPTIONS["augment"])
     loader = job.dataloader(dataset, shuffle=True, seed=7, num_workers=OPTIONS["workers"])
+    if OPTIONS["sizes"] is not None:
+        loader.autoscale_batch_size(OPTIONS["samples"], learning_rate_rule=OPTIONS["rule"])
+        autoscaling = job._session.autoscaling
+        assert autoscaling is not None
+        if OPTIONS["sizes"]:
+            autoscaling.policy = ScriptedPolicy({int(step): size for step, size in OPTIONS["sizes"].items()})
+        else:  # decisions sooner than a usual training needs them
+            goodput_policy.FEWEST_ESTIMATES, goodput_policy.INTERVAL = 0.01, 0.1
     slow = OPTIONS["slow_forward"] if joiner else 0.0
 
     def bits() -> str:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.checkpoint import CheckpointDamaged, CheckpointError, Manifest, Mark, differences
 from tests.support.checkpoints import EMPTY, JOB
 
@@ -63,6 +64,48 @@ def test_a_manifest_of_before_code_and_data_were_written_is_read() -> None:
         document | {"crc32": zlib.crc32(json.dumps(document, sort_keys=True, separators=(",", ":")).encode())}
     )
     assert Manifest.from_text(text).job == replace(JOB, code=(), data="")
+
+
+def sealed(**changes: object) -> str:
+    """Returns the text of a manifest with other parts, whose checksum is right."""
+    document = json.loads(TEXT) | changes
+    del document["crc32"]
+    crc32 = zlib.crc32(json.dumps(document, sort_keys=True, separators=(",", ":")).encode())
+    return json.dumps(document | {"crc32": crc32})
+
+
+def test_the_batch_schedule_comes_back_as_it_was_written() -> None:
+    one = replace(EMPTY, entries=((0, JOB.global_batch_size), (7, 99)))
+    assert Manifest.from_text(one.to_text()) == one
+    assert one.schedule == BatchSchedule(one.entries)
+    assert EMPTY.schedule == BatchSchedule.fixed(JOB.global_batch_size)
+
+
+def test_a_manifest_of_before_batch_schedules_were_written_has_a_fixed_batch() -> None:
+    document = json.loads(TEXT)
+    del document["schedule"], document["crc32"]
+    crc32 = zlib.crc32(json.dumps(document, sort_keys=True, separators=(",", ":")).encode())
+    assert Manifest.from_text(json.dumps(document | {"crc32": crc32})) == EMPTY
+
+
+@pytest.mark.parametrize(
+    ("schedule", "why"),
+    [
+        (
+            {"v": 2, "curve": "x"},
+            "its batch schedule is of version 2, and this elastic-launcher reads 1: use the .* 0.1",
+        ),
+        ({"v": 1, "entries": [[0, 5]]}, "begins with 5 samples from step 0 on, and its job has a global batch of"),
+        (
+            {"v": 1, "entries": [[3, JOB.global_batch_size]]},
+            "from step 3 on.*: remove it to resume from the checkpoint",
+        ),
+    ],
+)
+def test_a_batch_schedule_that_can_not_be_used_is_refused_with_what_to_do(schedule: object, why: str) -> None:
+    with pytest.raises(CheckpointError, match=why) as refused:
+        Manifest.from_text(sealed(schedule=schedule))
+    assert not isinstance(refused.value, CheckpointDamaged)
 
 
 def test_marks_follow_terms_then_generations_then_steps() -> None:

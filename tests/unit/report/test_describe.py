@@ -68,6 +68,19 @@ SAID = [
         "step 17 is done again from its first sample: a node was lost in it, or had to go",
     ),
     (
+        Event(
+            "batch_changed",
+            0,
+            1,
+            {"step": 1200, "old": 64, "new": 128, "gain": 1.4, "noise_scale": 310.0, "reason": "a"},
+        ),
+        "the global batch is 128 samples from step 1,200 on, after 64 (gain 1.4, noise scale 310): a",
+    ),
+    (
+        Event("batch_changed", 0, 1, {"step": 12, "old": 64, "new": 32}),
+        "the global batch is 32 samples from step 12 on, after 64",
+    ),
+    (
         Event("straggler", 0, 1, {"rank": 2, "node": 3, "factor": 2.5, "step_seconds": 0.4, "over": False}),
         "rank 2 (node 3) is 2.5 times slower than the others (400 ms a step): all wait for it",
     ),

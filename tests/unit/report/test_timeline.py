@@ -26,8 +26,16 @@ STORIES: dict[str, Callable[[], histories.Story]] = {
     "started": histories.Story,
     "never a number": lambda: histories.Story().start_nodes(1).form(1, cause="start").train(3, loss="nan"),
     "no quota": lambda: histories.Story().finish(76, "hints: allows 0 GPUs, and the job needs at least 1"),
+    "adaptive": lambda: adaptive(),
     "flat": lambda: histories.Story().start_nodes(1).form(1, cause="start").train(3, loss=0.0),
 }
+
+
+def adaptive() -> histories.Story:
+    """A job whose global batch grew and shrank."""
+    story = histories.Story().start_nodes(1).form(1, cause="start").train(3)
+    story.add("batch_changed", step=2, old=64, new=128, gain=1.4, reason="noise").train(3)
+    return story.add("batch_changed", step=5, old=128, new=96).train(3)
 
 
 def page(story: histories.Story) -> str:
@@ -171,3 +179,11 @@ def test_many_checkpoints_are_thinned_and_losses_are_not() -> None:
     html = page(story)
     assert 100 <= html.count(">◆<title>") <= 200
     assert ">×<title>" in html
+
+
+def test_a_global_batch_that_changed_has_a_chart() -> None:
+    html = page(adaptive())
+    assert "Global batch" in words(html) and "Global batch" not in words(page(histories.plain()))
+    sizes = [size for _, size in relate(adaptive().events).batches]
+    assert sizes == [64, 128, 96]
+    assert "the global batch is 128 samples from step 2 on, after 64 (gain 1.4): noise" in words(html)

@@ -25,7 +25,7 @@ LAYERS = (
         "variables",
     },
     {"checkpoint", "control", "events", "hints", "host", "kube", "workdir"},
-    {"agent", "engines", "quota", "report", "torch"},
+    {"adaptive", "agent", "engines", "quota", "report", "torch"},
     {"coordinator"},
     {"launcher"},
     {"__main__", "_components", "argo", "cli", "hera", "kfp", "kfp_steps", "lint", "pipeline_step"},

@@ -14,6 +14,7 @@ from elastic_launcher.control.introduction import Introduction
 from elastic_launcher.control.messages import (
     Abandon,
     Active,
+    BatchChanged,
     Done,
     Form,
     Left,
@@ -378,6 +379,17 @@ def test_coordinators_may_come_and_go_and_every_job_ends(
             return
     walk.let_it_end()
     assert walk.job.finish is not None
+
+
+def test_a_change_of_the_batch_is_recorded_once_whichever_coordinator_hears_of_it() -> None:
+    """The one before may have been lost before it wrote down what it was told, or after."""
+    changed = BatchChanged(((0, 8), (5, 16)), {5: (1.5, 1.25)}, 40.0, "noise")
+    known = {1: member(SECOND, reports=(changed,)), 2: member(SECOND)}
+    job = taken(leftovers(known))
+    fields = {"step": 5, "old": 8, "new": 16, "gain": 1.5, "gains": [1.25], "noise_scale": 40.0, "reason": "noise"}
+    assert job.events("batch_changed") == [fields]
+    job.report(1, changed)
+    assert job.events("batch_changed") == [fields]
 
 
 def test_a_job_in_a_later_phase_goes_on_there_with_what_sums_came_to() -> None:

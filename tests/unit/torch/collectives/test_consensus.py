@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from elastic_launcher.torch.collectives.consensus import Agreement, Signals, read, spell
+from elastic_launcher.torch.collectives.consensus import MOST_BATCH, Agreement, Signals, read, spell
 
 
 def agree(*ranks: Signals) -> Agreement:
@@ -42,3 +43,12 @@ def test_ranks_at_different_steps_are_noticed() -> None:
 def test_what_acted_is_compared_where_all_ranks_know_it(acts: tuple[int, ...], same: bool) -> None:
     found = agree(*(Signals(5, acts=one) for one in acts))
     assert found.same_acts is same and found.same_check and found.same_position
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1, 4097, MOST_BATCH - 1, MOST_BATCH])
+def test_the_batch_that_one_rank_proposes_reaches_all_exactly(size: int, dtype: torch.dtype) -> None:
+    ranks = [Signals(5, batch_size=size if rank == 0 else 0) for rank in range(5)]
+    rows = [torch.tensor(spell(one, late=False, weight=1.0, loss=0.5), dtype=dtype) for one in ranks]
+    assert read(torch.stack(rows).sum(0).tolist(), ranks[1], 5).batch_size == size
+    assert agree(Signals(5), Signals(5)).batch_size == 0

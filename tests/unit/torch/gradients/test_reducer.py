@@ -84,7 +84,13 @@ def one_step(
         last = number == len(mine.micro_batches) - 1
         value = loss(model, x[part], y[part])
         reducer.accumulate(
-            slot, value, scale=size / count, weight=float(size), logged=value, group=group if last else None
+            slot,
+            value,
+            scale=size / count,
+            weight=float(size),
+            logged=value,
+            samples=size,
+            group=group if last else None,
         )
         assert all(p.grad is None for p in model.parameters())
         start += size
@@ -141,7 +147,9 @@ def test_token_weights_give_the_mean_over_all_tokens(world_size: int) -> None:
         for size in part.micro_batches:
             tokens = int((y[start : start + size] != -100).sum())
             loss = summed(mine, x[start : start + size], y[start : start + size])
-            reducer.accumulate(slot, loss, scale=tokens / 24, weight=float(tokens), logged=loss, group=None)
+            reducer.accumulate(
+                slot, loss, scale=tokens / 24, weight=float(tokens), logged=loss, samples=size, group=None
+            )
             start += size
         agreement = reducer.reduce(slot, group, Signals(position=0), samples=part.samples, count=24)
         return mine, agreement.loss
@@ -295,3 +303,21 @@ def test_signals_are_agreed_on_only_when_all_say_the_same() -> None:
     assert [a.formation for a in mixed] == [None, None, None]
     waiting = run_ranks(3, body([4, None, 4], [9, 12, 9]))
     assert [a.formation for a in waiting] == [None, None, None] and not any(a.same_position for a in waiting)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_model_in_half_precision_alone_reduces_its_gradient(world_size: int) -> None:
+    """No bucket of its own carries the tail then."""
+    torch.manual_seed(7)
+    model = Model()
+    x, y = data(8)
+    wanted = reference(model, x.float(), y)
+    halved = copy.deepcopy(model).bfloat16()
+
+    def body(group: ThreadGroup) -> nn.Module:
+        mine = copy.deepcopy(halved)
+        one_step(make_reducer(mine), mine, group, x.bfloat16(), y, 2)
+        return mine.float()
+
+    for rank_model in run_ranks(world_size, body):
+        assert distance(rank_model, wanted) < 0.05

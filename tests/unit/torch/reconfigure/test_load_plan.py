@@ -92,6 +92,14 @@ def test_without_a_resize_the_next_steps_are_loaded() -> None:
     assert rank.step() == {step: [(6, 6)] for step in range(1, AHEAD + 2)}
 
 
+def test_what_was_loaded_for_steps_after_a_change_of_the_batch_is_loaded_anew() -> None:
+    rank = Rank(1, 2)
+    rank.step()
+    rank.schedule = rank.schedule.with_entry(2, 6)
+    rank.plan.load(rank.loader)
+    assert rank.loader.wanted == [(0, 18, 6), *((0, start + 3, 3) for start in range(24, 24 + 6 * AHEAD, 6))]
+
+
 def test_steps_of_several_micro_batches_count_by_micro_batch() -> None:
     assert Rank(0, 1, micro=6).step() == {0: [(0, 6), (6, 6)], 1: [(0, 6), (6, 6)], 2: [(0, 6)]}
 

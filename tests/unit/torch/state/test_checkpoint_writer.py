@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from elastic_launcher.checkpoint import CheckpointDamaged, Manifest, Mark, check, find_newest, raise_fence
+from elastic_launcher.torch.gradients.noise_meter import NoiseMeter
 from elastic_launcher.torch.state.checkpoint_writer import load
 from elastic_launcher.torch.state.training_state import StateMismatch, TrainingState
 from tests.support.checkpoints import JOB
@@ -262,3 +263,25 @@ def test_a_checkpoint_moves_between_kinds_of_devices(tmp_path: Path, there: str,
         }
     other.models[0](torch.randn(2, 4, device=here)).sum().backward()
     other.optimizers[0].step()
+
+
+def test_the_averages_of_the_gradient_noise_are_saved_and_a_checkpoint_without_them_loads(tmp_path: Path) -> None:
+    def measured(state: TrainingState) -> NoiseMeter:
+        meter = NoiseMeter(state.optimizers, [], lambda: 8)
+        meter.follow()
+        state.noise = meter
+        return meter
+
+    without, state = training(4), training(4)
+    moment = {"averages": [0.1, 1 / 3, 0.5], "pending": [[0], [2.5], [float("nan")], 3.0, 24.0]}
+    measured(state).load_state_dict({"now": moment, "before": moment | {"pending": None}, "tag": [20, 0]})
+    for number, saved in enumerate((without, state)):
+        outcome = Outcome(tmp_path / str(number))
+        outcome.save(saved)
+        resumed = training()
+        meter = measured(resumed)
+        load(*newest(tmp_path / str(number)), resumed)
+        wanted = saved.noise.state_dict() if saved.noise is not None else NoiseMeter([], [], lambda: 8).state_dict()
+        assert flat(meter.state_dict()["now"]["pending"]) == flat(wanted["now"]["pending"])
+        assert meter.averages.groups[0].weight == (0.5 if number else 0.0)
+        assert meter.state_dict()["tag"] == wanted["tag"]

@@ -12,13 +12,16 @@ import pytest
 import torch
 from torch import nn
 
+from elastic_launcher.adaptive.bounds import Bounds
 from elastic_launcher.batch_schedule import BatchSchedule
 from elastic_launcher.checkpoint.files import MANIFEST, STATE
 from elastic_launcher.config import JobConfig
 from elastic_launcher.control.messages import Report, encode
 from elastic_launcher.control.requests import Standing
+from elastic_launcher.torch.autoscaling import Autoscaling
 from elastic_launcher.torch.collectives.consensus import Agreement
 from elastic_launcher.torch.collectives.group import build_group
+from elastic_launcher.torch.data.training_data import TrainingData
 from elastic_launcher.torch.membership.environment import Launch
 from elastic_launcher.torch.membership.member import Member
 from elastic_launcher.torch.membership.membership import Formation, Membership
@@ -29,6 +32,7 @@ from elastic_launcher.torch.state.checkpointing import Checkpoints
 from elastic_launcher.torch.state.training_state import TrainingState
 from elastic_launcher.workdir import Layout
 from tests.support.launches import PATIENCE, until
+from tests.support.scripts.scripted_policy import ScriptedPolicy
 
 FINGERPRINT = {
     "global_batch_size": 8,
@@ -60,9 +64,14 @@ class Rank:
         checkpoints: What it saves with.
     """
 
-    def __init__(self, folder: Path, resumes: str = "", orphan_timeout: float = 60.0) -> None:
+    def __init__(
+        self, folder: Path, resumes: str = "", orphan_timeout: float = 60.0, accepted: tuple[str, ...] = ()
+    ) -> None:
         self.layout = Layout(folder)
-        document = {"id": "job", "config": JobConfig(script="train.py").to_dict()}
+        document = {
+            "id": "job",
+            "config": JobConfig(script="train.py", accept_changes=",".join(accepted) or None).to_dict(),
+        }
         self.layout.job.write_text(json.dumps(document))
         launch = Launch("control.json", 1, 1, torchrun=False, local_rank=0)
         self.member, self.reports = Member(launch, CPU, orphan_timeout), Kept()
@@ -70,6 +79,11 @@ class Rank:
         self.state = TrainingState([nn.Linear(2, 1)], [], [], [], {}, {})
         self.session = Session(BatchSchedule.fixed(8), 8, 0, CPU, launch, self.member, ModelBuffers(), self.state)
         self.checkpoints = self.session.checkpoints = Checkpoints(self.session, self.member, folder)
+
+    def adapt(self) -> None:
+        """Lets its batch adapt."""
+        data = TrainingData("data", 100)
+        self.session.autoscaling = Autoscaling(data, Bounds(8, 100, 8), ScriptedPolicy({}))
 
     def train(self, step: int) -> None:
         """Takes its place, in which it has done so many steps."""
@@ -157,9 +171,36 @@ def test_a_checkpoint_of_which_a_file_is_missing_is_an_error_at_once(tmp_path: P
         rank.checkpoints.resume(FINGERPRINT)
 
 
-def saved(folder: Path) -> Path:
+def test_the_batch_schedule_is_saved_and_resumed_up_to_the_step_that_comes_next(tmp_path: Path) -> None:
+    folder = saved(tmp_path, ((0, 8), (7, 12), (20, 6), (21, 30)))
+    rank = Rank(tmp_path, resumes=str(folder))
+    rank.adapt()
+    rank.checkpoints.resume(FINGERPRINT)
+    assert rank.session.schedule.entries == ((0, 8), (7, 12), (20, 6))
+    assert rank.session.position.step == 20
+
+
+def test_a_job_whose_batch_adapted_is_not_resumed_with_a_fixed_one(tmp_path: Path) -> None:
+    folder = saved(tmp_path, ((0, 8), (7, 12)))
+    rank = Rank(tmp_path, resumes=str(folder))
+    with pytest.raises(
+        RuntimeError, match=r"adapted there, and is 12 samples by now; call loader.autoscale_batch_size"
+    ):
+        rank.checkpoints.resume(FINGERPRINT)
+
+
+def test_a_job_that_begins_with_another_batch_by_its_users_wish_forgets_the_schedule(tmp_path: Path) -> None:
+    folder = saved(tmp_path, ((0, 8), (7, 12)))
+    rank = Rank(tmp_path, resumes=str(folder), accepted=("global-batch-size",))
+    rank.session.take_schedule(BatchSchedule.fixed(5))
+    rank.checkpoints.resume({**FINGERPRINT, "global_batch_size": 5})
+    assert rank.session.schedule == BatchSchedule.fixed(5)
+
+
+def saved(folder: Path, entries: tuple[tuple[int, int], ...] = ((0, 8),)) -> Path:
     """Returns a checkpoint of 20 steps in a work directory."""
     rank = Rank(folder)
+    rank.session.take_schedule(BatchSchedule(entries))
     rank.train(20)
     (told,) = rank.save(20)
     return Path(told["path"])

@@ -224,3 +224,34 @@ def test_nothing_to_capture_is_no_error() -> None:
     state = TrainingState()
     _hand_over(state, TrainingState())
     assert state.checksums()[1].tolist() == []
+
+
+class Kept:
+    """Something that the library keeps of a training."""
+
+    def __init__(self, value: float) -> None:
+        self.state: dict[str, Any] = {"value": value, "pair": [1, None]}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+
+@pytest.mark.parametrize("keep_own", [False, True], ids=["a joiner", "one that keeps its own objects"])
+def test_the_gradient_noise_travels_to_whoever_takes_the_state(keep_own: bool) -> None:
+    sender, receiver = TrainingState(noise=Kept(float("inf"))), TrainingState(noise=Kept(2.0))
+    header = json.loads(json.dumps(sender.capture().header, allow_nan=False))
+    receiver.finish(header, receiver.targets(header, keep_own), keep_own)
+    assert receiver.noise is not None
+    assert receiver.noise.state_dict() == {"value": float("inf"), "pair": [1, None]}
+
+
+def test_a_state_without_gradient_noise_starts_it_anew_and_one_with_it_fits_where_it_is_not_measured() -> None:
+    receiver = TrainingState(noise=Kept(2.0))
+    _hand_over(TrainingState(), receiver)
+    assert receiver.noise is not None and receiver.noise.state_dict() == {}
+    other = TrainingState()
+    _hand_over(receiver, other)
+    assert other.noise is None

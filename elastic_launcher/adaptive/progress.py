@@ -1,0 +1,40 @@
+"""How far a training has come when batch sizes change: statistical progress."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a training has come, in samples of the base batch: each sample counts for as much as it is worth.
+
+    With the base batch in every step this is the number of samples, exactly.
+
+    Attributes:
+        samples: Samples so far.
+    """
+
+    samples: float = 0.0
+
+    def after(self, samples: int, gain: float, scale: float) -> Progress:
+        """Returns the progress after a step.
+
+        Args:
+            samples: Samples of the step: the last one of an epoch may have fewer than the global batch.
+            gain: How many steps of the base batch a full step is worth.
+            scale: The global batch over the base batch.
+        """
+        return Progress(self.samples + samples * (gain / scale))
+
+    def iterations(self, base_batch_size: int) -> float:
+        """Returns the scale-invariant iterations of AdaScale: how many steps of the base batch these would be."""
+        return self.samples / base_batch_size
+
+    def epochs(self, epoch_samples: int) -> float:
+        """Returns the statistical epochs.
+
+        Args:
+            epoch_samples: Samples that the steps of an epoch take: the data set's, or fewer with ``drop_last``.
+        """
+        return self.samples / epoch_samples

@@ -1,0 +1,145 @@
+"""Turns the adaptive batch on, proposes decisions inside the reduction, and reports those that all ranks follow."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from elastic_launcher.adaptive.learning_rate import Formula, Rule, rule_of
+from elastic_launcher.control.messages import BatchChanged
+from elastic_launcher.torch.autoscaling import Autoscaling, read_bounds
+from elastic_launcher.torch.data.training_data import TrainingData
+from elastic_launcher.torch.membership.membership import Division
+from elastic_launcher.torch.session import Session
+from elastic_launcher.torch.step.goodput_policy import GoodputPolicy, check_installed
+
+
+def turn_on(
+    session: Session,
+    data: TrainingData,
+    max_batch_size: int,
+    local_bsz_bounds: Sequence[int] | None,
+    gradient_accumulation: bool,
+    learning_rate_rule: str | Rule | Formula | None,
+) -> None:
+    """Lets the global batch adapt; see `ElasticLoader.autoscale_batch_size`.
+
+    Raises:
+        RuntimeError: If training has begun, or a loader's batch adapts already.
+        ImportError: If scipy is missing.
+        ValueError: If the bounds can't be kept, or there is no such rule.
+    """
+    if session.course.phase >= 0:
+        raise RuntimeError(
+            "autoscale_batch_size() was called after the training had begun; call it before job.epochs() and the "
+            "training loop"
+        )
+    if session.autoscaling is not None:
+        raise RuntimeError(
+            "autoscale_batch_size() was called twice; the batch belongs to the job: call it once, on the loader that "
+            "it trains on"
+        )
+    bounds = read_bounds(
+        session.schedule.batch_size(0),
+        session.max_batch_per_gpu,
+        data.size,
+        max_batch_size,
+        local_bsz_bounds,
+        gradient_accumulation,
+    )
+    check_installed()
+    if learning_rate_rule is not None:
+        rule_of(learning_rate_rule, "")  # refuses what is none
+    session.measure_noise()
+    session.autoscaling = Autoscaling(data, bounds, GoodputPolicy(session, bounds), learning_rate_rule)
+
+
+def check_loop(session: Session, data: TrainingData) -> None:
+    """Refuses what can't be trained with an adaptive batch, and warns of batch norm.
+
+    Raises:
+        RuntimeError: If the loop is over other data than those whose batch adapts.
+        TypeError: If an optimizer has no learning rate.
+        ValueError: If some micro-batch might have one sample, which batch norm can't take.
+    """
+    autoscaling = session.autoscaling
+    if autoscaling is None:
+        return
+    if data is not autoscaling.data:
+        raise RuntimeError(
+            f"this training loop is over another loader ({data.name}) than the one whose batch adapts "
+            f"({autoscaling.data.name}); train on one loader, or leave autoscale_batch_size out"
+        )
+    for number, optimizer in enumerate(session.state.optimizers):
+        if any("lr" not in group for group in optimizer.param_groups):
+            raise TypeError(
+                f"optimizer {number} ({type(optimizer).__name__}) has a param group without `lr`, which must follow "
+                "the batch; use another optimizer, or leave autoscale_batch_size out"
+            )
+    if session.normalizes is None:
+        return
+    if not data.drop_last:
+        raise ValueError(
+            f"{session.normalizes} needs two samples, and an epoch's last step may have one by any batch that is "
+            "chosen; make the loader with drop_last=True"
+        )
+    session.share(3, Division(0, 1))  # an odd number of samples: the batch may have any
+    if not autoscaling.warned:
+        autoscaling.warned = True
+        warnings.warn(
+            f"{session.normalizes} takes statistics of each micro-batch, and with autoscale_batch_size micro-batches "
+            "change their size during the training: the model depends on the number of ranks as it does without. "
+            "Group norm or layer norm don't",
+            stacklevel=2,
+        )
+
+
+def propose(session: Session) -> int:
+    """Returns the global batch that this rank proposes for the steps after the one that runs; 0 for none.
+
+    Raises:
+        ValueError: If the policy's proposal is out of its bounds.
+    """
+    autoscaling, membership = session.autoscaling, session.membership
+    if autoscaling is None or membership is None or membership.rank != 0:
+        return 0
+    step, now = session.position.step, session.global_batch_size
+    proposal = autoscaling.policy.propose(step, now, membership.world_size)
+    if proposal is None or proposal.new == now:
+        return 0
+    bounds = autoscaling.bounds
+    if not bounds.base_batch_size <= proposal.new <= bounds.max_batch_size:
+        raise ValueError(
+            f"step {step}: the policy proposed a global batch of {proposal.new}, which must be from "
+            f"{bounds.base_batch_size} to {bounds.max_batch_size}"
+        )
+    autoscaling.proposal = proposal
+    return proposal.new
+
+
+def note_step(session: Session, samples: int) -> None:
+    """Tells the policy that a step of so many samples is complete."""
+    if session.autoscaling is not None and session.membership is not None:
+        size = session.schedule.batch_size(session.position.step - 1)
+        session.autoscaling.policy.note_step(size, samples, session.membership.dividing)
+
+
+def report_changes(session: Session) -> None:
+    """Reports the schedule from rank 0 when an entry of it was used in a step that is complete.
+
+    All ranks have the entry then, whoever is lost. A process that becomes rank 0 reports the whole schedule: the one
+    before it may have been lost before it did.
+    """
+    autoscaling, membership = session.autoscaling, session.membership
+    if autoscaling is None or membership is None or membership.rank != 0:
+        return
+    used = session.schedule.until(session.position.step - 1)
+    if len(used.entries) == autoscaling.reported:
+        return
+    autoscaling.reported = len(used.entries)
+    gains = session.measure_noise().gains
+    proposal = autoscaling.proposal
+    if proposal is None or proposal.new != used.entries[-1][1]:
+        session.report(BatchChanged(used.entries, gains))
+        return
+    session.report(BatchChanged(used.entries, gains, proposal.noise_scale, proposal.reason))

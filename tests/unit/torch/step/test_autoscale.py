@@ -1,0 +1,326 @@
+"""A global batch that adapts while the training runs: agreed among the ranks, within its bounds, exact."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.optim import lr_scheduler
+from torch.utils.data import TensorDataset
+
+from elastic_launcher.sampling import indices
+from elastic_launcher.torch.data.loader import ElasticLoader
+from elastic_launcher.torch.job import Job
+from elastic_launcher.torch.reconfigure.fingerprint import fingerprint
+from tests.support.scripts.scripted_policy import ScriptedPolicy
+from tests.support.thread_group import ThreadGroup, run_ranks, thread_job
+from tests.support.trainings import FEATURES, SAMPLES, SEED, X, Y
+
+FIRST, MICRO, EPOCHS = 7, 4, 4
+SIZES = {1: 12, 2: 30, 3: 30, 4: 13, 9: 49, 10: 7}
+"""By the step in which it is decided; the last one of an epoch is among them, and what changes nothing."""
+ENTRIES = ((0, 7), (2, 12), (3, 30), (5, 13), (10, 49), (11, 7))
+
+
+def steps_of(entries: tuple[tuple[int, int], ...], epochs: int) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yields the global batch of each step, and its samples."""
+    epoch, start, size, sizes = 0, 0, 0, dict(entries)
+    for step in count():
+        size = sizes.get(step, size)
+        yield size, torch.from_numpy(indices(SAMPLES, SEED, epoch, start, min(start + size, SAMPLES), True))
+        epoch, start = (epoch, start + size) if start + size < SAMPLES else (epoch + 1, 0)
+        if epoch == epochs:
+            return
+
+
+def model_and_optimizer() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(SEED)
+    model = nn.Linear(FEATURES, 3).double()
+    weight, bias = model.parameters()
+    return model, torch.optim.SGD([{"params": weight}, {"params": bias, "lr": 0.02}], lr=0.1, momentum=0.9)
+
+
+def rule(scale: float, gain: float, epochs: float) -> float:
+    """A learning-rate rule that depends on nothing measured."""
+    return scale**0.5
+
+
+def adaptive_job(
+    group: ThreadGroup, sizes: Mapping[int, int] = SIZES
+) -> tuple[Job, nn.Module, torch.optim.Optimizer, ElasticLoader, ScriptedPolicy]:
+    job = thread_job(group, FIRST, MICRO)
+    model, optimizer = job.prepare(*model_and_optimizer())
+    loader = job.dataloader(TensorDataset(X, Y), shuffle=True, seed=SEED)
+    loader.autoscale_batch_size(SAMPLES)
+    policy = ScriptedPolicy(sizes)
+    assert job._session.autoscaling is not None
+    job._session.autoscaling.policy = policy
+    return job, model, optimizer, loader, policy
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+def test_what_one_rank_decides_trains_the_plain_model_on_all(world_size: int) -> None:
+    plain, plain_optimizer = model_and_optimizer()
+    rates = [group["lr"] for group in plain_optimizer.param_groups]
+    expected = []
+    for size, chosen in steps_of(ENTRIES, EPOCHS):
+        for group, rate in zip(plain_optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * rule(size / FIRST, 1.0, 0.0)
+        plain_optimizer.zero_grad()
+        functional.cross_entropy(plain(X[chosen]), Y[chosen]).backward()
+        plain_optimizer.step()
+        expected.append(size)
+
+    def body(group: ThreadGroup) -> tuple[list[int], Any, torch.Tensor, ScriptedPolicy]:
+        job, model, optimizer, loader, policy = adaptive_job(group)
+        assert job._session.autoscaling is not None
+        job._session.autoscaling.rule = rule
+        held = []
+        for _ in job.epochs(EPOCHS):
+            for x, y in loader:
+                optimizer.zero_grad()
+                job.backward(functional.cross_entropy(model(x), y))
+                optimizer.step()
+                assert [one["lr"] for one in optimizer.param_groups] == rates
+                if job.sync_gradients:
+                    held.append(job.global_batch_size)
+        return held, job._session.schedule.entries, model.state_dict()["weight"], policy
+
+    for rank, (held, entries, weight, policy) in enumerate(run_ranks(world_size, body)):
+        assert held == expected and entries == ENTRIES
+        assert weight.numpy() == pytest.approx(plain.state_dict()["weight"].numpy(), rel=1e-12)
+        assert policy.asked == ([(s, b, world_size) for s, b in enumerate(expected)] if rank == 0 else [])
+
+
+def test_without_decisions_and_with_factors_of_one_everything_is_bit_equal() -> None:
+    def body(group: ThreadGroup, adaptive: bool) -> list[torch.Tensor]:
+        job = thread_job(group, FIRST, MICRO)
+        model, optimizer = job.prepare(*model_and_optimizer())
+        loader = job.dataloader(TensorDataset(X, Y), shuffle=True, seed=SEED)
+        if adaptive:
+            loader.autoscale_batch_size(SAMPLES)
+        for _ in job.epochs(2):
+            for x, y in loader:
+                optimizer.zero_grad()
+                job.backward(functional.cross_entropy(model(x), y))
+                optimizer.step()
+        return [*model.parameters()]
+
+    fixed, adaptive = (run_ranks(2, lambda group, on=on: body(group, on))[0] for on in (False, True))
+    assert all(torch.equal(one, other) for one, other in zip(fixed, adaptive, strict=True))
+
+
+def test_what_a_step_decided_that_is_done_again_holds_no_longer() -> None:
+    def body(group: ThreadGroup) -> Any:
+        job, _, _, loader, _ = adaptive_job(group, {})
+        session, engine = job._session, job._engine
+        epochs = job.epochs(1)
+        next(epochs)
+        assert engine.begin_loop(loader) and engine.admit() and engine.begin_step()
+        session.change_batch(20)
+        assert session.schedule.entries == ((0, 7), (1, 20))
+        assert engine.begin_step()  # once more: it had broken off
+        engine.close_loop()
+        return session.schedule.entries
+
+    assert run_ranks(1, body) == [((0, 7),)]
+
+
+@pytest.mark.parametrize("make", [
+    lambda o: lr_scheduler.ReduceLROnPlateau(o, factor=0.5, patience=0),
+    lambda o: lr_scheduler.LinearLR(o, start_factor=0.1, total_iters=4),
+    lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.3, total_steps=50),
+])  # fmt: skip
+def test_schedulers_see_base_rates(make: Any) -> None:
+    """Those of an adaptive batch are those of a fixed one; in the steps themselves they are multiplied."""
+
+    def rates(group: ThreadGroup, factor: float) -> tuple[list[Any], list[Any]]:
+        job, model, optimizer, loader, _ = adaptive_job(group, {})
+        assert job._session.autoscaling is not None
+        job._session.autoscaling.rule = lambda scale, gain, epochs: factor
+        scheduler = job.prepare(make(optimizer))
+        seen, used = [], []
+        optimizer.register_step_pre_hook(lambda o, *_: used.append([one["lr"] for one in o.param_groups]))
+        for _ in job.epochs(2):
+            for x, y in loader:
+                optimizer.zero_grad()
+                job.backward(functional.cross_entropy(model(x), y))
+                optimizer.step()
+                loss = [1.0] if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) else []
+                scheduler.step(*loss)
+                if job.sync_gradients:
+                    seen.append([one["lr"] for one in optimizer.param_groups])
+                    assert job.lr_factor == factor
+        return seen, used
+
+    (base, plain), (seen, used) = (run_ranks(1, lambda g, f=f: rates(g, f))[0] for f in (1.0, 3.0))
+    assert seen == base
+    assert used == [[3.0 * rate for rate in rates] for rates in plain]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ((6,), "max_batch_size is 6, below the global batch of 7 with which the training begins"),
+        ((51,), "max_batch_size is 51, and the data set has 50 samples"),
+        ((12.5,), "max_batch_size is 12.5; it must be a whole number"),
+        ((30, (3, 2)), r"local_bsz_bounds is \(3, 2\); the first bound must not be above the second one"),
+        ((30, (1, 5)), "local_bsz_bounds end at 5, above max_batch_per_gpu, 4"),
+        ((30, (0, 4)), r"local_bsz_bounds\[0\] is 0; it must be a whole number, 1 or more"),
+        ((30, 4), "local_bsz_bounds is 4; it must be two numbers of samples"),
+        ((30, (1, 2, 3)), r"local_bsz_bounds is \(1, 2, 3\); it must be two numbers of samples"),
+    ],
+)
+def test_bounds_that_can_not_be_kept_are_refused(arguments: Any, why: str) -> None:
+    def body(group: ThreadGroup) -> None:
+        loader = thread_job(group, FIRST, MICRO).dataloader(TensorDataset(X, Y))
+        with pytest.raises(ValueError, match=why):
+            loader.autoscale_batch_size(*arguments)
+
+    run_ranks(1, body)
+
+
+def test_micro_batches_of_more_than_the_first_batch_are_refused() -> None:
+    def body(group: ThreadGroup) -> None:
+        loader = thread_job(group, 2, MICRO).dataloader(TensorDataset(X, Y))
+        with pytest.raises(ValueError, match="local_bsz_bounds begin at 3, above the global batch of 2"):
+            loader.autoscale_batch_size(20, (3, 4))
+
+    run_ranks(1, body)
+
+
+def test_it_is_called_once_before_the_loop_on_the_loader_of_the_loop() -> None:
+    def body(group: ThreadGroup) -> None:
+        job, _, _, loader, _ = adaptive_job(group)
+        other = job.dataloader(TensorDataset(X, Y))
+        with pytest.raises(RuntimeError, match=r"autoscale_batch_size\(\) was called twice"):
+            other.autoscale_batch_size(30)
+        with pytest.raises(RuntimeError, match="this training loop is over another loader"):
+            next(iter(other))
+        job, model = thread_job(group, FIRST, MICRO), nn.Linear(FEATURES, 3).double()
+        job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        loader = job.dataloader(TensorDataset(X, Y))
+        for _ in job.epochs(1):
+            for x, y in loader:
+                job.backward(functional.cross_entropy(model(x), y), weight=0)
+                with pytest.raises(RuntimeError, match="called after the training had begun"):
+                    loader.autoscale_batch_size(30)
+                job.stop()
+
+    run_ranks(1, body)
+
+
+def test_a_sampler_of_the_scripts_own_is_refused_by_name() -> None:
+    def body(group: ThreadGroup) -> None:
+        with pytest.raises(TypeError, match="job.dataloader takes no sampler=: the job decides which samples come"):
+            thread_job(group, FIRST, MICRO).dataloader(TensorDataset(X, Y), sampler=[0])
+
+    run_ranks(1, body)
+
+
+@pytest.mark.parametrize("size", [6, 51])
+def test_a_decision_out_of_bounds_is_an_error(size: int) -> None:
+    def body(group: ThreadGroup) -> None:
+        job, model, _, loader, _ = adaptive_job(group, {0: size})
+        with pytest.raises(ValueError, match=f"step 0: the policy proposed a global batch of {size}, which must be"):
+            for x, y in loader:
+                job.backward(functional.cross_entropy(model(x), y))
+
+    run_ranks(1, body)
+
+
+@pytest.mark.parametrize("wrong", [lambda scale, gain, epochs: float("nan"), lambda scale, gain, epochs: 0.0])
+def test_a_rule_that_returns_no_factor_is_refused(wrong: Any) -> None:
+    def body(group: ThreadGroup) -> None:
+        job, model, optimizer, loader, _ = adaptive_job(group)
+        assert job._session.autoscaling is not None
+        job._session.autoscaling.rule = wrong
+        with pytest.raises(
+            ValueError, match=r"the learning-rate rule <lambda> returned .* must return a finite number"
+        ):
+            for x, y in loader:
+                job.backward(functional.cross_entropy(model(x), y))
+                optimizer.step()
+
+    run_ranks(1, body)
+
+
+def test_batch_norm_is_warned_of_once_and_needs_three_samples_at_a_time() -> None:
+    def body(group: ThreadGroup, micro: int, drop_last: bool = True) -> list[str]:
+        job = thread_job(group, FIRST, micro)
+        model = nn.Sequential(nn.Linear(FEATURES, 3), nn.BatchNorm1d(3)).double()
+        job.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        loader = job.dataloader(TensorDataset(X, Y), drop_last=drop_last)
+        loader.autoscale_batch_size(30)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for _ in job.epochs(2):
+                for x, y in loader:
+                    job.backward(functional.cross_entropy(model(x), y))
+        return [str(one.message) for one in told if "statistics of each micro-batch" in str(one.message)]
+
+    assert len(run_ranks(1, lambda group: body(group, 3))[0]) == 1
+    with pytest.raises(ValueError, match="a step of 3 samples in micro-batches of at most 2 has one of a single"):
+        run_ranks(1, lambda group: body(group, 2))
+    with pytest.raises(ValueError, match="1 needs two samples, and .* make the loader with drop_last=True"):
+        run_ranks(1, lambda group: body(group, 3, drop_last=False))
+
+
+def test_an_optimizer_without_a_learning_rate_is_refused() -> None:
+    class NoRate(torch.optim.Optimizer):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, {})
+
+        def step(self, closure: Any = None) -> None:
+            """Does nothing."""
+
+    def body(group: ThreadGroup) -> None:
+        job, model = thread_job(group, FIRST, MICRO), nn.Linear(FEATURES, 3).double()
+        job.prepare(model, NoRate(model.parameters()))
+        loader = job.dataloader(TensorDataset(X, Y))
+        loader.autoscale_batch_size(30)
+        with pytest.raises(TypeError, match=r"optimizer 0 \(NoRate\) has a param group without `lr`"):
+            next(iter(loader))
+
+    run_ranks(1, body)
+
+
+def test_the_rehearsal_tries_the_largest_micro_batch_that_a_decision_may_bring() -> None:
+    def body(group: ThreadGroup) -> list[tuple[int, tuple[int, int, int]]]:
+        job, _, _, loader, _ = adaptive_job(group)
+        epochs = job.epochs(1)
+        next(epochs)
+        assert job._engine.begin_loop(loader)
+        found = []
+        for step in (0, SAMPLES // FIRST):  # the last one is a tail of one sample
+            session = job._session
+            session.move_to(replace(session.position, step=step, step_in_epoch=step))
+            micro = job._engine._rehearsal(MICRO)
+            found.append((micro.count, micro.piece))
+        job._engine.close_loop()
+        return found
+
+    assert run_ranks(1, body) == [[(SAMPLES, (0, 0, MICRO)), (SAMPLES, (0, SAMPLES - MICRO, MICRO))]]
+
+
+def test_ranks_with_other_bounds_do_not_train_together() -> None:
+    def body(group: ThreadGroup, *bounds: Any) -> dict[str, Any]:
+        job = thread_job(group, FIRST, MICRO)
+        loader = job.dataloader(TensorDataset(X, Y))
+        fixed = fingerprint(job._session, loader)
+        loader.autoscale_batch_size(*bounds)
+        return {name: value for name, value in fingerprint(job._session, loader).items() if name not in fixed}
+
+    assert run_ranks(1, lambda group: body(group, 40)) == [
+        {"adaptive batch": "up to 40 samples, 1 to 4 samples a micro-batch"}
+    ]
+    assert run_ranks(1, lambda group: body(group, 40, (2, 3), False)) == [
+        {"adaptive batch": "up to 40 samples, 2 to 3 samples a micro-batch, one at a time"}
+    ]
